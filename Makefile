@@ -24,9 +24,9 @@ DESTDIR ?=
 PURGE ?= no
 
 MILLRACE := target/release/millrace
-ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload
+ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
-.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install nightly test-cuda test-taint test-timing check cuda cuda-check fuzz bench-crypto bench-pool bench-tls docs clean
+.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install test-vm test-qat nightly test-cuda test-taint test-timing test-alerts check cuda cuda-check fuzz bench-crypto bench-manager bench-pool bench-tls bench-virtio test-page demo-vpn docs clean demo-pool demo-vm test-api test-browser
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -40,7 +40,7 @@ setup: ## Install the Debian packages that build and tests need (asks for root o
 
 build: setup ## Build the binary, the OpenSSL provider and the nginx preload library (release)
 	@$(CARGO) build --release $(CARGO_FLAGS) $(ARTIFACTS)
-	@echo "built in target/release: millrace, libmillrace_provider.so, libmillrace_preload.so"
+	@echo "built in target/release: millrace, libmillrace_provider.so, libmillrace_preload.so, libmillrace_zlib.so"
 
 cuda: ## Build the GPU kernels (CUDA 13.0 from Python wheels; no GPU needed) and check their machine code
 	@scripts/cuda.sh build
@@ -97,6 +97,9 @@ fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=fra
 bench-crypto: build ## Every operation on every backend, beside AWS-LC and OpenSSL (ARGS=...)
 	@$(MILLRACE) bench crypto $(ARGS)
 
+bench-virtio: build ## Work through the rings of a virtio-crypto device, beside the same work called directly (ARGS=...)
+	@$(MILLRACE) bench virtio $(ARGS)
+
 bench-pool: build ## Pooled against direct operations, paired and verified (ARGS=... passes flags)
 	@$(MILLRACE) bench pool $(ARGS)
 
@@ -109,3 +112,43 @@ docs: ## Regenerate docs/reference from the code (make check compares them)
 clean: ## Remove everything that was built
 	@$(CARGO) clean
 	@rm -rf fuzz/target
+
+test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
+	@scripts/test-alerts.sh
+
+test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-deflate --test qat
+
+test-vm: setup ## Stock Debian kernels under an emulated QEMU with a virtio-crypto device, against OpenSSL
+	@scripts/vm.sh
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@tests/vm/run.sh
+
+demo-vm: setup ## A stock Linux guest whose signatures the node of the host makes, by its counters; the device is killed
+	@scripts/vm.sh
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@tests/vm/run.sh --demo
+
+demo-pool: build ## A pool of two managers, three nodes and two tenants: a quota changes, a manager and a node are killed
+	@scripts/demo-pool.sh
+
+demo-vpn: build ## A link of four OpenVPN tunnels between two namespaces: a member dies under iperf3; a table (as root)
+	@scripts/demo-vpn.sh $(ARGS)
+
+test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
+	@scripts/browser.sh $(CARGO_FLAGS)
+
+bench-manager: build ## Placement of 50,000 grants over 1,000 simulated nodes, and the traffic of a real etcd (ARGS=...)
+	@MILLRACE=$(MILLRACE) scripts/bench-manager.sh $(ARGS)
+
+test-page: setup ## The page of a pool and of a node in a headless Chromium: content, events, accessibility
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@scripts/test-page.sh
+
+test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
+
+test-pool: setup ## Faults of a pool that take minutes: partitions between all its parts, a storm of 5,000 connections (as root)
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture

@@ -27,6 +27,8 @@ repositories() {
 }
 sources=$(
     while read -r found uri; do
+        # Security updates are for releases: unstable gets them as ordinary uploads.
+        [[ $suite == sid && $found == *-security ]] && continue
         printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
             "$keyring" "$(dpkg --print-architecture)" "$uri" "${found/#$release/$suite}"
     done < <(repositories)

@@ -4,109 +4,17 @@
 #
 # Unpacks the servers of Debian 13 (trixie) with the libraries that they need into a folder, so that
 # the tests can run against that release, too: scripts/debian13.sh [DIR], target/debian13 if none is
-# named. Needs no root, and neither the machine's package sources nor its installed packages change:
-# apt works with folders of its own in there, an empty list of installed packages, and the Debian
-# mirror, proxies and keys that this machine's apt is set up with. Packages are unpacked, none is
-# installed: no script of theirs runs, nothing is started. Silent when everything is there.
+# named. unpack-debian.sh says how.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-SUITE=trixie
-# The programs under test, what else the tests start with that release's OpenSSL under it, and
-# coreutils for scripts/in-root.sh.
+# The programs under test, what else the tests start with that release's OpenSSL under it,
+# coreutils for scripts/in-root.sh, and ISA-L for the library that compresses.
 PACKAGES=(
     nginx libnginx-mod-stream haproxy openssl curl python3
-    apache2-bin lighttpd lighttpd-mod-openssl stunnel4 openvpn
-    coreutils
+    apache2-bin lighttpd lighttpd-mod-openssl lighttpd-mod-deflate stunnel4 openvpn
+    coreutils libisal2 rsync
 )
+if (($# > 1)); then PACKAGES=("${@:2}"); fi
 
-root=$(realpath -m "${1:-target/debian13}")
-# Written last: what is in the folder. Raised when the way in which it is made changes.
-stamp=$root/.millrace
-contents="1 $SUITE ${PACKAGES[*]}"
-
-say() { printf 'debian13: %s\n' "$*" >&2; }
-fail() {
-    say "$1"
-    if [[ -s ${log:-} ]]; then
-        say "apt said:"
-        grep -E '^(E|W|Err)' "$log" | tail -n 15 >&2 || tail -n 15 "$log" >&2
-    fi
-    exit 1
-}
-present() { [[ -e $stamp && $(<"$stamp") == "$contents" ]]; }
-
-present && exit 0
-for tool in apt-get apt-config dpkg dpkg-deb flock; do
-    command -v "$tool" >/dev/null || fail "$tool is missing: only Debian and its relatives can unpack packages"
-done
-mkdir -p "$(dirname "$root")"
-# Two test runs may want it at once.
-exec 9>"$root.lock"
-flock 9
-present && exit 0
-
-work=$(mktemp -d "$root.work.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-log=$work/log
-mkdir -p "$work"/{etc/none,lists/partial,archives/partial,root}
-: >"$work/status"
-
-# The machine's own settings of how to reach a mirror, and nothing else of its configuration: there
-# may be hooks in it that clean the machine's own folders up.
-{
-    apt-config dump Acquire
-    cat <<CONF
-Dir::Etc::parts "$work/etc/none";
-Dir::Etc::main "$work/etc/none.conf";
-Dir::Etc::preferences "$work/etc/none";
-Dir::Etc::preferencesparts "$work/etc/none";
-Dir::Etc::sourcelist "$work/etc/sources.list";
-Dir::Etc::sourceparts "$work/etc/none";
-Dir::State "$work";
-Dir::State::lists "$work/lists";
-Dir::State::status "$work/status";
-Dir::State::extended_states "$work/extended_states";
-Dir::Cache "$work";
-Dir::Cache::archives "$work/archives";
-Dir::Cache::pkgcache "";
-Dir::Cache::srcpkgcache "";
-Dir::Log "$work";
-Acquire::Languages "none";
-Acquire::Retries "3";
-APT::Install-Recommends "false";
-APT::Install-Suggests "false";
-APT::Sandbox::User "$(id -un)";
-CONF
-} >"$work/apt.conf"
-private() { APT_CONFIG="$work/apt.conf" apt-get -q -y "$@" >>"$log" 2>&1; }
-
-scripts/debian-sources.sh "$SUITE" >"$work/etc/sources.list" || fail "the mirrors of $SUITE cannot be derived"
-
-say "reading the package lists of Debian 13 ($SUITE)"
-private update --error-on=any ||
-    fail "the package lists cannot be had: is there a network, and is debian-archive-keyring up to date?"
-
-say "fetching ${PACKAGES[*]}, and what they need"
-private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
-
-count=$(find "$work/archives" -maxdepth 1 -name '*.deb' | wc -l)
-say "unpacking $count packages"
-new=$work/root
-mkdir -p "$new"/{etc,tmp,proc,dev,sys,run,root,var/tmp} "$new"/usr/{bin,sbin,lib,lib64}
-# /bin and the like are links there; the package that has them is unpacked in no certain order.
-for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$new/$folder"; done
-for package in "$work"/archives/*.deb; do
-    dpkg-deb --fsys-tarfile "$package" |
-        tar -x -C "$new" --keep-directory-symlink --no-same-owner \
-            --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' \
-            --exclude='./usr/share/info' --exclude='./usr/share/i18n' --exclude='./dev/*'
-done
-# Users that servers change to have the ids of this machine.
-cp /etc/passwd /etc/group /etc/hosts "$new/etc/"
-ldconfig -r "$new" 2>>"$log" || fail "ldconfig cannot make the cache of the libraries"
-
-printf '%s\n' "$contents" >"$new/.millrace"
-rm -rf "$root"
-mv "$new" "$root"
-say "done: $root ($(du -sh "$root" | cut -f1))"
+exec scripts/unpack-debian.sh trixie "${1:-target/debian13}" "${PACKAGES[@]}"

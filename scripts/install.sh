@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Installs what `make build` built, without symbols: the binary, the provider where OpenSSL looks for modules, the
-# preload library, manual pages, completions, unit files. Without DESTDIR it also makes the node's user, its
+# preload libraries, manual pages, completions, unit files. Without DESTDIR it also makes the node's user, its
 # key-encryption key and a minimal configuration, unless they are there. It starts and enables nothing.
 # scripts/uninstall.sh removes the same files.
 set -euo pipefail
@@ -32,6 +32,7 @@ fi
 install -D "${strip[@]}" -m 0755 "$built/millrace" "$binary"
 install -D "${strip[@]}" -m 0644 "$built/libmillrace_provider.so" "$DESTDIR$modules/millrace.so"
 install -D "${strip[@]}" -m 0644 "$built/libmillrace_preload.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_preload.so"
+install -D "${strip[@]}" -m 0644 "$built/libmillrace_zlib.so" "$DESTDIR$PREFIX/lib/millrace/libmillrace_zlib.so"
 # Machine code for GPUs, where `make cuda` built it; without it a driver assembles what is in the binary.
 if [[ -e target/cuda/millrace_cuda.fatbin ]]; then
     install -D -m 0644 target/cuda/millrace_cuda.fatbin "$DESTDIR$PREFIX/lib/millrace/millrace_cuda.fatbin"
@@ -50,9 +51,11 @@ fish fish/vendor_completions.d/millrace.fish
 END
 install -D -m 0755 deploy/renewal-hook.sh "$DESTDIR$PREFIX/lib/millrace/renewal-hook.sh"
 install -D -m 0644 crates/server/node.toml "$DESTDIR$PREFIX/share/doc/millrace/node.toml"
+# The forms of --json output.
+install -m 0644 docs/reference/*.schema.json docs/reference/openapi.json "$DESTDIR$PREFIX/share/doc/millrace/"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
-for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer; do
-    sed "s|^ExecStart=/usr/bin/millrace|ExecStart=$PREFIX/bin/millrace|" "deploy/$unit" \
+for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer millrace-vpn@.service millrace-devices.service; do
+    sed "s|^\(Exec[A-Za-z]*\)=/usr/bin/millrace|\1=$PREFIX/bin/millrace|" "deploy/$unit" \
         >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
 echo "installed $binary and $DESTDIR$modules/millrace.so"

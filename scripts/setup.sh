@@ -29,10 +29,23 @@ NEEDS=(
     "ab apache2-utils"
     "lighttpd lighttpd"
     "/usr/lib/lighttpd/mod_openssl.so lighttpd-mod-openssl"
+    "/usr/lib/lighttpd/mod_deflate.so lighttpd-mod-deflate"
     "stunnel4 stunnel4"
     "openvpn openvpn"
+    "charon-systemd charon-systemd"
+    "swanctl strongswan-swanctl"
+    "/usr/lib/ipsec/plugins/libstrongswan-openssl.so libstrongswan-standard-plugins"
+    "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so libcharon-extra-plugins"
+    "iperf3 iperf3"
+    "ip iproute2"
+    "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1 libfaketime"
     "gnutls-cli gnutls-bin"
     "git git"
+    "rsync rsync"
+    "/usr/lib/postgresql postgresql"
+    "/usr/lib/$(uname -m)-linux-gnu/libisal.so.2 libisal2"
+    "/usr/include/zlib.h zlib1g-dev"
+    "prove perl"
     "valgrind valgrind"
     "objdump binutils"
     "$@"
@@ -104,12 +117,18 @@ fi
 rm -f "$log"
 
 # What was installed here for tests must not come up at the next boot either.
-for daemon in nginx haproxy apache2 lighttpd stunnel4 openvpn; do
+for daemon in nginx haproxy apache2 lighttpd stunnel4 openvpn postgresql; do
     for package in "${missing[@]}"; do
         if [[ $package == "$daemon" ]] && command -v systemctl >/dev/null; then
             as_root systemctl disable --now "$daemon.service" >/dev/null 2>&1 || true
             say "setup: $daemon is installed but neither started nor enabled (systemctl enable --now $daemon changes that)"
         fi
     done
+done
+for package in "${missing[@]}"; do
+    if [[ $package == charon-systemd ]] && command -v systemctl >/dev/null; then
+        as_root systemctl disable --now strongswan.service >/dev/null 2>&1 || true
+        say "setup: strongswan is installed but neither started nor enabled (systemctl enable --now strongswan changes that)"
+    fi
 done
 say "setup: done"

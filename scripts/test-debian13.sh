@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.."
 
 ROOT=target/debian13
 # Test files that start no server, client or tool of the release. Every other file in tests/tests runs again.
-SAME_ON_BOTH=" fairness hostile store versions "
-PROVIDER_TESTS=(application openssl servers)
+SAME_ON_BOTH=" fairness hostile store tenants versions vpn vpn_faults vpn_ipsec "
+PROVIDER_TESTS=(application local openssl servers)
 
 pass_over() {
     printf '\n== test: SKIPPED on Debian 13: %s\n' "$1" >&2

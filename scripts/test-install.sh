@@ -26,7 +26,7 @@ fi
 
 scripts/setup.sh "mmdebstrap mmdebstrap" "systemd-nspawn systemd-container" "ip iproute2" "ssh-keygen openssh-client"
 ARTIFACTS=$(realpath "${MILLRACE_ARTIFACTS:-target/release}")
-for file in millrace libmillrace_provider.so libmillrace_preload.so; do
+for file in millrace libmillrace_provider.so libmillrace_preload.so libmillrace_zlib.so; do
     [[ -e $ARTIFACTS/$file ]] || { printf 'test-install: %s is missing: make build\n' "$ARTIFACTS/$file" >&2; exit 1; }
 done
 # The mount point of the programs under test, for machines see the sources read-only.

@@ -7,10 +7,13 @@
 set -euo pipefail
 
 : "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${PURGE:=no}"
-units=(millrace.socket millrace.service millrace-doctor.timer millrace-doctor.service)
+units=(millrace.socket millrace.service millrace-doctor.timer millrace-doctor.service millrace-devices.service)
 
 if [[ -z $DESTDIR && -d /run/systemd/system ]]; then
     systemctl disable --now "${units[@]}" 2>/dev/null || true
+    # Takes each link down.
+    systemctl stop 'millrace-vpn@*.service' 2>/dev/null || true
+    systemctl disable millrace-vpn@.service 2>/dev/null || true
 fi
 share=$DESTDIR$PREFIX/share
 modules=$(openssl version -m 2>/dev/null | sed -n 's/^MODULESDIR: "\(.*\)"$/\1/p')
@@ -22,7 +25,7 @@ if [[ -n $modules ]]; then
     rm -f "$DESTDIR$modules/millrace.so"
 fi
 rm -rf "$DESTDIR$PREFIX/lib/millrace" "$share/doc/millrace"
-for unit in "${units[@]}"; do
+for unit in "${units[@]}" millrace-vpn@.service; do
     rm -f "$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
 if [[ -z $DESTDIR && -d /run/systemd/system ]]; then

@@ -8,10 +8,10 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_inspect::advise::sizes::Sizes;
-use millrace_inspect::advise::{Subject, Request, advise, software};
-use millrace_inspect::report::Report;
 use millrace_hostfs::Root;
+use millrace_inspect::advise::sizes::Sizes;
+use millrace_inspect::advise::{AdviseRequest, Subject, advise, software};
+use millrace_inspect::report::Report;
 
 /// An empty machine: the run is all that there is to judge.
 static EMPTY: LazyLock<Root> = LazyLock::new(|| {
@@ -25,11 +25,16 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(sizes) = Sizes::parse(bytes) else {
         return;
     };
-    let request = Request {
+    let request = AdviseRequest {
         sizes: Some(sizes),
-        ..Request::of(Subject::Openvpn)
+        ..AdviseRequest::of(Subject::Openvpn)
     };
     let advice = advise(&REPORT, &software::section(&EMPTY), &request);
-    assert!(advice.configuration.lines().all(|line| !line.contains('\r')));
+    assert!(
+        advice
+            .configuration
+            .lines()
+            .all(|line| !line.contains('\r'))
+    );
     assert_eq!(advice.configuration.matches("data-ciphers ").count(), 1);
 });

@@ -9,8 +9,12 @@ use libfuzzer_sys::fuzz_target;
 use millrace_wire::{ClientMessage, HEADER_LEN, Message};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&kind, payload)) = data.split_first() else { return };
-    let Ok(message) = ClientMessage::decode(kind, payload) else { return };
+    let Some((&kind, payload)) = data.split_first() else {
+        return;
+    };
+    let Ok(message) = ClientMessage::decode(kind, payload) else {
+        return;
+    };
     let mut frame = Vec::new();
     message.encode(&mut frame);
     assert_eq!(frame[4], kind);

@@ -11,7 +11,9 @@ use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
 use millrace_wire::{ClientMessage, Decoder, Message, NodeMessage, WireError};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&control, rest)) = data.split_first() else { return };
+    let Some((&control, rest)) = data.split_first() else {
+        return;
+    };
     let Some((pieces, stream)) = rest.split_at_checked(usize::from(control >> 1 & 7)) else {
         return;
     };
@@ -38,7 +40,9 @@ fn decode<M: Message>(pieces: &[u8], mut stream: &[u8]) -> (Vec<u8>, Option<Wire
         let space = decoder.space();
         assert!(space.len() >= MIN_SPACE && space.len() <= MAX_BUFFER);
         // Squared, so that one byte reaches from a byte at a time to more than a buffer.
-        let piece = lengths.next().map_or(usize::MAX, |&l| (usize::from(l) + 1).pow(2));
+        let piece = lengths
+            .next()
+            .map_or(usize::MAX, |&l| (usize::from(l) + 1).pow(2));
         let count = stream.len().min(space.len()).min(piece);
         space[..count].copy_from_slice(&stream[..count]);
         decoder.filled(count);

@@ -8,9 +8,9 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use millrace_hostfs::Root;
 use millrace_inspect::doctor::{Facts, MAX_SETTINGS, Program, Settings, System, examine};
 use millrace_inspect::report::Report;
-use millrace_hostfs::Root;
 
 const PROGRAMS: [Program; 8] = [
     Program::Strongswan,

@@ -8,8 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use millrace_inspect::kernel::crypto::{self, MAX_ENTRIES};
 use millrace_inspect::network;
-use millrace_inspect::qat::formats::{self, MAX_KEYS, MAX_ROWS};
 use millrace_inspect::offload_status::security_associations;
+use millrace_inspect::qat::formats::{self, MAX_KEYS, MAX_ROWS};
 
 fuzz_target!(|text: &str| {
     let engines = formats::fw_counters(text);
@@ -18,8 +18,15 @@ fuzz_target!(|text: &str| {
     let keys = formats::dev_cfg(text);
     assert!(keys.values().map(|section| section.len()).sum::<usize>() <= MAX_KEYS);
     assert!(formats::telemetry(text).len() <= MAX_ROWS);
-    assert!(formats::services(text).iter().all(|service| !service.is_empty()));
-    let _ = (formats::heartbeat(text), formats::interrupts(text, |_| true).count());
+    assert!(
+        formats::services(text)
+            .iter()
+            .all(|service| !service.is_empty())
+    );
+    let _ = (
+        formats::heartbeat(text),
+        formats::interrupts(text, |_| true).count(),
+    );
     if let Some(ring) = formats::ring("ring", text) {
         assert!(ring.size_bytes > 0 && ring.used_bytes <= ring.size_bytes);
     }
@@ -28,7 +35,7 @@ fuzz_target!(|text: &str| {
     for algorithm in &algorithms {
         let taken = crypto::winner(&algorithms, &algorithm.name);
         assert!(taken.is_none_or(|taken| taken.tested && !taken.internal));
-        let _ = (algorithm.engine(), algorithm.device());
+        let _ = (algorithm.site(), algorithm.device());
     }
     let _ = network::counters(text);
     for state in security_associations(text) {

@@ -9,7 +9,9 @@ use libfuzzer_sys::fuzz_target;
 use millrace_client::stub::{self, MAX_STUB_LEN, Stub};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&form, data)) = data.split_first() else { return };
+    let Some((&form, data)) = data.split_first() else {
+        return;
+    };
     let text = std::str::from_utf8(data);
     match (form % 4, text) {
         (0, Ok(pem)) => {
@@ -20,7 +22,9 @@ fuzz_target!(|data: &[u8]| {
         }
         (1, _) => Stub::from_der(data).iter().for_each(check),
         (2, Ok(uri)) => {
-            let Some(uri) = stub::parse_uri(uri) else { return };
+            let Some(uri) = stub::parse_uri(uri) else {
+                return;
+            };
             check_name(&uri.name);
             assert!(uri.spki.is_none_or(|spki| !spki.is_empty()));
         }

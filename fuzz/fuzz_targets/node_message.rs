@@ -6,11 +6,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_wire::{NodeMessage, HEADER_LEN, Message};
+use millrace_wire::{HEADER_LEN, Message, NodeMessage};
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&kind, payload)) = data.split_first() else { return };
-    let Ok(message) = NodeMessage::decode(kind, payload) else { return };
+    let Some((&kind, payload)) = data.split_first() else {
+        return;
+    };
+    let Ok(message) = NodeMessage::decode(kind, payload) else {
+        return;
+    };
     let mut frame = Vec::new();
     message.encode(&mut frame);
     assert_eq!(frame[4], kind);

@@ -15,5 +15,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(value.len() <= text.len());
         }
     }
-    assert!(cnf.includes.iter().all(|file| !file.is_empty() && text.contains(file.as_str()) || text.contains('\\')));
+    assert!(
+        cnf.includes
+            .iter()
+            .all(|file| !file.is_empty() && text.contains(file.as_str()) || text.contains('\\'))
+    );
 });

@@ -10,7 +10,9 @@ use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(key) = read_private_key(data) else { return };
+    let Ok(key) = read_private_key(data) else {
+        return;
+    };
     let der = key.dangerous_pkcs8();
     assert!(data.len() <= MAX_PEM_LEN);
     assert!((1..=MAX_PRIVATE_KEY_LEN).contains(&der.len()));

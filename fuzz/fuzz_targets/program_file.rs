@@ -13,7 +13,9 @@ use millrace_hostfs::maps::mappings;
 use millrace_sampler::Image;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&which, data)) = data.split_first() else { return };
+    let Some((&which, data)) = data.split_first() else {
+        return;
+    };
     if which & 1 == 1 {
         for mapping in mappings(data) {
             assert_eq!(mapping.file_offset(mapping.start), Some(mapping.offset));
@@ -21,7 +23,9 @@ fuzz_target!(|data: &[u8]| {
         }
         return;
     }
-    let Ok(image) = Image::parse(data, Path::new("program")) else { return };
+    let Ok(image) = Image::parse(data, Path::new("program")) else {
+        return;
+    };
     let mut before = None;
     for region in image.regions() {
         assert!(before < Some(region.start));

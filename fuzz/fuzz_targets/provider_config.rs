@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_provider::config::{Config, SECTION_KEYS, load};
+use millrace_provider::config::{Config, load, section_keys};
 
 /// Read by `load` in every run; one per process.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -19,15 +19,22 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&count, mut rest)) = data.split_first() else { return };
+    let Some((&count, mut rest)) = data.split_first() else {
+        return;
+    };
     let mut section = Vec::new();
     for _ in 0..count % 8 {
-        let Some((&key, value)) = rest.split_first() else { break };
-        let end = value.iter().position(|byte| *byte == b'\n').unwrap_or(value.len());
-        let key = SECTION_KEYS.get(usize::from(key)).map_or("other", |key| {
-            key.to_str().expect("the keys are ASCII")
-        });
-        let Ok(value) = std::str::from_utf8(&rest[1..=end]) else { return };
+        let Some((&key, value)) = rest.split_first() else {
+            break;
+        };
+        let end = value
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .unwrap_or(value.len());
+        let key = section_keys().nth(usize::from(key)).unwrap_or("other");
+        let Ok(value) = std::str::from_utf8(&rest[1..=end]) else {
+            return;
+        };
         section.push((key.to_owned(), value.to_owned()));
         rest = rest.get(end + 2..).unwrap_or_default();
     }

@@ -53,6 +53,14 @@ broken() {
     if [[ $what == "node down" ]]; then start_node "$machine"; fi
 }
 
+# broken_cases MACHINE SERVER: a situation for each line of the input: what|break|mend|expected.
+broken_cases() {
+    local what break mend expected
+    while IFS='|' read -r what break mend expected; do
+        broken "$1" "$2" "$what" "$break" "$mend" "$expected"
+    done
+}
+
 stop_node() {
     if [[ $INIT == systemd ]]; then
         run "$1" 'systemctl stop millrace.socket millrace.service'

@@ -25,6 +25,8 @@ pub struct Artifacts {
     pub provider: PathBuf,
     /// The library that makes nginx asynchronous.
     pub preload: PathBuf,
+    /// The library that compresses.
+    pub zlib: PathBuf,
 }
 
 /// The programs under test, built when they are missing or stale.
@@ -72,19 +74,26 @@ impl Artifacts {
             millrace: folder.join("millrace"),
             provider: folder.join("libmillrace_provider.so"),
             preload: folder.join("libmillrace_preload.so"),
+            zlib: folder.join("libmillrace_zlib.so"),
         }
     }
 
     /// Whether all are there and newer than every source (the library to preload: than its own).
     fn is_fresh(&self) -> bool {
         let built = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-        let (Some(millrace), Some(provider), Some(preload)) = (
+        let (Some(millrace), Some(provider), Some(preload), Some(zlib)) = (
             built(&self.millrace),
             built(&self.provider),
             built(&self.preload),
+            built(&self.zlib),
         ) else {
             return false;
         };
+        let compression =
+            ["crates/zlib", "crates/deflate"].map(|folder| newest(&workspace().join(folder)));
+        if compression.into_iter().max().flatten() >= Some(zlib) {
+            return false;
+        }
         if newest(&workspace().join("crates/preload")) >= Some(preload) {
             return false;
         }
@@ -142,6 +151,8 @@ fn build(profile: &Path) {
         "millrace-provider",
         "-p",
         "millrace-preload",
+        "-p",
+        "millrace-zlib",
     ]);
     command.args(["--profile", if name == "debug" { "dev" } else { name }]);
     if let Some(target) = profile.parent() {

@@ -155,7 +155,7 @@ impl Client {
     /// Runs handshakes in `threads` threads until [`Load::stop`].
     #[must_use]
     pub fn load(&self, address: SocketAddr, tls: Tls, threads: usize) -> Load {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DriveShared::default());
         let threads = (0..threads)
             .map(|_| {
                 let (client, shared) = (self.clone(), Arc::clone(&shared));
@@ -196,13 +196,13 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct DriveShared {
     stop: AtomicBool,
     completed: AtomicU64,
     failures: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Shared {
+impl DriveShared {
     fn run(&self, client: &Client, address: SocketAddr, tls: Tls) {
         while !self.stop.load(Ordering::Relaxed) {
             match client.handshake(address, tls) {
@@ -221,7 +221,7 @@ impl Shared {
 /// Handshakes that run in the background.
 #[derive(Debug)]
 pub struct Load {
-    shared: Arc<Shared>,
+    shared: Arc<DriveShared>,
     threads: Vec<JoinHandle<()>>,
 }
 

@@ -15,7 +15,7 @@ use crate::artifacts::artifacts;
 /// How a program reaches the pool.
 #[derive(Clone, Debug, Default)]
 pub struct EdgeOptions {
-    /// Endpoints of the nodes.
+    /// Endpoints of the nodes; without one, a file has to name them.
     pub nodes: Vec<String>,
     /// Folder with `ca.pem`, `cert.pem` and `key.pem`, for nodes over TCP that are named `localhost` in
     /// their certificates.
@@ -98,10 +98,12 @@ impl EdgeOptions {
             text,
             "[providers]\n{one} = {one}_section\n{two} = {two}_section\n\
              [default_section]\nactivate = 1\n\
-             [millrace_section]\nmodule = {}\nactivate = 1\npool = {}\n",
+             [millrace_section]\nmodule = {}\nactivate = 1\n",
             module.display(),
-            self.nodes.join(",")
         );
+        if !self.nodes.is_empty() {
+            let _ = writeln!(text, "pool = {}", self.nodes.join(","));
+        }
         if let Some(certificates) = &self.certificates {
             let dir = certificates.display();
             let _ = write!(

@@ -8,12 +8,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
 use crate::gateway::{MAY_START_THREADS, Site, haproxy_user};
-use crate::process::{Process, listens};
+use crate::process::{Process, listens, under};
 use crate::release;
 
 /// Configuration of one HAProxy.
@@ -155,7 +154,8 @@ impl Haproxy {
 fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
     let mut command = release::command("haproxy");
     if let Some(limit) = options.descriptors {
-        command = under("prlimit", &[format!("--nofile={limit}:{limit}")], &command);
+        let words = ["prlimit".to_owned(), format!("--nofile={limit}:{limit}")];
+        command = under(&words, &command);
     }
     if !options.binds.is_empty() {
         let binds = options.binds.iter().map(|(outside, inside)| {
@@ -163,8 +163,16 @@ fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
             format!("mkdir -p '{inside}' && mount --bind '{outside}' '{inside}' && ")
         });
         let script = format!("{}exec \"$0\" \"$@\"", binds.collect::<String>());
-        let words = ["-m", "--propagation", "private", "sh", "-c", &script];
-        command = under("unshare", &words.map(str::to_owned), &command);
+        let words = [
+            "unshare",
+            "-m",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            &script,
+        ];
+        command = under(&words.map(str::to_owned), &command);
     }
     options.edge.apply(&mut command);
     if options.preload {
@@ -176,19 +184,6 @@ fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
         .arg(dir.join("haproxy.cfg"))
         .args(arguments);
     Process::start("haproxy", command, &dir.join("output.log"))
-}
-
-/// The command as an argument of another program, with its environment.
-fn under(program: &str, words: &[String], inner: &Command) -> Command {
-    let mut command = Command::new(program);
-    command.args(words);
-    command.arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
-    command
 }
 
 fn fresh_folder(dir: &Path) -> PathBuf {

@@ -10,15 +10,19 @@
 //! - [`process`], [`wait`]: children that end with their owner; conditions that are polled.
 //! - [`node`], [`edge`], [`gateway`]: a pool node, an `openssl.cnf`, HAProxy and nginx.
 //! - [`nginx`], [`haproxy`]: the same two with any configuration; nginx with the preload library.
+//! - [`checked`]: the same two under `millrace gateway check`, and assertions about its report.
 //! - [`release`]: programs of this machine, or of an unpacked Debian release.
 //! - [`openssl`]: OpenSSL's own programs, with and without the provider.
 //! - [`servers`], [`openvpn`]: Apache, lighttpd and stunnel; two ends of a VPN.
+//! - [`link`]: both ends of a link of many tunnels, and connections through it.
+//! - [`pool`]: managers, members and operators of a managed pool.
 //! - [`pki`]: keys and certificates of one test.
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
 //! - [`handshakes`]: the same driver as a program, for `make test-install`.
 //! - [`load`]: clients that only load a node, each as a user of its own.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
+//! - [`web`]: pages over HTTP, compressed and not, and the counters of the library that compresses.
 //! - [`vectors`]: Wycheproof files as values.
 //! - [`world`]: what nearly every test starts with.
 //!
@@ -27,30 +31,34 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod checked;
 pub mod clients;
 pub mod drive;
 pub mod edge;
 pub mod gateway;
 pub mod handshakes;
 pub mod haproxy;
+pub mod link;
 pub mod load;
 pub mod memory;
+pub mod network;
 pub mod nginx;
 pub mod node;
 pub mod openssl;
 pub mod openvpn;
 pub mod operations;
 pub mod pki;
+pub mod pool;
 pub mod process;
 pub mod proxy;
 pub mod release;
 pub mod servers;
 pub mod vectors;
-pub mod wait;
+pub mod web;
 pub mod world;
 
-pub use millrace_testkit::is_long;
 use millrace_testkit::skip;
+pub use millrace_testkit::{is_long, wait};
 
 /// The size of a test: `long` with `MILLRACE_LONG=1`, else `short`.
 #[must_use]

@@ -5,6 +5,7 @@
 //! ends, the client submits the next. It runs as a process (`millrace-tests-load`) under a separate user, so
 //! that a node sees several identities.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -24,6 +25,9 @@ use serde::{Deserialize, Serialize};
 
 /// Deadline of each job: longer than any test.
 const BUDGET: Duration = Duration::from_secs(60);
+
+/// How long the load waits at its end for the answers to its last jobs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Jobs in one message, so that a frame stays below its bound.
 const JOBS_PER_MESSAGE: u64 = 100;
@@ -48,8 +52,12 @@ pub struct Outcome {
     pub served: u64,
     /// Jobs that the node refused as `busy`.
     pub busy: u64,
+    /// Jobs that the node refused as `over-quota`.
+    pub over_quota: u64,
     /// Jobs that ended in another way.
     pub failed: u64,
+    /// Jobs without an answer a minute after the end.
+    pub lost: u64,
     /// Time between submission and answer in microseconds, ascending; only with one job in flight.
     pub latencies_us: Vec<u64>,
 }
@@ -155,7 +163,13 @@ pub fn run() -> io::Result<()> {
     for connection in &mut connections {
         connection.submit(in_flight)?;
     }
-    while start.elapsed() < end {
+    let waiting = |connections: &[Connection]| -> u64 {
+        let waiting = connections
+            .iter()
+            .map(|connection| connection.waiting.len() as u64);
+        waiting.sum()
+    };
+    while start.elapsed() < end || (waiting(&connections) > 0 && start.elapsed() < end + PATIENCE) {
         let of = |connection| PollFd::new(connection, PollFlags::IN);
         let mut events: Vec<PollFd<'_>> = connections
             .iter()
@@ -176,9 +190,12 @@ pub fn run() -> io::Result<()> {
             .filter(|(_, ready)| *ready)
         {
             let ended = connection.receive(in_flight == 1, &mut outcome)?;
-            connection.submit(ended)?;
+            if start.elapsed() < end {
+                connection.submit(ended)?;
+            }
         }
     }
+    outcome.lost = waiting(&connections);
     outcome.latencies_us.sort_unstable();
     serde_json::to_writer(io::stdout(), &outcome).map_err(io::Error::other)
 }
@@ -188,6 +205,8 @@ struct Connection {
     decoder: Decoder<NodeMessage>,
     key: u32,
     next: u64,
+    /// Jobs without an answer.
+    waiting: HashSet<u64>,
     sent: Instant,
 }
 
@@ -200,6 +219,7 @@ impl Connection {
             decoder,
             key: 0,
             next: 0,
+            waiting: HashSet::new(),
             sent,
         };
         let agent = "load".to_owned();
@@ -261,6 +281,7 @@ impl Connection {
                 input: vec![7; 32],
             });
             let message = ClientMessage::Submit(submitted.collect());
+            self.waiting.extend(self.next..self.next + count);
             self.next += count;
             jobs -= count;
             self.sent = Instant::now();
@@ -272,15 +293,19 @@ impl Connection {
     /// Reads the messages of the node, and returns the number of jobs that ended.
     fn receive(&mut self, measure: bool, outcome: &mut Outcome) -> io::Result<u64> {
         self.read()?;
-        let before = outcome.served + outcome.busy + outcome.failed;
+        let before = self.waiting.len();
         while let Some(message) = self.message()? {
             let NodeMessage::Complete(completions) = message else {
                 return Err(io::Error::other("the node says something else"));
             };
             for completion in completions {
+                if !self.waiting.remove(&completion.id) {
+                    return Err(io::Error::other("a second completion of one job"));
+                }
                 match completion.result {
                     Ok(_) => outcome.served += 1,
                     Err(JobError::Busy) => outcome.busy += 1,
+                    Err(JobError::OverQuota) => outcome.over_quota += 1,
                     Err(_) => outcome.failed += 1,
                 }
                 if measure {
@@ -291,6 +316,6 @@ impl Connection {
                 }
             }
         }
-        Ok(outcome.served + outcome.busy + outcome.failed - before)
+        Ok((before - self.waiting.len()) as u64)
     }
 }

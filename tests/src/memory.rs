@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memmem::Finder;
-use millrace_engine::der::{Reader, tag};
+use millrace_engine::der::{DerReader, tag};
 use openssl::pkey::PKey;
 
 use crate::pki::Identity;
@@ -86,11 +86,11 @@ impl Secret {
             .collect();
         let der = STANDARD.decode(base64).expect("base64");
         let both = || {
-            let mut info = Reader::new(Reader::new(&der).take(tag::SEQUENCE)?);
+            let mut info = DerReader::new(DerReader::new(&der).take(tag::SEQUENCE)?);
             let _version = info.take(tag::INTEGER)?;
             let _algorithm = info.take(tag::SEQUENCE)?;
-            let mut both = Reader::new(info.take(tag::OCTET_STRING)?);
-            let mut both = Reader::new(both.take(tag::SEQUENCE)?);
+            let mut both = DerReader::new(info.take(tag::OCTET_STRING)?);
+            let mut both = DerReader::new(both.take(tag::SEQUENCE)?);
             Some((both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?))
         };
         let (seed, expanded) = both().expect("a seed and an expanded key");

@@ -40,6 +40,8 @@ pub struct NginxOptions {
     pub http: String,
     /// The `stream` block, for which the module has to be installed.
     pub stream: String,
+    /// Further variables of its environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl NginxOptions {
@@ -56,6 +58,7 @@ impl NginxOptions {
             events: String::new(),
             http,
             stream: String::new(),
+            environment: Vec::new(),
         }
     }
 }
@@ -117,6 +120,7 @@ impl Nginx {
                 library.unwrap_or_else(|| &artifacts().preload),
             );
         }
+        command.envs(options.environment.iter().cloned());
         let mut process = Process::start("nginx", command, &dir.join("output.log"));
         let all_listen = || ports.iter().all(|port| listens(*port));
         let mut daemon = None;

@@ -27,6 +27,8 @@ use crate::wait;
 pub struct NodeOptions {
     /// Also listen on TCP, with mutual TLS and generated certificates.
     pub tcp: bool,
+    /// Address of the TCP listener; default: 127.0.0.1.
+    pub host: Option<Ipv4Addr>,
     /// Instead of generated ones: the node's certificate and key, and the authority of its clients.
     pub tls: Option<(PathBuf, PathBuf, PathBuf)>,
     /// Further lines of `node.toml`, each with its section header in front.
@@ -35,6 +37,10 @@ pub struct NodeOptions {
     pub programs: Option<&'static Artifacts>,
     /// The user whom the node runs as, and who owns its folder; default: the user of the tests.
     pub user: Option<u32>,
+    /// The command with its options that runs the node, without `--config`; default: `up`.
+    pub run: Vec<String>,
+    /// Program with arguments that starts the command: `ip netns exec NAME`.
+    pub under: Vec<String>,
 }
 
 /// A node with its files. Ends on drop.
@@ -44,8 +50,11 @@ pub struct Node {
     dir: PathBuf,
     config: PathBuf,
     tcp: Option<u16>,
+    host: Ipv4Addr,
     programs: &'static Artifacts,
     user: Option<u32>,
+    run: Vec<String>,
+    under: Vec<String>,
     process: Option<Process>,
 }
 
@@ -80,6 +89,7 @@ impl Node {
         fs::create_dir_all(&dir).expect("folder of a node");
         chown(&dir, options.user, None).expect("the folder's owner");
         let tcp = options.tcp.then(process::free_port);
+        let host = options.host.unwrap_or(Ipv4Addr::LOCALHOST);
         let config = dir.join("node.toml");
         let at = dir.display();
         let mut text = format!(
@@ -107,7 +117,7 @@ impl Node {
             let (certificate, key, ca) = options.tls.clone().unwrap_or_else(made);
             let _ = write!(
                 text,
-                "[tcp]\naddress = \"127.0.0.1:{port}\"\n\
+                "[tcp]\naddress = \"{host}:{port}\"\n\
                  certificate = {certificate:?}\nkey = {key:?}\nclient-ca = {ca:?}\n"
             );
         }
@@ -118,8 +128,14 @@ impl Node {
             dir,
             config,
             tcp,
+            host,
             programs: options.programs.unwrap_or_else(artifacts),
             user: options.user,
+            run: match options.run.as_slice() {
+                [] => vec!["up".to_owned()],
+                run => run.to_vec(),
+            },
+            under: options.under.clone(),
             process: None,
         }
     }
@@ -130,18 +146,22 @@ impl Node {
     /// If it does not come up.
     pub fn up(&mut self) {
         assert!(self.process.is_none(), "{} is up", self.name);
-        let mut command = self.millrace(&["up"]);
+        let run: Vec<&str> = self.run.iter().map(String::as_str).collect();
+        let mut command = self.millrace(&run);
+        if !self.under.is_empty() {
+            command = process::under(&self.under, &command);
+        }
         command
             .arg("--config")
             .arg(&self.config)
             .env("RUST_BACKTRACE", "1");
         let mut process = Process::start(&self.name, command, &self.dir.join("output.log"));
         let (socket, status) = (self.socket(), self.dir.join("status.sock"));
-        let tcp = self.tcp;
+        let (tcp, elsewhere) = (self.tcp, !self.under.is_empty());
         process.wait_ready(|| {
             UnixStream::connect(&socket).is_ok()
                 && UnixStream::connect(&status).is_ok()
-                && tcp.is_none_or(process::listens)
+                && (elsewhere || tcp.is_none_or(process::listens))
         });
         self.process = Some(process);
     }
@@ -179,6 +199,19 @@ impl Node {
         if let Some(mut process) = self.process.take() {
             process.kill();
         }
+    }
+
+    /// Changes the text of `node.toml`, and has the node read it.
+    ///
+    /// # Panics
+    /// If the file cannot be changed, or the node does not take it.
+    pub fn change_settings(&self, change: impl FnOnce(String) -> String) {
+        let revision = || self.status()["settings_revision"].as_u64();
+        let before = revision();
+        let text = fs::read_to_string(&self.config).expect("node.toml");
+        fs::write(&self.config, change(text)).expect("node.toml");
+        self.signal(Signal::HUP);
+        wait::until("the node has read its settings", || revision() > before);
     }
 
     /// Sends the node a signal.
@@ -238,11 +271,7 @@ impl Node {
     /// If the node has none.
     #[must_use]
     pub fn tcp_address(&self) -> SocketAddr {
-        (
-            Ipv4Addr::LOCALHOST,
-            self.tcp.expect("the node listens on TCP"),
-        )
-            .into()
+        (self.host, self.tcp.expect("the node listens on TCP")).into()
     }
 
     fn millrace(&self, arguments: &[&str]) -> Command {

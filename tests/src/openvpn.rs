@@ -323,11 +323,23 @@ impl Namespace {
         namespace
     }
 
+    /// A process in it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// The file by which the kernel knows it.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.id()).into()
+    }
+
     /// The same command inside the namespace, in the process of the program itself.
     #[must_use]
     pub fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new(process::program("nsenter"));
-        inside.arg(format!("--net=/proc/{}/ns/net", self.holder.id()));
+        inside.arg(format!("--net={}", self.file().display()));
         inside.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -339,7 +351,10 @@ impl Namespace {
     }
 
     /// Runs `ip` inside the namespace.
-    fn ip(&self, arguments: &str) {
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn ip(&self, arguments: &str) {
         let mut command = Command::new(process::program("ip"));
         let _ = succeed(&mut self.enter(command.args(arguments.split(' '))));
     }

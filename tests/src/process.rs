@@ -280,6 +280,31 @@ impl Drop for Owned {
     }
 }
 
+/// The command as arguments of another program (`words`, with its own arguments), with its environment and folder.
+/// Without words the command itself.
+#[must_use]
+pub fn under(words: &[String], inner: &Command) -> Command {
+    let mut command = match words.split_first() {
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(inner.get_program());
+            command
+        }
+        None => Command::new(inner.get_program()),
+    };
+    command.args(inner.get_args());
+    if let Some(folder) = inner.get_current_dir() {
+        command.current_dir(folder);
+    }
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
 /// Finds a program in `PATH` and where Debian puts servers.
 ///
 /// # Panics

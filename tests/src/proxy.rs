@@ -48,7 +48,7 @@ pub enum Fault {
 
 /// A running proxy. Ends on drop.
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     path: PathBuf,
 }
 
@@ -63,9 +63,9 @@ impl fmt::Debug for Proxy {
     }
 }
 
-struct Shared {
+struct ProxyShared {
     upstream: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
     jobs: AtomicU64,
     completions: AtomicU64,
@@ -74,7 +74,7 @@ struct Shared {
     held: AtomicU64,
 }
 
-struct State {
+struct ProxyState {
     fault: Fault,
     stopped: bool,
     open: Vec<UnixStream>,
@@ -92,13 +92,13 @@ impl Proxy {
         let listener = UnixListener::bind(&path).expect("proxy socket");
         // The workers of a gateway run as another user.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
-        let state = State {
+        let state = ProxyState {
             fault: Fault::None,
             stopped: false,
             open: Vec::new(),
             queues: Vec::new(),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyShared {
             upstream: upstream.to_owned(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -201,7 +201,7 @@ impl Drop for Proxy {
     }
 }
 
-impl State {
+impl ProxyState {
     fn close_all(&mut self) {
         for stream in self.open.drain(..) {
             drop(stream.shutdown(Shutdown::Both));
@@ -209,8 +209,8 @@ impl State {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().expect("the proxy does not panic")
     }
 

@@ -212,7 +212,7 @@ fn clock_of_haproxy_stays_right() {
 }
 
 #[test]
-fn with_two_event_loops_the_io_thread_reads() {
+fn io_thread_reads_answers_beside_two_event_loops() {
     let (pool, port) = (Pool::new(), free_port());
     let haproxy = pool.haproxy(2, port);
     let (sleeps, _) = pool.sleeps(haproxy.process.id(), port);

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Output;
 use std::thread;
 
+use millrace_testkit::skip;
 use millrace_tests::artifacts;
 use millrace_tests::clients::Program;
 use millrace_tests::drive::Tls;
@@ -457,10 +458,7 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
         return;
     }
     if !Namespace::is_possible() || !Path::new("/dev/net/tun").exists() {
-        eprintln!(
-            "SKIPPED: a VPN with a network device needs root, its capabilities and /dev/net/tun"
-        );
-        return;
+        skip!("no network device for a VPN: it needs root, its capabilities and /dev/net/tun");
     }
     let world = World::new();
     let node = world.node("node-1");

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One fault after the other under load, in a random order. The test prints its seed. Long with
+//! One fault after the other under load, in a random order. The test prints each fault. Long with
 //! `MILLRACE_LONG=1`.
 
 use std::collections::BTreeMap;

@@ -114,7 +114,9 @@ install -d -o 65534 -g 65534 -m 0700 /var/lib/millrace /mnt/credentials
 install -d -o 65534 -g 65534 -m 0755 /run/millrace
 install -o 65534 -m 0400 /etc/millrace/kek /mnt/credentials/millrace-kek
 as_node() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
-as_node env CREDENTIALS_DIRECTORY=/mnt/credentials "$millrace" up --config /etc/millrace/node.toml 2>/mnt/node.log &
+# Not as_node: in the background a function is a shell of its own, and the node would outlive the end of that shell.
+setpriv --reuid 65534 --regid 65534 --clear-groups env CREDENTIALS_DIRECTORY=/mnt/credentials \
+    "$millrace" up --config /etc/millrace/node.toml 2>/mnt/node.log &
 node=$!
 trap 'kill $node; wait $node || true' EXIT
 tries=0

@@ -3,28 +3,38 @@
 
 //! The backends: the implementations that run jobs.
 //!
-//! Each backend is one folder with the same files:
+//! Each backend is one folder. The files that all four have:
 //!
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the type that implements [`Backend`](millrace_engine::backend::Backend) |
 //! | `capabilities.rs` | the table of operations, key kinds and sizes that the backend offers |
 //! | `keys.rs` | parsing, checking and holding keys |
-//! | `queue.rs` | the hot path: submit and poll |
-//! | `operations.rs` | one function per operation |
-//! | `sys.rs` | the foreign interface, and the only `unsafe` |
+//! | `queue.rs` or `queue/` | the hot path: submit and poll |
+//! | `sys.rs` or `sys/` | the foreign interface or the intrinsics, and the only `unsafe` |
 //!
-//! Two modules are shared by several backends. `padding` has PKCS#1, PSS and OAEP around the raw RSA
-//! operation, in constant time where a secret is involved. `raw_rsa` applies it to the tasks of a backend
-//! that computes only `x^d mod n`.
+//! All but `qat` have `operations.rs`, which does the operations or encodes and decodes around them. The
+//! documentation of `cuda`, `qat` and `simd` lists their other files.
+//!
+//! Modules that several backends share:
+//!
+//! | module | contents |
+//! |---|---|
+//! | `key_table` | the open keys by name, at most 65 536 per backend |
+//! | `padding` | PKCS#1, PSS and OAEP around raw RSA, in constant time where a secret is involved |
+//! | `raw_rsa` | applies `padding` to the tasks of a backend that computes only `x^d mod n` |
+//! | `software` | for the other three: parses and checks their keys, and does single operations on AWS-LC |
 
 pub mod cuda;
+mod key_table;
 mod padding;
+pub mod qat;
 mod raw_rsa;
 pub mod simd;
 pub mod software;
 
 pub use cuda::Cuda;
+pub use qat::Qat;
 pub use simd::Simd;
 pub use software::Software;
 

@@ -56,10 +56,8 @@ fn subjects() -> Vec<(String, Arc<dyn Backend>, usize)> {
             let name = format!("simd, {}", implementation.name());
             subjects.push((name, Arc::new(simd), batch));
         } else {
-            eprintln!(
-                "SKIPPED: this processor does not have {}",
-                implementation.name()
-            );
+            let reason = format!("no AVX-512 for {}", implementation.name());
+            millrace_testkit::skip::record(concat!(file!(), ":", line!()), &reason);
         }
     }
     subjects.push(("software".to_owned(), Arc::new(Software::new()), 1));

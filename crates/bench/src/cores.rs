@@ -58,15 +58,24 @@ pub(crate) fn worker_counts(asked: &[usize]) -> Result<Vec<usize>, BenchError> {
 
 /// Moves the calling thread, and every thread or process it starts from now on, to one core.
 pub(crate) fn pin(core: usize) -> Result<(), BenchError> {
+    pin_to(&[core])
+}
+
+fn pin_to(cores: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
-    set.set(core);
+    cores.iter().for_each(|core| set.set(*core));
     sched_setaffinity(None, &set).map_err(BenchError::system("pin to a core"))
 }
 
 /// Runs `f` on one core and moves back.
 pub(crate) fn pinned<T>(core: usize, f: impl FnOnce() -> T) -> Result<T, BenchError> {
+    pinned_to(&[core], f)
+}
+
+/// Runs `f` on these cores and moves back.
+pub(crate) fn pinned_to<T>(cores: &[usize], f: impl FnOnce() -> T) -> Result<T, BenchError> {
     let before = sched_getaffinity(None).map_err(BenchError::system("read the CPU affinity"))?;
-    pin(core)?;
+    pin_to(cores)?;
     let value = f();
     sched_setaffinity(None, &before).map_err(BenchError::system("restore the CPU affinity"))?;
     Ok(value)

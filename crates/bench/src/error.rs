@@ -32,7 +32,7 @@ pub enum LibraryError {
     Wrong(&'static str),
 }
 
-/// Why a measurement ended without figures. Every message names the remedy.
+/// Why a measurement ended without figures.
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// Caller: options that make no sense together or on this machine.
@@ -83,7 +83,7 @@ pub enum BenchError {
     /// Something in our own set-up failed, such as making a key.
     #[error("{0}")]
     Setup(String),
-    /// A number to reach was not reached, where `--require` asks for it.
+    /// A goal was missed, where `--require` asks for it.
     #[error("not reached ({wanted}): {missed}")]
     Goals {
         /// The requirement.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The numbers to reach, beside what was measured. A number that is promised under a condition names it; where
+//! The goals, beside what was measured. A number that is promised under a condition names it; where
 //! the condition does not hold, the measured value has no verdict.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::report::table;
-use crate::stats::Spread;
+use crate::stats::{MeanRatio, Spread};
 
 /// How far a measured value reaches.
 #[derive(
@@ -29,7 +29,7 @@ pub enum Reach {
     Aim,
 }
 
-/// One of the numbers to reach.
+/// A goal: a number that is promised, or aimed at.
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
     what: Cow<'static, str>,
@@ -39,47 +39,105 @@ pub(crate) struct Goal {
     aim: f64,
     /// Whether smaller is better.
     at_most: bool,
-    measured: Spread,
+    measured: MeasuredValue,
     /// `None` where the condition does not hold.
     reached: Option<Reach>,
 }
 
+/// A measured value with its range. The report serialises the fields of the one that it is.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+enum MeasuredValue {
+    /// Median, minimum and maximum of the rounds.
+    Rounds(Spread),
+    /// Geometric mean of the rounds' ratios, with the range that holds it.
+    Mean(MeanRatio),
+}
+
+impl MeasuredValue {
+    /// The value that is compared with a bound.
+    fn middle(self) -> f64 {
+        match self {
+            Self::Rounds(spread) => spread.median,
+            Self::Mean(ratio) => ratio.mean,
+        }
+    }
+
+    fn show(self, decimals: usize) -> String {
+        match self {
+            Self::Rounds(spread) => spread.show(decimals),
+            Self::Mean(ratio) => ratio.show(decimals),
+        }
+    }
+}
+
 impl Goal {
-    /// Reached if the median is at least `must`, and better still at least `aim`.
+    /// Reached if the median is at least `must`, and better still at least `aim`; `None` if it was not measured.
     pub(crate) fn at_least(
         what: impl Into<Cow<'static, str>>,
         must: f64,
         aim: f64,
-        measured: Spread,
-    ) -> Self {
-        let reached = match measured.median {
-            median if median >= aim => Reach::Aim,
-            median if median >= must => Reach::Must,
-            _ => Reach::Missed,
-        };
-        Self {
-            what: what.into(),
-            condition: None,
-            must,
-            aim,
-            at_most: false,
-            measured,
-            reached: Some(reached),
-        }
+        measured: impl Into<Option<Spread>>,
+    ) -> Option<Self> {
+        Some(Self::new(
+            what.into(),
+            [must, aim],
+            MeasuredValue::Rounds(measured.into()?),
+            1.0,
+        ))
     }
 
-    /// Reached if the median is at most `must`, and better still at most `aim`.
+    /// Reached if the median is at most `must`, and better still at most `aim`; `None` if it was not measured.
     pub(crate) fn at_most(
         what: impl Into<Cow<'static, str>>,
         must: f64,
         aim: f64,
-        measured: Spread,
+        measured: impl Into<Option<Spread>>,
+    ) -> Option<Self> {
+        Some(Self::new(
+            what.into(),
+            [must, aim],
+            MeasuredValue::Rounds(measured.into()?),
+            -1.0,
+        ))
+    }
+
+    /// Reached if the mean ratio is at most `must`, and better still at most `aim`.
+    pub(crate) fn at_most_on_average(
+        what: impl Into<Cow<'static, str>>,
+        must: f64,
+        aim: f64,
+        measured: MeanRatio,
     ) -> Self {
-        let Self { reached, .. } = Self::at_least("", -must, -aim, measured.map(|value| -value));
+        Self::new(
+            what.into(),
+            [must, aim],
+            MeasuredValue::Mean(measured),
+            -1.0,
+        )
+    }
+
+    /// `sign` is 1 where more is better, and -1 where less is.
+    fn new(
+        what: Cow<'static, str>,
+        [must, aim]: [f64; 2],
+        measured: MeasuredValue,
+        sign: f64,
+    ) -> Self {
+        let reaches = |bound: f64| sign * measured.middle() >= sign * bound;
+        let reached = match (reaches(aim), reaches(must)) {
+            (true, _) => Reach::Aim,
+            (false, true) => Reach::Must,
+            (false, false) => Reach::Missed,
+        };
         Self {
-            at_most: true,
-            reached,
-            ..Self::at_least(what, must, aim, measured)
+            what,
+            condition: None,
+            must,
+            aim,
+            at_most: sign < 0.0,
+            measured,
+            reached: Some(reached),
         }
     }
 
@@ -105,7 +163,7 @@ impl Goal {
     }
 }
 
-/// The numbers to reach of one report.
+/// The goals of one report.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Goals(pub(crate) Vec<Goal>);
@@ -113,12 +171,17 @@ pub(crate) struct Goals(pub(crate) Vec<Goal>);
 impl Goals {
     /// Those whose condition holds, and those without a verdict, as tables under a title; empty without goals.
     pub(crate) fn render(&self) -> String {
+        self.render_as("median (range over the rounds)")
+    }
+
+    /// The same, with what the values are in the title.
+    pub(crate) fn render_as(&self, values: &str) -> String {
         let (promised, others): (Vec<_>, Vec<_>) =
             self.0.iter().partition(|goal| goal.reached.is_some());
         let titled = [
-            ("Numbers to reach, median (range over the rounds)", promised),
+            (format!("Numbers to reach, {values}"), promised),
             (
-                "Measured where nothing is promised: the condition does not hold here",
+                "Measured where nothing is promised: the condition does not hold here".to_owned(),
                 others,
             ),
         ];
@@ -140,12 +203,13 @@ impl Goals {
             .filter(short)
             .map(|goal| &*goal.what)
             .collect();
-        match missed.is_empty() {
-            true => Ok(()),
-            false => Err(BenchError::Goals {
+        if missed.is_empty() {
+            Ok(())
+        } else {
+            Err(BenchError::Goals {
                 wanted,
                 missed: missed.join("; "),
-            }),
+            })
         }
     }
 }
@@ -180,7 +244,7 @@ mod tests {
 
     #[test]
     fn median_decides_what_is_reached() {
-        let reached = |goal: Goal| goal.reached.expect("it applies");
+        let reached = |goal: Option<Goal>| goal.and_then(|goal| goal.reached).expect("it applies");
         let at_least = |median| reached(Goal::at_least("a", 2.0, 3.0, spread(median)));
         assert_eq!(
             [1.9, 2.0, 3.0].map(at_least),
@@ -196,8 +260,10 @@ mod tests {
     #[test]
     fn missed_goal_fails_only_where_required_and_where_its_condition_holds() {
         let goals = |holds| {
-            let missed = Goal::at_least("rate", 2.0, 3.0, spread(1.0)).only_if("no IFMA", holds);
-            Goals(vec![missed, Goal::at_least("other", 1.0, 3.0, spread(2.0))])
+            let missed = Goal::at_least("rate", 2.0, 3.0, spread(1.0));
+            let missed = missed.map(|goal| goal.only_if("no IFMA", holds));
+            let other = Goal::at_least("other", 1.0, 3.0, spread(2.0));
+            Goals(missed.into_iter().chain(other).collect())
         };
         assert!(goals(true).require(None).is_ok());
         let error = goals(true)

@@ -20,22 +20,23 @@
 //! |---|---|
 //! | `cli` | options, and the functions that run a benchmark |
 //! | `workload` | keys, requests, verification, and the implementations that compute them |
-//! | `crypto`, `pool`, `sizes`, `tls` | one benchmark each |
+//! | `compression`, `crypto`, `manager`, `pool`, `sizes`, `tls`, `virtio`, `vpn` | one benchmark each |
 //! | `libcrypto` | any OpenSSL of this machine, opened at run time; the only unsafe code of this crate |
 //! | `node`, `process`, `relay`, `cores` | what runs beside, and on which core |
-//! | `stats`, `goals`, `report`, `plot` | ranges, numbers to reach, tables and JSON, charts |
+//! | `stats`, `goals`, `report`, `plot` | ranges, goals, tables and JSON, charts |
 //!
 //! Three rules hold for every figure that leaves this crate:
 //!
 //! - *Verified*: a round whose outputs were wrong yields no figure, it ends the run.
-//! - *Paired*: contenders ran in the same process run on the same pinned cores, in interleaved
-//!   rounds (A B A B), and is given as a ratio with median, minimum and maximum.
+//! - *Paired*: contenders ran in the same run, on the same pinned cores, in interleaved rounds
+//!   (A B A B); their figures are given as a ratio with median, minimum and maximum.
 //! - *Repeatable*: the report names machine, kernel, versions and commit, and keeps the raw rounds.
 //!
 //! It is no load tester for a network, and no tuner. Everything runs on this machine, over
-//! loopback and unix sockets, in a temporary directory.
+//! loopback, unix sockets and (`vpn`) two network namespaces, in a temporary directory.
 
 pub mod cli;
+mod compression;
 mod cores;
 mod crypto;
 mod error;
@@ -43,6 +44,7 @@ mod goals;
 mod keys;
 mod libcrypto;
 mod machine;
+mod manager;
 mod node;
 pub mod plot;
 mod pool;
@@ -54,6 +56,8 @@ mod sizes;
 mod speed;
 mod stats;
 mod tls;
+mod virtio;
+mod vpn;
 mod workload;
 
 pub use error::{BenchError, LibraryError};

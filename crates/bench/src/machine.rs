@@ -104,8 +104,16 @@ impl Machine {
 }
 
 fn version(program: &str, args: &[&str]) -> String {
-    let text = find_program(program)
-        .and_then(|path| output_of(program, Command::new(path).args(args)).ok());
+    let path = find_program(program);
+    path.map_or_else(
+        || format!("no {program}"),
+        |path| first_line(program, Command::new(path).args(args)),
+    )
+}
+
+/// The first line that a program prints; `no PROGRAM` if it does not run.
+pub(crate) fn first_line(program: &str, command: &mut Command) -> String {
+    let text = output_of(program, command).ok();
     let first = text.and_then(|text| Some(text.lines().next()?.to_owned()));
     first.unwrap_or_else(|| format!("no {program}"))
 }

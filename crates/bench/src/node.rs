@@ -29,6 +29,8 @@ pub(crate) struct NodeOptions {
     pub(crate) software_only: bool,
     /// Whether it also listens on TCP with mutual TLS.
     pub(crate) tcp: bool,
+    /// Operations per second that the tenant `flood` (`cert:flood`) may do; none for a node without tenants.
+    pub(crate) quota: Option<u64>,
 }
 
 /// A running node.
@@ -65,7 +67,18 @@ impl Node {
         let mut up = command(&program);
         private(&mut up, &socket, dir.path());
         up.args(["up", "--name", "bench", "--log", "warn"])
+            // As under systemd: the benchmark gives the node a core of its own.
+            .args(["--worker-priority", "low"])
             .args(["--workers", &options.workers.to_string()]);
+        if let Some(quota) = options.quota {
+            let path = dir.path().join("node.toml");
+            let text = format!(
+                "[tenant.flood]\nidentities = [\"cert:flood\"]\nops = {quota}\n\
+                 [tenant.victim]\nidentities = [\"cert:victim\"]\n"
+            );
+            std::fs::write(&path, text).map_err(BenchError::file("write", &path))?;
+            up.arg("--config").arg(&path);
+        }
         if options.software_only {
             up.args(["--backends", "software"]);
         }

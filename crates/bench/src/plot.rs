@@ -4,48 +4,50 @@
 //! Plots of measurements, as SVG: grouped bars, and lines over a size.
 //!
 //! A chart is plain data: title, axes with their units, series with a range where there were several
-//! rounds. Its look is decided here, so that all plots of Millrace look alike. Drawing
-//! itself is the `plotters` crate's, with its SVG backend only: no fonts, no images, text stays text.
+//! rounds. Its look is decided here, so that all plots of Millrace look alike: rectangles, lines, circles and text,
+//! without fonts or images of our own.
 //!
 //! ```text
 //!  BarChart   one row per category, one bar per series in it        compared modes
 //!  LineChart  one line per series over a numeric axis               sizes, depths
 //! ```
 
-use std::fmt::Display;
+use std::fmt::{self, Write as _};
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
-
-use plotters::chart::{ChartContext, SeriesLabelPosition};
-use plotters::coord::Shift;
-use plotters::coord::cartesian::Cartesian2d;
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoDynElement, PathElement,
-    RGBColor, Rectangle, SVGBackend, Text, WHITE,
-};
-use plotters::series::LineSeries;
-use plotters::style::IntoFont;
 
 use crate::error::BenchError;
 use crate::stats::Spread;
 
 /// Width of every plot, in SVG units: as wide as a page of text.
-const WIDTH: u32 = 900;
+const WIDTH: f64 = 900.0;
 
 /// Height of a line chart.
-const LINE_CHART_HEIGHT: u32 = 520;
+const LINE_CHART_HEIGHT: f64 = 520.0;
+
+/// Height above the values: the title.
+const TOP: f64 = 44.0;
+
+/// Height of the numbers below the values, and of the axis's label.
+const AXIS: f64 = 56.0;
+
+/// Width left of the values: numbers, and the axis's label.
+const LEFT: f64 = 84.0;
+
+/// Width and height around everything.
+const MARGIN: f64 = 12.0;
 
 /// Height of one bar, and of the gap between two categories.
-const BAR_HEIGHT: u32 = 18;
+const BAR: f64 = 18.0;
 
-/// Height above and below the bars: title, axis, its label.
-const BAR_CHART_FRAME: u32 = 110;
+/// Width of a letter of a category's name.
+const LETTER: f64 = 7.0;
 
-/// Height of the frame of a legend, and of a line in it.
-const LEGEND_FRAME: u32 = 24;
-const LEGEND_LINE: u32 = 17;
+/// Height of a line in a legend.
+const LEGEND_LINE: f64 = 17.0;
+
+/// About as many numbers stand at an axis of lines or bars.
+const TICKS: usize = 8;
 
 /// Room for the value behind the longest bar, as a factor.
 const HEADROOM: f64 = 1.18;
@@ -54,14 +56,8 @@ const HEADROOM: f64 = 1.18;
 const MAX_VALUES: usize = 10_000;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x55, 0x55, 0x55),
+const COLOURS: [&str; 7] = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555",
 ];
 
 /// A measured value: the middle, and its range.
@@ -165,76 +161,46 @@ impl BarChart {
     /// # Errors
     /// [`BenchError::Setup`] if there is nothing to draw, or too much.
     pub fn render(&self) -> Result<String, BenchError> {
-        let all = || self.series.iter().flat_map(|bars| &bars.values).flatten();
-        let values = Span::of(self.axis.scale, all().copied())?;
-        let rows = u32::try_from(self.categories.len()).unwrap_or(u32::MAX);
-        let bars = u32::try_from(self.series.len()).unwrap_or(u32::MAX);
-        let row = bars.saturating_add(1).saturating_mul(BAR_HEIGHT);
-        // The legend is below the bars, where it hides none of them.
-        let legend = LEGEND_FRAME.saturating_add(bars.saturating_mul(LEGEND_LINE));
-        let height = BAR_CHART_FRAME
-            .saturating_add(legend)
-            .saturating_add(rows.saturating_mul(row));
-        let rows = Rows {
-            names: &self.categories,
-            below: f64::from(legend) / f64::from(row),
-        };
-        let mut text = String::new();
-        self.draw(&mut text, height, values, rows)?;
-        Ok(text)
-    }
-
-    fn draw(&self, text: &mut String, height: u32, values: Span, rows: Rows<'_>) -> Drawn {
-        let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
+        let all = self.series.iter().flat_map(|bars| &bars.values).flatten();
+        let values = Span::of(self.axis.scale, all.copied())?;
+        let row = (self.series.len() + 1) as f64 * BAR;
+        let bottom = TOP + row * self.categories.len() as f64;
         let longest = self.categories.iter().map(|name| name.chars().count());
-        let margin = 20 + 7 * u32::try_from(longest.max().unwrap_or(0)).unwrap_or(0);
-        let labels = (8, self.categories.len());
-        let descriptions = (&*self.axis.label, "");
-        let mut chart = frame(
-            &root,
-            &self.title,
-            margin,
-            (values, rows),
-            labels,
-            descriptions,
-        )?;
-        let share = 1.0 / (self.series.len() + 1) as f64;
-        for (index, bars) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let bar = |row: usize, value: Value| {
-                // Bars that are there stand next to each other, in the middle of their row.
-                let there = |bars: &&Bars| bars.values.get(row).is_some_and(Option::is_some);
-                let before = self.series.iter().take(index).filter(there).count() as f64;
-                let all = self.series.iter().filter(there).count() as f64;
-                let top = row as f64 + 0.5 + share * (before - all / 2.0);
-                (value, top, top + share)
-            };
-            let values_of_rows = bars.values.iter().take(self.categories.len()).enumerate();
-            let drawn = values_of_rows
-                .filter_map(|(row, value)| value.map(|value| bar(row, value)))
-                .filter(|(value, ..)| values.shows(*value));
-            let elements = drawn.flat_map(|(value, top, bottom)| {
-                let corner = (values.clamp(value.middle), bottom);
-                let body = Rectangle::new([(values.zero(), top), corner], colour.filled());
-                let y = f64::midpoint(top, bottom);
-                let ends = [value.low(), value.high()].map(|x| (values.clamp(x), y));
-                let range = PathElement::new(ends, BLACK.stroke_width(1)).into_dyn();
-                let beside = values.clamp(value.high().max(value.middle));
-                let corner = (beside, top + (bottom - top) * 0.15);
-                let font = ("sans-serif", 12).into_font();
-                let text = Text::new(format!(" {}", short(value.middle)), corner, font);
-                let range = value.range.map(|_| range);
-                [body.into_dyn(), text.into_dyn()].into_iter().chain(range)
-            });
-            chart
-                .draw_series(elements)
-                .map_err(reason)?
-                .label(&bars.name)
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
-                });
+        let names = 2.0 * MARGIN + LETTER * longest.max().unwrap_or(0) as f64;
+        let left = names.min(WIDTH / 2.0);
+        // The legend is below the bars, where it hides none of them.
+        let legend = LEGEND_LINE * self.series.len() as f64;
+        let height = bottom + AXIS + legend + MARGIN;
+        let mut canvas = Canvas::new(&self.title, height, left, bottom);
+        canvas.x_axis(values, &self.axis.label);
+        for (place, category) in self.categories.iter().enumerate() {
+            let middle = TOP + row * (place as f64 + 0.5);
+            canvas.text((left - 6.0, middle + 4.0), "end", 13, category);
+            // Bars that are there stand next to each other, in the middle of their row.
+            let there = self.series.iter().zip(COLOURS.iter().cycle());
+            let there =
+                there.filter_map(|(bars, colour)| Some(((*bars.values.get(place)?)?, colour)));
+            let there: Vec<_> = there.filter(|(value, _)| values.shows(*value)).collect();
+            let top = middle - BAR * there.len() as f64 / 2.0;
+            for (turn, (value, colour)) in there.iter().enumerate() {
+                let top = top + BAR * turn as f64;
+                let [from, to, low, high] =
+                    [values.zero(), value.middle, value.low(), value.high()]
+                        .map(|x| canvas.x(values, x));
+                canvas.bar((from.min(to), top), ((to - from).abs(), BAR), colour);
+                if value.range.is_some() {
+                    let y = top + BAR / 2.0;
+                    canvas.line([(low, y), (high, y)], "#000000", 1);
+                }
+                let beside = (to.max(high) + 4.0, top + 13.0);
+                canvas.text(beside, "start", 12, &short(value.middle));
+            }
         }
-        finish(&root, &mut chart, SeriesLabelPosition::LowerRight)
+        canvas.legend(
+            (left, bottom + AXIS),
+            self.series.iter().map(|bars| &*bars.name),
+        );
+        Ok(canvas.finish())
     }
 }
 
@@ -269,111 +235,138 @@ impl LineChart {
         let points = || self.series.iter().flat_map(|line| &line.points);
         let x = Span::of(self.x.scale, points().map(|&(x, _)| Value::from(x)))?;
         let y = Span::of(self.y.scale, points().map(|&(_, y)| y))?;
-        let mut text = String::new();
-        self.draw(&mut text, x, y)?;
-        Ok(text)
-    }
-
-    fn draw(&self, text: &mut String, x_span: Span, y_span: Span) -> Drawn {
-        let root = SVGBackend::with_string(text, (WIDTH, LINE_CHART_HEIGHT)).into_drawing_area();
-        let descriptions = (&*self.x.label, &*self.y.label);
-        let mut chart = frame(
-            &root,
-            &self.title,
-            72,
-            (x_span, y_span),
-            (10, 8),
-            descriptions,
-        )?;
-        for (index, line) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let points: Vec<_> = line
+        let bottom = LINE_CHART_HEIGHT - AXIS;
+        let mut canvas = Canvas::new(&self.title, LINE_CHART_HEIGHT, LEFT, bottom);
+        canvas.x_axis(x, &self.x.label);
+        canvas.y_axis(y, &self.y.label);
+        for (line, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
+            let shown = line
                 .points
                 .iter()
-                .copied()
-                .filter(|&(x, y)| x_span.shows(x.into()) && y_span.shows(y))
-                .collect();
-            let middles = points.iter().map(|&(x, y)| (x, y.middle));
-            chart
-                .draw_series(LineSeries::new(middles, colour.stroke_width(2)))
-                .map_err(reason)?
-                .label(&line.name)
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
-                });
-            let elements = points.iter().flat_map(|&(x, y)| {
-                let ends = [y.low(), y.high()].map(|y| (x, y_span.clamp(y)));
-                let range = PathElement::new(ends, colour.stroke_width(1)).into_dyn();
-                let point = Circle::new((x, y.middle), 3, colour.filled()).into_dyn();
-                [point].into_iter().chain(y.range.map(|_| range))
-            });
-            chart.draw_series(elements).map_err(reason)?;
+                .filter(|(at, value)| x.shows((*at).into()) && y.shows(*value));
+            let points =
+                shown.map(|&(at, value)| ((canvas.x(x, at), canvas.y(y, value.middle)), value));
+            let points: Vec<((f64, f64), Value)> = points.collect();
+            for pair in points.windows(2) {
+                canvas.line([pair[0].0, pair[1].0], colour, 2);
+            }
+            for ((at, middle), value) in points {
+                let ends = [value.low(), value.high()].map(|end| (at, canvas.y(y, end)));
+                canvas.line(ends, colour, 1);
+                canvas.add(format_args!(
+                    "<circle cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"3\" fill=\"{colour}\"/>"
+                ));
+            }
         }
-        finish(&root, &mut chart, SeriesLabelPosition::UpperLeft)
+        canvas.legend(
+            (LEFT + 10.0, TOP + 8.0),
+            self.series.iter().map(|line| &*line.name),
+        );
+        Ok(canvas.finish())
     }
 }
 
-type Root<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
-
-/// The frame of either sort of chart: title, axes with about as many labels as wanted, grid.
-fn frame<'a, 'b, X, Y>(
-    root: &Root<'b>,
-    title: &str,
-    margin: u32,
-    (x, y): (X, Y),
-    (x_labels, y_labels): (usize, usize),
-    (x_label, y_label): (&str, &str),
-) -> Result<Chart<'a, 'b, X, Y>, BenchError>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
-    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    root.fill(&WHITE).map_err(reason)?;
-    let mut chart = ChartBuilder::on(root)
-        .caption(title, ("sans-serif", 18).into_font())
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(margin.min(WIDTH / 2))
-        .build_cartesian_2d(x, y)
-        .map_err(reason)?;
-    let mut mesh = chart.configure_mesh();
-    // Rows of bars have names in place of an axis, and no lines between them.
-    if y_label.is_empty() {
-        mesh.disable_y_mesh();
-    }
-    mesh.x_labels(x_labels)
-        .y_labels(y_labels)
-        .x_desc(x_label)
-        .y_desc(y_label)
-        .label_style(("sans-serif", 13))
-        .axis_desc_style(("sans-serif", 14))
-        .light_line_style(WHITE)
-        .draw()
-        .map_err(reason)?;
-    Ok(chart)
+/// A chart under construction: SVG, and the left and lower edge of the values.
+struct Canvas {
+    svg: String,
+    left: f64,
+    bottom: f64,
 }
 
-/// The legend, and the end of the drawing.
-fn finish<'a, 'b, X, Y>(
-    root: &Root<'b>,
-    chart: &mut Chart<'a, 'b, X, Y>,
-    legend: SeriesLabelPosition,
-) -> Drawn
-where
-    X: Ranged<ValueType = f64>,
-    Y: Ranged<ValueType = f64>,
-    'b: 'a,
-{
-    chart
-        .configure_series_labels()
-        .position(legend)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 13))
-        .draw()
-        .map_err(reason)?;
-    root.present().map_err(reason)
+impl Canvas {
+    /// An empty chart with a title.
+    fn new(title: &str, height: f64, left: f64, bottom: f64) -> Self {
+        let svg = String::new();
+        let mut canvas = Self { svg, left, bottom };
+        canvas.add(format_args!(
+            "<svg width=\"{WIDTH}\" height=\"{height:.0}\" viewBox=\"0 0 {WIDTH} {height:.0}\" \
+             font-family=\"sans-serif\" xmlns=\"http://www.w3.org/2000/svg\">"
+        ));
+        canvas.bar((0.0, 0.0), (WIDTH, height), "#ffffff");
+        canvas.text((WIDTH / 2.0, 28.0), "middle", 18, title);
+        canvas
+    }
+
+    fn add(&mut self, element: fmt::Arguments<'_>) {
+        let _ = writeln!(self.svg, "{element}");
+    }
+
+    fn line(&mut self, [(x1, y1), (x2, y2)]: [(f64, f64); 2], colour: &str, width: u32) {
+        self.add(format_args!(
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" \
+             stroke-width=\"{width}\"/>"
+        ));
+    }
+
+    fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), colour: &str) {
+        self.add(format_args!(
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+        ));
+    }
+
+    /// Text at a place, which is its `start`, `middle` or `end`.
+    fn text(&mut self, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
+        let text = text
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        self.add(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{text}</text>"
+        ));
+    }
+
+    /// Where a value is, from left to right.
+    fn x(&self, span: Span, value: f64) -> f64 {
+        self.left + (WIDTH - MARGIN - self.left) * span.position(value)
+    }
+
+    /// Where a value is, from top to bottom.
+    fn y(&self, span: Span, value: f64) -> f64 {
+        self.bottom - (self.bottom - TOP) * span.position(value)
+    }
+
+    /// Numbers and grid of the values from left to right.
+    fn x_axis(&mut self, span: Span, label: &str) {
+        let (left, bottom) = (self.left, self.bottom);
+        for tick in span.ticks(TICKS) {
+            let x = self.x(span, tick);
+            self.line([(x, TOP), (x, bottom)], "#dddddd", 1);
+            self.text((x, bottom + 18.0), "middle", 13, &rounded(tick));
+        }
+        self.line([(left, bottom), (WIDTH - MARGIN, bottom)], "#000000", 1);
+        let middle = f64::midpoint(left, WIDTH - MARGIN);
+        self.text((middle, bottom + 40.0), "middle", 14, label);
+    }
+
+    /// Numbers and grid of the values from bottom to top.
+    fn y_axis(&mut self, span: Span, label: &str) {
+        let (left, bottom) = (self.left, self.bottom);
+        for tick in span.ticks(TICKS) {
+            let y = self.y(span, tick);
+            self.line([(left, y), (WIDTH - MARGIN, y)], "#dddddd", 1);
+            self.text((left - 6.0, y + 4.0), "end", 13, &rounded(tick));
+        }
+        self.line([(left, TOP), (left, bottom)], "#000000", 1);
+        let middle = f64::midpoint(TOP, bottom);
+        self.add(format_args!(
+            "<g transform=\"translate(20 {middle:.0}) rotate(-90)\">"
+        ));
+        self.text((0.0, 0.0), "middle", 14, label);
+        self.add(format_args!("</g>"));
+    }
+
+    /// The names of the series, below each other.
+    fn legend<'a>(&mut self, (x, y): (f64, f64), names: impl Iterator<Item = &'a str>) {
+        for (number, (name, colour)) in names.zip(COLOURS.iter().cycle()).enumerate() {
+            let y = y + LEGEND_LINE * number as f64;
+            self.bar((x, y), (14.0, 10.0), colour);
+            self.text((x + 20.0, y + 10.0), "start", 13, name);
+        }
+    }
+
+    fn finish(self) -> String {
+        self.svg + "</svg>\n"
+    }
 }
 
 /// Writes a rendered chart to a file.
@@ -390,7 +383,7 @@ pub fn stack(charts: &[String]) -> String {
     let mut body = String::new();
     let mut top = 0;
     for chart in charts {
-        let height = attribute(chart, "height").unwrap_or(LINE_CHART_HEIGHT);
+        let height = attribute(chart, "height").unwrap_or(0);
         body.push_str(&format!(
             "<g transform=\"translate(0 {top})\">\n{chart}</g>\n"
         ));
@@ -406,12 +399,6 @@ pub fn stack(charts: &[String]) -> String {
 fn attribute(svg: &str, name: &str) -> Option<u32> {
     let (_, rest) = svg.split_once(&format!("{name}=\""))?;
     rest.split_once('"')?.0.parse().ok()
-}
-
-type Drawn = Result<(), BenchError>;
-
-fn reason(error: impl Display) -> BenchError {
-    BenchError::Setup(format!("cannot draw a plot: {error}"))
 }
 
 /// A number as people read it: three significant digits, no exponent.
@@ -482,10 +469,6 @@ impl Span {
         }
     }
 
-    fn clamp(self, value: f64) -> f64 {
-        value.clamp(self.low, self.high)
-    }
-
     fn shows(self, value: Value) -> bool {
         value.middle.is_finite() && (self.scale == Scale::Linear || value.middle > 0.0)
     }
@@ -527,96 +510,24 @@ impl Span {
         }
     }
 
-    /// Where a value is between the ends: 0 to 1.
+    /// Where a value is between the ends: 0 to 1, also for values beyond them.
     fn position(self, value: f64) -> f64 {
+        let value = value.clamp(self.low, self.high);
         match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
-            Scale::Logarithmic => {
-                (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
-            }
+            Scale::Logarithmic => (value / self.low).ln() / (self.high / self.low).ln(),
         }
     }
 }
 
-impl ValueFormatter<f64> for Span {
-    fn format_ext(&self, value: &f64) -> String {
-        let text = short(*value);
-        // 2.00 on a bar shows its precision; on an axis the zeros are noise.
-        match text.contains('.') && !text.contains('e') {
-            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-            false => text,
-        }
+/// A number at an axis. `2.00` beside a bar shows its precision; here the zeros would be noise.
+fn rounded(value: f64) -> String {
+    let text = short(value);
+    if text.contains('.') && !text.contains('e') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
-}
-
-impl Ranged for Span {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        between(limit, self.position(*value))
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        self.ticks(hint.bold_points().min(hint.max_num_points()))
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.low..self.high
-    }
-}
-
-/// The categories of a bar chart: row `i` reaches from `i` to `i + 1`, the first on top.
-#[derive(Clone, Copy, Debug)]
-struct Rows<'a> {
-    names: &'a [String],
-    /// Room below the last one, in rows.
-    below: f64,
-}
-
-impl Rows<'_> {
-    fn end(self) -> f64 {
-        self.names.len() as f64 + self.below
-    }
-}
-
-impl ValueFormatter<f64> for Rows<'_> {
-    fn format_ext(&self, value: &f64) -> String {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a row's number, and beyond the rows there is no name"
-        )]
-        let row = value.floor().max(0.0) as usize;
-        self.names.get(row).cloned().unwrap_or_default()
-    }
-}
-
-impl Ranged for Rows<'_> {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (bottom, top): (i32, i32)) -> i32 {
-        between((top, bottom), value / self.end().max(f64::MIN_POSITIVE))
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
-        (0..self.names.len()).map(|row| row as f64 + 0.5).collect()
-    }
-
-    fn range(&self) -> Range<f64> {
-        0.0..self.end()
-    }
-}
-
-/// The pixel at this share of the way.
-fn between((from, to): (i32, i32), share: f64) -> i32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "casts from floats saturate, and pixels are few"
-    )]
-    let offset = (f64::from(to - from) * share).round() as i32;
-    from.saturating_add(offset)
 }
 
 #[cfg(test)]
@@ -683,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_an_error_and_odd_values_are_not() {
+    fn chart_without_values_is_an_error_and_with_odd_values_is_drawn() {
         let mut chart = bars();
         chart.series[0].values = vec![Some(f64::NAN.into()), Some(f64::INFINITY.into())];
         chart.series[1].values = vec![Some((-1e300).into()), Some(0.0.into())];

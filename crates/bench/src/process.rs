@@ -46,13 +46,23 @@ impl Process {
     pub(crate) fn start(
         name: &str,
         core: usize,
+        command: Command,
+        log: &Path,
+    ) -> Result<Self, BenchError> {
+        Self::start_on(name, &[core], command, log)
+    }
+
+    /// Starts a [`command`] on some cores, its output going to `log`.
+    pub(crate) fn start_on(
+        name: &str,
+        cores: &[usize],
         mut command: Command,
         log: &Path,
     ) -> Result<Self, BenchError> {
         let output = File::create(log).map_err(BenchError::file("create", log))?;
         let errors = output.try_clone().map_err(BenchError::file("open", log))?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let child = cores::pinned(core, || OwnedChild::spawn(&mut command))?;
+        let child = cores::pinned_to(cores, || OwnedChild::spawn(&mut command))?;
         Ok(Self {
             name: name.to_owned(),
             child: child.map_err(|error| BenchError::missing(name, error))?,
@@ -180,6 +190,14 @@ pub(crate) fn temporary_folder() -> Result<TempDir, BenchError> {
 /// Finds a program; an error names the package.
 pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> {
     let remedy = format!("run `make setup`, or `apt-get install {package}`");
+    require_program(program, &remedy)
+}
+
+/// Finds a program.
+///
+/// # Errors
+/// It is not there; the error names the remedy.
+pub(crate) fn require_program(program: &str, remedy: &str) -> Result<PathBuf, BenchError> {
     find_program(program).ok_or_else(|| BenchError::missing(program, remedy))
 }
 

@@ -84,9 +84,10 @@ impl Progress {
     /// # Errors
     /// [`BenchError::Interrupted`] once the user asked to stop.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(BenchError::Interrupted),
-            false => Ok(()),
+        if self.stop.load(Ordering::Relaxed) {
+            Err(BenchError::Interrupted)
+        } else {
+            Ok(())
         }
     }
 }

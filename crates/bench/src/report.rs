@@ -66,6 +66,23 @@ pub(crate) fn table<R>(rows: impl IntoIterator<Item = R>, columns: &[Column<'_, 
     table
 }
 
+/// A table that is declared by its first columns and, behind them, by one column for each of `values`.
+pub(crate) fn table_by<R, V>(
+    rows: impl IntoIterator<Item = R>,
+    columns: &[Column<'_, R>],
+    values: &[V],
+    head: impl Fn(&V) -> String,
+    cell: impl Fn(&R, &V) -> String,
+) -> Table {
+    let heads = columns.iter().map(|(head, _)| (*head).to_owned());
+    let mut table = Table::new(heads.chain(values.iter().map(head)));
+    for row in rows {
+        let first = columns.iter().map(|(_, cell)| cell(&row));
+        table.row(first.chain(values.iter().map(|value| cell(&row, value))));
+    }
+    table
+}
+
 /// The median with some decimals, or a dash.
 pub(crate) fn median(spread: Option<Spread>, decimals: usize) -> String {
     dash(spread.map(|spread| format!("{:.decimals$}", spread.median)))
@@ -90,20 +107,57 @@ pub(crate) fn sharing(one: usize, other: usize) -> &'static str {
     }
 }
 
-/// Options of every benchmark that compares with numbers to reach.
+/// Where the report of a benchmark goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct OutputArgs {
+    /// Print the report with its raw rounds as JSON instead of the tables
+    #[arg(long)]
+    json: bool,
+    /// Also write the report with its raw rounds to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The FILE of `--json FILE`, as version 0.1 had it; `-` is standard output
+    #[arg(hide = true, requires = "json", conflicts_with = "output")]
+    file_of_json: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Prints `text`, or the report as JSON, and writes the file.
+    pub(crate) fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
+        let Self {
+            json,
+            output,
+            file_of_json,
+        } = self;
+        let former = file_of_json.as_deref();
+        let file = output
+            .as_deref()
+            .or_else(|| former.filter(|file| *file != Path::new("-")));
+        if *json && (former.is_none() || file.is_none()) {
+            print(&json_of(report)?)?;
+        } else {
+            print(text)?;
+        }
+        let Some(file) = file else {
+            return Ok(());
+        };
+        fs::write(file, json_of(report)?).map_err(BenchError::file("write", file))
+    }
+}
+
+/// Options of every benchmark with goals.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Fail if a number to reach is not reached this far
-    #[arg(long, value_enum, value_name = "HOW_FAR")]
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    /// Fail if a goal of this level is missed
+    #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) require: Option<Reach>,
 }
 
-/// A report: where and how the figures were measured, and the numbers to reach.
+/// A report: where and how the figures were measured, and the goals.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report<P, F> {
+pub(crate) struct BenchReport<P, F> {
     /// Raised when a field changes its meaning.
     schema: u32,
     benchmark: &'static str,
@@ -114,7 +168,7 @@ pub(crate) struct Report<P, F> {
     pub(crate) goals: Goals,
 }
 
-impl<P: Serialize, F: Serialize> Report<P, F> {
+impl<P: Serialize, F: Serialize> BenchReport<P, F> {
     /// A report on this machine, without goals.
     pub(crate) fn new(benchmark: &'static str, schema: u32, plan: P, figures: F) -> Self {
         Self {
@@ -127,14 +181,9 @@ impl<P: Serialize, F: Serialize> Report<P, F> {
         }
     }
 
-    /// Prints `text` and writes the JSON, as the options say.
+    /// Prints and writes the report, as the options say.
     pub(crate) fn deliver(&self, args: &ReportArgs, text: &str) -> Result<(), BenchError> {
-        if args.json.as_deref() != Some(Path::new("-")) {
-            print(text)?;
-        }
-        args.json
-            .as_ref()
-            .map_or(Ok(()), |path| write_json(self, path))
+        args.output.deliver(self, text)
     }
 }
 
@@ -149,20 +198,40 @@ pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Writes a report as JSON, to a file or (`-`) to stdout.
-pub(crate) fn write_json(report: &impl Serialize, to: &Path) -> Result<(), BenchError> {
+fn json_of(report: &impl Serialize) -> Result<String, BenchError> {
     let mut text = serde_json::to_string_pretty(report)
         .map_err(|error| BenchError::Setup(format!("cannot encode the report: {error}")))?;
     text.push('\n');
-    if to == Path::new("-") {
-        return print(&text);
-    }
-    fs::write(to, text).map_err(BenchError::file("write", to))
+    Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::{Command, FromArgMatches as _};
+
     use super::*;
+
+    fn parsed(words: &[&str]) -> Result<OutputArgs, clap::Error> {
+        let command = OutputArgs::augment_args(Command::new("bench"));
+        let words = ["bench"].iter().chain(words);
+        OutputArgs::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+
+    #[test]
+    fn file_after_json_is_accepted_as_in_version_0_1() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (new, old) = (path("new"), path("old"));
+        let deliver = |words: &[&str]| parsed(words).unwrap().deliver(&[1, 2], "table\n").unwrap();
+        deliver(&["--output", new.to_str().unwrap()]);
+        deliver(&["--json", old.to_str().unwrap()]);
+        let report: Vec<u32> = serde_json::from_str(&fs::read_to_string(&new).unwrap()).unwrap();
+        assert_eq!(report, [1, 2]);
+        assert_eq!(fs::read(&new).unwrap(), fs::read(&old).unwrap());
+        deliver(&["--json", "-"]);
+        assert!(!Path::new("-").exists(), "- is standard output");
+        assert!(parsed(&["stray"]).is_err(), "a file belongs to --json");
+    }
 
     #[test]
     fn columns_are_aligned() {

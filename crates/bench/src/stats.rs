@@ -38,33 +38,11 @@ impl Latencies {
     }
 }
 
-/// Numbers that are the same in every run: splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Above 0, at most 1.
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 /// The numbers below `count` in the order of one round: another permutation in each round, so that no contender
 /// always follows the same predecessor, and the same in every run.
 pub(crate) fn order(count: usize, round: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    let mut random = Random(round);
-    for last in (1..count).rev() {
-        #[expect(clippy::cast_possible_truncation, reason = "a remainder below `count`")]
-        order.swap(last, (random.next() % (last as u64 + 1)) as usize);
-    }
+    fastrand::Rng::with_seed(round).shuffle(&mut order);
     order
 }
 
@@ -123,6 +101,59 @@ impl Spread {
     }
 }
 
+/// Geometric mean of the ratios within rounds, and the range that holds it with a probability of 95 %: the middle 95 %
+/// of the means of samples of the rounds, drawn with replacement (the percentile bootstrap).
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct MeanRatio {
+    pub(crate) mean: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) rounds: usize,
+}
+
+impl MeanRatio {
+    /// Of the ratios of our rounds to the peer's; `None` without any.
+    pub(crate) fn of_ratios(
+        ours: impl IntoIterator<Item = f64>,
+        peer: impl IntoIterator<Item = f64>,
+    ) -> Option<Self> {
+        /// Samples that are drawn: the ends of the range are then certain to a tenth of its width.
+        const SAMPLES: usize = 2000;
+        let ratios = ours.into_iter().zip(peer).map(|(ours, peer)| ours / peer);
+        let logarithms: Vec<f64> = ratios.map(f64::ln).collect();
+        let rounds = logarithms.len();
+        if rounds == 0 {
+            return None;
+        }
+        let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rounds as f64;
+        let mut random = fastrand::Rng::with_seed(rounds as u64);
+        let mut draw = || logarithms[random.usize(..rounds)];
+        let mut means: Vec<f64> = (0..SAMPLES)
+            .map(|_| mean(&mut (0..rounds).map(|_| draw())))
+            .collect();
+        means.sort_by(f64::total_cmp);
+        Some(Self {
+            mean: mean(&mut logarithms.iter().copied()).exp(),
+            low: means[SAMPLES / 40].exp(),
+            high: means[SAMPLES - 1 - SAMPLES / 40].exp(),
+            rounds,
+        })
+    }
+
+    /// `0.87 (0.84 to 0.90)`
+    pub(crate) fn show(&self, decimals: usize) -> String {
+        let Self {
+            mean, low, high, ..
+        } = self;
+        format!("{mean:.decimals$} ({low:.decimals$} to {high:.decimals$})")
+    }
+
+    /// The change in per cent: -13 for a ratio of 0.87.
+    pub(crate) fn percent(&self) -> f64 {
+        (self.mean - 1.0) * 100.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +186,26 @@ mod tests {
                 "{first} is never first"
             );
         }
+    }
+
+    #[test]
+    fn mean_ratio_is_geometric_and_its_range_holds_it() {
+        assert!(MeanRatio::of_ratios([], []).is_none());
+        let alone = MeanRatio::of_ratios([1.0], [2.0]).expect("a ratio");
+        assert_eq!(alone.show(2), "0.50 (0.50 to 0.50)");
+        let found = MeanRatio::of_ratios([2.0, 1.0], [1.0, 2.0]).expect("two ratios");
+        assert!((found.mean - 1.0).abs() < 1e-9 && found.percent().abs() < 1e-6);
+        assert!((found.low - 0.5).abs() < 1e-9 && (found.high - 2.0).abs() < 1e-9);
+        let noisy = |round: u32| 0.8 + 0.02 * f64::from(round % 5);
+        let found = MeanRatio::of_ratios((0..40).map(noisy), [1.0; 40]).expect("ratios");
+        assert!(
+            found.low < found.mean && found.mean < found.high,
+            "{found:?}"
+        );
+        assert!(
+            found.high - found.low < 0.03,
+            "forty rounds make it narrow: {found:?}"
+        );
     }
 
     #[test]

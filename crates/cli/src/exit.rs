@@ -142,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn every_exit_code_is_in_the_help() {
+        use crate::args::EXIT_CODES;
+        use Failure::{Failed, KeyName, KeyRefused, NoNode, Usage};
+        for failure in [Failed, Usage, KeyRefused, KeyName, NoNode] {
+            let start = format!("\n   {}  ", failure as u8);
+            assert!(EXIT_CODES.contains(&start), "{failure:?}");
+        }
+    }
+
+    #[test]
     fn code_survives_further_context() {
         let error = fail(Failure::NoNode, "no node answers").context("asking for the status");
         assert_eq!(

@@ -4,40 +4,49 @@
 //! The binary `millrace`: the composition root, the only crate that names every concrete type.
 //!
 //! ```text
-//! args.rs       the command line (and, from its comments, help and man pages)
-//! settings.rs   flags, file and defaults, merged
-//! backends.rs   the backends, in order of preference
-//! commands/     one file per command
-//! output.rs, page.rs, terminal.rs   tables, JSON and pages, as wide and as coloured as the terminal allows
-//! exit.rs       exit codes; the only function that prints an error
+//! args/              the command line (and, from its comments, help and man pages)
+//! commands/          one file per command
+//! settings.rs        flags, file and defaults, merged
+//! paths.rs           default folders, for root and for other users
+//! backends.rs        the backends, in order of preference
+//! placement/         which processors and priority the workers get
+//! harden.rs          no core dumps, no tracing, locked memory: before the first key is read
+//! owner_rights.rs    files that root makes in another user's store get that user as owner
+//! passed_sockets.rs  the listening sockets that systemd passes
+//! service_manager.rs readiness, reload and watchdog messages to the service manager
+//! output.rs          tables and JSON on stdout; a reader that goes away is no error
+//! page.rs            pages of text, wrapped and coloured; terminal.rs says how wide and whether in colour
+//! progress.rs        one line on a terminal while a command takes long
+//! exit.rs            exit codes; the only function that prints an error
 //! ```
 //!
-//! The logic of nodes and clients is in the server and client crates.
+//! The logic of a node is in the crate service, its listeners in server; that of clients is in client.
 
 mod args;
 mod backends;
 mod commands;
 mod exit;
 mod harden;
-mod inherit;
-mod notify;
 mod output;
-mod owner;
+mod owner_rights;
 mod page;
+mod passed_sockets;
 mod paths;
 mod placement;
 mod progress;
+mod service_manager;
 mod settings;
 mod terminal;
 
+use std::env;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    exit::report(run(Cli::parse()))
+    exit::report(run(
+        Cli::read(env::args_os()).unwrap_or_else(|error| error.exit())
+    ))
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
@@ -46,12 +55,24 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Key(command) => commands::key::run(&command),
         Command::Cert(command) => commands::cert::run(&command),
         Command::Status(args) => commands::status::run(&args),
+        Command::Manager(args) => commands::managed::manager::run(&args),
+        Command::Node(args) => commands::managed::node::run(&args),
+        Command::Tenant(command) => commands::managed::tenant::run(&command),
+        Command::Quota(command) => commands::managed::tenant::run_quota(&command),
+        Command::Pool(command) => commands::managed::pool::run(&command),
+        Command::Token(command) => commands::managed::token::run(&command),
+        Command::Audit(args) => commands::managed::audit::run(&args),
         Command::Gateway(args) => commands::gateway::run(&args),
+        Command::Virtio(command) => commands::virtio::run(&command),
+        Command::Vpn(command) => commands::vpn::run(&command),
+        Command::Device(command) => commands::device::run(&command),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Watch(args) => commands::watch::run(&args),
         Command::Advise(args) => commands::advise::run(&args),
         Command::Bench(command) => commands::bench::run(command),
+        Command::Compression(args) => commands::compression::run(&args),
+        Command::Compress(args) => commands::compress::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Man(args) => commands::man::run(&args),
         Command::Reference(args) => commands::reference::run(&args),

@@ -55,6 +55,22 @@ pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// One column: its name, and the cell of a row. A name that begins with `>` makes a column of numbers.
+pub(crate) type TableColumn<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
+
+/// A value, or the word for its absence.
+pub(crate) fn or(value: Option<impl ToString>, absent: &str) -> String {
+    value.map_or_else(|| absent.to_owned(), |value| value.to_string())
+}
+
+/// The items with commas between them, or the word for none.
+pub(crate) fn joined(items: impl IntoIterator<Item = impl ToString>, none: &str) -> String {
+    let items = items.into_iter().map(|item| item.to_string());
+    items
+        .reduce(|all, item| format!("{all}, {item}"))
+        .unwrap_or_else(|| none.to_owned())
+}
+
 /// Columns between two cells.
 const GAP: usize = 2;
 /// A column of text keeps its longest word whole up to this width.
@@ -63,20 +79,23 @@ const WHOLE_WORD: usize = 24;
 const NARROWEST: usize = 12;
 
 impl Table {
-    /// A table with these columns. A name that begins with `>` makes a column of numbers.
-    pub(crate) fn new(columns: &[&'static str]) -> Self {
-        let names = columns.iter().map(|name| name.trim_start_matches('>'));
+    /// A table that is declared by its columns: their names, and the cells of a row.
+    pub(crate) fn of<R>(rows: impl IntoIterator<Item = R>, columns: &[TableColumn<'_, R>]) -> Self {
+        let names = columns.iter().map(|(name, _)| name);
+        let cells = |row: R| columns.iter().map(|(_, cell)| cell(&row)).collect();
         Self {
-            header: names.map(str::to_uppercase).collect(),
-            numeric: columns.iter().map(|name| name.starts_with('>')).collect(),
-            rows: Vec::new(),
+            header: names
+                .clone()
+                .map(|name| name.trim_start_matches('>').to_uppercase())
+                .collect(),
+            numeric: names.map(|name| name.starts_with('>')).collect(),
+            rows: rows.into_iter().map(cells).collect(),
         }
     }
 
-    /// Adds a row.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        debug_assert_eq!(cells.len(), self.header.len());
-        self.rows.push(cells);
+    /// Whether it has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
     /// The table as text, its header bold if `styled`, its lines at most `columns` long if the cells allow it.
@@ -95,15 +114,17 @@ impl Table {
                     let piece = cell.get(number).map_or("", String::as_str);
                     let gap = if line.is_empty() { 0 } else { GAP };
                     line.push_str(&" ".repeat(gap));
-                    line.push_str(&match numeric {
-                        true => format!("{piece:>width$}"),
-                        false => format!("{piece:<width$}"),
+                    line.push_str(&if *numeric {
+                        format!("{piece:>width$}")
+                    } else {
+                        format!("{piece:<width$}")
                     });
                 }
                 let line = line.trim_end();
-                text.push_str(&match index == 0 && styled {
-                    true => format!("\x1b[1m{line}\x1b[0m\n"),
-                    false => format!("{line}\n"),
+                text.push_str(&if index == 0 && styled {
+                    format!("\x1b[1m{line}\x1b[0m\n")
+                } else {
+                    format!("{line}\n")
                 });
             }
         }
@@ -123,9 +144,10 @@ impl Table {
         for most_of_a_word in [WHOLE_WORD, NARROWEST] {
             let floor = |column: usize| {
                 let header = self.header[column].split(' ').map(width).max().unwrap_or(0);
-                let cells = match self.numeric[column] {
-                    true => longest(column, &width),
-                    false => longest(column, &longest_piece).min(most_of_a_word),
+                let cells = if self.numeric[column] {
+                    longest(column, &width)
+                } else {
+                    longest(column, &longest_piece).min(most_of_a_word)
                 };
                 header.max(cells)
             };
@@ -154,7 +176,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, date};
+    use super::{Table, TableColumn, date, joined, or};
 
     #[test]
     fn moments_become_dates() {
@@ -167,10 +189,22 @@ mod tests {
     }
 
     #[test]
+    fn absent_values_and_empty_lists_have_their_word() {
+        assert_eq!([or(Some(7), "-"), or(None::<u8>, "-")], ["7", "-"]);
+        assert_eq!(
+            [joined(["a", "b"], "none"), joined([""; 0], "none")],
+            ["a, b", "none"]
+        );
+    }
+
+    #[test]
     fn columns_line_up_and_numbers_end_together() {
-        let mut table = Table::new(&["name", ">jobs"]);
-        table.row(vec!["www".to_owned(), "7".to_owned()]);
-        table.row(vec!["mail-relay".to_owned(), "12345".to_owned()]);
+        let rows = [("www", 7), ("mail-relay", 12345)];
+        let columns: [TableColumn<'_, (&str, u32)>; 2] = [
+            ("name", &|(name, _)| (*name).to_owned()),
+            (">jobs", &|(_, jobs)| jobs.to_string()),
+        ];
+        let table = Table::of(rows, &columns);
         assert_eq!(
             table.render(false, None),
             "NAME         JOBS\nwww             7\nmail-relay  12345\n"
@@ -179,13 +213,13 @@ mod tests {
 
     #[test]
     fn table_wider_than_the_terminal_breaks_text_but_not_numbers() {
-        let mut table = Table::new(&["library", ">per second", "file"]);
         let path = "/usr/lib/x86_64-linux-gnu/libcrypto.so.3";
-        table.row(vec![
-            "OpenSSL".to_owned(),
-            "12 MB/s".to_owned(),
-            path.to_owned(),
-        ]);
+        let columns: [TableColumn<'_, ()>; 3] = [
+            ("library", &|()| "OpenSSL".to_owned()),
+            (">per second", &|()| "12 MB/s".to_owned()),
+            ("file", &|()| path.to_owned()),
+        ];
+        let table = Table::of([()], &columns);
         let expected = "\
 LIBRARY        PER  FILE
             SECOND

@@ -19,7 +19,7 @@ use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyMeta, KeyStore, Sto
 use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
 use crate::commands::status;
 use crate::exit::{ContextCode, Failure, fail};
-use crate::owner::as_owner_of;
+use crate::owner_rights::as_owner_of;
 use crate::paths;
 
 #[derive(Debug)]
@@ -53,6 +53,7 @@ impl Settings {
         }
         node.engine.workers = args.workers.unwrap_or(node.engine.workers);
         node.pin = args.pin.unwrap_or(node.pin);
+        node.worker_priority = args.worker_priority.unwrap_or(node.worker_priority);
         if let Some(backends) = &args.backends {
             node.backends = Some(backends.clone());
         }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_wire::{KeySelector, MAX_NAME_LEN};
@@ -18,6 +19,18 @@ use crate::report::ReportSource;
 /// Bound on the nodes of one pool: each has a connection, and a job remembers in one word of 64 bits
 /// which it has tried.
 pub const MAX_NODES: usize = 64;
+
+/// Where the nodes of a pool are named while it is in use. A pool without one has the nodes of its configuration.
+///
+/// It is called at most once a second, by a thread that submits a job, without any lock of the pool. A forked child
+/// calls it too: it must not hold a lock of its own across a fork.
+pub trait NodeSource: fmt::Debug + Send + Sync {
+    /// A number that is another one whenever [`Self::nodes`] may give another answer. It must be cheap.
+    fn stamp(&self) -> u64;
+
+    /// The nodes; `None` if they cannot be told now: then the pool keeps those that it has.
+    fn nodes(&self) -> Option<Vec<Endpoint>>;
+}
 
 /// Configuration of a [`crate::Pool`]. It is first used by the first job or key; a program that reads it
 /// from a file can call [`PoolConfig::check`] before.
@@ -67,6 +80,8 @@ pub struct PoolConfig {
     /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
     /// Default: none.
     pub report: Option<ReportSource>,
+    /// Where the pool looks for its nodes from then on. Default: nowhere.
+    pub source: Option<Arc<dyn NodeSource>>,
 }
 
 impl Default for PoolConfig {
@@ -82,6 +97,7 @@ impl Default for PoolConfig {
             agent: concat!("millrace-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             hedge: Hedge::Off,
             report: None,
+            source: None,
         }
     }
 }
@@ -134,6 +150,13 @@ impl PoolConfig {
     #[must_use]
     pub fn report(mut self, source: ReportSource) -> Self {
         self.report = Some(source);
+        self
+    }
+
+    /// Sets [`Self::source`].
+    #[must_use]
+    pub fn source(mut self, source: Arc<dyn NodeSource>) -> Self {
+        self.source = Some(source);
         self
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use millrace_engine::error::JobError;
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, Operation, Output};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::{
     ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, JobId, KeyRefusal,
     KeySelector, MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,
@@ -27,12 +27,13 @@ use crate::buffer::MAX_PENDING;
 use crate::config::{Endpoint, Hedge, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
-use crate::job::{Job, JobRef, Owner, Request};
+use crate::job::{Job, JobRef, JobRequest, Recipient};
 use crate::key::{KeyData, KeySource};
 use crate::report::ReportSource;
 
 const NODES: usize = 2;
 const KEYS: usize = 4;
+/// Small bounds, which a conversation of a few steps reaches.
 const MAX_IN_FLIGHT: usize = 12;
 const MAX_KEYS: usize = 5;
 const HEDGE_AFTER: Duration = Duration::from_millis(40);
@@ -163,11 +164,11 @@ impl World {
         let deadline = self.now + Duration::from_millis(u64::from(millis) * 4);
         let fates = Arc::clone(&self.fates);
         let number = lock(&fates).len();
-        let owner = Owner::Callback(Box::new(move |_| {
+        let recipient = Recipient::Callback(Box::new(move |_| {
             let fate = mem::replace(&mut lock(&fates)[number], Fate::Ended);
             assert!(fate != Fate::Ended, "a job ended twice");
         }));
-        let job = Job::new(Arc::clone(&self.keys[key]), job(), owner, deadline);
+        let job = Job::new(Arc::clone(&self.keys[key]), job(), recipient, deadline);
         if let Ok(handle) = self.dispatcher.submit(job, self.now) {
             lock(&self.fates).push(Fate::Open { deadline });
             self.handles.push(handle);
@@ -177,13 +178,13 @@ impl World {
     fn call(&mut self, key: usize, choice: u8) {
         let deadline = self.now + Duration::from_millis(u64::from(choice) * 4);
         let request = if choice & 1 == 0 {
-            Request::OpenKey
+            JobRequest::OpenKey
         } else {
             job()
         };
-        let owner = Owner::Caller { waiter: None };
+        let recipient = Recipient::Caller { waiter: None };
         let key = Arc::clone(&self.keys[key]);
-        let job = Job::new(key, request, owner, deadline);
+        let job = Job::new(key, request, recipient, deadline);
         if let Ok(caller) = self.dispatcher.submit(job, self.now) {
             self.callers.push((caller, deadline));
         }
@@ -217,7 +218,7 @@ impl World {
     }
 
     fn call_back(&mut self) {
-        for (callback, result) in mem::take(self.dispatcher.outbox()).callbacks {
+        for (callback, result) in mem::take(self.dispatcher.deliveries()).callbacks {
             callback(result);
         }
     }
@@ -326,7 +327,7 @@ impl World {
                         spki: vec![choice >> 7; 44],
                     },
                     operations: OperationSet::new(),
-                    hashes: HashSet::new(),
+                    hashes: HashAlgorithms::new(),
                 }
             }
             _ => {
@@ -405,8 +406,8 @@ fn take<T: From<u8> + Copy>(asked: &mut Vec<T>, steps: &mut Steps<'_>) -> Option
     Some(T::from(choice))
 }
 
-fn job() -> Request {
-    Request::Operation {
+fn job() -> JobRequest {
+    JobRequest::Operation {
         operation: Operation::EcdsaSign { hash: Hash::Sha256 },
         input: vec![0; 32],
     }

@@ -3,9 +3,9 @@
 
 //! Jobs under way, and the table that holds them.
 //!
-//! A [`Job`] has an [`Outcome`], which says who waits for its answer, and up to two [`Attempt`]s: the
+//! A [`Job`] has an [`JobOutcome`], which says who waits for its answer, and up to two [`Attempt`]s: the
 //! first, and a hedge at another node. Opening a key is a job too, whose request is
-//! [`Request::OpenKey`].
+//! [`JobRequest::OpenKey`].
 //!
 //! ```text
 //! outcome   Pending(owner) ──► Ready(answer) ──► Delivered     (a blocked caller takes the answer)
@@ -18,6 +18,7 @@
 //! An entry leaves the table when its outcome is `Delivered` and it has no attempt: until then its id
 //! must not be given to another job, since a node may still answer it.
 
+use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use millrace_wire::{JobId, KeyHandle};
 
 use crate::error::ClientError;
 use crate::key::KeyData;
+use crate::node::{NodeIndex, NodeSet};
 
 /// The result of a job, with the backend and the node that computed it.
 #[derive(Debug)]
@@ -44,13 +46,13 @@ pub struct Reply {
 }
 
 /// How a job ended. Opening a key has no reply.
-pub(crate) type Answer = Result<Option<Reply>, ClientError>;
+pub(crate) type JobAnswer = Result<Option<Reply>, ClientError>;
 
 /// The function given to [`crate::Pool::submit`].
 pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, ClientError>) + Send>;
 
 /// What a node is asked to do.
-pub(crate) enum Request {
+pub(crate) enum JobRequest {
     /// Open the key at some node.
     OpenKey,
     /// An operation with the key.
@@ -61,7 +63,7 @@ pub(crate) enum Request {
 }
 
 /// How the answer reaches the code that submitted the job.
-pub(crate) enum Owner {
+pub(crate) enum Recipient {
     /// A blocked caller takes it. If the caller sleeps, the condition variable wakes it.
     Caller { waiter: Option<Arc<Condvar>> },
     /// A callback is called with it.
@@ -69,10 +71,10 @@ pub(crate) enum Owner {
 }
 
 /// Whether a job has ended, and whether its owner has the answer.
-pub(crate) enum Outcome {
-    Pending(Owner),
+pub(crate) enum JobOutcome {
+    Pending(Recipient),
     /// The blocked caller has not taken the answer yet.
-    Ready(Answer),
+    Ready(JobAnswer),
     Delivered,
 }
 
@@ -80,7 +82,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Attempt {
     /// Last byte of the job's id on the wire: an answer to an earlier attempt must not count for this one.
     pub(crate) number: u8,
-    pub(crate) node: usize,
+    pub(crate) node: NodeIndex,
     pub(crate) stage: Stage,
 }
 
@@ -97,27 +99,67 @@ pub(crate) enum Stage {
     AwaitingLateReply,
 }
 
-/// Index of the first attempt in [`Job::attempts`].
-pub(crate) const FIRST: usize = 0;
+/// Which of a job's two attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    First,
+    Hedge,
+}
 
-/// Index of the hedge in [`Job::attempts`].
-pub(crate) const HEDGE: usize = 1;
+/// The attempts of a job that are under way.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    first: Option<Attempt>,
+    hedge: Option<Attempt>,
+}
+
+impl Attempts {
+    /// The slot of the attempt at this node. There is one at most: a hedge goes to another node.
+    pub(crate) fn slot_at(&self, node: NodeIndex) -> Option<Slot> {
+        let at_node = |slot: &Slot| self[*slot].as_ref().is_some_and(|a| a.node == node);
+        [Slot::First, Slot::Hedge].into_iter().find(at_node)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none() && self.hedge.is_none()
+    }
+}
+
+impl Index<Slot> for Attempts {
+    type Output = Option<Attempt>;
+
+    fn index(&self, slot: Slot) -> &Option<Attempt> {
+        match slot {
+            Slot::First => &self.first,
+            Slot::Hedge => &self.hedge,
+        }
+    }
+}
+
+impl IndexMut<Slot> for Attempts {
+    fn index_mut(&mut self, slot: Slot) -> &mut Option<Attempt> {
+        match slot {
+            Slot::First => &mut self.first,
+            Slot::Hedge => &mut self.hedge,
+        }
+    }
+}
 
 /// A request with its key, deadline, owner and attempts.
 pub(crate) struct Job {
     pub(crate) key: Arc<KeyData>,
-    pub(crate) request: Request,
+    pub(crate) request: JobRequest,
     pub(crate) deadline: Instant,
-    pub(crate) outcome: Outcome,
-    /// At [`FIRST`] and [`HEDGE`]. A pending job without any waits for a node. One with a hedge alone
-    /// has lost its first attempt and is not tried elsewhere before the hedge fails, too.
-    pub(crate) attempts: [Option<Attempt>; 2],
+    pub(crate) outcome: JobOutcome,
+    /// A pending job without any waits for a node. One with a hedge alone has lost its first attempt and is not
+    /// tried elsewhere before the hedge fails, too.
+    pub(crate) attempts: Attempts,
     /// Attempts made so far: the number of the next one. A job has at most two for each node that refuses
     /// its key and for each retry, far fewer than 256.
     pub(crate) attempts_made: u8,
     pub(crate) retries: u8,
-    /// Bit per node that is not to be asked again.
-    pub(crate) tried: u64,
+    /// The nodes that are not to be asked again.
+    pub(crate) tried: NodeSet,
     /// Start of the present first attempt, if the job waits in the queue of hedges.
     pub(crate) hedge_from: Option<Instant>,
 }
@@ -125,59 +167,53 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(
         key: Arc<KeyData>,
-        request: Request,
-        owner: Owner,
+        request: JobRequest,
+        recipient: Recipient,
         deadline: Instant,
     ) -> Self {
         Self {
             key,
             request,
             deadline,
-            outcome: Outcome::Pending(owner),
-            attempts: [None, None],
+            outcome: JobOutcome::Pending(recipient),
+            attempts: Attempts::default(),
             attempts_made: 0,
             retries: 0,
-            tried: 0,
+            tried: NodeSet::default(),
             hedge_from: None,
         }
     }
 
     pub(crate) fn is_operation(&self) -> bool {
-        matches!(self.request, Request::Operation { .. })
+        matches!(self.request, JobRequest::Operation { .. })
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(self.outcome, Outcome::Pending(_))
+        matches!(self.outcome, JobOutcome::Pending(_))
     }
 
     /// Whether a callback will be called with its answer.
     pub(crate) fn has_callback(&self) -> bool {
-        matches!(self.outcome, Outcome::Pending(Owner::Callback(_)))
+        matches!(self.outcome, JobOutcome::Pending(Recipient::Callback(_)))
     }
 
     /// Whether it is to be given to a node as soon as there is one.
     pub(crate) fn is_unassigned(&self) -> bool {
-        self.is_pending() && self.attempts.iter().all(Option::is_none)
+        self.is_pending() && self.attempts.is_empty()
     }
 
     /// Whether the entry can leave the table.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.outcome, Outcome::Delivered) && self.attempts.iter().all(Option::is_none)
-    }
-
-    /// Index of the attempt at this node. There is one at most: a hedge goes to another node.
-    pub(crate) fn attempt_at(&self, node: usize) -> Option<usize> {
-        self.attempts
-            .iter()
-            .position(|attempt| attempt.as_ref().is_some_and(|a| a.node == node))
+        matches!(self.outcome, JobOutcome::Delivered) && self.attempts.is_empty()
     }
 
     /// Whether an attempt waits for this node to open the key.
-    pub(crate) fn awaits_key_at(&self, node: usize) -> bool {
-        self.attempts
-            .iter()
-            .flatten()
-            .any(|attempt| attempt.node == node && matches!(attempt.stage, Stage::AwaitingKey))
+    pub(crate) fn awaits_key_at(&self, node: NodeIndex) -> bool {
+        let attempt = self
+            .attempts
+            .slot_at(node)
+            .and_then(|slot| self.attempts[slot].as_ref());
+        attempt.is_some_and(|attempt| matches!(attempt.stage, Stage::AwaitingKey))
     }
 }
 
@@ -214,7 +250,7 @@ impl JobRef {
     }
 }
 
-struct Entry {
+struct JobSlot {
     serial: u32,
     job: Option<Job>,
 }
@@ -223,7 +259,7 @@ struct Entry {
 /// kept by [`crate::dispatch`].
 #[derive(Default)]
 pub(crate) struct JobTable {
-    entries: Vec<Entry>,
+    entries: Vec<JobSlot>,
     free: Vec<u32>,
 }
 
@@ -244,7 +280,7 @@ impl JobTable {
             };
         }
         let index = u32::try_from(self.entries.len()).expect("bounded by max_in_flight");
-        self.entries.push(Entry {
+        self.entries.push(JobSlot {
             serial: 0,
             job: Some(job),
         });
@@ -268,7 +304,7 @@ impl JobTable {
 
     /// The names of all jobs for which `wanted` holds.
     pub(crate) fn select(&self, wanted: impl Fn(&Job) -> bool) -> Vec<JobRef> {
-        let name = |(index, entry): (usize, &Entry)| {
+        let name = |(index, entry): (usize, &JobSlot)| {
             let index = u32::try_from(index).ok()?;
             let chosen = entry.job.as_ref().is_some_and(&wanted);
             chosen.then_some(JobRef {
@@ -293,8 +329,8 @@ mod tests {
     fn job() -> Job {
         let source = KeySource::Selector(KeySelector::Name("k".to_owned()));
         let key = Arc::new(KeyData::new(source));
-        let owner = Owner::Caller { waiter: None };
-        Job::new(key, Request::OpenKey, owner, Instant::now())
+        let recipient = Recipient::Caller { waiter: None };
+        Job::new(key, JobRequest::OpenKey, recipient, Instant::now())
     }
 
     #[test]

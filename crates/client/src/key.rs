@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use millrace_engine::key::{KeyInfo, PrivateKey};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::KeySelector;
 
-use crate::pool::Shared;
+use crate::pool::PoolShared;
 
 /// Names a key in this process and in everything forked from it.
 pub(crate) type KeyId = u64;
@@ -32,7 +32,7 @@ pub(crate) enum KeySource {
 pub(crate) struct KeyFacts {
     pub(crate) info: KeyInfo,
     pub(crate) operations: OperationSet,
-    pub(crate) hashes: HashSet,
+    pub(crate) hashes: HashAlgorithms,
 }
 
 /// A key without its owner: dropping it closes nothing.
@@ -77,12 +77,12 @@ pub struct RemoteKey {
 struct OwnedKey {
     data: Arc<KeyData>,
     facts: KeyFacts,
-    pool: Weak<Shared>,
+    pool: Weak<PoolShared>,
 }
 
 impl RemoteKey {
     /// A key that a node has opened, with the facts it stated.
-    pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<Shared>) -> Self {
+    pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<PoolShared>) -> Self {
         Self {
             inner: Arc::new(OwnedKey { data, facts, pool }),
         }
@@ -103,7 +103,7 @@ impl RemoteKey {
 
     /// The hashes that it might be used with when the first node opened it; see [`Self::operations`].
     #[must_use]
-    pub fn hashes(&self) -> HashSet {
+    pub fn hashes(&self) -> HashAlgorithms {
         self.inner.facts.hashes
     }
 
@@ -111,7 +111,7 @@ impl RemoteKey {
         &self.inner.data
     }
 
-    pub(crate) fn belongs_to(&self, pool: &Arc<Shared>) -> bool {
+    pub(crate) fn belongs_to(&self, pool: &Arc<PoolShared>) -> bool {
         std::ptr::eq(self.inner.pool.as_ptr(), Arc::as_ptr(pool))
     }
 }

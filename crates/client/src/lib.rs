@@ -29,7 +29,7 @@
 //! let pool = Pool::new(PoolConfig::new(vec!["unix:/run/millrace/node.sock".parse()?]));
 //! let key = pool.open_key(KeySelector::Name("www".to_owned()), pool.deadline())?;
 //!
-//! let digest = [0; 32]; // SHA-256 of the message: a pool hashes nothing
+//! let digest = [0; 32]; // SHA-256 of the message: a pool does not hash for ECDSA
 //! let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
 //! match pool.call(&key, &sign, &digest, pool.deadline()) {
 //!     Ok(reply) => println!("{} bytes from {}", reply.output.len(), reply.node),
@@ -79,7 +79,7 @@ pub mod stub;
 mod tls;
 mod trust;
 
-pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, PoolConfig, TlsConfig};
+pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConfig, TlsConfig};
 pub use error::ClientError;
 pub use job::Reply;
 pub use key::RemoteKey;

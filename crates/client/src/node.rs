@@ -6,10 +6,42 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::Endpoint;
+use crate::config::{Endpoint, MAX_NODES};
 use crate::connection::Connection;
 use crate::random::Random;
 use crate::stats::{NodeCounters, NodeStats};
+
+/// Position of a node in the dispatcher's list, and of its socket in the instance's.
+pub(crate) type NodeIndex = usize;
+
+/// A set of nodes. [`MAX_NODES`] fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeSet(u64);
+
+const _: () = assert!(MAX_NODES <= u64::BITS as usize);
+
+impl NodeSet {
+    pub(crate) fn contains(self, node: NodeIndex) -> bool {
+        self.0 & (1 << node) != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn insert(&mut self, node: NodeIndex) {
+        self.0 |= 1 << node;
+    }
+
+    pub(crate) fn remove(&mut self, node: NodeIndex) {
+        self.0 &= !(1 << node);
+    }
+
+    /// In ascending order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = NodeIndex> {
+        (0..MAX_NODES).filter(move |node| self.contains(*node))
+    }
+}
 
 /// First bound of the random wait after a failed connection; it doubles each time.
 const BACKOFF_BASE: Duration = Duration::from_millis(50);
@@ -36,7 +68,7 @@ const LATENCY_FLOOR_MICROS: u64 = 100;
 const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
 
 /// Where a node's connection stands.
-pub(crate) enum Link {
+pub(crate) enum ConnectionState {
     /// Not used yet, or closed while idle: connects with the next job.
     Idle,
     /// To be connected by the I/O thread.
@@ -52,9 +84,11 @@ pub(crate) enum Link {
 /// One configured node.
 pub(crate) struct Node {
     pub(crate) endpoint: String,
+    /// Whether the pool still names it. One that it names no more gets no job, and its connection ends with its last.
+    pub(crate) listed: bool,
     /// Whether the endpoint is a unix socket.
     is_near: bool,
-    pub(crate) link: Link,
+    pub(crate) state: ConnectionState,
     /// Why no private key may be sent over the present connection.
     pub(crate) distrust: Option<String>,
     pub(crate) counters: NodeCounters,
@@ -70,8 +104,9 @@ impl Node {
     pub(crate) fn new(endpoint: &Endpoint, now: Instant) -> Self {
         Self {
             endpoint: endpoint.to_string(),
+            listed: true,
             is_near: matches!(endpoint, Endpoint::Unix(_)),
-            link: Link::Idle,
+            state: ConnectionState::Idle,
             distrust: None,
             counters: NodeCounters::default(),
             late_replies: 0,
@@ -84,16 +119,19 @@ impl Node {
 
     /// The connection, if there is one.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
-        match &mut self.link {
-            Link::Up(connection) => Some(connection),
+        match &mut self.state {
+            ConnectionState::Up(connection) => Some(connection),
             _ => None,
         }
     }
 
     /// There is a job: connects a node that is idle, and tries a near one again soon.
     pub(crate) fn want(&mut self, now: Instant) {
-        if matches!(self.link, Link::Idle) {
-            self.link = Link::Wanted;
+        if !self.listed {
+            return;
+        }
+        if matches!(self.state, ConnectionState::Idle) {
+            self.state = ConnectionState::Wanted;
         } else if self.is_near {
             self.hurry(now);
         }
@@ -101,11 +139,16 @@ impl Node {
 
     /// A job has no node: ends the wait for the next attempt as early as the bounds on attempts allow.
     pub(crate) fn hurry(&mut self, now: Instant) {
-        match &mut self.link {
-            Link::Backoff { soonest, .. } if *soonest <= now => self.link = Link::Wanted,
-            Link::Backoff { until, soonest } => *until = (*until).min(*soonest),
-            Link::Idle => self.link = Link::Wanted,
-            Link::Wanted | Link::Connecting | Link::Up(_) => {}
+        if !self.listed {
+            return;
+        }
+        match &mut self.state {
+            ConnectionState::Backoff { soonest, .. } if *soonest <= now => {
+                self.state = ConnectionState::Wanted
+            }
+            ConnectionState::Backoff { until, soonest } => *until = (*until).min(*soonest),
+            ConnectionState::Idle => self.state = ConnectionState::Wanted,
+            ConnectionState::Wanted | ConnectionState::Connecting | ConnectionState::Up(_) => {}
         }
     }
 
@@ -113,11 +156,30 @@ impl Node {
     /// caller has the key itself.
     pub(crate) fn is_hopeful(&self) -> bool {
         self.failures == 0
-            && match &self.link {
-                Link::Wanted | Link::Connecting => true,
-                Link::Up(connection) => !connection.is_ready() && !connection.is_draining(),
-                Link::Idle | Link::Backoff { .. } => false,
+            && match &self.state {
+                ConnectionState::Wanted | ConnectionState::Connecting => true,
+                ConnectionState::Up(connection) => {
+                    !connection.is_ready() && !connection.is_draining()
+                }
+                ConnectionState::Idle | ConnectionState::Backoff { .. } => false,
             }
+    }
+
+    /// The pool names this node no more. Its connection takes no new jobs.
+    pub(crate) fn retire(&mut self) {
+        self.listed = false;
+        match &mut self.state {
+            ConnectionState::Up(connection) => connection.drain(),
+            ConnectionState::Wanted | ConnectionState::Backoff { .. } => {
+                self.state = ConnectionState::Idle;
+            }
+            ConnectionState::Idle | ConnectionState::Connecting => {}
+        }
+    }
+
+    /// Whether its place can have another node.
+    pub(crate) fn is_vacant(&self) -> bool {
+        !self.listed && self.late_replies == 0 && matches!(self.state, ConnectionState::Idle)
     }
 
     /// The name that the node gave itself; empty before the first connection.
@@ -152,7 +214,11 @@ impl Node {
         }
         self.failures = 0;
         self.last_error = why;
-        self.link = if orderly { Link::Idle } else { Link::Wanted };
+        self.state = if orderly {
+            ConnectionState::Idle
+        } else {
+            ConnectionState::Wanted
+        };
     }
 
     /// Waits a random time, exponentially longer each time (full jitter), so that the clients of a node
@@ -168,7 +234,7 @@ impl Node {
         } else {
             FAR_RETRY / 2 + random.up_to(FAR_RETRY / 2)
         };
-        self.link = Link::Backoff {
+        self.state = ConnectionState::Backoff {
             until: now + random.up_to(bound),
             soonest: now + retry,
         };
@@ -199,8 +265,8 @@ impl Node {
     }
 
     pub(crate) fn stats(&self) -> NodeStats {
-        let connection = match &self.link {
-            Link::Up(connection) => Some(connection),
+        let connection = match &self.state {
+            ConnectionState::Up(connection) => Some(connection),
             _ => None,
         };
         NodeStats {
@@ -263,16 +329,16 @@ mod tests {
                 let mut node = node(endpoint, now);
                 node.failures = 20;
                 node.connect_failed("refused".to_owned(), &mut random, now);
-                let Link::Backoff { until, soonest } = node.link else {
+                let ConnectionState::Backoff { until, soonest } = node.state else {
                     panic!("no back-off")
                 };
                 assert!(soonest >= now + shortest && soonest <= now + longest);
                 node.hurry(now);
-                let waits = matches!(node.link, Link::Backoff { until: hurried, .. }
+                let waits = matches!(node.state, ConnectionState::Backoff { until: hurried, .. }
                     if hurried == until.min(soonest));
                 assert!(waits, "{endpoint}: an attempt at most every {shortest:?}");
                 node.hurry(now + longest);
-                assert!(matches!(node.link, Link::Wanted), "{endpoint}");
+                assert!(matches!(node.state, ConnectionState::Wanted), "{endpoint}");
             }
         }
     }
@@ -283,10 +349,17 @@ mod tests {
         for (endpoint, hurried) in [("unix:/x", true), ("tcp:a:1", false)] {
             let mut node = node(endpoint, now);
             node.want(now);
-            assert!(matches!(node.link, Link::Wanted), "the first job connects");
+            assert!(
+                matches!(node.state, ConnectionState::Wanted),
+                "the first job connects"
+            );
             node.connect_failed("refused".to_owned(), &mut Random::new(), now);
             node.want(now + FAR_RETRY);
-            assert_eq!(matches!(node.link, Link::Wanted), hurried, "{endpoint}");
+            assert_eq!(
+                matches!(node.state, ConnectionState::Wanted),
+                hurried,
+                "{endpoint}"
+            );
         }
     }
 
@@ -297,7 +370,7 @@ mod tests {
         let mut node = node("unix:/x", now);
         for attempt in 0..40 {
             node.connect_failed("refused".to_owned(), &mut random, now);
-            let Link::Backoff { until, .. } = node.link else {
+            let ConnectionState::Backoff { until, .. } = node.state else {
                 panic!("no backoff")
             };
             let bound = BACKOFF_BASE
@@ -329,7 +402,7 @@ mod tests {
             &mut random,
             start + STABLE_AFTER,
         );
-        assert!(matches!(node.link, Link::Idle));
+        assert!(matches!(node.state, ConnectionState::Idle));
         node.lost(
             start,
             false,
@@ -337,7 +410,7 @@ mod tests {
             &mut random,
             start + STABLE_AFTER / 2,
         );
-        assert!(matches!(node.link, Link::Backoff { .. }));
+        assert!(matches!(node.state, ConnectionState::Backoff { .. }));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use millrace_wire::{KeyRefusal, KeySelector};
 use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
 use crate::io::Instance;
-use crate::job::{Job, JobRef, Owner, Reply, Request};
+use crate::job::{Job, JobRef, JobRequest, Recipient, Reply};
 use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
 use crate::stats::ClientStats;
 
@@ -40,7 +40,7 @@ const MAX_GENERATIONS: usize = 64;
 /// It may be used from any number of threads, and on both sides of a fork.
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 /// Names a submitted job, for [`Pool::cancel`].
@@ -100,7 +100,7 @@ impl std::fmt::Debug for HostLoop {
 }
 
 /// The state that all clones of a handle share.
-pub(crate) struct Shared {
+pub(crate) struct PoolShared {
     config: Arc<PoolConfig>,
     slots: Vec<ProcessSlot>,
 }
@@ -126,7 +126,7 @@ impl Pool {
             .map(|_| ProcessSlot::default())
             .collect();
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolShared {
                 config: Arc::new(config),
                 slots,
             }),
@@ -201,8 +201,8 @@ impl Pool {
         }
         let instance = self.shared.instance()?;
         let data = Arc::new(KeyData::new(source));
-        let owner = Owner::Caller { waiter: None };
-        let job = Job::new(Arc::clone(&data), Request::OpenKey, owner, deadline);
+        let recipient = Recipient::Caller { waiter: None };
+        let job = Job::new(Arc::clone(&data), JobRequest::OpenKey, recipient, deadline);
         let opened = instance.run(job);
         match (opened, data.facts.get().cloned()) {
             (Ok(_), Some(facts)) => Ok(RemoteKey::new(data, facts, Arc::downgrade(&self.shared))),
@@ -225,12 +225,12 @@ impl Pool {
         deadline: Instant,
     ) -> Result<Reply, ClientError> {
         self.check(key, operation, input)?;
-        let request = Request::Operation {
+        let request = JobRequest::Operation {
             operation: operation.clone(),
             input: input.to_vec(),
         };
-        let owner = Owner::Caller { waiter: None };
-        let job = Job::new(Arc::clone(key.data()), request, owner, deadline);
+        let recipient = Recipient::Caller { waiter: None };
+        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
         self.shared.instance()?.run(job)?.ok_or(ClientError::Closed)
     }
 
@@ -249,9 +249,9 @@ impl Pool {
         done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
     ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
-        let request = Request::Operation { operation, input };
-        let owner = Owner::Callback(done);
-        let job = Job::new(Arc::clone(key.data()), request, owner, deadline);
+        let request = JobRequest::Operation { operation, input };
+        let recipient = Recipient::Callback(done);
+        let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
         let id = self.shared.instance()?.submit(job)?;
         Ok(JobHandle {
             id,
@@ -328,7 +328,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// The slot of this process, claimed if need be. Lock-free.
     fn slot(&self) -> Option<&ProcessSlot> {
         let pid = process::id();
@@ -385,7 +385,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for PoolShared {
     fn drop(&mut self) {
         // In a forked child the parent's instance is not dropped: its thread, which does not run here, holds
         // a reference for ever.

@@ -65,6 +65,8 @@ pub struct Retries {
     pub connection_lost: u64,
     /// The node was busy.
     pub busy: u64,
+    /// The identity was over its quota at the node, which said when to try again.
+    pub over_quota: u64,
     /// The node was draining.
     pub draining: u64,
     /// The node failed.

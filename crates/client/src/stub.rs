@@ -19,7 +19,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use millrace_engine::der::{Reader, element, tag};
+use millrace_engine::der::{DerReader, element, tag};
 use millrace_wire::MAX_KEY_NAME_LEN;
 
 /// PEM label of a stub.
@@ -107,8 +107,8 @@ impl Stub {
         if der.len() > MAX_STUB_LEN {
             return None;
         }
-        let mut outer = Reader::new(der);
-        let mut body = Reader::new(outer.take(tag::SEQUENCE)?);
+        let mut outer = DerReader::new(der);
+        let mut body = DerReader::new(outer.take(tag::SEQUENCE)?);
         let description = body.take(tag::UTF8_STRING)?;
         let uri = body.take(tag::UTF8_STRING)?;
         let spki = body.take(tag::OCTET_STRING)?;

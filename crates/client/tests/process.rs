@@ -80,24 +80,27 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn nothing_is_started_before_the_first_key() {
-    alone("nothing_is_started_before_the_first_key", || {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
-        let before = (threads().len(), descriptors());
-        let pool = pool(&[&node]);
-        let _ = pool.stats();
-        assert_eq!((threads().len(), descriptors()), before);
-        let key = open(&pool);
-        assert_eq!(io_threads(), 1);
-        let another = pool.clone();
-        another
-            .call(&key, &SIGN, &digest(1), soon())
-            .expect("an answer");
-        assert_eq!(io_threads(), 1);
-        drop((pool, another, key));
-        eventually("the last handle ends the thread", || io_threads() == 0);
-    });
+fn client_starts_no_thread_and_no_socket_before_the_first_key() {
+    alone(
+        "client_starts_no_thread_and_no_socket_before_the_first_key",
+        || {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+            let before = (threads().len(), descriptors());
+            let pool = pool(&[&node]);
+            let _ = pool.stats();
+            assert_eq!((threads().len(), descriptors()), before);
+            let key = open(&pool);
+            assert_eq!(io_threads(), 1);
+            let another = pool.clone();
+            another
+                .call(&key, &SIGN, &digest(1), soon())
+                .expect("an answer");
+            assert_eq!(io_threads(), 1);
+            drop((pool, another, key));
+            eventually("the last handle ends the thread", || io_threads() == 0);
+        },
+    );
 }
 
 #[test]

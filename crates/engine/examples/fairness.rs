@@ -12,7 +12,7 @@
 //! table shows the victim's latency in both with their ratio, and the flood's rate with and without the
 //! victim. A job is a fixed amount of arithmetic that takes MICROSECONDS (default 500) on an idle core.
 
-#![expect(clippy::print_stdout, reason = "a program for people")]
+#![expect(clippy::print_stdout, reason = "a program prints")]
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -19,6 +19,11 @@
 //! with it, and closed after its last. Each worker opens one queue at its first task for the backend and
 //! then calls `submit` and `poll` in turn until the queue is empty. After a panic the queue is dropped.
 //!
+//! **Devices.** A worker tops a device up while it has room, and between two polls that return nothing it
+//! waits as [`Queue::pace`] says. [`Backend::health`] tells the engine when a device goes away and comes back;
+//! the engine then drops the queues that it opened before. A task that a device holds beyond its job's
+//! deadline is lost: its job ends, and the engine drops the queue once nothing else is in flight in it.
+//!
 //! A backend that signs with one "key" type, and a job through the engine:
 //!
 //! ```
@@ -156,7 +161,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Whether it can be used on this machine now. Called once by the engine, before everything but
     /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for
-    /// some seconds. There is no second call: hardware that appears later is found at the next start.
+    /// some seconds. There is no second call: a backend whose hardware may come later succeeds here, and
+    /// [`health`](Self::health) says that it is away.
     ///
     /// # Errors
     /// A reason that a person can act on. Missing hardware is an answer, not a failure.
@@ -172,6 +178,24 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Forgets a key and zeroises what was derived from it once no task uses it. Unknown keys are
     /// ignored.
     fn close_key(&self, key: BackendKey);
+
+    /// Whether it serves now. Read about 50 times a second after a successful `probe`, so it must be cheap: the
+    /// backend watches its device elsewhere. While it is away, keys are opened and closed as usual, jobs go to
+    /// other backends, and the tasks that its queues hold must end.
+    fn health(&self) -> Health {
+        Health::Up
+    }
+
+    /// Its devices, or the instances of one, with their counters, for display. Only a backend that tells them
+    /// apart has any.
+    fn devices(&self) -> Vec<BackendDeviceStatus> {
+        Vec::new()
+    }
+
+    /// Queues that may be open at once; `None`: as many as there are workers. The engine asks for no more.
+    fn max_queues(&self) -> Option<usize> {
+        None
+    }
 
     /// Opens a queue for one worker thread, at its first task for this backend. An engine has three classes
     /// with a worker per core and an express worker each, and threads that run jobs inline.
@@ -194,6 +218,71 @@ pub trait Queue: Send {
     /// Makes progress and appends the tasks that are done, in any order. Returns the number still in
     /// flight. A CPU backend computes one task, or one batch of lanes, per call; a device returns at once.
     fn poll(&mut self, done: &mut Vec<Done>) -> usize;
+
+    /// How a worker waits between two polls that return nothing.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
+}
+
+/// How often a device is polled while it computes. The worker polls without a pause for `spin`, then sleeps
+/// between polls: for `first`, then twice as long each time up to `longest`. A new job ends a sleep early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Time without a result before the first sleep.
+    pub spin: Duration,
+    /// The first sleep.
+    pub first: Duration,
+    /// The longest sleep: what a result may wait for at most, beside the operating system's timer.
+    pub longest: Duration,
+}
+
+impl Default for Pace {
+    /// For devices that answer within a millisecond: a result waits for a tenth of that at most, and a worker
+    /// that sleeps 50 µs between polls uses a few percent of its core.
+    fn default() -> Self {
+        Self {
+            spin: Duration::from_micros(5),
+            first: Duration::from_micros(10),
+            longest: Duration::from_micros(50),
+        }
+    }
+}
+
+/// Whether a backend serves now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It serves.
+    Up,
+    /// It does not, for now or for good, for this reason.
+    Away(Unusable),
+}
+
+/// One device of a backend, or one instance of it: what it does now, and counters since the process started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendDeviceStatus {
+    /// Names it on this machine: for a QAT instance, bus address of the virtual function and number.
+    pub name: String,
+    /// Whether it takes requests now.
+    pub serving: bool,
+    /// Requests that it holds.
+    pub in_flight: usize,
+    /// Requests that it can hold.
+    pub capacity: usize,
+    /// Places of requests that were given up, and that it may still answer.
+    pub slots_lost: usize,
+    /// Requests handed to it.
+    pub submitted: u64,
+    /// Requests that it refused because it was full.
+    pub full: u64,
+    /// Requests that ended with a verified result.
+    pub served: u64,
+    /// Results that failed verification.
+    pub faults: u64,
+    /// Requests that were not answered in time.
+    pub lost: u64,
+    /// Starts of it after the first.
+    pub restarts: u64,
 }
 
 /// What a backend is.
@@ -201,7 +290,7 @@ pub trait Queue: Send {
 pub struct Description {
     /// Its kind, which is also its name.
     pub kind: BackendKind,
-    /// Library or device with its version, for people (`AWS-LC 1.2`, `H100`).
+    /// Library or device with its version, for display (`AWS-LC 1.2`, `H100`).
     pub version: String,
     /// Whether `poll` computes on the calling CPU. If so for every backend that can serve a lone fast job, the
     /// job may run on the thread that submits it, without waking a worker.
@@ -251,7 +340,7 @@ pub struct OpenedKey {
     pub info: KeyInfo,
 }
 
-/// A job as a backend sees it: no session, no tenant, no deadline. `Debug` shows no input.
+/// A job as a backend sees it: without session, owner or deadline. `Debug` shows no input.
 pub struct Task {
     /// Unique among the tasks in flight in one queue; returned in [`Done`].
     pub token: u32,

@@ -35,11 +35,11 @@ pub mod tag {
 
 /// A cursor over DER bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct DerReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DerReader<'a> {
     /// Starts at the first byte.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
@@ -176,7 +176,7 @@ mod tests {
         ] {
             let der = element(tag::OCTET_STRING, &vec![7; len]);
             assert!(der.starts_with(header));
-            let mut reader = Reader::new(&der);
+            let mut reader = DerReader::new(&der);
             assert_eq!(reader.take(tag::OCTET_STRING), Some(&vec![7; len][..]));
             assert!(reader.is_empty());
         }
@@ -191,7 +191,7 @@ mod tests {
             &[],
             &[5, 1, 7],
         ] {
-            let mut reader = Reader::new(bad);
+            let mut reader = DerReader::new(bad);
             assert_eq!(reader.take(tag::OCTET_STRING), None, "{bad:?}");
             assert_eq!(reader.peek(), bad.first().copied(), "nothing was taken");
         }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn der_integers_are_minimal_and_not_negative() {
-        let read = |der: &'static [u8]| Reader::new(der).take_unsigned();
+        let read = |der: &'static [u8]| DerReader::new(der).take_unsigned();
         assert_eq!(read(&[2, 1, 0]), Some(&[][..]));
         assert_eq!(read(&[2, 1, 0x7f]), Some(&[0x7f][..]));
         assert_eq!(read(&[2, 2, 0, 0x80]), Some(&[0x80][..]));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn der_optional_element_is_present_absent_or_malformed() {
-        let mut reader = Reader::new(&[0xa0, 1, 7, 4, 0]);
+        let mut reader = DerReader::new(&[0xa0, 1, 7, 4, 0]);
         assert_eq!(reader.take_optional(tag::CONTEXT_1), Some(None));
         assert_eq!(reader.take_optional(tag::CONTEXT_0), Some(Some(&[7][..])));
         assert_eq!(
@@ -220,6 +220,6 @@ mod tests {
             Some((&[4, 0][..], &[][..]))
         );
         assert_eq!(reader.take_optional(tag::NULL), Some(None));
-        assert_eq!(Reader::new(&[5, 9]).take_optional(tag::NULL), None);
+        assert_eq!(DerReader::new(&[5, 9]).take_optional(tag::NULL), None);
     }
 }

@@ -133,7 +133,7 @@ coded_enum! {
 }
 
 /// The other columns of the table that [`KeyKind`] begins.
-struct Row {
+struct KeyKindRow {
     /// Code and size in key files. They can differ from those on the wire.
     stored: (u8, u16),
     /// Smallest and largest size in bits, where the kind has sizes.
@@ -149,19 +149,19 @@ const SLOW: (u16, u16) = (0, 0);
 
 impl KeyKind {
     #[rustfmt::skip]
-    const fn row(self) -> Row {
+    const fn row(self) -> KeyKindRow {
         match self {
-            Self::Rsa     => Row { stored: (1, 0),   sizes: MODULUS, classes: (0, 3072) },
-            Self::P256    => Row { stored: (2, 256), sizes: None,    classes: FAST },
-            Self::P384    => Row { stored: (2, 384), sizes: None,    classes: MEDIUM },
-            Self::P521    => Row { stored: (2, 521), sizes: None,    classes: MEDIUM },
-            Self::X25519  => Row { stored: (3, 0),   sizes: None,    classes: FAST },
-            Self::Ed25519 => Row { stored: (4, 0),   sizes: None,    classes: FAST },
-            Self::Dh      => Row { stored: (5, 0),   sizes: MODULUS, classes: SLOW },
-            Self::Dsa     => Row { stored: (6, 0),   sizes: Some((MIN_MODULUS_BITS, MAX_DSA_BITS)), classes: MEDIUM },
-            Self::MlDsa44 => Row { stored: (7, 44),  sizes: None,    classes: MEDIUM },
-            Self::MlDsa65 => Row { stored: (7, 65),  sizes: None,    classes: MEDIUM },
-            Self::MlDsa87 => Row { stored: (7, 87),  sizes: None,    classes: MEDIUM },
+            Self::Rsa     => KeyKindRow { stored: (1, 0),   sizes: MODULUS, classes: (0, 3072) },
+            Self::P256    => KeyKindRow { stored: (2, 256), sizes: None,    classes: FAST },
+            Self::P384    => KeyKindRow { stored: (2, 384), sizes: None,    classes: MEDIUM },
+            Self::P521    => KeyKindRow { stored: (2, 521), sizes: None,    classes: MEDIUM },
+            Self::X25519  => KeyKindRow { stored: (3, 0),   sizes: None,    classes: FAST },
+            Self::Ed25519 => KeyKindRow { stored: (4, 0),   sizes: None,    classes: FAST },
+            Self::Dh      => KeyKindRow { stored: (5, 0),   sizes: MODULUS, classes: SLOW },
+            Self::Dsa     => KeyKindRow { stored: (6, 0),   sizes: Some((MIN_MODULUS_BITS, MAX_DSA_BITS)), classes: MEDIUM },
+            Self::MlDsa44 => KeyKindRow { stored: (7, 44),  sizes: None,    classes: MEDIUM },
+            Self::MlDsa65 => KeyKindRow { stored: (7, 65),  sizes: None,    classes: MEDIUM },
+            Self::MlDsa87 => KeyKindRow { stored: (7, 87),  sizes: None,    classes: MEDIUM },
         }
     }
 

@@ -4,21 +4,28 @@
 //! The engine: takes typed jobs, chooses a backend for each, batches, retries, counts.
 //!
 //! ```text
-//!  server ──Job──►  Engine ──► one queue per class ──► worker ──Task──► Backend (Queue)
-//!    ▲                          (fair between owners,    │
-//!    └──────── Completion ◄──── then sessions; bounded)◄────┘  exactly one per job, by its deadline
+//!   Job ──► Engine ──► one bounded queue per class ──► worker ──Task──► Backend
+//!                                                        │                 │
+//!   Completion ◄─────────────────────────────────────────┴◄──────Done──────┘
 //! ```
+//!
+//! A queue is fair between owners, then between the sessions of one owner. There is exactly one completion per
+//! job, by its deadline.
 //!
 //! It knows no socket, no file and no concrete backend: backends are values handed to
 //! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that
 //! the caller did not import, and any timer that waits for a batch to fill.
 //!
 //! - [`operation`]: the vocabulary. What can be asked, and of which key.
-//! - [`key`]: key types, secret key bytes, [`KeyPolicy`].
+//! - [`key`]: key types, secret key bytes.
+//! - [`sets`]: [`OperationSet`], [`HashAlgorithms`]: what a key may be used for.
 //! - [`backend`]: the contract that every implementation fulfils.
-//! - [`engine`]: [`Engine`], [`Job`], [`Completion`].
+//! - [`engine`]: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.
+//! - `queue`: the fair queue of one class; [`Owner`].
+//! - [`error`]: why a backend, a job or a key failed.
 //! - [`der`]: the part of DER that key and signature formats need.
 //! - [`stats`]: counters and histograms.
+//! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -28,17 +35,18 @@ pub mod engine;
 pub mod error;
 pub mod key;
 pub mod operation;
-pub mod policy;
 mod queue;
+pub mod sets;
 pub mod stats;
+pub mod traditional;
 
 pub use backend::{Backend, BackendKind};
 pub use engine::{
-    Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Placement, Session,
-    WorkerThread,
+    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Observer,
+    Placement, Session, WorkerThread,
 };
 pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};
 pub use operation::{Class, Hash, MlDsaInput, Operation, OperationKind, Output};
-pub use policy::{HashSet, KeyPolicy, OperationSet};
-pub use queue::Owner;
+pub use queue::{Owner, PriorityLevel};
+pub use sets::{HashAlgorithms, OperationSet};

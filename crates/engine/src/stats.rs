@@ -125,6 +125,16 @@ impl HistogramSnapshot {
         Duration::from_nanos(bound_of(BUCKETS - 1))
     }
 
+    /// Adds the counts of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        let len = self.buckets.len().max(other.buckets.len());
+        self.buckets.resize(len, 0);
+        for (count, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *count = count.saturating_add(*more);
+        }
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
     /// What was counted since `earlier`, a snapshot of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -192,7 +202,7 @@ impl Statistics {
         self.errors[usize::from(error.code()) - 1].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self, waiting: [usize; 3], in_flight: usize) -> Snapshot {
+    pub(crate) fn snapshot(&self, waiting: [usize; 3], in_flight: usize) -> EngineSnapshot {
         let mut series = Vec::new();
         for backend in BackendKind::ALL {
             for operation in OperationKind::ALL {
@@ -212,7 +222,7 @@ impl Statistics {
             }
         }
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        EngineSnapshot {
             series,
             errors: JobError::ALL
                 .iter()
@@ -236,7 +246,7 @@ fn error_index(error: JobError) -> usize {
 
 /// A copy of everything that an engine counts.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct EngineSnapshot {
     /// Per backend and operation; only those that served something.
     pub series: Vec<SeriesSnapshot>,
     /// Jobs that ended without a result, by reason.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::{
     BackendError, BackendKind, CompletionSink, Engine, EngineConfig, Job, JobError, KeyError,
-    Owner, PrivateKey, Session, WorkerThread,
+    Owner, PriorityLevel, PrivateKey, Session, WorkerThread,
 };
 use support::{Behaviour, Collector, Fixture, OWNER, Scripted, Shared};
 
@@ -54,7 +54,7 @@ fn lone_fast_job_ends_before_submit_returns() {
 }
 
 #[test]
-fn with_several_workers_a_fast_batch_is_shared_among_them() {
+fn fast_batch_is_shared_among_several_workers() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 2);
     fixture
@@ -65,7 +65,7 @@ fn with_several_workers_a_fast_batch_is_shared_among_them() {
 }
 
 #[test]
-fn with_one_worker_a_fast_batch_runs_inline_up_to_its_bound() {
+fn fast_batch_with_one_worker_runs_inline_up_to_its_bound() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);
     fixture
@@ -167,7 +167,7 @@ fn cheaper_backend_takes_over_and_choices_show_it() {
     };
     let alone = || {
         let choices = fixture.engine.choices();
-        choices.into_iter().find(|one| one.together == Some(1))
+        choices.into_iter().find(|one| one.max_batch == Some(1))
     };
     // It takes eight wins in a row, one in a hundred jobs, and a trial that is interrupted loses.
     for round in 0..MOST_ROUNDS {
@@ -217,6 +217,46 @@ fn each_worker_of_each_class_is_placed_once() {
     assert_eq!(placed, of_three_classes);
 }
 
+/// Workers that give way; keeps the names of the threads that computed.
+#[derive(Debug)]
+struct GivesWay;
+
+impl millrace_engine::Placement for GivesWay {
+    fn place(&self, _worker: WorkerThread) {}
+
+    fn express_first(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn lone_job_beside_free_workers_that_give_way_is_express() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_placement(&[&backend], 2, Arc::new(GivesWay));
+    // A regular worker takes a job that comes before the express worker sleeps.
+    let is_express = |id| {
+        std::thread::sleep(Duration::from_millis(1));
+        fixture.engine.submit(vec![fixture.slow_job(id)]);
+        assert!(fixture.sink.take(1)[0].result.is_ok());
+        backend.threads.lock().unwrap().last().unwrap() == "mr-slow-new"
+    };
+    assert!((1..10_000).any(is_express));
+}
+
+#[test]
+fn no_job_is_left_waiting_by_workers_that_give_way() {
+    let backend = Scripted::new(BackendKind::Software);
+    let fixture = Fixture::with_placement(&[&backend], 1, Arc::new(GivesWay));
+    // Single jobs and pairs, while either worker may be falling asleep.
+    for id in (0..3_000).step_by(3) {
+        fixture.engine.submit(vec![fixture.slow_job(id)]);
+        fixture.sink.take(1);
+        fixture.engine.submit(vec![fixture.slow_job(id + 1)]);
+        fixture.engine.submit(vec![fixture.slow_job(id + 2)]);
+        fixture.sink.take(2);
+    }
+}
+
 #[test]
 fn jobs_with_a_single_backend_are_not_measured() {
     let only = Scripted::new(BackendKind::Software);
@@ -229,7 +269,7 @@ fn jobs_with_a_single_backend_are_not_measured() {
 }
 
 #[test]
-fn with_every_backend_faulty_the_job_fails_without_a_result() {
+fn job_with_only_faulty_backends_fails_without_a_result() {
     let backends = [
         Scripted::new(BackendKind::Simd),
         Scripted::new(BackendKind::Software),
@@ -373,6 +413,7 @@ fn session_with_a_full_queue_gets_busy_at_once() {
         (refused.id, refused.result.unwrap_err()),
         (33, JobError::Busy)
     );
+    assert_eq!(refused.retry_after, None, "nothing was measured yet");
     backend.gate.open();
     assert_eq!(fixture.sink.take(33).len(), 33);
 }
@@ -518,7 +559,9 @@ fn weight_that_changes_holds_for_the_next_jobs_of_an_open_session() {
             .engine
             .submit(vec![of(session, fixture.slow_job(id))]);
     }
-    heavy.iter().for_each(|session| session.set_weight(3));
+    heavy
+        .iter()
+        .for_each(|session| session.set_share(3, PriorityLevel::Normal));
     // The first goes to the express worker. At weight 1, four more could wait; at weight 3, six can.
     fixture
         .engine
@@ -574,4 +617,21 @@ fn refused_queue_is_reported_and_not_asked_for_at_every_job() {
         Some("all instances are taken")
     );
     assert_eq!(status[1].queue_refused, None);
+}
+
+#[test]
+fn backends_beyond_the_bound_are_listed_and_not_used() {
+    let backends: Vec<_> = std::iter::repeat_with(|| Scripted::new(BackendKind::Software))
+        .take(33)
+        .collect();
+    let fixture = Fixture::new(&backends.iter().collect::<Vec<_>>(), 1);
+    let status = fixture.engine.backends();
+    let (last, used) = status.split_last().expect("33 backends");
+    assert!(used.iter().all(|backend| backend.unusable.is_none()));
+    assert_eq!(
+        last.unusable.as_deref(),
+        Some("an engine uses at most 32 backends")
+    );
+    let keys = |backend: &Arc<Scripted>| backend.open_keys.load(Ordering::SeqCst);
+    assert_eq!((keys(&backends[31]), keys(&backends[32])), (2, 0));
 }

@@ -4,57 +4,7 @@
 //! The keys of the provider's section of `openssl.cnf`, and their values. With a mistake in it the provider does
 //! nothing: stubs are no keys then, and plain keys stay with OpenSSL, which no log says.
 
-/// Key types that `algorithms` takes.
-pub(crate) const KEY_TYPES: [&str; 13] = [
-    "RSA",
-    "RSA-PSS",
-    "EC",
-    "X25519",
-    "X448",
-    "ED25519",
-    "ED448",
-    "DH",
-    "DHX",
-    "DSA",
-    "ML-DSA-44",
-    "ML-DSA-65",
-    "ML-DSA-87",
-];
-
-/// The provider's bound on times, in milliseconds.
-const MAX_MS: u64 = 60_000;
-
-/// What a key takes.
-#[derive(Clone, Copy)]
-enum Value {
-    Nodes,
-    /// A path or a name.
-    Text,
-    Milliseconds,
-    KeyTypes,
-    OneOf(&'static [&'static str]),
-}
-
-/// One row for each key of the provider, in the order of its documentation.
-const KEYS: [(&str, Value); 14] = [
-    ("pool", Value::Nodes),
-    ("tls_ca", Value::Text),
-    ("tls_cert", Value::Text),
-    ("tls_key", Value::Text),
-    ("tls_server_name", Value::Text),
-    ("mode", Value::OneOf(&["async", "sync", "off"])),
-    ("algorithms", Value::KeyTypes),
-    ("fallback", Value::OneOf(&["on", "off"])),
-    ("fallback_after_ms", Value::Milliseconds),
-    ("deadline_ms", Value::Milliseconds),
-    ("hedge", Value::OneOf(&["on", "off"])),
-    ("hedge_after_ms", Value::Milliseconds),
-    ("verify", Value::OneOf(&["on", "all"])),
-    ("millrace_config", Value::Text),
-];
-
-/// Keys of such a section that are OpenSSL's own (config(5ssl)).
-const OF_OPENSSL: [&str; 4] = ["module", "activate", "identity", "soft_load"];
+use millrace_edge::settings::{Takes, keys};
 
 /// A mistake in a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,25 +18,22 @@ pub(crate) enum Wrong {
 /// The mistakes in a section.
 pub(crate) fn check(section: &[(String, String)]) -> Vec<Wrong> {
     let mistake = |(key, value): &(String, String)| {
-        if OF_OPENSSL.contains(&key.as_str()) || value.contains('$') {
-            return None;
-        }
-        let Some((_, takes)) = KEYS.iter().find(|(known, _)| known == key) else {
+        let Some((_, takes)) = keys().find(|(known, _)| known == key) else {
             return Some(Wrong::Unknown(key.clone()));
         };
-        let accepted = takes.refuses(value)?;
+        if value.contains('$') {
+            return None;
+        }
+        let accepted = refuses(takes, value)?;
         Some(Wrong::Value(key.clone(), value.clone(), accepted))
     };
     section.iter().filter_map(mistake).collect()
 }
 
-/// The first word of a list that is no key type.
-pub(crate) fn unknown_key_type(list: &str) -> Option<&str> {
-    words(list).find(|word| {
-        !KEY_TYPES
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(word))
-    })
+/// What the key `name` accepts, if it does not accept this value.
+pub(crate) fn refused(name: &str, value: &str) -> Option<String> {
+    let (_, takes) = keys().find(|(key, _)| *key == name)?;
+    refuses(takes, value)
 }
 
 fn words(list: &str) -> impl Iterator<Item = &str> {
@@ -95,22 +42,28 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-impl Value {
-    /// What is accepted, if `value` is not.
-    fn refuses(self, value: &str) -> Option<String> {
-        let value = value.trim();
-        match self {
-            Self::Text => None,
-            Self::Nodes if words(value).all(is_endpoint) && words(value).next().is_some() => None,
-            Self::Nodes => Some("unix:/path and tcp:host:port, separated by commas".to_owned()),
-            Self::Milliseconds => {
-                let good = value
-                    .parse()
-                    .is_ok_and(|ms: u64| (1..=MAX_MS).contains(&ms));
-                (!good).then(|| format!("1 to {MAX_MS}"))
-            }
-            Self::KeyTypes => unknown_key_type(value).map(|_| KEY_TYPES.join(",")),
-            Self::OneOf(choices) => (!choices.contains(&value)).then(|| choices.join(" or ")),
+/// What is accepted, if `value` is not.
+fn refuses(takes: Takes, value: &str) -> Option<String> {
+    let value = value.trim();
+    match takes {
+        Takes::Text | Takes::OfOpenssl => None,
+        Takes::Nodes if words(value).all(is_endpoint) && words(value).next().is_some() => None,
+        Takes::Nodes => Some("unix:/path and tcp:host:port, separated by commas".to_owned()),
+        Takes::Milliseconds(most) => {
+            let good = value.parse().is_ok_and(|ms: u64| (1..=most).contains(&ms));
+            (!good).then(|| format!("1 to {most}"))
+        }
+        Takes::List {
+            words: known,
+            alone,
+        } => {
+            let is_known = |word: &str| words(known).any(|known| known.eq_ignore_ascii_case(word));
+            let good = words(alone).any(|word| word == value) || words(value).all(is_known);
+            (!good).then(|| format!("{}, or some of {known}", alone.replace(',', ", ")))
+        }
+        Takes::OneOf(choices) => {
+            let good = words(choices).any(|choice| choice == value);
+            (!good).then(|| choices.replace(',', " or "))
         }
     }
 }
@@ -143,8 +96,13 @@ mod tests {
             .flat_map(|cell| cell.split(','))
             .map(|key| key.trim().trim_matches('`'))
             .collect();
-        assert_eq!(documented, KEYS.map(|(key, _)| key));
-        assert!(guide.contains(&KEY_TYPES.join(",")));
+        let ours = keys().filter(|(_, takes)| !matches!(takes, Takes::OfOpenssl));
+        assert_eq!(documented, ours.map(|(key, _)| key).collect::<Vec<_>>());
+        for (key, takes) in keys() {
+            if let Takes::List { words, .. } = takes {
+                assert!(guide.contains(words), "{key}");
+            }
+        }
     }
 
     #[test]
@@ -158,6 +116,9 @@ mod tests {
             ("deadline_ms", "60001"),
             ("deadline_ms", "2 s"),
             ("algorithms", "RSA,FOO"),
+            ("local", "yes"),
+            ("local", "on,X25519"),
+            ("pairs_ahead", "8"),
             ("verify", "off"),
         ] {
             assert!(
@@ -173,6 +134,12 @@ mod tests {
             ("pool", "$ENV::POOL"),
             ("deadline_ms", "60000"),
             ("algorithms", "rsa, EC"),
+            ("algorithms", "none"),
+            ("local", "on"),
+            ("local", "all"),
+            ("local", "x25519, tls13-kdf"),
+            ("pairs_ahead", "off"),
+            ("choice_file", "/var/lib/x.tsv"),
             ("verify", "all"),
         ] {
             assert_eq!(one(key, value), [], "{key} = {value}");

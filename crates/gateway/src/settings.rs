@@ -34,11 +34,15 @@ pub enum SettingsError {
         /// Its value.
         value: String,
     },
-    /// A word of `algorithms` that is no key type.
-    #[error("algorithms: {word} is none of {}", provider_keys::KEY_TYPES.join(", "))]
-    KeyType {
-        /// The word.
-        word: String,
+    /// A value that the provider refuses.
+    #[error("{what} {value}: give {accepted}")]
+    Refused {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// The values that the provider accepts.
+        accepted: String,
     },
     /// A relative path.
     #[error("{what} {}: give an absolute path", path.display())]
@@ -54,7 +58,7 @@ pub enum SettingsError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[strum(serialize_all = "lowercase")]
-pub enum Mode {
+pub enum WaitMode {
     /// The handshake is suspended and its worker serves other connections, where the application can
     #[default]
     Async,
@@ -79,8 +83,10 @@ pub struct Settings {
     pub module: PathBuf,
     /// The library that makes nginx asynchronous, if there is one.
     pub preload: Option<PathBuf>,
+    /// The library that compresses responses, if nginx is to use it.
+    pub compression: Option<PathBuf>,
     /// How handshakes wait for the pool.
-    pub mode: Mode,
+    pub mode: WaitMode,
     /// Further keys of the provider's configuration with their values, in the order of the file.
     pub provider: Vec<(&'static str, String)>,
     /// Concurrent connections that the server is sized for.
@@ -104,6 +110,7 @@ impl Settings {
             plain_keys: _,
             module,
             preload,
+            compression,
             mode: _,
             provider,
             connections: _,
@@ -120,7 +127,11 @@ impl Settings {
         for node in nodes {
             check_endpoint(node)?;
         }
-        let paths = [("module", Some(module)), ("preload", preload.as_ref())];
+        let paths = [
+            ("module", Some(module)),
+            ("preload", preload.as_ref()),
+            ("compression", compression.as_ref()),
+        ];
         for (what, path) in paths {
             if let Some(path) = path {
                 plain_path(what, path)?;
@@ -131,9 +142,11 @@ impl Settings {
         }
         for (name, value) in provider {
             plain(name, value)?;
-            if let ("algorithms", Some(word)) = (*name, provider_keys::unknown_key_type(value)) {
-                return Err(SettingsError::KeyType {
-                    word: word.to_owned(),
+            if let Some(accepted) = provider_keys::refused(name, value) {
+                return Err(SettingsError::Refused {
+                    what: name,
+                    value: value.clone(),
+                    accepted,
                 });
             }
         }
@@ -219,7 +232,8 @@ pub(crate) mod tests {
             preload: Some(PathBuf::from(
                 "/usr/local/lib/millrace/libmillrace_preload.so",
             )),
-            mode: Mode::Async,
+            compression: None,
+            mode: WaitMode::Async,
             provider: Vec::new(),
             connections: 4096,
             cores: 4,

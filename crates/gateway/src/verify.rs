@@ -4,22 +4,19 @@
 //! The server's own test of its configuration (`nginx -t`), run with the environment that the generated files
 //! give the service. It starts no server.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use millrace_hostfs::child::{self, ChildError, Limits};
+use millrace_hostfs::child::{self, ChildError, ChildLimits, find_program};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// nginx resolves the names of its upstreams, which takes time; its warnings are read by a person.
-const LIMITS: Limits = Limits {
+const LIMITS: ChildLimits = ChildLimits {
     time: Duration::from_secs(60),
     output_bytes: 1 << 20,
 };
-
-/// Folders of administrative programs, which `PATH` may lack.
-const ADMINISTRATION: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// The dynamic linker's warning about a missing library; the program continues without it.
 const NOT_PRELOADED: &str = "cannot be preloaded";
@@ -51,9 +48,9 @@ pub enum Argument {
 }
 
 /// The result of a test.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase", tag = "result", content = "said")]
-pub enum Verdict {
+pub enum ConfigVerdict {
     /// The configuration is valid.
     Passed,
     /// The configuration is not valid; the output of the program.
@@ -81,9 +78,9 @@ pub fn below(root: &Path, path: &Path) -> PathBuf {
 impl Verification {
     /// Runs the test on the files below `root`.
     #[must_use]
-    pub fn run(&self, root: &Path) -> Verdict {
+    pub fn run(&self, root: &Path) -> ConfigVerdict {
         let Some(program) = find_program(self.program) else {
-            return Verdict::Skipped(format!("{} is not installed here", self.program));
+            return ConfigVerdict::Skipped(format!("{} is not installed here", self.program));
         };
         for argument in self
             .arguments
@@ -93,7 +90,7 @@ impl Verification {
             if let Argument::File(_) = argument {
                 let file = argument.resolve(root);
                 if !file.exists() {
-                    return Verdict::Skipped(format!("there is no {}", file.display()));
+                    return ConfigVerdict::Skipped(format!("there is no {}", file.display()));
                 }
             }
         }
@@ -105,36 +102,28 @@ impl Verification {
         }
         match child::run(&mut command, &[], LIMITS) {
             Err(error @ ChildError::Start(_)) => {
-                Verdict::Skipped(format!("{} {error}", self.program))
+                ConfigVerdict::Skipped(format!("{} {error}", self.program))
             }
-            Err(error) => Verdict::Failed(format!("{} {error}", self.name)),
+            Err(error) => ConfigVerdict::Failed(format!("{} {error}", self.name)),
             Ok(output) => {
                 let text = [output.stdout, output.stderr].concat();
                 let text = String::from_utf8_lossy(&text);
                 let wanted = self.wants.is_none_or(|wanted| text.contains(wanted));
                 if output.status.success() && wanted && !text.contains(NOT_PRELOADED) {
-                    Verdict::Passed
+                    ConfigVerdict::Passed
                 } else {
-                    Verdict::Failed(text.trim().to_owned())
+                    ConfigVerdict::Failed(text.trim().to_owned())
                 }
             }
         }
     }
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(ADMINISTRATION.iter().map(PathBuf::from))
-        .map(|folder| folder.join(name))
-        .find(|program| program.is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shell(script: &'static str, wants: Option<&'static str>) -> Verdict {
+    fn shell(script: &'static str, wants: Option<&'static str>) -> ConfigVerdict {
         let verification = Verification {
             name: "sh",
             program: "sh",
@@ -147,18 +136,18 @@ mod tests {
 
     #[test]
     fn status_and_output_decide() {
-        assert_eq!(shell("exit 0", None), Verdict::Passed);
-        assert_eq!(shell("echo $LIBRARY", Some("/x.so")), Verdict::Passed);
+        assert_eq!(shell("exit 0", None), ConfigVerdict::Passed);
+        assert_eq!(shell("echo $LIBRARY", Some("/x.so")), ConfigVerdict::Passed);
         assert_eq!(
             shell("echo no", Some("yes")),
-            Verdict::Failed("no".to_owned())
+            ConfigVerdict::Failed("no".to_owned())
         );
         assert_eq!(
             shell("echo bad >&2; exit 1", None),
-            Verdict::Failed("bad".to_owned())
+            ConfigVerdict::Failed("bad".to_owned())
         );
         let unloaded = "echo \"object '$LIBRARY' cannot be preloaded\" >&2";
-        assert!(matches!(shell(unloaded, None), Verdict::Failed(_)));
+        assert!(matches!(shell(unloaded, None), ConfigVerdict::Failed(_)));
     }
 
     #[test]
@@ -170,7 +159,10 @@ mod tests {
             environment: Vec::new(),
             wants: None,
         };
-        assert!(matches!(missing.run(Path::new("/")), Verdict::Skipped(_)));
+        assert!(matches!(
+            missing.run(Path::new("/")),
+            ConfigVerdict::Skipped(_)
+        ));
         let file = Verification {
             program: "sh",
             arguments: vec![Argument::File("/etc/no-such-file")],
@@ -179,7 +171,7 @@ mod tests {
         let verdict = file.run(Path::new("/nowhere"));
         assert_eq!(
             verdict,
-            Verdict::Skipped("there is no /nowhere/etc/no-such-file".to_owned())
+            ConfigVerdict::Skipped("there is no /nowhere/etc/no-such-file".to_owned())
         );
     }
 }

@@ -25,7 +25,7 @@ const PIPE_BUF: usize = 4096;
 
 /// Limits of a child process.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ChildLimits {
     /// From its start to its end.
     pub time: Duration,
     /// Bound on its standard output and on its standard error, each.
@@ -34,7 +34,7 @@ pub struct Limits {
 
 /// The end of a child process, and its output on the streams that the command pipes.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct ChildOutput {
     /// Exit code or signal.
     pub status: ExitStatus,
     /// Standard output.
@@ -49,10 +49,10 @@ pub enum ChildError {
     /// The program is missing, or this user may not run it.
     #[error("cannot be started: {0}")]
     Start(io::Error),
-    /// It exceeded [`Limits::time`].
+    /// It exceeded [`ChildLimits::time`].
     #[error("did not end within {0:?}")]
     TimedOut(Duration),
-    /// It exceeded [`Limits::output_bytes`].
+    /// It exceeded [`ChildLimits::output_bytes`].
     #[error("printed more than {0} bytes")]
     TooMuchOutput(usize),
     /// Waiting for its pipes or its end failed.
@@ -125,7 +125,11 @@ impl fmt::Debug for OwnedChild {
 ///
 /// # Errors
 /// The program did not start, or did not end within `limits`.
-pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output, ChildError> {
+pub fn run(
+    command: &mut Command,
+    input: &[u8],
+    limits: ChildLimits,
+) -> Result<ChildOutput, ChildError> {
     let deadline = Instant::now() + limits.time;
     command.process_group(0).stdin(if input.is_empty() {
         Stdio::null()
@@ -138,7 +142,7 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
     loop {
         if let Some(status) = child.try_wait()? {
             child.group = false;
-            return Ok(Output {
+            return Ok(ChildOutput {
                 status,
                 stdout,
                 stderr,
@@ -156,7 +160,7 @@ pub fn run(command: &mut Command, input: &[u8], limits: Limits) -> Result<Output
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/bin", "/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .chain(["/usr/bin", "/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
         .map(|folder| folder.join(program))
         .find(|candidate| candidate.is_file())
 }
@@ -165,7 +169,7 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
 fn collect_output(
     child: &mut Child,
     mut input: &[u8],
-    limits: Limits,
+    limits: ChildLimits,
     deadline: Instant,
 ) -> Result<[Vec<u8>; 2], ChildError> {
     let pipes = [
@@ -236,14 +240,14 @@ fn wait_ready(pipes: &[Option<File>; 3], left: Duration) -> io::Result<Vec<usize
 mod tests {
     use super::*;
 
-    fn shell(script: &str, input: &[u8], time: Duration) -> Result<Output, ChildError> {
+    fn shell(script: &str, input: &[u8], time: Duration) -> Result<ChildOutput, ChildError> {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", script])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let output_bytes = 1 << 20;
-        run(&mut command, input, Limits { time, output_bytes })
+        run(&mut command, input, ChildLimits { time, output_bytes })
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -293,7 +297,7 @@ mod tests {
 
     #[test]
     fn missing_program_cannot_be_started() {
-        let limits = Limits {
+        let limits = ChildLimits {
             time: LONG,
             output_bytes: 0,
         };

@@ -9,7 +9,7 @@ use crate::lexer::{self, Quoting};
 
 /// The part of an assignment to which a character belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum LexState {
     #[default]
     LineStart,
     Name,
@@ -24,8 +24,8 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Reader {
-    state: State,
+struct EnvironmentLexer {
+    state: LexState,
     name: String,
     value: String,
     /// Length of the value without the blanks at its end.
@@ -36,78 +36,80 @@ struct Reader {
 /// The assignments in the text of a file, in their order. A name is everything before `=`, valid or not.
 #[must_use]
 pub fn parse(text: &str) -> Vec<(String, String)> {
-    let mut reader = Reader::default();
+    let mut reader = EnvironmentLexer::default();
     for character in text.chars() {
         reader.state = reader.take(character);
     }
     if !matches!(
         reader.state,
-        State::LineStart | State::Name | State::Comment | State::CommentEscape
+        LexState::LineStart | LexState::Name | LexState::Comment | LexState::CommentEscape
     ) {
         let _ = reader.end();
     }
     reader.found
 }
 
-impl Reader {
+impl EnvironmentLexer {
     /// Processes a character and returns the state for the next one.
-    fn take(&mut self, character: char) -> State {
+    fn take(&mut self, character: char) -> LexState {
         match (self.state, character) {
-            (State::LineStart, '#' | ';') => State::Comment,
-            (State::LineStart, ' ' | '\t' | '\n' | '\r') => State::LineStart,
-            (State::Name, '\n' | '\r') => {
+            (LexState::LineStart, '#' | ';') => LexState::Comment,
+            (LexState::LineStart, ' ' | '\t' | '\n' | '\r') => LexState::LineStart,
+            (LexState::Name, '\n' | '\r') => {
                 self.name.clear();
-                State::LineStart
+                LexState::LineStart
             }
-            (State::Name, '=') => State::ValueStart,
-            (State::LineStart | State::Name, _) => {
+            (LexState::Name, '=') => LexState::ValueStart,
+            (LexState::LineStart | LexState::Name, _) => {
                 self.name.push(character);
-                State::Name
+                LexState::Name
             }
-            (State::ValueStart | State::Value, '\n' | '\r') => self.end(),
-            (State::ValueStart | State::Value, '\\') => {
+            (LexState::ValueStart | LexState::Value, '\n' | '\r') => self.end(),
+            (LexState::ValueStart | LexState::Value, '\\') => {
                 self.trimmed_length = self.value.len();
-                State::ValueEscape
+                LexState::ValueEscape
             }
-            (State::ValueStart, '\'') => State::Single,
-            (State::ValueStart, '"') => State::Double,
-            (State::ValueStart, ' ' | '\t') => State::ValueStart,
-            (State::Value, ' ' | '\t') => {
+            (LexState::ValueStart, '\'') => LexState::Single,
+            (LexState::ValueStart, '"') => LexState::Double,
+            (LexState::ValueStart, ' ' | '\t') => LexState::ValueStart,
+            (LexState::Value, ' ' | '\t') => {
                 self.value.push(character);
-                State::Value
+                LexState::Value
             }
-            (State::ValueEscape, '\n' | '\r') => State::Value,
-            (State::ValueStart | State::Value | State::ValueEscape, _) => {
-                self.keep(character, State::Value)
+            (LexState::ValueEscape, '\n' | '\r') => LexState::Value,
+            (LexState::ValueStart | LexState::Value | LexState::ValueEscape, _) => {
+                self.keep(character, LexState::Value)
             }
-            (State::Single, '\'') | (State::Double, '"') => State::ValueStart,
-            (State::Double, '\\') => State::DoubleEscape,
-            (State::DoubleEscape, '\n') => State::Double,
-            (State::DoubleEscape, '"' | '\\' | '`' | '$') => self.keep(character, State::Double),
-            (State::DoubleEscape, _) => {
+            (LexState::Single, '\'') | (LexState::Double, '"') => LexState::ValueStart,
+            (LexState::Double, '\\') => LexState::DoubleEscape,
+            (LexState::DoubleEscape, '\n') => LexState::Double,
+            (LexState::DoubleEscape, '"' | '\\' | '`' | '$') => {
+                self.keep(character, LexState::Double)
+            }
+            (LexState::DoubleEscape, _) => {
                 self.value.push('\\');
-                self.keep(character, State::Double)
+                self.keep(character, LexState::Double)
             }
-            (State::Single | State::Double, _) => self.keep(character, self.state),
-            (State::Comment | State::CommentEscape, '\n' | '\r') => State::LineStart,
-            (State::Comment, '\\') => State::CommentEscape,
-            (State::Comment | State::CommentEscape, _) => State::Comment,
+            (LexState::Single | LexState::Double, _) => self.keep(character, self.state),
+            (LexState::Comment | LexState::CommentEscape, '\n' | '\r') => LexState::LineStart,
+            (LexState::Comment, '\\') => LexState::CommentEscape,
+            (LexState::Comment | LexState::CommentEscape, _) => LexState::Comment,
         }
     }
 
-    fn keep(&mut self, character: char, next: State) -> State {
+    fn keep(&mut self, character: char, next: LexState) -> LexState {
         self.value.push(character);
         self.trimmed_length = self.value.len();
         next
     }
 
-    fn end(&mut self) -> State {
+    fn end(&mut self) -> LexState {
         self.value.truncate(self.trimmed_length);
         self.trimmed_length = 0;
         let name = std::mem::take(&mut self.name);
         let name = name.trim_end_matches([' ', '\t']).to_owned();
         self.found.push((name, std::mem::take(&mut self.value)));
-        State::LineStart
+        LexState::LineStart
     }
 }
 

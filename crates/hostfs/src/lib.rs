@@ -7,14 +7,16 @@
 //! other crate of Millrace.
 //!
 //! ```text
-//! root/           bounded reads below one folder or bundle; no link leads out
-//! unavailable.rs  reasons for which something could not be read
-//! process.rs      processes; maps.rs: the files that they have mapped
-//! systemd.rs      unit files, and the environment of a service; environment.rs: its syntax
-//! nginx.rs, haproxy.rs, openssl_cnf.rs  configuration syntax, without its meaning
-//! glob.rs         names of files with wildcards
-//! child.rs        child processes with a time and an output limit
-//! probe.rs        programs that provide data which no file contains
+//! files      root/         bounded reads below one folder or bundle; no link leads out
+//!            unavailable   reasons for which something could not be read
+//!            glob          names of files with wildcards
+//! processes  process       processes; maps: the files that they have mapped
+//!            cpu_list      lists of processors
+//! configs    systemd       unit files, and the environment of a service; environment: its syntax
+//!            nginx, haproxy, openssl_cnf  configuration syntax, without its meaning
+//!            accounts      local users
+//! programs   child         child processes with a time and an output limit
+//!            probe         programs that provide data which no file contains
 //! ```
 //!
 //! ```
@@ -28,7 +30,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod child;
+pub mod cpu_list;
 pub mod environment;
 pub mod glob;
 pub mod haproxy;

@@ -8,11 +8,11 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::child::{self, Limits};
+use crate::child::{self, ChildLimits};
 use crate::{ReadResult, Unavailable};
 
 /// These programs print and exit, but may lie on a slow disk. The longest known output has 2 KB.
-const LIMITS: Limits = Limits {
+const LIMITS: ChildLimits = ChildLimits {
     time: Duration::from_secs(10),
     output_bytes: 256 << 10,
 };

@@ -3,7 +3,9 @@
 
 //! Processes in `/proc` (proc(5)). Much of a process of another user is unreadable.
 
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +21,10 @@ const MAX_MAPS: usize = 32 << 20;
 
 /// The target of the link in `/proc/PID/fd` of an eventfd.
 const EVENTFD: &str = "anon_inode:[eventfd]";
+
+/// Descriptors of a process among which a memory file is looked for: a library opens it before the server opens its
+/// connections.
+const MAX_DESCRIPTORS: usize = 100_000;
 
 /// The process ids among the names of `/proc`, in ascending order.
 #[must_use]
@@ -120,6 +126,15 @@ pub struct User {
     pub gid: u32,
     /// Ids of the supplementary groups.
     pub groups: Vec<u32>,
+}
+
+/// A memory file of a process, up to the limit of the read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryFile {
+    /// Its first bytes.
+    pub bytes: Vec<u8>,
+    /// The inode: processes that share the file show the same one.
+    pub inode: u64,
 }
 
 impl Proc {
@@ -243,6 +258,24 @@ impl Proc {
         Ok(links
             .filter(|link| matches!(link, Ok(Some(target)) if target == EVENTFD))
             .count())
+    }
+
+    /// At most `most` bytes of the memory file (memfd_create(2)) that a process has open under this name; `None` if
+    /// it has none, or belongs to another user.
+    #[must_use]
+    pub fn memory_file(&self, pid: u32, name: &str, most: usize) -> Option<MemoryFile> {
+        let target = format!("/memfd:{name}");
+        let descriptors = fs::read_dir(self.folder.join(pid.to_string()).join("fd"));
+        let links = descriptors.ok()?.flatten().map(|entry| entry.path());
+        let is_wanted = |link: &PathBuf| {
+            let found = fs::read_link(link).unwrap_or_default();
+            found.to_string_lossy().starts_with(&target)
+        };
+        let file = fs::File::open(links.take(MAX_DESCRIPTORS).find(is_wanted)?).ok()?;
+        let inode = file.metadata().ok()?.ino();
+        let mut bytes = Vec::new();
+        file.take(most as u64).read_to_end(&mut bytes).ok()?;
+        Some(MemoryFile { bytes, inode })
     }
 
     /// The text of `/proc/PID/cgroup`; empty if it cannot be read.

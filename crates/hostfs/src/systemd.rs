@@ -20,7 +20,7 @@ use crate::environment::{self, words};
 use crate::lexer;
 use crate::{FileKind, Root, Unavailable, glob};
 
-/// Bound on a unit file and on a file of variables, in bytes.
+/// Bound on a unit file and on a file of variables, in bytes: the largest unit of Debian's systemd has 3 KiB.
 const MAX_FILE: usize = 256 * 1024;
 
 /// Bound on the number of a unit's files of variables; most units have one.

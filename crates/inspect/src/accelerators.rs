@@ -6,11 +6,11 @@
 //! `AF_ALG`). Engines of Arm systems-on-chip have no files; their drivers appear in the kernel's table
 //! ([`crate::kernel`]).
 
+use millrace_hostfs::{FileKind, Root};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{FileKind, Root};
 
 /// Bound on devices of one kind: a machine of eight sockets has fewer than 100.
 const MAX_DEVICES: usize = 256;
@@ -31,9 +31,9 @@ pub struct Accelerators {
     /// Devices of virtio-crypto
     pub virtio_crypto: Vec<Bound>,
     /// Intel's data-streaming accelerators (copies, checksums; no encryption)
-    pub dsa: Vec<Engine>,
+    pub dsa: Vec<AcceleratorUnit>,
     /// Intel's in-memory analytics accelerators (compression; no encryption)
-    pub iaa: Vec<Engine>,
+    pub iaa: Vec<AcceleratorUnit>,
     /// Whether `/dev/crypto` exists
     pub dev_crypto: bool,
     /// Whether the kernel offers AF_ALG; null if unknown
@@ -68,7 +68,7 @@ pub struct Bound {
 
 /// An engine of Intel's `idxd` driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Engine {
+pub struct AcceleratorUnit {
     /// `dsa0`, `iax1`
     pub name: String,
     /// Whether it is enabled
@@ -179,7 +179,7 @@ fn virtio_crypto(reader: &mut SectionReader<'_>) -> Vec<Bound> {
     found
 }
 
-fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<Engine> {
+fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<AcceleratorUnit> {
     const DSA: &str = "sys/bus/dsa/devices";
     let mut found = Vec::new();
     for name in reader.names(DSA) {
@@ -189,7 +189,7 @@ fn engines(reader: &mut SectionReader<'_>, stem: &str) -> Vec<Engine> {
         }
         let enabled = reader.word(&format!("{DSA}/{name}/state")).as_deref() == Some("enabled");
         if found.len() < MAX_DEVICES {
-            found.push(Engine { name, enabled });
+            found.push(AcceleratorUnit { name, enabled });
         }
     }
     found

@@ -14,13 +14,13 @@ use serde::Serialize;
 
 use crate::cpu::Architecture;
 
-/// Bound on the libraries that a file needs.
+/// Bound on the libraries that a file needs. A crypto library needs a few; a crafted table repeats one entry.
 const MAX_NEEDED: usize = 256;
 
-/// The facts of an ELF file.
+/// What the headers of an ELF file say about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Elf {
-    /// Architecture
+    /// Processor that the code is for
     pub architecture: Architecture,
     /// 32 or 64 bits
     pub bits: u8,
@@ -28,9 +28,9 @@ pub struct Elf {
     pub big_endian: bool,
     /// How floats are passed, where that differs: `hard-float`, `soft-float`, `n32`, …
     pub abi: Option<&'static str>,
-    /// The SONAME
+    /// Name under which programs ask the dynamic loader for this library
     pub soname: Option<String>,
-    /// The libraries that it needs
+    /// SONAMEs of the libraries that the dynamic loader must find
     pub needed: Vec<String>,
     /// A program without dynamic loader
     pub static_program: bool,
@@ -113,7 +113,7 @@ fn dynamic<H: FileHeader<Endian = Endianness>>(
     Some((soname_at.and_then(name), needed))
 }
 
-/// The text at a virtual address.
+/// The text at an address of the loaded file; none if no loaded segment holds it, or it does not end in time.
 fn string<P: ProgramHeader<Endian = Endianness>>(
     segments: &[P],
     endian: Endianness,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_says_so() {
+    fn file_that_is_not_elf_is_refused() {
         for bytes in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &[0x7f; 300]] {
             assert!(Elf::parse(bytes).is_err());
         }

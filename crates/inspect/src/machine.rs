@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::network::counters;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Root;
 
 /// A machine and its system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

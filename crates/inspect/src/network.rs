@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use millrace_hostfs::Probe;
+use millrace_hostfs::{FileKind, Root};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::accelerators::is_module;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Probe;
-use millrace_hostfs::{FileKind, Root};
 
 const INTERFACES: &str = "sys/class/net";
 
@@ -26,7 +26,7 @@ pub(crate) const TUNNEL_OVERHEAD: u32 = 80;
 /// Bound on calls of `ethtool`: each takes milliseconds.
 const MAX_CARDS: usize = 16;
 
-/// Bound on counters of one file.
+/// Bound on counters of one file: `xfrm_stat` has about 30.
 const MAX_COUNTERS: usize = 256;
 
 /// Cryptography in the network stack.
@@ -53,7 +53,7 @@ pub struct OpenVpn {
     pub out_of_tree: bool,
 }
 
-/// The kind of an interface.
+/// What an interface is for the report: a card, a tunnel of some sort, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InterfaceKind {
@@ -71,12 +71,12 @@ pub enum InterfaceKind {
     Virtual,
 }
 
-/// An interface.
+/// A network interface and its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Interface {
     /// Interface name
     pub name: String,
-    /// Kind
+    /// Whether it is a card or a tunnel, and which one
     pub kind: InterfaceKind,
     /// Driver of a card
     pub driver: Option<String>,

@@ -27,6 +27,9 @@
 
 use std::str::FromStr;
 
+use millrace_hostfs::{
+    ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -38,16 +41,13 @@ use crate::machine::{self, Machine};
 use crate::network::{self, Network};
 use crate::offload_status::Used;
 use crate::qat::{self, Qat};
-use millrace_hostfs::{
-    ATTRIBUTE_BYTES, Content, LIBRARY_BYTES, Probe, ReadResult, Root, TABLE_BYTES, Unavailable,
-};
 
 /// Bound on the entries of [`Section::unread`]; a hostile tree may cause any number. The last entry counts
 /// the rest.
 const MAX_UNREAD: usize = 64;
 
 /// All facts about a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Version of this format; it grows when a field changes its meaning or disappears
     pub format: u32,
@@ -136,6 +136,24 @@ impl ReportParts {
             format: Report::FORMAT,
             live: root.is_live(),
             ..Self::default()
+        }
+    }
+}
+
+impl From<Report> for ReportParts {
+    fn from(report: Report) -> Self {
+        Self {
+            format: report.format,
+            live: report.live,
+            machine: Some(report.machine),
+            cpu: Some(report.cpu),
+            libcrypto: Some(report.libcrypto),
+            timed: None,
+            kernel: Some(report.kernel),
+            qat: Some(report.qat),
+            accelerators: Some(report.accelerators),
+            network: Some(report.network),
+            used: None,
         }
     }
 }

@@ -14,8 +14,10 @@ use std::fs;
 
 use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::Sizes;
-use millrace_inspect::advise::{Advice, Format, Goal, Request, Subject, Topic, advise, software};
-use millrace_inspect::kernel::crypto::Engine;
+use millrace_inspect::advise::{
+    Advice, AdviseRequest, Format, Goal, Subject, Topic, advise, software,
+};
+use millrace_inspect::kernel::crypto::ComputeSite;
 use millrace_inspect::report::{Report, Section};
 use support::{fixtures, folder, stale};
 
@@ -53,7 +55,7 @@ const FORBIDDEN: [&str; 23] = [
 struct Seen {
     name: String,
     report: Report,
-    software: Section<software::Software>,
+    software: Section<software::InstalledSoftware>,
 }
 
 impl Seen {
@@ -68,7 +70,7 @@ impl Seen {
 
     /// The same machine with programs of other versions.
     fn with(mut self, strongswan: &str, openvpn: &str, nginx: &str) -> Self {
-        self.software.known = Some(software::Software {
+        self.software.known = Some(software::InstalledSoftware {
             strongswan: Some(strongswan.to_owned()),
             openvpn: Some(openvpn.to_owned()),
             nginx: Some(nginx.to_owned()),
@@ -78,10 +80,10 @@ impl Seen {
     }
 
     fn advice(&self, subject: Subject, goal: Goal, format: Format) -> Advice {
-        let request = Request {
+        let request = AdviseRequest {
             goal,
             format,
-            ..Request::of(subject)
+            ..AdviseRequest::of(subject)
         };
         advise(&self.report, &self.software, &request)
     }
@@ -231,7 +233,7 @@ fn device_with_aes_gcm_is_chosen() {
     let gcm = choices.find(|choice| choice.algorithm == "rfc4106(gcm(aes))");
     let gcm = gcm.and_then(|choice| choice.candidates.first_mut());
     let gcm = gcm.expect("a candidate");
-    gcm.engine = Engine::Device;
+    gcm.site = ComputeSite::Device;
     gcm.device = Some("Intel QAT".to_owned());
     let advice = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
     assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"));
@@ -265,9 +267,9 @@ fn fips_mode_gets_approved_algorithms_only() {
 fn router_engine_is_judged_at_the_packet_size() {
     let seen = Seen::of("devcrypto-router");
     let said = |packet_bytes| {
-        let request = Request {
+        let request = AdviseRequest {
             packet_bytes,
-            ..Request::of(Subject::Ipsec)
+            ..AdviseRequest::of(Subject::Ipsec)
         };
         let advice = advise(&seen.report, &seen.software, &request);
         let cipher = advice
@@ -337,9 +339,9 @@ fn measurement_outranks_a_rule() {
     };
     let advice = |fixture: &str, gcm, chacha| {
         let seen = Seen::of(fixture);
-        let request = Request {
+        let request = AdviseRequest {
             sizes: Some(saved(gcm, chacha)),
-            ..Request::of(Subject::Openvpn)
+            ..AdviseRequest::of(Subject::Openvpn)
         };
         advise(&seen.report, &seen.software, &request)
     };
@@ -354,9 +356,9 @@ fn measurement_outranks_a_rule() {
     other["algorithm"] = "chacha20-poly1305".into();
     other["micros"] = serde_json::json!([2.0]);
     let run = serde_json::json!({"format": "millrace-bench-sizes-1", "machine": {"cpu": "another"}, "measured": [row, other]});
-    let request = Request {
+    let request = AdviseRequest {
         sizes: Sizes::parse(run.to_string().as_bytes()).ok(),
-        ..Request::of(Subject::Openvpn)
+        ..AdviseRequest::of(Subject::Openvpn)
     };
     let foreign = advise(&seen.report, &seen.software, &request);
     assert!(value(&foreign, Topic::Cipher).starts_with("ChaCha20"));
@@ -484,7 +486,7 @@ fn bundles_and_hostile_names_change_nothing() {
     let root = Root::open(tree.path()).expect("a root");
     let (report, software) = (Report::of(&root), software::section(&root));
     for subject in SUBJECTS {
-        let advice = advise(&report, &software, &Request::of(subject));
+        let advice = advise(&report, &software, &AdviseRequest::of(subject));
         assert!(!advice.configuration.contains(['\r', '\x1b', '\0']));
     }
 }

@@ -10,8 +10,8 @@ use millrace_hostfs::Root;
 use millrace_inspect::accelerators;
 use millrace_inspect::kernel;
 use millrace_inspect::network;
-use millrace_inspect::offload_status::{self, Answer, Used};
-use millrace_inspect::qat::formats::Heartbeat;
+use millrace_inspect::offload_status::{self, Accelerated, Used};
+use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use millrace_inspect::qat::ids::Generation;
 use millrace_inspect::qat::{self, Qat};
 
@@ -65,19 +65,19 @@ fn card_8970_is_up_but_the_kernel_prefers_the_processor() {
     assert!(
         qat.devices
             .iter()
-            .all(|device| device.heartbeat == Some(Heartbeat::Alive))
+            .all(|device| device.heartbeat == Some(FirmwareHeartbeat::Alive))
     );
     assert!(
         qat.devices[2]
             .link
             .as_ref()
-            .is_some_and(qat::Link::below_its_possibilities)
+            .is_some_and(qat::PcieLink::below_its_possibilities)
     );
     assert!(
         !qat.devices[0]
             .link
             .as_ref()
-            .is_some_and(qat::Link::below_its_possibilities)
+            .is_some_and(qat::PcieLink::below_its_possibilities)
     );
     let kernel = kernel::section(&root("qat-8970"))
         .known
@@ -172,7 +172,7 @@ fn silent_heartbeat_and_lost_requests_are_reported() {
     let device = &qat.devices[0];
     assert_eq!(
         (device.heartbeat, device.heartbeats_failed),
-        (Some(Heartbeat::Silent), Some(17))
+        (Some(FirmwareHeartbeat::Silent), Some(17))
     );
     assert_eq!(device.unanswered(), 512);
     let rings: Vec<_> = device
@@ -190,9 +190,9 @@ fn silent_heartbeat_and_lost_requests_are_reported() {
 
 fn watched(fixture: &str) -> Used {
     let root = root(fixture);
-    let before = offload_status::Counters::read(&root);
+    let before = offload_status::CounterReading::read(&root);
     let watched = before.watched(
-        &offload_status::Counters::read(&root),
+        &offload_status::CounterReading::read(&root),
         Duration::from_secs(1),
     );
     let network = network::section(&root).known;
@@ -218,7 +218,7 @@ fn router_with_dev_crypto_and_openvpn() {
     assert_eq!(tunnel.device.as_deref(), Some("the kernel (/dev/crypto)"));
     assert_ne!(
         tunnel.accelerated,
-        Answer::Yes,
+        Accelerated::Yes,
         "a loaded engine proves nothing"
     );
 }
@@ -246,5 +246,5 @@ fn h100_host_with_a_pooled_nginx() {
         .iter()
         .find(|subject| subject.what == "kernel TLS")
         .expect("kernel TLS");
-    assert_eq!(ktls.accelerated, Answer::No);
+    assert_eq!(ktls.accelerated, Accelerated::No);
 }

@@ -8,12 +8,13 @@
 mod support;
 
 use millrace_hostfs::Root;
-use millrace_inspect::report::Report;
+use millrace_inspect::report::{Report, ReportParts};
 use support::{fixtures, folder, stale};
 
 fn report(fixture: &str) -> String {
     let root = Root::open(folder("fixtures").join(fixture)).expect(fixture);
-    let mut text = serde_json::to_string_pretty(&Report::of(&root)).expect("JSON");
+    let mut text =
+        serde_json::to_string_pretty(&ReportParts::from(Report::of(&root))).expect("JSON");
     text.push('\n');
     text
 }

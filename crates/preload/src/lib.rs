@@ -20,7 +20,7 @@
 //!
 //! Only handshakes run as jobs; reads and writes do not, so renegotiation (which nginx refuses) and
 //! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection
-//! whose job is paused, the job is resumed once with the order to give up (the provider asks
+//! whose job is paused, the job is resumed once and told to give up (the provider asks
 //! [`millrace_preload_cancelling`]), so it ends within the call and leaks nothing.
 //!
 //! HAProxy is asynchronous by itself (`ssl-mode-async`), but when it closes a connection whose job is
@@ -29,6 +29,11 @@
 //! same order, when HAProxy asks whether there is one; gives jobs stacks with a guard where OpenSSL
 //! allows that; and lets a single event loop drive the pool's sockets.
 //!
+//! Where no pool is used, it can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment) and
+//! answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`, see `ffi::fetch` and
+//! `ffi::sigalgs`), and have the tickets of a handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`, see
+//! `ffi::tickets`).
+//!
 //! It does nothing in any other program, in an nginx that does not use epoll, and in a program without a
 //! shared OpenSSL, and says so once on standard error (in a program that is not known, only to a terminal,
 //! pipe or socket that was standard error before `main`). It does nothing for connections without a socket
@@ -36,10 +41,12 @@
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 
+mod answers;
 #[expect(
     unsafe_code,
     reason = "symbol interposition; the only room for it in this crate"
 )]
 pub mod ffi;
+mod methods;
 mod program;
 mod table;

@@ -49,7 +49,7 @@ struct Registration {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct SocketEntry {
     registration: Option<Registration>,
     /// Eventfds of the paused job of the TLS connection on this socket.
     shadows: Vec<i32>,
@@ -63,7 +63,7 @@ struct Entry {
 /// that of open files. See the module for the order of calls.
 #[derive(Debug, Default)]
 pub(crate) struct SocketTable {
-    entries: HashMap<i32, Entry>,
+    entries: HashMap<i32, SocketEntry>,
     used: bool,
     shared_eventfd: Option<i32>,
     /// Number in the last wake token.

@@ -8,6 +8,8 @@
 //! boundary makes a few functions per row, because OpenSSL calls them without saying for which
 //! algorithm: `each_signature!(f)` and its siblings expand to `[f::<0>, f::<1>, …]`, one per row.
 
+use std::ffi::CStr;
+
 use millrace_engine::MlDsaSet;
 
 macro_rules! rows {
@@ -38,11 +40,13 @@ macro_rules! rows {
         }
 
         /// One generic function per row, in the order of the rows.
+        #[allow(unused_macros, reason = "as below")]
         macro_rules! $each {
             ($d function:ident) => {
                 [$($d function::<{ $crate::algorithms::$enum::$variant as usize }>),*]
             };
         }
+        #[allow(unused_imports, reason = "a table without functions of its own")]
         pub(crate) use $each;
     };
 }
@@ -51,7 +55,7 @@ macro_rules! rows {
 #[derive(Debug)]
 pub struct KeyTypeRow {
     /// Its first name in the `default` provider.
-    pub name: &'static std::ffi::CStr,
+    pub name: &'static CStr,
     /// The object identifier in its `SubjectPublicKeyInfo`, DER with tag and length.
     pub oid: &'static [u8],
     /// Whether the pool has operations for it. The others are offered because a key of theirs may
@@ -181,6 +185,103 @@ rows! { $ each_cipher,
     /// The asymmetric ciphers.
     Cipher: AlgorithmRow = {
         Rsa { name: "RSA", scheme: Scheme::Rsa, keys: &[KeyType::Rsa] }
+    }
+}
+
+/// One row of [`Primitive`].
+#[derive(Debug)]
+pub struct PrimitiveRow {
+    /// The word in the setting `local`, and the name of the algorithm.
+    pub name: &'static str,
+    /// The provider parameter that counts what was computed here.
+    pub counter: &'static CStr,
+}
+
+rows! { $ each_primitive,
+    /// The primitives.
+    Primitive: PrimitiveRow = {
+        X25519            { name: "X25519",            counter: c"millrace-local-x25519" }
+        X25519MlKem768    { name: "X25519MLKEM768",    counter: c"millrace-local-x25519mlkem768" }
+        SecP256r1MlKem768 { name: "SecP256r1MLKEM768", counter: c"millrace-local-secp256r1mlkem768" }
+        MlKem768          { name: "ML-KEM-768",        counter: c"millrace-local-ml-kem-768" }
+        Tls13Kdf          { name: "TLS13-KDF",         counter: c"millrace-local-tls13-kdf" }
+    }
+}
+
+/// The half of a hybrid that is no ML-KEM, or the whole of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareCurve {
+    /// X25519
+    X25519,
+    /// NIST P-256, with uncompressed points
+    P256,
+}
+
+/// What a share consists of, in the order of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// A curve alone
+    Curve(ShareCurve),
+    /// ML-KEM-768 alone
+    MlKem,
+    /// ML-KEM-768, then a curve
+    MlKemThen(ShareCurve),
+    /// A curve, then ML-KEM-768
+    ThenMlKem(ShareCurve),
+}
+
+/// A TLS group that libssl learns from its provider.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupRow {
+    /// The name in `ssl_ecdh_curve` and `-groups`.
+    pub name: &'static CStr,
+    /// Its code point.
+    pub id: u32,
+}
+
+/// One row of [`Share`].
+#[derive(Debug)]
+pub struct ShareRow {
+    /// Its names as the `default` provider has them.
+    pub names: &'static CStr,
+    /// The first of them.
+    pub name: &'static CStr,
+    /// What it is in the setting `local` and in the counters.
+    pub primitive: Primitive,
+    /// What it consists of.
+    pub parts: Parts,
+    /// Key size and security strength in bits, as the `default` provider of OpenSSL 3.5 reports them.
+    pub bits: i32,
+    /// See `bits`.
+    pub security_bits: i32,
+    /// Its TLS group; none where every OpenSSL 3 announces it.
+    pub group: Option<GroupRow>,
+    /// Whether it is left to an OpenSSL that has it: its key files are more than a key share is.
+    pub yields: bool,
+}
+
+rows! { $ each_share,
+    /// The key shares.
+    Share: ShareRow = {
+        X25519 {
+            names: c"X25519:1.3.101.110", name: c"X25519", primitive: Primitive::X25519,
+            parts: Parts::Curve(ShareCurve::X25519), bits: 253, security_bits: 128, group: None, yields: false
+        }
+        X25519MlKem768 {
+            names: c"X25519MLKEM768", name: c"X25519MLKEM768", primitive: Primitive::X25519MlKem768,
+            parts: Parts::MlKemThen(ShareCurve::X25519), bits: 768, security_bits: 192,
+            group: Some(GroupRow { name: c"X25519MLKEM768", id: 0x11ec }), yields: false
+        }
+        SecP256r1MlKem768 {
+            names: c"SecP256r1MLKEM768", name: c"SecP256r1MLKEM768", primitive: Primitive::SecP256r1MlKem768,
+            parts: Parts::ThenMlKem(ShareCurve::P256), bits: 768, security_bits: 192,
+            group: Some(GroupRow { name: c"SecP256r1MLKEM768", id: 0x11eb }), yields: false
+        }
+        MlKem768 {
+            names: c"ML-KEM-768:MLKEM768:id-alg-ml-kem-768:2.16.840.1.101.3.4.4.2", name: c"ML-KEM-768",
+            primitive: Primitive::MlKem768, parts: Parts::MlKem, bits: 768, security_bits: 192,
+            group: Some(GroupRow { name: c"MLKEM768", id: 0x0201 }), yields: true
+        }
     }
 }
 

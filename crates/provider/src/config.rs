@@ -8,36 +8,31 @@
 //!    `millrace_config` in the section names, or [`DEFAULT_FILE`] if it exists. An application that
 //!    loads the module by its name (OpenVPN with `providers`) sees only this one.
 //!
-//! The section wins over the file, the file over the defaults.
+//! The section wins over the file, the file over the defaults. A file that names the nodes (`pool`) is looked at once a
+//! second while there are jobs; a change of the nodes takes effect without a restart, other keys with the next one.
 //!
-//! | key | default | meaning |
-//! |---|---|---|
-//! | `pool` | `unix:/run/millrace/node.sock` | nodes: `unix:/path` or `tcp:host:port`, comma separated (a list in the file) |
-//! | `tls_ca`, `tls_cert`, `tls_key` | – | PEM files for `tcp:` nodes; all three or none; readable by the worker processes |
-//! | `tls_server_name` | the host | name that a node's certificate must hold |
-//! | `deadline_ms` | 2000 | time limit of a job whose key only the pool has (1 to 60000) |
-//! | `fallback_after_ms` | 500 | time after which a job whose key is here, too, is done here (1 to `deadline_ms`) |
-//! | `hedge` | `off` | `on`: a job without an answer after `hedge_after_ms` is sent to a second node, too |
-//! | `hedge_after_ms` | – | when to hedge (1 to 60000); unset: the 95th percentile of recent answers, at least 5 ms |
-//! | `fallback` | `on` | `off`: never do a pooled operation here, fail instead |
-//! | `mode` | `async` | `async`: pause jobs of applications that use `ASYNC_JOB`, block otherwise; `sync`: always block; `off`: do everything here |
-//! | `algorithms` | all | key types that are offered, of `RSA,RSA-PSS,EC,X25519,X448,ED25519,ED448,DH,DHX,DSA,ML-DSA-44,ML-DSA-65,ML-DSA-87` |
-//! | `verify` | `on` | `on`: RSA results are verified, others checked for their form; `all`: every signature is verified |
-//! | `millrace_config` | – | path of the file; only in the section |
+//! [`millrace_edge::settings`] lists the keys; docs/guide/settings.md states their defaults and meaning.
 //!
-//! An unknown key is an error in both. In the section OpenSSL has keys of its own ([`OPENSSL_KEYS`]).
+//! An unknown key is an error in both. In the section OpenSSL has keys of its own.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_client::{Endpoint, Hedge, PoolConfig};
+use millrace_client::{Endpoint, Hedge, NodeSource, PoolConfig};
+use millrace_edge::settings::{self, Takes};
 use serde::Deserialize;
 
-use crate::algorithms::KeyType;
+use crate::algorithms::{KeyType, Primitive};
 use crate::error::{Error, Reason, Result};
 
 /// The file that is read if nothing else is named.
 pub const DEFAULT_FILE: &str = "/etc/millrace/client.toml";
+
+/// Where measured costs are kept if nothing else is named, provided that the folder exists.
+const DEFAULT_CHOICE_FILE: &str = "/var/lib/millrace/local-choice.tsv";
 
 /// Names the configuration file.
 pub const FILE_VARIABLE: &str = "MILLRACE_CLIENT_CONF";
@@ -48,30 +43,15 @@ const MAX_FILE_LEN: u64 = 64 * 1024;
 /// Longest deadline: longer than any server waits for a handshake.
 const MAX_DEADLINE_MS: u64 = 60_000;
 
-/// The keys that may stand in the provider's section.
-pub const SECTION_KEYS: [&std::ffi::CStr; 14] = [
-    c"pool",
-    c"tls_ca",
-    c"tls_cert",
-    c"tls_key",
-    c"tls_server_name",
-    c"deadline_ms",
-    c"fallback_after_ms",
-    c"fallback",
-    c"hedge",
-    c"hedge_after_ms",
-    c"mode",
-    c"algorithms",
-    c"verify",
-    c"millrace_config",
-];
-
-/// The keys of a provider's section that OpenSSL itself reads (`config(5)`).
-pub const OPENSSL_KEYS: [&str; 4] = ["module", "activate", "identity", "soft_load"];
+/// The keys that may stand in the provider's section, without OpenSSL's own.
+pub fn section_keys() -> impl Iterator<Item = &'static str> {
+    let ours = settings::keys().filter(|(_, takes)| *takes != Takes::OfOpenssl);
+    ours.map(|(key, _)| key)
+}
 
 /// How to wait for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum WaitMode {
     /// Pause if the application can be paused.
     Async,
     /// Always block.
@@ -89,6 +69,17 @@ pub enum Verify {
     All,
 }
 
+/// Whether a primitive is computed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Here {
+    /// Never.
+    No,
+    /// If it was measured to be faster than the installed OpenSSL.
+    IfFaster,
+    /// Always.
+    Yes,
+}
+
 /// What the configuration means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -103,11 +94,42 @@ pub struct Config {
     /// When a job is sent to a second node, too.
     pub hedge: Hedge,
     /// How to wait.
-    pub mode: Mode,
+    pub mode: WaitMode,
     /// Whether each key type is offered, by its index.
     pub algorithms: [bool; KeyType::ALL.len()],
+    /// Whether each primitive is computed here, by its index.
+    pub local: [Here; Primitive::ALL.len()],
+    /// Whether key pairs are made ahead of their use.
+    pub pairs_ahead: bool,
+    /// Where measured costs are kept; none: nowhere.
+    pub choice_file: Option<PathBuf>,
     /// What is verified.
     pub verify: Verify,
+    /// The file that names the nodes, if one does: a change of it takes effect in running processes.
+    pub file: Option<PoolFile>,
+}
+
+/// The file that names the nodes, with the section whose keys stand above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFile {
+    path: PathBuf,
+    section: Vec<(String, String)>,
+}
+
+impl NodeSource for PoolFile {
+    fn stamp(&self) -> u64 {
+        let Ok(meta) = std::fs::metadata(&self.path) else {
+            return 0;
+        };
+        let mut hasher = DefaultHasher::new();
+        (meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn nodes(&self) -> Option<Vec<Endpoint>> {
+        let config = merge(read(&self.path).ok()?, &self.section).ok()?;
+        config.resolve().ok().map(|config| config.nodes)
+    }
 }
 
 impl Default for Config {
@@ -118,9 +140,13 @@ impl Default for Config {
             fallback_after: Duration::from_millis(500),
             fallback: true,
             hedge: Hedge::Off,
-            mode: Mode::Async,
+            mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
+            local: [Here::No; Primitive::ALL.len()],
+            pairs_ahead: true,
+            choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
             verify: Verify::Rsa,
+            file: None,
         }
     }
 }
@@ -132,10 +158,34 @@ impl Config {
         self.algorithms[key_type as usize]
     }
 
+    /// Whether this primitive is computed here.
+    #[must_use]
+    pub fn local(&self, primitive: Primitive) -> Here {
+        self.local[primitive as usize]
+    }
+
+    /// Whether any primitive may be computed here.
+    #[must_use]
+    pub fn computes_here(&self) -> bool {
+        self.local.iter().any(|here| *here != Here::No)
+    }
+
+    /// Whether X25519 keys are none of the pool's: also where a measurement leaves them to OpenSSL, so that the
+    /// same configuration takes the same keys everywhere.
+    #[must_use]
+    pub fn keeps_x25519(&self) -> bool {
+        self.local(Primitive::X25519) != Here::No
+    }
+
     /// The client's view of it.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
-        PoolConfig::new(self.nodes.clone())
+        let config = PoolConfig::new(self.nodes.clone());
+        let config = match &self.file {
+            Some(file) => config.source(Arc::new(file.clone())),
+            None => config,
+        };
+        config
             .connect_timeout(self.deadline)
             .default_deadline(self.deadline)
             .hedge(self.hedge)
@@ -159,6 +209,9 @@ pub struct Typed {
     hedge_after_ms: Option<Number>,
     mode: Option<String>,
     algorithms: Option<Words>,
+    local: Option<SwitchOrWords>,
+    pairs_ahead: Option<Switch>,
+    choice_file: Option<PathBuf>,
     verify: Option<Switch>,
 }
 
@@ -178,6 +231,14 @@ impl Words {
         };
         words.into_iter().filter(|word| !word.is_empty()).collect()
     }
+}
+
+/// `true`, `"on"`, or a list of words.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum SwitchOrWords {
+    Flag(bool),
+    Words(Words),
 }
 
 /// `5` or `"5"`.
@@ -206,7 +267,7 @@ impl Switch {
     }
 }
 
-/// Reads the configuration. `section` gives the values of [`SECTION_KEYS`], `variable` that of
+/// Reads the configuration. `section` gives the values of [`section_keys`], `variable` that of
 /// [`FILE_VARIABLE`].
 ///
 /// # Errors
@@ -221,8 +282,17 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
         (None, Some(path)) => Some(PathBuf::from(path)),
         (None, None) => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
     };
-    let file = file.as_deref().map(read).transpose()?;
-    merge(file.unwrap_or_default(), section)?.resolve()
+    let Some(path) = file else {
+        return merge(toml::Table::new(), section)?.resolve();
+    };
+    let keys = read(&path)?;
+    let names_nodes = keys.contains_key("pool") && !section.iter().any(|(key, _)| key == "pool");
+    let config = merge(keys, section)?.resolve()?;
+    let file = names_nodes.then(|| PoolFile {
+        path,
+        section: section.to_vec(),
+    });
+    Ok(Config { file, ..config })
 }
 
 /// Checks that all keys of the section have a reader.
@@ -230,16 +300,15 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
 /// # Errors
 /// A sentence that names the first key without.
 pub fn check_section(keys: &[String]) -> Result<()> {
-    let ours = || SECTION_KEYS.iter().filter_map(|key| key.to_str().ok());
-    let known = |key: &str| OPENSSL_KEYS.contains(&key) || ours().any(|known| known == key);
-    match keys.iter().find(|key| !known(key)) {
+    match keys
+        .iter()
+        .find(|key| !settings::keys().any(|(known, _)| known == **key))
+    {
         None => Ok(()),
         Some(key) => {
-            let all: Vec<&str> = ours().collect();
-            Err(bad(
-                key,
-                &format!("is unknown; the keys are {}", all.join(", ")),
-            ))
+            let all: Vec<&str> = section_keys().collect();
+            let what = format!("is unknown; the keys are {}", all.join(", "));
+            Err(bad(key, &what))
         }
     }
 }
@@ -284,17 +353,30 @@ impl Typed {
             },
             hedge: self.hedge()?,
             mode: match self.mode.as_deref().map(str::trim) {
-                None | Some("async") => Mode::Async,
-                Some("sync") => Mode::Sync,
-                Some("off") => Mode::Off,
+                None | Some("async") => WaitMode::Async,
+                Some("sync") => WaitMode::Sync,
+                Some("off") => WaitMode::Off,
                 Some(_) => return Err(bad("mode", "is async, sync or off")),
             },
             algorithms: self.algorithms()?,
+            local: self.local()?,
+            pairs_ahead: match self.pairs_ahead.as_ref().map(Switch::text) {
+                None | Some("on") => true,
+                Some("off") => false,
+                Some(_) => return Err(bad("pairs_ahead", "is on or off")),
+            },
+            choice_file: match &self.choice_file {
+                None => default.choice_file,
+                Some(path) if path == Path::new("none") => None,
+                Some(path) if path.is_absolute() => Some(path.clone()),
+                Some(_) => return Err(bad("choice_file", "is a path from the root, or none")),
+            },
             verify: match self.verify.as_ref().map(Switch::text) {
                 None | Some("on") => Verify::Rsa,
                 Some("all") => Verify::All,
                 Some(_) => return Err(bad("verify", "is on or all; it cannot be switched off")),
             },
+            file: None,
         };
         config
             .pool()
@@ -354,6 +436,9 @@ impl Typed {
             return Ok([true; KeyType::ALL.len()]);
         };
         let mut offered = [false; KeyType::ALL.len()];
+        if words.each() == ["none"] {
+            return Ok(offered);
+        }
         for word in words.each() {
             let key_type = KeyType::from_name(word).ok_or_else(|| {
                 let names: Vec<&str> = KeyType::ALL.iter().map(|known| known.name()).collect();
@@ -365,6 +450,30 @@ impl Typed {
             offered[key_type as usize] = true;
         }
         Ok(offered)
+    }
+
+    fn local(&self) -> Result<[Here; Primitive::ALL.len()]> {
+        let words = match &self.local {
+            None => Vec::new(),
+            Some(SwitchOrWords::Flag(flag)) => vec![if *flag { "on" } else { "off" }],
+            Some(SwitchOrWords::Words(words)) => words.each(),
+        };
+        let mut here = [Here::No; Primitive::ALL.len()];
+        match words[..] {
+            [] | ["off"] => return Ok(here),
+            ["on"] => return Ok([Here::IfFaster; Primitive::ALL.len()]),
+            ["all"] => return Ok([Here::Yes; Primitive::ALL.len()]),
+            _ => {}
+        }
+        for word in words {
+            let primitive = Primitive::from_name(word).ok_or_else(|| {
+                let names: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
+                let names = names.join(", ");
+                bad("local", &format!("{word} is none of on, all, off, {names}"))
+            })?;
+            here[primitive as usize] = Here::Yes;
+        }
+        Ok(here)
     }
 }
 
@@ -402,11 +511,44 @@ mod tests {
     }
 
     #[test]
+    fn every_row_of_the_table_is_a_key_of_the_parser_and_the_reverse() {
+        let file = toml::from_str::<toml::Table>("unknown = 1").expect("TOML");
+        let error = merge(file, &[]).expect_err("unknown key").text;
+        let (_, parsed) = error
+            .split_once("expected one of")
+            .expect("the keys of the parser");
+        let parsed: std::collections::BTreeSet<&str> =
+            parsed.split('`').skip(1).step_by(2).collect();
+        let listed = section_keys().filter(|key| *key != "millrace_config");
+        assert_eq!(parsed, listed.collect());
+        let types: Vec<&str> = KeyType::ALL.iter().map(|known| known.name()).collect();
+        let primitives: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
+        for (key, takes) in settings::keys() {
+            let (names, words) = match takes {
+                Takes::Milliseconds(most) => {
+                    assert_eq!(most, MAX_DEADLINE_MS, "{key}");
+                    continue;
+                }
+                Takes::OneOf(words) => (None, words),
+                Takes::List { words, alone } => (Some(words), alone),
+                Takes::Nodes | Takes::Text | Takes::OfOpenssl => continue,
+            };
+            if let Some(names) = names {
+                let known = if key == "local" { &primitives } else { &types };
+                assert_eq!(names.split(',').collect::<Vec<_>>(), **known, "{key}");
+            }
+            for word in words.split(',') {
+                section(&[(key, word)]).unwrap_or_else(|error| panic!("{key} = {word}: {error}"));
+            }
+        }
+    }
+
+    #[test]
     fn empty_section_gives_the_defaults() {
         let config = section(&[]).expect("defaults");
         assert_eq!(config.nodes.len(), 1);
         assert!(config.fallback);
-        assert_eq!(config.mode, Mode::Async);
+        assert_eq!(config.mode, WaitMode::Async);
         assert!(config.algorithms.iter().all(|offered| *offered));
     }
 
@@ -420,6 +562,32 @@ mod tests {
         assert_eq!(hedge(&[("hedge", "on")]), Hedge::Adaptive);
         let time = Duration::from_millis(30);
         assert_eq!(hedge(&[("hedge", "on"), after]), Hedge::After(time));
+    }
+
+    #[test]
+    fn local_is_off_or_on_or_all_or_a_list_of_primitives() {
+        let local = |value: &str| section(&[("local", value)]).expect("good").local;
+        assert_eq!(local("off"), [Here::No; Primitive::ALL.len()]);
+        assert_eq!(local("on"), [Here::IfFaster; Primitive::ALL.len()]);
+        assert_eq!(local("all"), [Here::Yes; Primitive::ALL.len()]);
+        let mut two = [Here::No; Primitive::ALL.len()];
+        two[Primitive::X25519 as usize] = Here::Yes;
+        two[Primitive::Tls13Kdf as usize] = Here::Yes;
+        assert_eq!(local("x25519, tls13-kdf"), two);
+        let none = section(&[("algorithms", "none")]).expect("good");
+        assert!(!none.algorithms.contains(&true));
+        let file = toml::from_str("local = true").expect("TOML");
+        let config = merge(file, &[]).expect("merged").resolve().expect("good");
+        assert!(config.keeps_x25519());
+    }
+
+    #[test]
+    fn choice_file_is_a_path_from_the_root_or_none() {
+        let file =
+            |value: &str| section(&[("choice_file", value)]).map(|config| config.choice_file);
+        assert_eq!(file("none").expect("good"), None);
+        assert_eq!(file("/x/y").expect("good"), Some(PathBuf::from("/x/y")));
+        assert!(file("y").is_err());
     }
 
     #[test]
@@ -473,6 +641,11 @@ mod tests {
             ("mode", "fast"),
             ("verify", "off"),
             ("algorithms", "RSA,AES"),
+            ("algorithms", "RSA,none"),
+            ("local", "X25519,AES"),
+            ("local", "on,X25519"),
+            ("pairs_ahead", "8"),
+            ("choice_file", "choice.tsv"),
             ("tls_ca", "/x"),
         ] {
             let pairs = [

@@ -4,7 +4,7 @@
 //! An OpenSSL 3 provider that puts the pool under an application: `millrace.so`.
 //!
 //! ```text
-//!  application ── EVP ──► libcrypto ── dispatch ──► ffi/               ──► "default" in a private context
+//!  application ── EVP ──► libcrypto ── dispatch ──► ffi/               ──► "default" in an inner context
 //!                                                     │ private operation of a pooled key
 //!                                                     ▼
 //!                                                   route: breaker → key open? → submit → verify
@@ -13,12 +13,12 @@
 //!                                                   millrace-client (one I/O thread, one per process)
 //! ```
 //!
-//! Every function of every algorithm is OpenSSL's own, in a private library context; only a private
-//! operation of a key that was loaded goes to the pool, and its result is verified. If the pool does not
-//! answer in time and the private key is in this process, the private context does it. Deliberately
-//! absent: structs of libcrypto, a libcrypto to link with (the one
-//! that loads the module is found at run time, so one binary serves 3.0 and everything after), TLS
-//! groups (those of `default` stay), a thread, a socket or a file before the first private operation
+//! A private operation of a key that was loaded goes to the pool, and its result is verified. If the pool
+//! does not answer in time and the private key is in this process, OpenSSL does it in an inner library
+//! context. That context does everything else, too, except where the setting `local` names primitives: AWS-LC
+//! computes those here, with algorithms, key objects and TLS groups of their own. Deliberately absent:
+//! structs of libcrypto, a libcrypto to link with (the one that loads the module is found at run time, so one
+//! binary serves 3.0 and everything after), a thread, a socket or a file before the first private operation
 //! (the configuration is read when the provider is loaded, and closed).
 //!
 //! - [`config`]: where the configuration comes from and what it may say.
@@ -27,7 +27,8 @@
 //! - [`open_key`]: an open key and what the pool has lately denied for it.
 //! - [`algorithms`]: the algorithms that are offered, one row each.
 //! - [`operation_params`]: which parameters of OpenSSL make which typed operation.
-//! - `ffi`: the C boundary; the only room with `unsafe`.
+//! - [`local`]: what is computed in this process by AWS-LC; [`shared_cells`]: how often, for other processes.
+//! - `ffi`: the C boundary. `unsafe` is there, and in the calls of AWS-LC.
 //!
 //! # Keys
 //!
@@ -57,6 +58,7 @@ pub mod algorithms;
 pub mod breaker;
 pub mod config;
 pub mod error;
+pub mod local;
 pub mod names;
 pub mod oneshot;
 pub mod open_key;
@@ -64,6 +66,7 @@ pub mod operation_params;
 pub mod process;
 pub mod remote;
 pub mod route;
+pub mod shared_cells;
 pub mod stats;
 
 #[expect(

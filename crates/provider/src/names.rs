@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_info_is_split_only_if_its_length_fits() {
+    fn digest_info_is_split_only_if_its_length_fits() {
         let mut encoded = Hash::Sha256.digest_info_prefix().to_vec();
         encoded.extend([7; 32]);
         assert_eq!(

@@ -6,7 +6,7 @@
 //! Pure: no pointer, no library. What has no typed operation is `None`, and then done locally or
 //! refused.
 
-use millrace_engine::der::{Reader, tag};
+use millrace_engine::der::{DerReader, tag};
 use millrace_engine::operation::MAX_LABEL_LEN;
 use millrace_engine::{Hash, Operation};
 
@@ -194,11 +194,11 @@ pub fn dsa_hash(set: Digest, digest: &[u8]) -> Option<Hash> {
 /// integers and nothing else.
 #[must_use]
 pub fn is_dsa_signature(der: &[u8]) -> bool {
-    let mut outer = Reader::new(der);
+    let mut outer = DerReader::new(der);
     let Some(body) = outer.take(tag::SEQUENCE) else {
         return false;
     };
-    let mut body = Reader::new(body);
+    let mut body = DerReader::new(body);
     let mut positive = || {
         body.take_unsigned()
             .is_some_and(|number| !number.is_empty())
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_digest_is_no_operation() {
+    fn unknown_digest_is_no_operation() {
         let mut params = pss(SALT_DIGEST, 2048);
         params.digest = Digest::Unsupported;
         assert!(rsa_sign(&params, &[0; 32]).is_none());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_pkcs1_input_is_an_encoded_digest_or_md5_and_sha1() {
+    fn bare_pkcs1_input_is_an_encoded_digest_or_md5_and_sha1() {
         let bare = RsaSign {
             pad_mode: PAD_PKCS1,
             digest: Digest::Unset,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tls_premaster_takes_one_version_only() {
+    fn tls_premaster_takes_one_version_only() {
         let params = RsaDecrypt {
             pad_mode: PAD_TLS,
             client_version: 0x0303,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn without_implicit_rejection_pkcs1_decryption_stays_local() {
+    fn pkcs1_decryption_without_implicit_rejection_stays_local() {
         let params = RsaDecrypt {
             pad_mode: PAD_PKCS1,
             ..RsaDecrypt::default()
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_a_dsa_signature_is_strict() {
+    fn form_of_a_dsa_signature_is_strict() {
         assert!(is_dsa_signature(&[0x30, 6, 2, 1, 1, 2, 1, 0x7f]));
         assert!(is_dsa_signature(&[0x30, 7, 2, 2, 0, 0x80, 2, 1, 1]));
         for bad in [

@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, RemoteKey};
 use millrace_client::{KeyRefusal, KeySelector};
-use millrace_engine::{HashSet, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey};
+use millrace_engine::{
+    HashAlgorithms, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey,
+};
 
 /// Why the pool did not do an operation, by its consequence for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +153,7 @@ pub trait Remote: Send + Sync {
     fn operations(&self) -> OperationSet;
 
     /// With which hashes.
-    fn hashes(&self) -> HashSet;
+    fn hashes(&self) -> HashAlgorithms;
 
     /// Does an operation. Blocks until `deadline` at most.
     ///
@@ -235,7 +237,7 @@ impl Remote for ClientKey {
         self.key.operations()
     }
 
-    fn hashes(&self) -> HashSet {
+    fn hashes(&self) -> HashAlgorithms {
         self.key.hashes()
     }
 

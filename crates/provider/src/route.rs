@@ -27,7 +27,7 @@ pub struct Request<'a> {
     pub stats: &'a Arc<Stats>,
     /// The key.
     pub key: &'a Arc<KeyIdentity>,
-    /// Whether the private key is in this process too, so that it can do the operation itself.
+    /// Whether this process may do the operation itself: it has the private key, and `fallback` is on.
     pub local: bool,
     /// How to wait without blocking, if the caller is an `ASYNC_JOB`.
     pub pause: Option<&'a dyn Pause>,
@@ -185,7 +185,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    use millrace_engine::{Hash, HashSet, KeyInfo, KeyType, OperationKind, OperationSet};
+    use millrace_engine::{Hash, HashAlgorithms, KeyInfo, KeyType, OperationKind, OperationSet};
 
     use super::*;
     use crate::open_key::{DENIAL_LASTS, OpenKey};
@@ -230,7 +230,7 @@ mod tests {
             [OperationKind::RsaPkcs1Sign].into_iter().collect()
         }
 
-        fn hashes(&self) -> HashSet {
+        fn hashes(&self) -> HashAlgorithms {
             [Hash::Sha256].into_iter().collect()
         }
 

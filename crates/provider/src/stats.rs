@@ -5,9 +5,13 @@
 //! parameters: `OSSL_PROVIDER_get_params` reads them, `openssl list -providers -verbose` shows them.
 
 use std::ffi::CStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_client::{EdgeCounter, EdgeReport};
+
+use crate::algorithms::Primitive;
+use crate::shared_cells::{LocalEvent, SharedCells};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $field:ident = $name:literal $(, $reported:ident)?;)*) => {
@@ -16,12 +20,20 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[doc = $doc])* pub $field: Counter,)*
+            /// Operations of each [`Primitive`] that were computed here, by its index.
+            here: [Counter; Primitive::ALL.len()],
+            /// The same for other processes.
+            shared: OnceLock<SharedCells>,
         }
 
         impl Stats {
             /// Name of the provider parameter and value of each counter.
             pub fn each(&self) -> impl Iterator<Item = (&'static CStr, u64)> {
-                [$(($name, self.$field.get())),*].into_iter()
+                let counters = [$(($name, self.$field.get())),*];
+                let here = Primitive::ALL.iter().map(|primitive| {
+                    (primitive.row().counter, self.here[*primitive as usize].get())
+                });
+                counters.into_iter().chain(here)
             }
 
             /// The counters that are reported to the nodes; the client adds its own.
@@ -74,6 +86,36 @@ counters! {
     keys_opened = c"millrace-keys-opened";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";
+}
+
+impl Stats {
+    /// Counts an operation that was computed here.
+    pub fn served_here(&self, primitive: Primitive) {
+        self.here[primitive as usize].add();
+        if let Some(shared) = self.shared.get() {
+            shared.served_here(primitive);
+        }
+    }
+
+    /// Counts an event for other processes.
+    pub fn happened(&self, event: LocalEvent, times: u64) {
+        if let Some(shared) = self.shared.get() {
+            shared.event(event).fetch_add(times, Ordering::Relaxed);
+        }
+    }
+
+    /// Shows other processes what a primitive costs, in nanoseconds: here, and in the installed OpenSSL.
+    pub fn set_costs(&self, primitive: Primitive, here: u64, there: u64) {
+        if let Some(shared) = self.shared.get() {
+            shared.set_costs(primitive, here, there);
+        }
+    }
+
+    /// Counts what is computed here for other processes, too.
+    pub fn share(&self, cells: SharedCells) {
+        // All providers of a process have the same cells.
+        let _ = self.shared.set(cells);
+    }
 }
 
 /// One event counter.

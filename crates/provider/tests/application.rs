@@ -18,7 +18,8 @@ use std::sync::{Arc, LazyLock};
 
 use common::{Bench, Running, application, eventually, must};
 use millrace_backends::Software;
-use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
+use millrace_engine::{OperationKind, OperationSet};
+use millrace_service::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;
 
 /// Bound on the stack that a job uses, in bytes. It has 32 KiB, and no guard page. Without optimisation,
@@ -27,39 +28,8 @@ const MOST_STACK: u64 = 20 * 1024;
 
 /// The application, compiled once; `None` without a compiler.
 fn harness() -> Option<&'static Path> {
-    static BUILT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness.c");
-        let binary =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("harness-{}", std::process::id()));
-        let mut compile = Command::new("cc");
-        compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]);
-        compile.arg(&binary).arg(&source);
-        if let Ok(dir) = std::env::var("MILLRACE_TEST_OPENSSL") {
-            compile.args([
-                format!("-I{dir}/include"),
-                format!("-L{dir}"),
-                format!("-L{dir}/lib"),
-            ]);
-            compile.args([format!("-Wl,-rpath,{dir}"), format!("-Wl,-rpath,{dir}/lib")]);
-        }
-        let output = compile.args(["-lssl", "-lcrypto", "-lpthread"]).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                let finished = binary.with_file_name("harness");
-                std::fs::rename(&binary, &finished).expect("rename");
-                Some(finished)
-            }
-            Ok(output) => {
-                let error = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(
-                    error.contains("No such file"),
-                    "harness.c does not compile: {error}"
-                );
-                None
-            }
-            Err(_) => None,
-        }
-    });
+    static BUILT: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| common::compiled("harness.c", &["-lssl", "-lcrypto", "-lpthread"]));
     if BUILT.is_none() {
         millrace_testkit::skip::record(
             concat!(file!(), ":", line!()),
@@ -346,7 +316,7 @@ fn ml_dsa_handshakes_fit_the_job_stack() {
 }
 
 #[test]
-fn without_a_node_jobs_fall_back_to_the_local_key() {
+fn jobs_without_a_node_fall_back_to_the_local_key() {
     let Some(binary) = harness() else { return };
     let bench = prepared();
     let counters = run(&bench, binary, "jobs", "route-a.cnf", "rsa.pem");

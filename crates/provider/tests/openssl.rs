@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use common::{Bench, must, must_fail, texts};
 use millrace_backends::Software;
-use millrace_engine::{KeyPolicy, OperationKind, OperationSet};
+use millrace_engine::{OperationKind, OperationSet};
+use millrace_service::KeyPolicy;
 use millrace_service::KeyStore;
 use millrace_testkit::faulty::{Fault, FaultyBackend};
 
@@ -393,7 +394,7 @@ fn unsupported_digests_and_curves_are_local_or_refused() {
 }
 
 #[test]
-fn without_a_node_plain_keys_work_and_stubs_give_the_reason() {
+fn plain_keys_work_and_stubs_give_the_reason_without_a_node() {
     let bench = Bench::new();
     bench.write("message", b"message");
     for (name, options) in [("rsa", RSA), ("p256", P256)] {

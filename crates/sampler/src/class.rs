@@ -3,15 +3,16 @@
 
 //! Classes of work that CPU time is spent on.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{Display, IntoStaticStr, VariantArray};
 
 /// A class of work that CPU time is spent on. Tables use this order and these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[derive(Serialize, Deserialize, Display, IntoStaticStr, VariantArray)]
+#[derive(Serialize, Deserialize, JsonSchema, Display, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 #[rustfmt::skip]
-pub enum Class {
+pub enum SymbolClass {
     /// RSA with a private key: signatures, and decryption in TLS 1.2's RSA key exchange.
     #[strum(to_string = "RSA, private key")] RsaPrivate,
     /// Signatures with an elliptic-curve key: ECDSA, Ed25519.
@@ -50,7 +51,7 @@ pub enum Class {
     #[strum(to_string = "unknown")] Unknown,
 }
 
-impl Class {
+impl SymbolClass {
     /// All classes, in table order.
     pub const ALL: &[Self] = Self::VARIANTS;
 
@@ -84,14 +85,14 @@ impl Class {
 
 #[cfg(test)]
 mod tests {
-    use super::Class;
+    use super::SymbolClass;
 
     #[test]
     fn all_classes_are_listed_once_in_order() {
-        assert!(Class::ALL.is_sorted());
-        let mut names: Vec<_> = Class::ALL.iter().map(|class| class.name()).collect();
+        assert!(SymbolClass::ALL.is_sorted());
+        let mut names: Vec<_> = SymbolClass::ALL.iter().map(|class| class.name()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Class::ALL.len());
+        assert_eq!(names.len(), SymbolClass::ALL.len());
     }
 }

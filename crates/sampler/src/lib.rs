@@ -41,7 +41,7 @@ mod target;
 mod unmix;
 
 pub use calibrate::{Calibration, Calibrations};
-pub use class::Class;
+pub use class::SymbolClass;
 pub use error::SampleError;
 pub use image::{Image, ImageError, Region};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};

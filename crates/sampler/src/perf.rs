@@ -52,7 +52,8 @@ const READ_INTERVAL: Duration = Duration::from_millis(25);
 /// Bound on samples, 32 bytes each: four hours of one processor.
 const MAX_SAMPLES: usize = 16 << 20;
 
-/// Bound on new mappings during sampling.
+/// Bound on new mappings, and on new processes, during sampling: a program that maps or forks in a loop must not fill
+/// the memory of this one.
 const MAX_NOTED: usize = 1 << 20;
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK`, and the mode that means the kernel.

@@ -6,22 +6,23 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::calibrate::Calibrations;
 use super::rules::{Kind, by_name, has_crypto_inside, kind};
 use super::samples::Samples;
 use super::unmix::unmix;
-use super::{Class, Image};
+use super::{Image, SymbolClass};
 
 /// Quantile of the normal distribution for 95 % intervals.
 const Z: f64 = 1.959_964;
 
-/// Number of functions that a profile lists.
+/// Number of functions that a profile lists: one screen.
 const MAX_FUNCTIONS: usize = 25;
 
 /// A share of the samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Share {
     /// Number of samples; fractional if functions are divided.
     pub samples: f64,
@@ -62,41 +63,41 @@ impl Share {
 }
 
 /// Samples of one class.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ClassShare {
-    /// The class.
-    pub class: Class,
-    /// The share.
+    /// Class of the functions.
+    pub class: SymbolClass,
+    /// Part of the CPU time.
     #[serde(flatten)]
     pub share: Share,
 }
 
 /// Samples in one file.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ObjectShare {
     /// Path; `[kernel]` for the kernel, `[unknown]` for addresses outside all files.
     pub object: String,
-    /// The share.
+    /// Part of the CPU time.
     #[serde(flatten)]
     pub share: Share,
 }
 
 /// Samples in one function.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FunctionShare {
     /// Name of the file.
     pub object: String,
     /// Name, or start address in the file.
     pub function: String,
     /// The class with the largest part of it.
-    pub class: Class,
-    /// The share.
+    pub class: SymbolClass,
+    /// Part of the CPU time.
     #[serde(flatten)]
     pub share: Share,
 }
 
 /// The distribution of the CPU time of processes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Profile {
     /// Number of samples.
     pub samples: u64,
@@ -121,7 +122,7 @@ pub struct Profile {
 }
 
 /// Bound on the gain by an accelerator.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Ceiling {
     /// Share of operations with long-lived private keys, which a pool can take over.
     pub private_key: Share,
@@ -147,8 +148,8 @@ impl Samples {
             let counts: BTreeMap<u64, u64> = own.map(|((_, start), n)| (*start, *n)).collect();
             sorter.sort(image, &counts, calibrations);
         }
-        sorter.whole("[kernel]", Class::Kernel, self.kernel_estimate());
-        sorter.whole("[unknown]", Class::Unknown, self.unresolved);
+        sorter.whole("[kernel]", SymbolClass::Kernel, self.kernel_estimate());
+        sorter.whole("[unknown]", SymbolClass::Unknown, self.unresolved);
         let object = |(object, count)| ObjectShare {
             object,
             share: share(count as f64),
@@ -191,14 +192,14 @@ impl Samples {
 /// Sorts the functions of files into classes.
 #[derive(Default)]
 struct Sorter {
-    classes: BTreeMap<Class, f64>,
+    classes: BTreeMap<SymbolClass, f64>,
     objects: BTreeMap<String, u64>,
-    functions: Vec<(String, String, Class, u64)>,
+    functions: Vec<(String, String, SymbolClass, u64)>,
     notes: Vec<String>,
 }
 
 impl Sorter {
-    fn whole(&mut self, object: &str, class: Class, count: u64) {
+    fn whole(&mut self, object: &str, class: SymbolClass, count: u64) {
         if count > 0 {
             *self.classes.entry(class).or_default() += count as f64;
             *self.objects.entry(object.to_owned()).or_default() += count;
@@ -238,7 +239,7 @@ impl Sorter {
                         *self.classes.entry(*class).or_default() += part;
                     }
                     let largest = parts.iter().max_by(|a, b| a.1.total_cmp(b.1));
-                    largest.map_or(Class::CryptoUnknown, |(class, _)| *class)
+                    largest.map_or(SymbolClass::CryptoUnknown, |(class, _)| *class)
                 }
                 None => {
                     let class = class_by_rule(kind, name, inside);
@@ -260,29 +261,29 @@ fn plain(text: &str) -> String {
 }
 
 /// The class of a function without calibration.
-fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> Class {
+fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> SymbolClass {
     match kind {
         Kind::Whole(class) => class,
         Kind::Libcrypto => name
             .and_then(|name| by_name(name, true))
-            .unwrap_or(Class::CryptoUnknown),
+            .unwrap_or(SymbolClass::CryptoUnknown),
         Kind::Other if crypto_inside => name
             .and_then(|name| by_name(name, false))
-            .unwrap_or(Class::Application),
-        Kind::Other => Class::Application,
+            .unwrap_or(SymbolClass::Application),
+        Kind::Other => SymbolClass::Application,
     }
 }
 
 impl Profile {
     /// The share of one class.
     #[must_use]
-    pub fn class(&self, class: Class) -> Share {
+    pub fn class(&self, class: SymbolClass) -> Share {
         self.sum(|other| other == class)
     }
 
     /// The share of all classes for which `fits` holds.
     #[must_use]
-    pub fn sum(&self, fits: impl Fn(Class) -> bool) -> Share {
+    pub fn sum(&self, fits: impl Fn(SymbolClass) -> bool) -> Share {
         let fitting = self.classes.iter().filter(|one| fits(one.class));
         // A sum of nothing is -0.0, which would print as -0.
         let samples = fitting.map(|one| one.share.samples).fold(0.0, |a, b| a + b);
@@ -292,12 +293,12 @@ impl Profile {
     /// The bound on the gain by an accelerator.
     #[must_use]
     pub fn ceiling(&self) -> Ceiling {
-        let private_key = self.sum(Class::is_private_key);
+        let private_key = self.sum(SymbolClass::is_private_key);
         let gain = |share: f64| 1.0 / (1.0 - share).max(1e-3);
         Ceiling {
             private_key,
-            symmetric: self.sum(Class::is_symmetric),
-            unclassified: self.sum(Class::is_unclassified),
+            symmetric: self.sum(SymbolClass::is_symmetric),
+            unclassified: self.sum(SymbolClass::is_unclassified),
             gain: gain(private_key.share),
             gain_high: gain(private_key.high),
         }
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gain_follows_from_the_share() {
+    fn gain_follows_from_the_share() {
         let mut samples = Samples::new(Duration::from_millis(1), Duration::from_secs(1), true);
         samples.kernel = 100;
         samples.unresolved = 4;
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(profile.samples, 104);
         assert!((profile.ceiling().gain - 1.0).abs() < 1e-9);
         profile.classes = vec![ClassShare {
-            class: Class::RsaPrivate,
+            class: SymbolClass::RsaPrivate,
             share: Share::of(52.0, 104),
         }];
         let ceiling = profile.ceiling();
@@ -368,6 +369,6 @@ mod tests {
         samples.cpu_time = Some(Duration::from_millis(1000));
         let profile = samples.profile(&Calibrations::without_cache());
         assert_eq!(profile.samples, 1000);
-        assert!((profile.class(Class::Kernel).share - 0.7).abs() < 1e-9);
+        assert!((profile.class(SymbolClass::Kernel).share - 0.7).abs() < 1e-9);
     }
 }

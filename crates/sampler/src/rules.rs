@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::Class;
+use super::SymbolClass;
 use super::image::Image;
 
 /// Kind of a file.
@@ -13,7 +13,7 @@ use super::image::Image;
 pub(super) enum Kind {
     Libcrypto,
     /// The whole file is one class.
-    Whole(Class),
+    Whole(SymbolClass),
     /// A program or library that may contain cryptography, recognised by the names of its functions.
     Other,
 }
@@ -22,17 +22,17 @@ pub(super) enum Kind {
 const FILES: &[(&str, Kind)] = &[
     ("libcrypto.so", Kind::Libcrypto),
     ("libcrypto-", Kind::Libcrypto),
-    ("libssl.so", Kind::Whole(Class::Tls)),
-    ("libmillrace_", Kind::Whole(Class::Edge)),
-    ("libc.so", Kind::Whole(Class::Libc)),
-    ("libc-", Kind::Whole(Class::Libc)),
-    ("libc.musl", Kind::Whole(Class::Libc)),
-    ("ld-linux", Kind::Whole(Class::Libc)),
-    ("ld-musl", Kind::Whole(Class::Libc)),
-    ("ld.so", Kind::Whole(Class::Libc)),
-    ("libpthread", Kind::Whole(Class::Libc)),
-    ("libjemalloc", Kind::Whole(Class::Libc)),
-    ("libtcmalloc", Kind::Whole(Class::Libc)),
+    ("libssl.so", Kind::Whole(SymbolClass::Tls)),
+    ("libmillrace_", Kind::Whole(SymbolClass::Edge)),
+    ("libc.so", Kind::Whole(SymbolClass::Libc)),
+    ("libc-", Kind::Whole(SymbolClass::Libc)),
+    ("libc.musl", Kind::Whole(SymbolClass::Libc)),
+    ("ld-linux", Kind::Whole(SymbolClass::Libc)),
+    ("ld-musl", Kind::Whole(SymbolClass::Libc)),
+    ("ld.so", Kind::Whole(SymbolClass::Libc)),
+    ("libpthread", Kind::Whole(SymbolClass::Libc)),
+    ("libjemalloc", Kind::Whole(SymbolClass::Libc)),
+    ("libtcmalloc", Kind::Whole(SymbolClass::Libc)),
 ];
 
 pub(super) fn kind(image: &Image) -> Kind {
@@ -52,52 +52,52 @@ fn kind_of(name: &str) -> Kind {
 
 /// Parts of the names of functions in OpenSSL, AWS-LC, BoringSSL and our own lanes, in lower case. The
 /// first match decides, so special parts stand before general ones.
-const NAMES: &[(&str, Class)] = &[
-    ("millrace_backends4simd", Class::RsaPrivate),
-    ("rsa_default_public", Class::OtherPublicKey),
-    ("rsa_verify", Class::OtherPublicKey),
-    ("rsaz_", Class::RsaPrivate),
-    ("extract_multiplier", Class::RsaPrivate),
-    ("rsa_private", Class::RsaPrivate),
-    ("rsa_default_private", Class::RsaPrivate),
-    ("rsa_default_sign", Class::RsaPrivate),
-    ("bn_power5", Class::RsaPrivate),
-    ("bn_mul_mont_gather5", Class::RsaPrivate),
-    ("bn_mod_exp_mont_consttime", Class::RsaPrivate),
-    ("ecdsa_verify", Class::OtherPublicKey),
-    ("ecdsa_sign", Class::EcPrivate),
-    ("ed25519_sign", Class::EcPrivate),
-    ("edwards25519", Class::EcPrivate),
-    ("ml_dsa_verify", Class::OtherPublicKey),
-    ("ml_dsa", Class::MlDsaPrivate),
-    ("mldsa", Class::MlDsaPrivate),
-    ("ecdh", Class::KeyAgreement),
-    ("x25519", Class::KeyAgreement),
-    ("curve25519", Class::KeyAgreement),
-    ("aesni_", Class::Aes),
-    ("aes_", Class::Aes),
-    ("_aes", Class::Aes),
-    ("ghash", Class::Aes),
-    ("gcm", Class::Aes),
-    ("vpaes", Class::Aes),
-    ("chacha", Class::ChaCha),
-    ("poly1305", Class::ChaCha),
-    ("sha1_", Class::Hash),
-    ("sha256", Class::Hash),
-    ("sha512", Class::Hash),
-    ("sha3", Class::Hash),
-    ("keccak", Class::Hash),
-    ("md5", Class::Hash),
-    ("hmac", Class::Hash),
-    ("hkdf", Class::Hash),
-    ("rand_", Class::Random),
-    ("drbg", Class::Random),
-    ("bn_", Class::BigNumbers),
-    ("p256", Class::BigNumbers),
-    ("p384", Class::BigNumbers),
-    ("nistz256", Class::BigNumbers),
-    ("ec_group", Class::BigNumbers),
-    ("ec_point", Class::BigNumbers),
+const NAMES: &[(&str, SymbolClass)] = &[
+    ("millrace_backends4simd", SymbolClass::RsaPrivate),
+    ("rsa_default_public", SymbolClass::OtherPublicKey),
+    ("rsa_verify", SymbolClass::OtherPublicKey),
+    ("rsaz_", SymbolClass::RsaPrivate),
+    ("extract_multiplier", SymbolClass::RsaPrivate),
+    ("rsa_private", SymbolClass::RsaPrivate),
+    ("rsa_default_private", SymbolClass::RsaPrivate),
+    ("rsa_default_sign", SymbolClass::RsaPrivate),
+    ("bn_power5", SymbolClass::RsaPrivate),
+    ("bn_mul_mont_gather5", SymbolClass::RsaPrivate),
+    ("bn_mod_exp_mont_consttime", SymbolClass::RsaPrivate),
+    ("ecdsa_verify", SymbolClass::OtherPublicKey),
+    ("ecdsa_sign", SymbolClass::EcPrivate),
+    ("ed25519_sign", SymbolClass::EcPrivate),
+    ("edwards25519", SymbolClass::EcPrivate),
+    ("ml_dsa_verify", SymbolClass::OtherPublicKey),
+    ("ml_dsa", SymbolClass::MlDsaPrivate),
+    ("mldsa", SymbolClass::MlDsaPrivate),
+    ("ecdh", SymbolClass::KeyAgreement),
+    ("x25519", SymbolClass::KeyAgreement),
+    ("curve25519", SymbolClass::KeyAgreement),
+    ("aesni_", SymbolClass::Aes),
+    ("aes_", SymbolClass::Aes),
+    ("_aes", SymbolClass::Aes),
+    ("ghash", SymbolClass::Aes),
+    ("gcm", SymbolClass::Aes),
+    ("vpaes", SymbolClass::Aes),
+    ("chacha", SymbolClass::ChaCha),
+    ("poly1305", SymbolClass::ChaCha),
+    ("sha1_", SymbolClass::Hash),
+    ("sha256", SymbolClass::Hash),
+    ("sha512", SymbolClass::Hash),
+    ("sha3", SymbolClass::Hash),
+    ("keccak", SymbolClass::Hash),
+    ("md5", SymbolClass::Hash),
+    ("hmac", SymbolClass::Hash),
+    ("hkdf", SymbolClass::Hash),
+    ("rand_", SymbolClass::Random),
+    ("drbg", SymbolClass::Random),
+    ("bn_", SymbolClass::BigNumbers),
+    ("p256", SymbolClass::BigNumbers),
+    ("p384", SymbolClass::BigNumbers),
+    ("nistz256", SymbolClass::BigNumbers),
+    ("ec_group", SymbolClass::BigNumbers),
+    ("ec_point", SymbolClass::BigNumbers),
 ];
 
 /// Beginnings of the names of libcrypto's functions around the operations.
@@ -108,14 +108,14 @@ const OVERHEAD: &[&str] = &[
 ];
 
 /// The class of a function in libcrypto, or in one linked into a program, by its name.
-pub(super) fn by_name(name: &str, in_libcrypto: bool) -> Option<Class> {
+pub(super) fn by_name(name: &str, in_libcrypto: bool) -> Option<SymbolClass> {
     let name = name.to_ascii_lowercase();
     let rule = NAMES.iter().find(|(part, _)| name.contains(part));
     if let Some((_, class)) = rule {
         return Some(*class);
     }
     let overhead = in_libcrypto && OVERHEAD.iter().any(|start| name.starts_with(start));
-    overhead.then_some(Class::Overhead)
+    overhead.then_some(SymbolClass::Overhead)
 }
 
 /// Whether the function names of a program are those of a crypto library: it has AWS-LC, BoringSSL or OpenSSL
@@ -138,17 +138,20 @@ mod tests {
     #[test]
     fn function_names_give_their_class() {
         let cases = [
-            ("aws_lc_0_47_0_rsaz_1024_mul_avx2", Some(Class::RsaPrivate)),
-            ("aws_lc_0_47_0_bn_mul_mont", Some(Class::BigNumbers)),
-            ("aesni_gcm_encrypt", Some(Class::Aes)),
+            (
+                "aws_lc_0_47_0_rsaz_1024_mul_avx2",
+                Some(SymbolClass::RsaPrivate),
+            ),
+            ("aws_lc_0_47_0_bn_mul_mont", Some(SymbolClass::BigNumbers)),
+            ("aesni_gcm_encrypt", Some(SymbolClass::Aes)),
             (
                 "aws_lc_0_47_0_curve25519_x25519_byte",
-                Some(Class::KeyAgreement),
+                Some(SymbolClass::KeyAgreement),
             ),
-            ("OSSL_PARAM_locate", Some(Class::Overhead)),
-            ("EVP_DigestSign", Some(Class::Overhead)),
-            ("ossl_ml_dsa_poly_ntt", Some(Class::MlDsaPrivate)),
-            ("ossl_ml_dsa_verify", Some(Class::OtherPublicKey)),
+            ("OSSL_PARAM_locate", Some(SymbolClass::Overhead)),
+            ("EVP_DigestSign", Some(SymbolClass::Overhead)),
+            ("ossl_ml_dsa_poly_ntt", Some(SymbolClass::MlDsaPrivate)),
+            ("ossl_ml_dsa_verify", Some(SymbolClass::OtherPublicKey)),
             ("whatever", None),
         ];
         for (name, class) in cases {

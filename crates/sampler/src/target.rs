@@ -7,14 +7,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use millrace_hostfs::cpu_list;
 use millrace_hostfs::maps::{Mapping, mappings};
 use millrace_hostfs::process::Proc;
 
 /// Bound on mappings: programs have a few hundred of code.
 const MAX_MAPPINGS: usize = 65_536;
-
-/// Bound on a list of processors: the largest number that the kernel supports.
-const MAX_CPUS: usize = 8192;
 
 /// A process and its descendants, the process first.
 #[must_use]
@@ -56,7 +54,7 @@ pub fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
 /// The online processors.
 pub(super) fn online_cpus() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    parse_list(&text)
+    cpu_list::parse(&text).unwrap_or_default()
 }
 
 /// The processors that a thread may run on.
@@ -65,35 +63,12 @@ pub(super) fn allowed_cpus(pid: u32, tid: u32) -> Vec<usize> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    parse_list(line.unwrap_or_default())
-}
-
-/// A kernel list such as `0-3,8`. Malformed parts are skipped.
-fn parse_list(text: &str) -> Vec<usize> {
-    let mut all = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
-            continue;
-        };
-        all.extend((first..=last).take(MAX_CPUS));
-        all.truncate(MAX_CPUS);
-    }
-    all
+    line.and_then(cpu_list::parse).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processor_lists_are_parsed() {
-        assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
-        assert_eq!(parse_list("7"), [7]);
-        assert!(parse_list("").is_empty());
-        assert!(parse_list("x,3-,-").is_empty());
-        assert_eq!(parse_list("0-99999999999").len(), MAX_CPUS);
-    }
 
     #[test]
     fn own_code_contains_this_function() {

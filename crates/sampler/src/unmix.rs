@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Class;
+use super::SymbolClass;
 
 /// Bound on iterations. Two hundred give the shares of a handshake to four digits.
 const MAX_ROUNDS: usize = 500;
@@ -37,7 +37,7 @@ const PRESENT_PRIVATE: f64 = 0.015;
 /// Distribution of one operation over functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Template {
-    pub(super) class: Class,
+    pub(super) class: SymbolClass,
     /// By start address of the function.
     pub(super) counts: BTreeMap<u64, u64>,
 }
@@ -50,7 +50,7 @@ impl Template {
     /// Share that its core must explain for the operation to count.
     fn least(&self) -> f64 {
         match self.class {
-            Class::Overhead => 0.0,
+            SymbolClass::Overhead => 0.0,
             class if class.is_private_key() => PRESENT_PRIVATE,
             _ => PRESENT,
         }
@@ -84,7 +84,7 @@ impl Template {
 pub(super) fn unmix(
     counts: &BTreeMap<u64, u64>,
     templates: &[Template],
-) -> BTreeMap<u64, BTreeMap<Class, f64>> {
+) -> BTreeMap<u64, BTreeMap<SymbolClass, f64>> {
     let cores: Vec<Template> = templates.iter().map(Template::core).collect();
     let present = weights(&rows(counts, &cores), cores.len());
     let present: Vec<Template> = templates
@@ -101,7 +101,7 @@ pub(super) fn unmix(
         if whole <= 0.0 {
             continue;
         }
-        let classes: &mut BTreeMap<Class, f64> = divided.entry(*function).or_default();
+        let classes: &mut BTreeMap<SymbolClass, f64> = divided.entry(*function).or_default();
         for ((template, weight), share) in present.iter().zip(&weights).zip(shares) {
             *classes.entry(template.class).or_default() += count * weight * share / whole;
         }
@@ -172,7 +172,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn template(class: Class, counts: &[(u64, u64)]) -> Template {
+    fn template(class: SymbolClass, counts: &[(u64, u64)]) -> Template {
         Template {
             class,
             counts: counts.iter().copied().collect(),
@@ -183,15 +183,21 @@ mod tests {
     fn shared_function_is_divided_by_evidence() {
         // Function 1 belongs to RSA, 2 to ECDSA, 9 is the multiplication shared by both.
         let templates = [
-            template(Class::RsaPrivate, &[(1, 50), (9, 50)]),
-            template(Class::EcPrivate, &[(2, 25), (9, 75)]),
+            template(SymbolClass::RsaPrivate, &[(1, 50), (9, 50)]),
+            template(SymbolClass::EcPrivate, &[(2, 25), (9, 75)]),
         ];
         // 800 samples of RSA, 400 of ECDSA.
         let counts = [(1, 400), (9, 400 + 300), (2, 100), (77, 5)].into();
         let classes = unmix(&counts, &templates);
         let sum = |class| -> f64 { classes.values().filter_map(|parts| parts.get(&class)).sum() };
-        assert!((sum(Class::RsaPrivate) - 800.0).abs() < 4.0, "{classes:?}");
-        assert!((sum(Class::EcPrivate) - 400.0).abs() < 4.0, "{classes:?}");
+        assert!(
+            (sum(SymbolClass::RsaPrivate) - 800.0).abs() < 4.0,
+            "{classes:?}"
+        );
+        assert!(
+            (sum(SymbolClass::EcPrivate) - 400.0).abs() < 4.0,
+            "{classes:?}"
+        );
         assert!(!classes.contains_key(&77));
     }
 
@@ -199,26 +205,26 @@ mod tests {
     fn operation_without_core_samples_is_absent() {
         // Both allocate (8); by chance only ECDSA's calibration has samples in function 7.
         let templates = [
-            template(Class::RsaPrivate, &[(1, 995), (8, 5)]),
-            template(Class::EcPrivate, &[(2, 990), (7, 5), (8, 5)]),
+            template(SymbolClass::RsaPrivate, &[(1, 995), (8, 5)]),
+            template(SymbolClass::EcPrivate, &[(2, 990), (7, 5), (8, 5)]),
         ];
         let classes = unmix(&[(1, 1000), (7, 20), (8, 5)].into(), &templates);
         assert!(
             classes
                 .values()
-                .all(|parts| !parts.contains_key(&Class::EcPrivate))
+                .all(|parts| !parts.contains_key(&SymbolClass::EcPrivate))
         );
         assert!(!classes.contains_key(&7), "{classes:?}");
     }
 
     #[test]
     fn unknown_functions_are_left_out() {
-        let templates = [template(Class::Aes, &[(1, 1)])];
+        let templates = [template(SymbolClass::Aes, &[(1, 1)])];
         assert!(unmix(&[(2, 3)].into(), &templates).is_empty());
         assert!(unmix(&BTreeMap::new(), &templates).is_empty());
         assert!(unmix(&[(1, 0)].into(), &templates).is_empty());
         assert!(unmix(&[(1, 3)].into(), &[]).is_empty());
-        let empty = [template(Class::Aes, &[])];
+        let empty = [template(SymbolClass::Aes, &[])];
         assert!(unmix(&[(1, 3)].into(), &empty).is_empty());
     }
 }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use millrace_sampler::{
-    Calibrations, Class, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share,
+    Calibrations, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share, SymbolClass,
     libcryptos_of,
 };
 
@@ -84,8 +84,8 @@ fn samples(child: &Running, wanted: u64) -> Option<Samples> {
     clippy::cast_sign_loss,
     reason = "the kernel's samples are counted, and not more than all"
 )]
-fn own(profile: &Profile, fits: impl Fn(Class) -> bool) -> Share {
-    let kernel = profile.class(Class::Kernel).samples as u64;
+fn own(profile: &Profile, fits: impl Fn(SymbolClass) -> bool) -> Share {
+    let kernel = profile.class(SymbolClass::Kernel).samples as u64;
     let total = profile.samples - kernel;
     assert!(total > 0, "{}", shares(profile));
     Share::of(profile.sum(fits).samples, total)
@@ -105,11 +105,19 @@ fn known_operations_are_classified() {
     let mut steps = 0;
     // An ECDSA signature also takes random numbers, hashes and memory, which count as such.
     for (args, class, least) in [
-        (&["rsa2048"][..], Class::RsaPrivate, 0.9),
-        (&["ecdsap256"], Class::EcPrivate, 0.7),
-        (&["ecdhx25519"], Class::KeyAgreement, 0.9),
-        (&["-evp", "aes-128-gcm", "-bytes", "8192"], Class::Aes, 0.9),
-        (&["-evp", "sha256", "-bytes", "8192"], Class::Hash, 0.9),
+        (&["rsa2048"][..], SymbolClass::RsaPrivate, 0.9),
+        (&["ecdsap256"], SymbolClass::EcPrivate, 0.7),
+        (&["ecdhx25519"], SymbolClass::KeyAgreement, 0.9),
+        (
+            &["-evp", "aes-128-gcm", "-bytes", "8192"],
+            SymbolClass::Aes,
+            0.9,
+        ),
+        (
+            &["-evp", "sha256", "-bytes", "8192"],
+            SymbolClass::Hash,
+            0.9,
+        ),
     ] {
         let child = Running::speed(args);
         let Some(samples) = samples(&child, 500) else {
@@ -122,17 +130,17 @@ fn known_operations_are_classified() {
                 .expect("a calibration");
         }
         let profile = samples.profile(&calibrations);
-        let of = |fits: &dyn Fn(Class) -> bool| own(&profile, fits);
+        let of = |fits: &dyn Fn(SymbolClass) -> bool| own(&profile, fits);
         println!("{args:?}: {}", shares(&profile));
         let share = of(&|other| other == class);
         assert!(share.high > least, "{class}: {}", shares(&profile));
         // If all samples have one class, the interval ends at its share.
         assert!(share.low < share.share && share.share <= share.high && share.high <= 1.0);
         if !class.is_private_key() {
-            let private = of(&Class::is_private_key);
+            let private = of(&SymbolClass::is_private_key);
             assert!(private.low < 0.1, "{}", profile.ceiling().words());
         }
-        let unclassified = of(&Class::is_unclassified);
+        let unclassified = of(&SymbolClass::is_unclassified);
         assert!(unclassified.low < 0.05, "{}", shares(&profile));
     }
     assert!(steps > 10, "progress was called {steps} times");
@@ -143,17 +151,17 @@ fn known_operations_are_classified() {
     println!("handshakes: {}", shares(&profile));
     let share = |class| own(&profile, |other| other == class);
     // An Ed25519 signature spends its time in the same code as X25519 key generation.
-    let signatures = share(Class::EcPrivate);
+    let signatures = share(SymbolClass::EcPrivate);
     assert!(signatures.low < 0.02, "{}", shares(&profile));
     for (class, least) in [
         // 8 % where RSA has wide vectors, 4 % where it is slower without them.
-        (Class::KeyAgreement, 0.02),
-        (Class::RsaPrivate, 0.15),
-        (Class::Tls, 0.01),
+        (SymbolClass::KeyAgreement, 0.02),
+        (SymbolClass::RsaPrivate, 0.15),
+        (SymbolClass::Tls, 0.01),
     ] {
         assert!(share(class).high > least, "{class}: {}", shares(&profile));
     }
-    let unclassified = own(&profile, Class::is_unclassified);
+    let unclassified = own(&profile, SymbolClass::is_unclassified);
     assert!(unclassified.low < 0.08, "{}", shares(&profile));
 }
 
@@ -233,7 +241,7 @@ fn missing_calibration_is_reported() {
     assert_eq!(loaded[0].build_id(), samples.libcryptos()[0].build_id());
     let profile = samples.profile(&Calibrations::without_cache());
     assert_eq!(profile.notes.len(), 1, "{:?}", profile.notes);
-    let unknown = own(&profile, |class| class == Class::CryptoUnknown);
+    let unknown = own(&profile, |class| class == SymbolClass::CryptoUnknown);
     assert!(unknown.high > 0.5, "{}", shares(&profile));
 }
 

@@ -96,7 +96,7 @@ pub(crate) async fn serve(
     node: NodeHandle,
 ) -> io::Result<()> {
     uids.extend([0, rustix::process::geteuid().as_raw()]);
-    let listener = Bounded::new(
+    let listener = Bounded::of_node(
         Authenticated {
             listener,
             uids,

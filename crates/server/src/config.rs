@@ -9,6 +9,8 @@
 //! Every key of the file, at its default, is in [`SAMPLE`].
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +22,9 @@ use thiserror::Error;
 use millrace_service::Service;
 use millrace_service::settings::{IdentityLimits, LimitsForm, Problems, Settings};
 use millrace_service::store::{KekSource, KeyStore, StoreError};
+use millrace_service::tenants::TenantSettings;
+
+use crate::listener::group_id;
 
 /// A `node.toml` with every key at its default, and the meaning of each.
 pub const SAMPLE: &str = include_str!("../node.toml");
@@ -54,15 +59,41 @@ pub struct NodeConfig {
     pub drain_timeout: Duration,
     /// The location of the keys. The composition root opens the store and gives the node a service over it.
     pub store: StoreConfig,
-    /// Settings of the engine. The composition root uses this field and the next three.
+    /// Settings of the engine. The composition root uses this field and the next five.
     pub engine: EngineConfig,
     /// The processors on which workers run.
     pub pin: Pin,
+    /// The scheduling priority of the workers.
+    pub worker_priority: WorkerPriority,
     /// The backends to use, in order of preference; `None`: all that are compiled in.
     pub backends: Option<Vec<BackendKind>>,
+    /// Settings of the backend qat.
+    pub qat: QatConfig,
     /// Whether to write the log as one JSON object per line instead of text.
     pub json_log: bool,
 }
+
+/// Settings of the backend qat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QatConfig {
+    /// File of Intel's library.
+    pub library: PathBuf,
+    /// File of its memory allocator.
+    pub memory: PathBuf,
+    /// Virtual functions of each card that the node takes.
+    pub functions: u16,
+    /// Bus addresses of the virtual functions to use, of those that it takes; empty: all.
+    pub instances: Vec<String>,
+    /// Time for an answer to a request with a key of 2048 bits.
+    pub answer_time: Duration,
+}
+
+/// A card has 16 virtual functions, and a machine some cards.
+pub const MAX_QAT_FUNCTIONS: u16 = 64;
+
+/// The longest answer time, in milliseconds: a request with a key of 8192 bits has 64 times as much, and jobs end
+/// after 10 minutes at most.
+pub const MAX_QAT_ANSWER_MS: u64 = 10_000;
 
 /// The administration socket. The kernel reports the user of each client. The mode is 0600, or 0666 where `uids`
 /// names other users, who could not connect otherwise.
@@ -161,6 +192,31 @@ pub enum Pin {
     Off,
 }
 
+/// The scheduling priority of the workers that compute what waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum WorkerPriority {
+    /// Low if the kernel schedules the node as a group of its own, as under systemd; otherwise normal.
+    #[default]
+    Auto,
+    /// Nice value 19: workers give way to the node's sockets and express workers. Other programs that the kernel
+    /// does not schedule apart come before them, too.
+    Low,
+    /// The priority that the node was started with.
+    Normal,
+}
+
+/// Bound on the worker threads per class, also of `millrace virtio`: above the cores of any machine that it was
+/// built for.
+pub const MAX_WORKERS: usize = 1024;
+
+/// Bound on the queue limits. Each waiting job holds up to 16 KiB of input: 16 GiB, more than a node should hold.
+const MAX_QUEUE_LIMIT: usize = 1 << 20;
+
+/// Bound on `admin.uids`: each connection to the socket is compared with all of them.
+const MAX_ADMIN_UIDS: usize = 64;
+
 /// Bound on the name of a node, in bytes: the bound of the wire protocol.
 pub const MAX_NODE_NAME_LEN: usize = millrace_wire::MAX_NAME_LEN;
 
@@ -180,6 +236,32 @@ impl NodeConfig {
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let file: NodeFile = toml::from_str(text)?;
         file.into_config().map_err(ConfigError::Values)
+    }
+
+    /// Every reason for which a node with these values would not start, each with its key: those that a file may
+    /// have, and those that flags bring. Reads no key and no certificate.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.settings.problems();
+        if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
+            problems.push(not_loopback(address));
+        }
+        if let Some(group) = self.unix.as_ref().and_then(|unix| unix.group.as_ref())
+            && group_id(group).is_none()
+        {
+            problems.push(format!(
+                "unix.group: there is no group {group:?} in /etc/group"
+            ));
+        }
+        if let KekSource::File {
+            path,
+            create: false,
+        } = &self.store.kek
+            && fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        {
+            problems.push(format!("store.kek: {} does not exist", path.display()));
+        }
+        problems
     }
 
     /// Builds the service of a node with this name and these settings.
@@ -210,6 +292,7 @@ struct NodeFile {
     allow_import: bool,
     drain_timeout_ms: u64,
     backends: Option<Vec<String>>,
+    backend: BackendFile,
     unix: UnixFile,
     tcp: Option<TcpFile>,
     metrics: MetricsFile,
@@ -217,9 +300,26 @@ struct NodeFile {
     store: StoreFile,
     identities: Vec<String>,
     identity: BTreeMap<String, IdentityLimits>,
+    tenant: BTreeMap<String, TenantSettings>,
     limits: LimitsForm,
     engine: EngineFile,
     log: LogFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct BackendFile {
+    qat: QatFile,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct QatFile {
+    library: PathBuf,
+    memory: PathBuf,
+    functions: u16,
+    instances: Vec<String>,
+    answer_ms: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -270,6 +370,7 @@ struct AdminFile {
 struct EngineFile {
     workers: Option<usize>,
     pin: Pin,
+    worker_priority: WorkerPriority,
     queue_limit: Option<usize>,
     session_queue_limit: Option<usize>,
 }
@@ -291,6 +392,7 @@ impl Default for NodeFile {
             // the process.
             drain_timeout_ms: 10_000,
             backends: None,
+            backend: BackendFile::default(),
             unix: UnixFile::default(),
             tcp: None,
             metrics: MetricsFile::default(),
@@ -298,9 +400,24 @@ impl Default for NodeFile {
             store: StoreFile::default(),
             identities: settings.identities,
             identity: settings.identity,
+            tenant: settings.tenant,
             limits: settings.limits.into(),
             engine: EngineFile::default(),
             log: LogFile::default(),
+        }
+    }
+}
+
+impl Default for QatFile {
+    fn default() -> Self {
+        Self {
+            // The names that every version since 23.08 has.
+            library: PathBuf::from("libqat.so.4"),
+            memory: PathBuf::from("libusdm.so.0"),
+            functions: 1,
+            instances: Vec::new(),
+            // Two hundred times what a card needs.
+            answer_ms: 100,
         }
     }
 }
@@ -380,10 +497,14 @@ impl NodeFile {
             allow_import: self.allow_import,
             identities: self.identities,
             identity: self.identity,
+            tenant: self.tenant,
             limits: self.limits.into(),
             log_filter: self.log.filter,
         };
         problems.extend(settings.problems());
+        if self.admin.uids.len() > MAX_ADMIN_UIDS {
+            problems.push(format!("admin.uids: at most {MAX_ADMIN_UIDS} users"));
+        }
         let tls = self.store.directory.with_file_name("tls");
         let config = NodeConfig {
             name,
@@ -399,8 +520,10 @@ impl NodeFile {
             drain_timeout: Duration::from_millis(self.drain_timeout_ms),
             store: self.store.into_config(),
             pin: self.engine.pin,
+            worker_priority: self.engine.worker_priority,
             engine: self.engine.into_config(&mut problems),
             backends: self.backends.map(|names| backends(&names, &mut problems)),
+            qat: self.backend.qat.into_config(&mut problems),
             json_log,
         };
         if config.unix.is_none() && config.tcp.is_none() {
@@ -408,10 +531,7 @@ impl NodeFile {
                 .push("unix.enabled: there is no [tcp] either, so no client could connect".into());
         }
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
-            problems.push(format!(
-                "metrics.address: {address} is not a loopback address, and metrics have no \
-                 authentication; put a proxy in front"
-            ));
+            problems.push(not_loopback(address));
         }
         if problems.is_empty() {
             Ok(config)
@@ -419,6 +539,52 @@ impl NodeFile {
             Err(Problems(problems))
         }
     }
+}
+
+impl QatFile {
+    fn into_config(self, problems: &mut Vec<String>) -> QatConfig {
+        if !(1..=MAX_QAT_FUNCTIONS).contains(&self.functions) {
+            problems.push(format!(
+                "backend.qat.functions: {} is not between 1 and {MAX_QAT_FUNCTIONS}",
+                self.functions
+            ));
+        }
+        if !(1..=MAX_QAT_ANSWER_MS).contains(&self.answer_ms) {
+            problems.push(format!(
+                "backend.qat.answer-ms: {} is not between 1 and {MAX_QAT_ANSWER_MS}",
+                self.answer_ms
+            ));
+        }
+        for address in self
+            .instances
+            .iter()
+            .filter(|address| !is_bus_address(address))
+        {
+            problems.push(format!(
+                "backend.qat.instances: {address:?} is not the bus address of a virtual function, like 0000:6b:00.1"
+            ));
+        }
+        QatConfig {
+            library: self.library,
+            memory: self.memory,
+            functions: self.functions,
+            instances: self.instances,
+            answer_time: Duration::from_millis(self.answer_ms),
+        }
+    }
+}
+
+/// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`, as `lspci -D` prints it.
+fn is_bus_address(text: &str) -> bool {
+    let digits = |text: &str, count| {
+        text.len() == count && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.splitn(3, ':');
+    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
+    let device = rest.and_then(|rest| rest.split_once('.'));
+    domain.is_some_and(|domain| digits(domain, 4))
+        && bus.is_some_and(|bus| digits(bus, 2))
+        && device.is_some_and(|(device, function)| digits(device, 2) && digits(function, 1))
 }
 
 impl UnixFile {
@@ -496,18 +662,26 @@ impl EngineFile {
     fn into_config(self, problems: &mut Vec<String>) -> EngineConfig {
         let mut config = EngineConfig::default();
         let settings = [
-            ("workers", self.workers, &mut config.workers),
-            ("queue-limit", self.queue_limit, &mut config.queue_limit),
+            ("workers", self.workers, &mut config.workers, MAX_WORKERS),
+            (
+                "queue-limit",
+                self.queue_limit,
+                &mut config.queue_limit,
+                MAX_QUEUE_LIMIT,
+            ),
             (
                 "session-queue-limit",
                 self.session_queue_limit,
                 &mut config.session_queue_limit,
+                MAX_QUEUE_LIMIT,
             ),
         ];
-        for (key, value, setting) in settings {
+        for (key, value, setting, most) in settings {
             match value {
-                Some(0) => problems.push(format!("engine.{key}: must be above 0")),
-                Some(value) => *setting = value,
+                Some(value) if (1..=most).contains(&value) => *setting = value,
+                Some(value) => {
+                    problems.push(format!("engine.{key}: {value} is not between 1 and {most}"));
+                }
                 None => {}
             }
         }
@@ -527,6 +701,13 @@ fn backends(names: &[String], problems: &mut Vec<String>) -> Vec<BackendKind> {
         problems.push("backends: leave it out to use all, or name at least one".to_owned());
     }
     kinds
+}
+
+fn not_loopback(address: SocketAddr) -> String {
+    format!(
+        "metrics.address: {address} is not a loopback address, and metrics have no authentication; put a proxy in \
+         front"
+    )
 }
 
 /// The host name, cut to the bound on node names.
@@ -594,6 +775,48 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn limits_of_queues_workers_and_administrators_have_a_maximum() {
+        let engine = |key: &str, value: usize| format!("[engine]\n{key} = {value}\n");
+        for (key, most) in [
+            ("workers", MAX_WORKERS),
+            ("queue-limit", MAX_QUEUE_LIMIT),
+            ("session-queue-limit", MAX_QUEUE_LIMIT),
+        ] {
+            assert!(NodeConfig::from_toml(&engine(key, most)).is_ok(), "{key}");
+            for wrong in [0, most + 1] {
+                assert!(problems(&engine(key, wrong)).contains(key), "{key} {wrong}");
+            }
+        }
+        let admin = |count: usize| format!("[admin]\nuids = {:?}\n", vec![33; count]);
+        assert!(NodeConfig::from_toml(&admin(MAX_ADMIN_UIDS)).is_ok());
+        assert!(problems(&admin(MAX_ADMIN_UIDS + 1)).contains("admin.uids"));
+    }
+
+    #[test]
+    fn settings_of_qat_have_bounds_and_name_bus_addresses() {
+        let qat = |line: &str| format!("[backend.qat]\n{line}\n");
+        for good in [
+            "functions = 64",
+            "answer-ms = 10000",
+            "instances = [\"0000:6b:00.1\", \"ffff:FF:1f.7\"]",
+        ] {
+            assert!(NodeConfig::from_toml(&qat(good)).is_ok(), "{good}");
+        }
+        for (bad, named) in [
+            ("functions = 0", "backend.qat.functions"),
+            ("functions = 65", "backend.qat.functions"),
+            ("answer-ms = 0", "backend.qat.answer-ms"),
+            ("answer-ms = 10001", "backend.qat.answer-ms"),
+            ("instances = [\"6b:00.1\"]", "backend.qat.instances"),
+            ("instances = [\"0000:6b:00\"]", "like 0000:6b:00.1"),
+            ("verification = false", "verification"),
+        ] {
+            assert!(problems(&qat(bad)).contains(named), "{bad}");
+        }
+        assert!(problems("[backend.cuda]\n").contains("cuda"));
     }
 
     #[test]

@@ -9,7 +9,12 @@
 /// If the identity is invalid in a policy, or is the wildcard.
 pub fn certificate(der: &[u8]) {
     if let Some(identity) = crate::tls::identity(&der.into()) {
-        assert!(identity.len() > "cert:".len() && identity.starts_with("cert:"));
+        let kinds = ["cert:", "spiffe://"];
+        assert!(
+            kinds
+                .iter()
+                .any(|kind| identity.len() > kind.len() && identity.starts_with(kind))
+        );
         assert!(!identity.contains('*') && millrace_service::store::valid_identity(&identity));
     }
 }

@@ -1,12 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `/metrics`, `/healthz` and `/status` over HTTP without authentication, on loopback and on a unix socket.
-//! The answers contain names and numbers, no secrets, and no request changes the node: [`crate::admin`] does
+//! `/metrics`, `/healthz`, `/status` and the page over HTTP without authentication, on loopback and on a unix socket.
+//! The answers contain names and numbers, no secrets, and no request changes the node: the module `admin` does
 //! that. The number of connections is bounded, each request and each answer has a timeout, and the oldest
 //! connection that has not sent a whole request gives way to a new one, so that slow clients do not block others.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -24,31 +25,89 @@ use axum::serve::Listener;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 
 use millrace_service::Service;
+use millrace_service::overview::OverviewSampler;
+
+use crate::web;
 
 /// Serves a loopback address until the task is dropped. A browser on this machine can reach it, so a page of
 /// a foreign site could read the answers through a name that it resolves to 127.0.0.1 (DNS rebinding). The
-/// node therefore refuses requests that name another host, and requests made by any web page.
-pub(crate) async fn serve_tcp(listener: TcpListener, service: Service) -> io::Result<()> {
-    let router = router(&service).layer(from_fn(refuse_foreign));
-    axum::serve(Bounded::new(listener, service), router).await
+/// node therefore refuses requests that name another host, and requests made by any web page but its own.
+pub(crate) async fn serve_tcp(
+    listener: TcpListener,
+    service: Service,
+    overviews: Overviews,
+) -> io::Result<()> {
+    let router = router(&service, overviews).layer(from_fn(refuse_foreign));
+    axum::serve(Bounded::of_node(listener, service), router).await
 }
 
 /// Serves a unix socket until the task is dropped.
-pub(crate) async fn serve_unix(listener: UnixListener, service: Service) -> io::Result<()> {
-    let router = router(&service);
-    axum::serve(Bounded::new(listener, service), router).await
+pub(crate) async fn serve_unix(
+    listener: UnixListener,
+    service: Service,
+    overviews: Overviews,
+) -> io::Result<()> {
+    let router = router(&service, overviews);
+    axum::serve(Bounded::of_node(listener, service), router).await
 }
 
-fn router(service: &Service) -> Router {
+/// The latest overview of the node, as JSON.
+pub(crate) type Overviews = watch::Receiver<Arc<str>>;
+
+/// Interval between two overviews: a person sees a change at once, and one takes 100 µs of a core.
+const OVERVIEW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Takes an overview of the node each second. The task ends with the last receiver.
+pub(crate) fn overviews(service: Service) -> Overviews {
+    let (send, receive) = watch::channel(Arc::from("{}"));
+    tokio::spawn(async move {
+        let mut sampler = OverviewSampler::new(service);
+        let mut ticks = interval(OVERVIEW_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !send.is_closed() {
+            ticks.tick().await;
+            // The list of keys waits for a reload, which reads the disk.
+            let sampled = tokio::task::spawn_blocking(move || {
+                let overview = sampler.sample(std::time::Instant::now());
+                (sampler, serde_json::to_string(&overview))
+            });
+            let Ok((back, text)) = sampled.await else {
+                return;
+            };
+            sampler = back;
+            if let Ok(text) = text {
+                send.send_replace(text.into());
+            }
+        }
+    });
+    receive
+}
+
+fn router(service: &Service, overviews: Overviews) -> Router {
+    let of_page = Router::new()
+        .route("/v1/state", get(state))
+        .route("/v1/events", get(events))
+        .with_state(overviews);
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/status", get(status))
         .with_state(service.clone())
+        .merge(of_page)
+        .merge(web::page())
+}
+
+async fn state(State(overviews): State<Overviews>) -> Response {
+    let text = overviews.borrow().to_string();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+async fn events(State(overviews): State<Overviews>) -> Response {
+    web::event_stream(overviews)
 }
 
 async fn metrics(State(service): State<Service>) -> Response {
@@ -75,10 +134,10 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// Refuses requests whose `Host` is not a loopback name, and requests made by web pages.
+/// Refuses requests whose `Host` is not a loopback name, and requests made by other pages than the node's.
 async fn refuse_foreign(request: Request, next: Next) -> Response {
     let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) {
+    if !web::same_origin(headers) {
         return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
     }
     let host = headers
@@ -93,13 +152,9 @@ async fn refuse_foreign(request: Request, next: Next) -> Response {
 
 /// Whether a `Host` header names a loopback address, with or without a port.
 fn is_loopback(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let name = web::host_name(host);
     name.eq_ignore_ascii_case("localhost")
-        || address
+        || name
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_loopback())
 }
@@ -108,37 +163,59 @@ fn is_loopback(host: &str) -> bool {
 /// connections left open.
 const MAX_HTTP_CONNECTIONS: usize = 64;
 
-/// A listener with at most [`MAX_HTTP_CONNECTIONS`]. It ends connections that exceed the timeouts of the settings,
-/// and for a new one the oldest that waits for its first request.
-pub(crate) struct Bounded<L> {
+/// A listener with a bound on its connections. It ends connections that exceed their timeouts, and for a new one the
+/// oldest that waits for its first request.
+pub struct Bounded<L> {
     listener: L,
     permits: Arc<Semaphore>,
-    waiting: Waiting,
-    service: Service,
+    waiting: HttpWait,
+    timeouts: Box<dyn Fn() -> Timeouts + Send>,
 }
 
 /// Timeouts of a client.
-#[derive(Clone, Copy)]
-struct Timeouts {
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
     /// For the whole request, from the time at which the client can send it.
-    request: Duration,
-    /// For reading the whole answer.
-    answer: Duration,
+    pub request: Duration,
+    /// For reading the whole answer. A stream of events begins another answer with each event.
+    pub answer: Duration,
 }
 
 impl<L> Bounded<L> {
-    pub(crate) fn new(listener: L, service: Service) -> Self {
+    /// At most `connections` of `listener`, each with the timeouts at the time of its begin.
+    pub fn new(
+        listener: L,
+        connections: usize,
+        timeouts: impl Fn() -> Timeouts + Send + 'static,
+    ) -> Self {
         Self {
             listener,
-            permits: Arc::new(Semaphore::new(MAX_HTTP_CONNECTIONS)),
-            waiting: Waiting::default(),
-            service,
+            permits: Arc::new(Semaphore::new(connections)),
+            waiting: HttpWait::default(),
+            timeouts: Box::new(timeouts),
         }
+    }
+
+    /// With the timeouts of the node's settings.
+    pub(crate) fn of_node(listener: L, service: Service) -> Self {
+        Self::new(listener, MAX_HTTP_CONNECTIONS, move || {
+            let limits = &service.settings().settings.limits;
+            Timeouts {
+                request: limits.handshake_timeout,
+                answer: limits.write_timeout,
+            }
+        })
+    }
+}
+
+impl<L> fmt::Debug for Bounded<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bounded").finish_non_exhaustive()
     }
 }
 
 impl<L: Listener> Listener for Bounded<L> {
-    type Io = Timed<L::Io>;
+    type Io = TimedStream<L::Io>;
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
@@ -147,13 +224,9 @@ impl<L: Listener> Listener for Bounded<L> {
             self.waiting.end_oldest();
         }
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-        let limits = &self.service.settings().settings.limits;
-        let timeouts = Timeouts {
-            request: limits.handshake_timeout,
-            answer: limits.write_timeout,
-        };
+        let timeouts = (self.timeouts)();
         let (first_request, ended) = self.waiting.enter();
-        let timed = Timed {
+        let timed = TimedStream {
             stream,
             timeouts,
             answering: false,
@@ -173,7 +246,7 @@ impl<L: Listener> Listener for Bounded<L> {
 /// A connection that counts against the bound, and fails when its client exceeds a timeout. The timeouts
 /// apply to a whole request and a whole answer, so one byte now and then gains nothing. An answer begins with
 /// its first written byte and ends when everything is flushed.
-pub(crate) struct Timed<S> {
+pub struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
     answering: bool,
@@ -187,7 +260,7 @@ pub(crate) struct Timed<S> {
 
 /// The connections that wait for their first request, by number: the oldest first.
 #[derive(Clone, Default)]
-struct Waiting(Arc<Mutex<WaitingState>>);
+struct HttpWait(Arc<Mutex<WaitingState>>);
 
 #[derive(Default)]
 struct WaitingState {
@@ -195,7 +268,7 @@ struct WaitingState {
     connections: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-impl Waiting {
+impl HttpWait {
     fn enter(&self) -> (FirstRequest, oneshot::Receiver<()>) {
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
@@ -225,7 +298,7 @@ impl Waiting {
 /// A connection's place among those that wait for their first request.
 struct FirstRequest {
     number: u64,
-    waiting: Waiting,
+    waiting: HttpWait,
 }
 
 impl Drop for FirstRequest {
@@ -234,7 +307,13 @@ impl Drop for FirstRequest {
     }
 }
 
-impl<S> Timed<S> {
+impl<S> fmt::Debug for TimedStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timed").finish_non_exhaustive()
+    }
+}
+
+impl<S> TimedStream<S> {
     /// Starts the timeout of the client's next step: reading the answer if `answering`, else its request.
     fn turn(&mut self, answering: bool) {
         if self.answering != answering {
@@ -267,7 +346,7 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -278,7 +357,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

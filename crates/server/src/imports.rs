@@ -21,17 +21,17 @@ const CONCURRENT: usize = 2;
 /// The checks of a node.
 #[derive(Clone)]
 pub(crate) struct Imports {
-    shared: Arc<Shared>,
+    shared: Arc<ImportShared>,
 }
 
-struct Shared {
+struct ImportShared {
     service: Service,
     next_session: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ImportState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ImportState {
     queue: ImportQueue<Import>,
     /// Tasks that check imports; each ends when none waits.
     running: usize,
@@ -45,7 +45,7 @@ struct Import {
 
 impl Imports {
     pub(crate) fn new(service: Service) -> Self {
-        let shared = Shared {
+        let shared = ImportShared {
             service,
             next_session: AtomicU64::new(0),
             state: Mutex::default(),
@@ -87,7 +87,7 @@ impl Imports {
         next
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ImportState> {
         let state = &self.shared.state;
         state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,7 @@
 //! ```text
 //!  unix socket (uid:N) ─┐                     ┌─ Service (handed in): policy, caps, quotas, sessions
 //!  TCP + mTLS (cert:X) ─┴► task per client ───┘
-//!  HTTP on loopback and a unix socket: /metrics, /healthz, /status
+//!  HTTP on loopback and a unix socket: the page, /metrics, /healthz, /status
 //!  HTTP on the administration socket: sessions, settings, reload
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! - [`config`]: the configuration of a node, and `node.toml`.
 //! - [`node`]: [`Node`], from bind to drain.
 //! - [`tls`]: mutual TLS, and a private CA for sites without one.
+//! - [`web`], [`http`]: the page, and the parts of HTTP that the manager uses, too.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -25,12 +26,13 @@ mod connection;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod http;
+pub mod http;
 mod imports;
 pub mod listener;
 pub mod node;
 mod on_demand_writable;
 pub mod tls;
+pub mod web;
 
 pub use config::NodeConfig;
 pub use node::{Node, NodeHandle, StartError};

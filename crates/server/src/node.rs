@@ -20,13 +20,13 @@ use std::mem;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::Refusal;
 use millrace_service::outbox::Outbox;
-use millrace_service::service::Place;
+use millrace_service::service::ConnectionSlot;
 use millrace_service::settings::Applied;
 use millrace_service::store::StoreError;
 use millrace_service::{Reloaded, Service, Status};
@@ -62,7 +62,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// TCP handshake.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bound on the time that connections have to end after the order to close.
+/// Bound on the time that connections have to end after the order to close. Each only has to write what is in its
+/// buffer; a client that does not read must not hold up the end of the node.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval at which a drain checks whether all connections have ended.
@@ -70,7 +71,7 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 
 /// A node whose sockets are open. It serves from [`Self::run`] on.
 pub struct Node {
-    inner: Arc<Inner>,
+    inner: Arc<NodeInner>,
     unix: Option<BoundSocket>,
     tcp: Option<(TcpListener, Arc<Acceptor>)>,
     metrics: Option<TcpListener>,
@@ -80,18 +81,27 @@ pub struct Node {
 }
 
 /// The state that tasks and handles share.
-pub(crate) struct Inner {
+pub(crate) struct NodeInner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
     imports: Imports,
     /// The turns that the connections of one identity share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
-    /// TLS handshakes in progress, and what ends their tasks.
-    handshakes: Mutex<(Handshakes, HashMap<u64, AbortHandle>)>,
+    /// TLS handshakes in progress.
+    handshakes: Mutex<HandshakeTasks>,
     /// Failed accepts that may be logged.
     accept_complaints: RateLimit,
     /// The reload action of the composition root, if it has set one.
     reload: Mutex<Option<ReloadAction>>,
+}
+
+/// The TLS handshakes in progress, by number.
+#[derive(Default)]
+struct HandshakeTasks {
+    /// Which one gives way to a newcomer.
+    order: Handshakes,
+    /// What ends the task of each.
+    tasks: HashMap<u64, AbortHandle>,
 }
 
 /// A reload action that replaces [`NodeHandle::reload`] and also reads the settings again.
@@ -190,7 +200,7 @@ impl Node {
             }
             None => None,
         };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(NodeInner {
             acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
             imports: Imports::new(service.clone()),
             turns: Mutex::default(),
@@ -255,11 +265,16 @@ impl Node {
         let name = inner.service.name().to_owned();
         let mut helpers = JoinSet::new();
         helpers.spawn(watch(Arc::clone(&inner)));
+        let overviews = http::overviews(inner.service.clone());
         if let Some(listener) = metrics {
-            helpers.spawn(report(http::serve_tcp(listener, inner.service.clone())));
+            let (service, overviews) = (inner.service.clone(), overviews.clone());
+            let server = http::serve_tcp(listener, service, overviews);
+            helpers.spawn(report("metrics", server));
         }
         if let Some(listener) = status.as_mut().and_then(BoundSocket::take_listener) {
-            helpers.spawn(report(http::serve_unix(listener, inner.service.clone())));
+            let service = inner.service.clone();
+            let server = http::serve_unix(listener, service, overviews);
+            helpers.spawn(report("status", server));
         }
         if let Some((socket, config)) = &mut admin
             && let Some(listener) = socket.take_listener()
@@ -268,7 +283,7 @@ impl Node {
                 inner: Arc::clone(&inner),
             };
             let uids = mem::take(&mut config.uids);
-            helpers.spawn(report(admin::serve(listener, uids, handle)));
+            helpers.spawn(report("admin", admin::serve(listener, uids, handle)));
         }
         let mut accepting = JoinSet::new();
         if let Some(socket) = unix {
@@ -299,7 +314,7 @@ impl fmt::Debug for Node {
 /// Reads the state of a running node and reloads it. Cheap to clone.
 #[derive(Clone)]
 pub struct NodeHandle {
-    inner: Arc<Inner>,
+    inner: Arc<NodeInner>,
 }
 
 impl NodeHandle {
@@ -366,22 +381,22 @@ impl fmt::Debug for NodeHandle {
     }
 }
 
-impl Inner {
-    /// The turns for a connection of this identity, one per thread of the runtime. The first call for an
-    /// identity drops the entries of identities without a connection.
-    fn turns_of(&self, identity: &Arc<str>) -> Turns {
+impl NodeInner {
+    /// The turns for a connection of this party, one per thread of the runtime. The first call for a party drops the
+    /// entries of parties without a connection.
+    fn turns_of(&self, party: &Arc<str>) -> Turns {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = turns.get(identity).and_then(Weak::upgrade) {
+        if let Some(known) = turns.get(party).and_then(Weak::upgrade) {
             return Turns::new(known);
         }
         turns.retain(|_, turns| turns.strong_count() > 0);
         let threads = Handle::current().metrics().num_workers();
         let fresh = Arc::new(Semaphore::new(threads));
-        turns.insert(Arc::clone(identity), Arc::downgrade(&fresh));
+        turns.insert(Arc::clone(party), Arc::downgrade(&fresh));
         Turns::new(fresh)
     }
 
-    fn handshakes(&self) -> MutexGuard<'_, (Handshakes, HashMap<u64, AbortHandle>)> {
+    fn handshakes(&self) -> MutexGuard<'_, HandshakeTasks> {
         let handshakes = self.handshakes.lock();
         handshakes.unwrap_or_else(PoisonError::into_inner)
     }
@@ -430,7 +445,7 @@ impl Inner {
     }
 }
 
-async fn accept_unix(socket: BoundSocket, node: Arc<Inner>) {
+async fn accept_unix(socket: BoundSocket, node: Arc<NodeInner>) {
     loop {
         match socket.accept().await {
             Ok(stream) => {
@@ -442,7 +457,7 @@ async fn accept_unix(socket: BoundSocket, node: Arc<Inner>) {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<Inner>) {
+async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<NodeInner>) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -464,12 +479,12 @@ fn begin_handshake(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: &Arc<Acceptor>,
-    place: Place,
-    node: &Arc<Inner>,
+    place: ConnectionSlot,
+    node: &Arc<NodeInner>,
 ) {
-    let most = node.service.most_handshakes();
+    let most = node.service.max_handshakes();
     let mut handshakes = node.handshakes();
-    let (order, tasks) = &mut *handshakes;
+    let HandshakeTasks { order, tasks } = &mut *handshakes;
     let Entered { number, displaced } = order.enter(address.ip(), most);
     let handshake = Handshake {
         number,
@@ -494,24 +509,24 @@ fn begin_handshake(
 /// A TLS handshake in progress. Dropping it ends its place among them; then nothing displaces the connection.
 struct Handshake {
     number: u64,
-    node: Arc<Inner>,
+    node: Arc<NodeInner>,
 }
 
 impl Handshake {
     fn spoke(&self) {
-        self.node.handshakes().0.spoke(self.number);
+        self.node.handshakes().order.spoke(self.number);
     }
 }
 
 impl Drop for Handshake {
     fn drop(&mut self) {
         let mut handshakes = self.node.handshakes();
-        handshakes.0.leave(self.number);
-        handshakes.1.remove(&self.number);
+        handshakes.order.leave(self.number);
+        handshakes.tasks.remove(&self.number);
     }
 }
 
-async fn admit_unix(stream: UnixStream, node: Arc<Inner>) {
+async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
     let Some(place) = node.service.admit() else {
         node.service.refuse(Refusal::TooMany, &"unix socket");
         return tell(stream, Fault::TooManyConnections).await;
@@ -533,7 +548,7 @@ async fn admit_tcp(
     stream: TcpStream,
     address: SocketAddr,
     acceptor: Arc<Acceptor>,
-    place: Place,
+    place: ConnectionSlot,
     handshake: Handshake,
 ) {
     // Without these options the node only notices the end of the connection later.
@@ -579,12 +594,13 @@ async fn admit_tcp(
 async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     identity: Arc<str>,
-    place: Place,
+    place: ConnectionSlot,
     outbox: Arc<Outbox>,
-    node: &Inner,
+    node: &NodeInner,
 ) {
-    let turns = node.turns_of(&identity);
-    let imports = node.imports.line(Arc::clone(&identity));
+    let party = node.service.party(&identity);
+    let turns = node.turns_of(&party);
+    let imports = node.imports.line(party);
     match place.open(identity, Arc::clone(&outbox) as _) {
         Ok(session) => serve(stream, session, outbox, turns, imports).await,
         Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
@@ -609,18 +625,19 @@ async fn send_last<S: AsyncWrite + Unpin>(mut stream: S, bytes: &[u8]) {
 }
 
 /// Applies changes of the store at every [`WATCH_INTERVAL`].
-async fn watch(node: Arc<Inner>) {
+async fn watch(node: Arc<NodeInner>) {
     let mut ticks = interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let complaints = RateLimit::default();
     loop {
         ticks.tick().await;
         let service = node.service.clone();
+        service.expire_grants(Instant::now(), SystemTime::now());
         match spawn_blocking(move || service.reload_keys()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 if let Some(suppressed) = complaints.pass(Instant::now()) {
-                    warn!(%error, suppressed, "cannot reload, what was in force stays so");
+                    warn!(%error, suppressed, "cannot reload: the former settings stay in force");
                 }
             }
             Err(error) => error!(%error, "a reload panicked"),
@@ -628,9 +645,10 @@ async fn watch(node: Arc<Inner>) {
     }
 }
 
-async fn report(server: impl Future<Output = io::Result<()>>) {
+/// Runs an HTTP server, and logs its end.
+async fn report(name: &'static str, server: impl Future<Output = io::Result<()>>) {
     if let Err(error) = server.await {
-        error!(%error, "the status server ended");
+        error!(%error, name, "an HTTP server of the node ended");
     }
 }
 

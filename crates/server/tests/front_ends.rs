@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{ECDSA_SIGN, Setup, TestNode, eventually, job, my_uid, only};
-use millrace_engine::{Completion, CompletionSink, JobError, KeyPolicy};
+use millrace_engine::{Completion, CompletionSink, JobError};
+use millrace_service::KeyPolicy;
 use millrace_service::metrics::Refusal;
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;

@@ -17,13 +17,14 @@ use aws_lc_rs::signature::{
 use common::{ECDSA_SIGN, RSA_SIGN, Setup, engine, eventually, get, job, my_uid, only, tcp};
 use millrace_backends::Software;
 use millrace_engine::{
-    BackendKind, JobError, KeyError, KeyPolicy, KeyType, Operation, OperationKind, PrivateKey,
+    BackendKind, JobError, KeyError, KeyType, Operation, OperationKind, PrivateKey,
 };
 use millrace_server::Node;
 use millrace_server::config::UnixConfig;
+use millrace_service::KeyPolicy;
 use millrace_service::Status;
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
-use millrace_testkit::faulty::{Controls, FaultyBackend};
+use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 use millrace_wire::{
     ClientMessage, Fault, HEADER_LEN, KeyRefusal, KeySelector, MAX_FRAME_LEN, Message, NodeMessage,
@@ -43,7 +44,7 @@ fn verify(algorithm: &'static dyn VerificationAlgorithm, spki: &[u8], signature:
 }
 
 /// A backend that a test can block. Its jobs must be RSA: lone fast jobs run within the connection's task.
-fn gated() -> (Arc<FaultyBackend>, Controls) {
+fn gated() -> (Arc<FaultyBackend>, FaultControls) {
     let backend = Arc::new(FaultyBackend::new(Arc::new(Software::new())));
     let controls = backend.controls();
     (backend, controls)
@@ -685,7 +686,7 @@ fn metrics_health_and_status_are_served() {
 }
 
 #[tokio::test]
-async fn what_is_taken_is_named() {
+async fn address_that_is_taken_is_named_in_the_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let mut setup = Setup::new();

@@ -28,7 +28,7 @@ fn key(setup: &Setup) -> &Path {
 }
 
 #[tokio::test]
-async fn a_key_that_others_can_read_is_refused_at_the_start() {
+async fn key_that_others_can_read_is_refused_at_the_start() {
     let setup = setup();
     set_mode(key(&setup), 0o644);
     let bind = || {
@@ -55,7 +55,7 @@ fn key_readable_by_others_is_not_reloaded() {
     set_mode(key(&node.setup), 0o604);
     let error = node.handle.reload().unwrap_err().to_string();
     assert!(error.contains("0604"), "{error}");
-    assert!(!papers.refused_by(&node), "what was in force stays so");
+    assert!(!papers.refused_by(&node), "the former files stay in force");
     set_mode(key(&node.setup), 0o600);
     node.handle.reload().unwrap();
 }
@@ -104,7 +104,7 @@ fn unusable_revocation_list_is_not_loaded() {
         fs::write(&list, bad).unwrap();
         let error = node.handle.reload().unwrap_err().to_string();
         assert!(error.contains("ca.crl"), "{error}");
-        assert!(gets_in(&node, &one), "what was in force stays so");
+        assert!(gets_in(&node, &one), "the former files stay in force");
     }
     fs::remove_file(&list).unwrap();
     assert!(node.handle.reload().is_err());

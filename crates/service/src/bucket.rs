@@ -52,6 +52,47 @@ impl Bucket {
         enough
     }
 
+    /// Whether the bucket holds `count` tokens, or is full and cannot hold as many.
+    #[must_use]
+    pub fn has(&self, count: u64, now: Instant) -> bool {
+        let now = self.time(now);
+        self.full_at.max(now) + self.interval * u128::from(count) <= now + self.depth
+            || self.full_at <= now
+    }
+
+    /// Takes `count` tokens, also more than the bucket holds: then it is empty for as long as the rate needs for
+    /// what is missing. To be used after [`Self::has`].
+    pub fn overdraw(&mut self, count: u64, now: Instant) {
+        let now = self.time(now);
+        self.full_at = self.full_at.max(now) + self.interval * u128::from(count);
+    }
+
+    /// Time until [`Self::has`] is true for `count` tokens.
+    #[must_use]
+    pub fn ready_in(&self, count: u64, now: Instant) -> Duration {
+        let now = self.time(now);
+        let wanted = (self.interval * u128::from(count)).min(self.depth);
+        let missing = (self.full_at.max(now) + wanted).saturating_sub(now + self.depth);
+        Duration::from_nanos(u64::try_from(missing >> FRACTION_BITS).unwrap_or(u64::MAX))
+    }
+
+    /// The bucket with another rate and depth, and as many tokens as this one holds, at most the new depth: a
+    /// change of the rate is no new burst. Time that an overdraft has still to run stays.
+    #[must_use]
+    pub fn with_rate(&self, rate: u64, depth: u64, now: Instant) -> Self {
+        let mut changed = Self::new(rate, depth, now);
+        let missing = self.full_at.saturating_sub(self.time(now));
+        changed.full_at = if missing >= self.depth {
+            changed.depth + (missing - self.depth)
+        } else {
+            let held = (self.depth - missing) / self.interval;
+            changed
+                .depth
+                .saturating_sub(changed.interval.saturating_mul(held))
+        };
+        changed
+    }
+
     /// Whether the bucket is in the same state as a new one.
     #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
@@ -130,6 +171,35 @@ mod tests {
             bucket.take(packet, start + Duration::from_secs(60)),
             "a refusal takes nothing"
         );
+    }
+
+    #[test]
+    fn overdraft_is_paid_back_at_the_rate() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(100, 10, start);
+        assert!(bucket.has(50, start), "full");
+        bucket.overdraw(50, start);
+        assert!(!bucket.has(1, start));
+        assert_eq!(bucket.ready_in(1, start), Duration::from_millis(410));
+        assert_eq!(bucket.ready_in(50, start), Duration::from_millis(500));
+        assert!(!bucket.has(1, start + Duration::from_millis(409)));
+        assert!(bucket.has(1, start + Duration::from_millis(410)));
+    }
+
+    #[test]
+    fn changed_rate_keeps_the_tokens_and_is_no_new_burst() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(100, 100, start);
+        bucket.overdraw(80, start);
+        for _ in 0..10 {
+            bucket = bucket.with_rate(50, 50, start).with_rate(100, 100, start);
+        }
+        assert_eq!(taken(&mut bucket, start, 100), 20);
+        let mut more = bucket.with_rate(1000, 1000, start);
+        assert_eq!(taken(&mut more, start, 10), 0);
+        assert_eq!(taken(&mut more, start + Duration::from_millis(10), 100), 10);
+        let mut full = Bucket::new(10, 10, start).with_rate(10, 5, start);
+        assert_eq!(taken(&mut full, start, 100), 5);
     }
 
     #[test]

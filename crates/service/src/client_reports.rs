@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_wire::{EdgeCounter, EdgeReport};
 
 use crate::metrics::{EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics};
-use crate::status::{Edge, EdgeCounts, Errors};
+use crate::status::{EdgeCounts, EdgeRow, ErrorRow};
 
 /// Bound on the rows shown, the clients with the most jobs: a few tens of KiB of text. The number of rows
 /// itself is that of clients with different names or agents.
@@ -28,17 +28,17 @@ type Client = (Arc<str>, Arc<str>);
 
 /// The counters of the clients that report, and their totals.
 #[derive(Debug, Default)]
-pub(crate) struct ClientReports(Mutex<Book>);
+pub(crate) struct ClientReports(Mutex<ReportTable>);
 
 /// Bound: at most one row per connection.
 #[derive(Debug, Default)]
-struct Book {
-    rows: HashMap<Client, Row>,
+struct ReportTable {
+    rows: HashMap<Client, ReportRow>,
     totals: EdgeReport,
 }
 
 #[derive(Debug, Default)]
-struct Row {
+struct ReportRow {
     connections: u64,
     counts: EdgeReport,
 }
@@ -101,15 +101,15 @@ impl ClientReports {
     }
 
     /// One row per client, the busiest first, at most [`MAX_SHOWN`].
-    pub(crate) fn rows(&self) -> Vec<Edge> {
-        let row = |((identity, agent), row): (&Client, &Row)| Edge {
+    pub(crate) fn rows(&self) -> Vec<EdgeRow> {
+        let row = |((identity, agent), row): (&Client, &ReportRow)| EdgeRow {
             identity: identity.to_string(),
             agent: agent.to_string(),
             connections: row.connections,
             counts: counts(&row.counts),
         };
-        let mut rows: Vec<Edge> = self.lock().rows.iter().map(row).collect();
-        let order = |edge: &Edge| {
+        let mut rows: Vec<EdgeRow> = self.lock().rows.iter().map(row).collect();
+        let order = |edge: &EdgeRow| {
             let name = (edge.identity.clone(), edge.agent.clone());
             (std::cmp::Reverse(edge.counts.jobs()), name)
         };
@@ -118,7 +118,7 @@ impl ClientReports {
         rows
     }
 
-    fn lock(&self) -> MutexGuard<'_, Book> {
+    fn lock(&self) -> MutexGuard<'_, ReportTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,7 +139,7 @@ fn count_metric(metrics: &Metrics, counter: EdgeCounter, count: u64) {
 fn counts(report: &EdgeReport) -> EdgeCounts {
     let fallback = |(counter, jobs): (EdgeCounter, u64)| {
         let reason = counter.fallback_reason()?.to_owned();
-        (jobs > 0).then_some(Errors { reason, jobs })
+        (jobs > 0).then_some(ErrorRow { reason, jobs })
     };
     EdgeCounts {
         pooled: report.get(EdgeCounter::Pooled),

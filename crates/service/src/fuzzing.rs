@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    Curve, Hash, HashSet, JobError, KeyError, KeyInfo, KeyPolicy, KeyType, Operation,
-    OperationKind, OperationSet, PrivateKey,
+    Curve, Hash, HashAlgorithms, JobError, KeyError, KeyInfo, KeyType, Operation, OperationKind,
+    OperationSet, PrivateKey,
 };
 use millrace_wire::{
     ClientMessage, EdgeCounter, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Hello, JobId,
@@ -22,14 +22,16 @@ use millrace_wire::{
 };
 use zeroize::Zeroizing;
 
+use crate::account::Account;
 use crate::keys::{KeyEntry, KeySet};
-use crate::quota::Quota;
+use crate::policy::KeyPolicy;
 use crate::session::{Effects, ReadyJob, Rules, SessionState};
 
 /// From this value on, a step is an encoded message.
 const RAW: u8 = 0x40;
 
 const ME: &str = "uid:1";
+/// Small bounds, which a conversation of a few steps reaches.
 const MAX_IN_FLIGHT: u32 = 6;
 const MAX_KEYS: u32 = 4;
 const MAX_BUDGET: Duration = Duration::from_secs(10);
@@ -108,7 +110,11 @@ impl Model {
         let now = Instant::now();
         let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
         Self {
-            state: SessionState::new(Arc::new(rules), ME.into(), Arc::new(Quota::new(None, now))),
+            state: SessionState::new(
+                Arc::new(rules),
+                ME.into(),
+                Arc::new(Account::unlimited(ME, now)),
+            ),
             keys: entries.iter().cloned().collect(),
             entries,
             revoked: BTreeSet::new(),
@@ -226,7 +232,7 @@ impl Model {
         entry.set_policy(KeyPolicy {
             identities,
             operations: OperationSet::from_bits(u32::from(operations) << 1),
-            hashes: HashSet::from_bits(0b1_0000),
+            hashes: HashAlgorithms::from_bits(0b1_0000),
         });
     }
 

@@ -22,13 +22,15 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::{Engine, Key, KeyError, KeyInfo, KeyPolicy};
+use millrace_engine::{Engine, Key, KeyError, KeyInfo};
 use millrace_wire::KeySelector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::store::{KeyStore, Stamp, StoreError, VersionId, hex};
+use crate::policy::KeyPolicy;
+use crate::session::admits;
+use crate::store::{KeyStore, Stamp, StoreError, VersionId};
 
 /// A version of a key that sessions can have open. `K` is the engine's key type.
 pub struct KeyEntry<K> {
@@ -197,8 +199,19 @@ impl<K> KeySet<K> {
     /// half any. The result is the same for a key that the identity may not use and for one that does not
     /// exist.
     pub fn find(&self, selector: &KeySelector, identity: &str) -> Option<Arc<KeyEntry<K>>> {
+        self.find_for(selector, identity, None)
+    }
+
+    /// As [`Self::find`], for an identity of a tenant that policies know as `tenant:NAME`.
+    pub(crate) fn find_for(
+        &self,
+        selector: &KeySelector,
+        identity: &str,
+        tenant: Option<&str>,
+    ) -> Option<Arc<KeyEntry<K>>> {
         let admits = |entry: &&Arc<KeyEntry<K>>| {
-            entry.policy().is_some_and(|policy| policy.admits(identity))
+            let policy = entry.policy();
+            policy.is_some_and(|policy| admits(&policy, identity, tenant))
         };
         match selector {
             KeySelector::Name(name) => self.by_name.get(name.as_str()).filter(admits).cloned(),
@@ -270,7 +283,7 @@ pub struct KeyRow {
     pub name: String,
     /// Whether another key has taken its place.
     pub former: bool,
-    /// SHA-256 of the public half, in hex, of the version in service.
+    /// SHA-256 of the public half, in of the version in service.
     pub spki_sha256: Option<String>,
     /// Time of the last job since the node started, in seconds since 1970.
     pub last_used: Option<u64>,
@@ -459,7 +472,7 @@ impl Keyring {
             spki_sha256: loaded
                 .entry
                 .as_ref()
-                .map(|entry| hex(&spki_sha256(&entry.info))),
+                .map(|entry| hex::encode(spki_sha256(&entry.info))),
             last_used: loaded.entry.as_ref().and_then(|entry| entry.last_used()),
             problem: loaded.problem.clone(),
         };

@@ -17,35 +17,46 @@
 //! - [`settings`]: settings that change while sessions are open.
 //! - [`outbox`]: a [`service::SessionSink`] for a front end with tasks.
 //! - [`store`]: keys at rest, and private keys from PEM.
+//! - [`tenants`], [`rates`], [`account`]: who pays, for how much, and what was used.
+//! - [`grant`], [`enforcement`]: the signed form of such terms, and which of them a node may act on.
 //! - [`session`], [`keys`], [`quota`]: the rules of one session as a state machine, for simulations; front
 //!   ends use it through [`Session`].
 //! - [`admission`]: which handshakes give way when there are too many.
 //! - [`imports`]: the order of key checks, and bounds on keys that wait.
-//! - [`status`]: the answer of `/status`; [`metrics`]: the counters.
+//! - [`status`]: the answer of `/status`; [`overview`]: what the page shows; [`metrics`]: the counters.
 //! - [`bucket`], [`log_limit`]: the only token bucket, and the log limiter that uses it.
 //!
 //! Key material, inputs and outputs are never logged.
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod admission;
 pub mod bucket;
 mod client_reports;
+pub mod enforcement;
+mod fields;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod grant;
 pub mod imports;
 pub mod keys;
 pub mod log_limit;
 pub mod metrics;
 pub mod outbox;
+pub mod overview;
+pub mod policy;
 pub mod quota;
+pub mod rates;
 pub mod service;
 pub mod session;
 pub mod settings;
 pub mod status;
 pub mod store;
+pub mod tenants;
 
 pub use keys::Reloaded;
+pub use policy::KeyPolicy;
 pub use service::{Service, Session};
 pub use settings::Settings;
 pub use status::Status;

@@ -12,9 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millrace_engine::JobError;
+use millrace_engine::backend::BackendDeviceStatus;
 use millrace_engine::engine::BackendStatus;
-use millrace_engine::stats::{HistogramSnapshot, Snapshot};
+use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot};
 use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
+
+use crate::account::AccountSnapshot;
+use crate::quota::Exceeded;
 
 /// A count that only increases.
 #[derive(Debug, Default)]
@@ -227,7 +231,7 @@ edge_label! {
 
 /// Name, type and meaning of a metric. Its name contains the unit, as Prometheus recommends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Description {
+pub(crate) struct MetricDescription {
     pub(crate) name: &'static str,
     kind: &'static str,
     doc: &'static str,
@@ -276,7 +280,7 @@ macro_rules! metrics {
             fn render(&self, out: &mut String) {
                 $(
                     let kind = <$series as Series>::KIND;
-                    head(out, Description { name: $name, kind, doc: $doc });
+                    head(out, MetricDescription { name: $name, kind, doc: $doc });
                     for (label, value) in self.$field.samples() {
                         match label {
                             Some((key, name)) => line(out, $name, &[(key, name)], value),
@@ -340,9 +344,9 @@ macro_rules! engine_metrics {
     ($($constant:ident = $kind:literal $name:literal $doc:literal;)*) => {
         /// The metrics that the engine counts.
         #[cfg(test)]
-        const ENGINE_METRICS: &[Description] = &[$($constant),*];
+        const ENGINE_METRICS: &[MetricDescription] = &[$($constant),*];
 
-        $(const $constant: Description = Description { name: $name, kind: $kind, doc: $doc };)*
+        $(const $constant: MetricDescription = MetricDescription { name: $name, kind: $kind, doc: $doc };)*
     };
 }
 
@@ -373,15 +377,57 @@ engine_metrics! {
     USABLE = "gauge" "millrace_backend_usable" "Whether a backend can be used on this machine.";
     QUARANTINED = "gauge" "millrace_backend_quarantined"
         "Whether a backend computed something wrong lately and is passed over.";
+    DEVICE_SERVING = "gauge" "millrace_device_serving"
+        "Whether a device of a backend, or one instance of it, takes requests.";
+    DEVICE_IN_FLIGHT = "gauge" "millrace_device_requests_in_flight" "Requests that a device holds.";
+    DEVICE_CAPACITY = "gauge" "millrace_device_requests_possible" "Requests that a device can hold.";
+    DEVICE_SLOTS_LOST = "gauge" "millrace_device_slots_lost"
+        "Places of requests that were given up, and that a device may still answer.";
+    DEVICE_SUBMITTED = "counter" "millrace_device_requests_total" "Requests handed to a device.";
+    DEVICE_FULL = "counter" "millrace_device_full_total"
+        "Requests that a device refused because it was full.";
+    DEVICE_SERVED = "counter" "millrace_device_served_total"
+        "Requests to a device that ended with a verified result.";
+    DEVICE_FAULTS = "counter" "millrace_device_faults_total"
+        "Results of a device that failed verification and were not sent.";
+    DEVICE_LOST = "counter" "millrace_device_lost_total"
+        "Requests that a device did not answer in time.";
+    DEVICE_RESTARTS = "counter" "millrace_device_restarts_total" "Starts of a device after the first.";
     DRAINING = "gauge" "millrace_draining" "Whether the node takes no new jobs.";
     UPTIME = "gauge" "millrace_uptime_seconds" "Time since the node was started.";
+    TENANT_OFFERED = "counter" "millrace_tenant_offered_total"
+        "Jobs of a tenant that the policy of their key allows.";
+    TENANT_ADMITTED = "counter" "millrace_tenant_admitted_total"
+        "Of those, jobs handed to the engine.";
+    TENANT_BYTES = "counter" "millrace_tenant_bytes_total"
+        "Bytes of the inputs of a tenant's admitted jobs.";
+    TENANT_THROTTLED = "counter" "millrace_tenant_throttled_total"
+        "Jobs of a tenant refused for its quota, by the rate that they exceed.";
+    TENANT_OVER_BOUNDS = "counter" "millrace_tenant_over_bounds_total"
+        "Jobs of a tenant refused because it holds as much memory as it may.";
+    TENANT_SHED = "counter" "millrace_tenant_shed_total"
+        "Jobs of a tenant that ended without a result because the node was busy.";
+    TENANT_COMPLETED = "counter" "millrace_tenant_completed_total"
+        "Jobs of a tenant that ended with a result.";
+    TENANT_FAILED = "counter" "millrace_tenant_failed_total"
+        "Jobs of a tenant that ended in another way.";
+    TENANT_IN_FLIGHT = "gauge" "millrace_tenant_jobs_in_flight"
+        "Jobs of a tenant that have not ended.";
+    TENANT_CONNECTIONS = "gauge" "millrace_tenant_connections" "Open connections of a tenant.";
+    TENANT_QUOTA = "gauge" "millrace_tenant_quota_ops"
+        "Operations per second that a tenant may use here; 0: no limit.";
+    TENANT_WAIT = "histogram" "millrace_tenant_queue_time_seconds"
+        "Time between submission and the start of service of a tenant's jobs.";
+    TENANT_SERVICE = "histogram" "millrace_tenant_service_time_seconds"
+        "Time the backends worked on a tenant's jobs.";
     BUILD = "gauge" "millrace_build_info" "Always 1; the version is in the label.";
 }
 
 /// A snapshot of the engine and the node.
 pub(crate) struct Moment<'a> {
-    pub(crate) engine: &'a Snapshot,
+    pub(crate) engine: &'a EngineSnapshot,
     pub(crate) backends: &'a [BackendStatus],
+    pub(crate) tenants: &'a [AccountSnapshot],
     pub(crate) draining: bool,
     pub(crate) uptime: Duration,
 }
@@ -393,6 +439,7 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     let Moment {
         engine,
         backends,
+        tenants,
         draining,
         uptime,
     } = moment;
@@ -431,11 +478,54 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     }
     render_backends(&mut out, backends);
     render_series(&mut out, engine);
+    render_tenants(&mut out, tenants);
     out
 }
 
+/// Tenants are configured and bounded ([`MAX_TENANTS`](crate::tenants::MAX_TENANTS)), so they may be labels, which
+/// identities may not.
+fn render_tenants(out: &mut String, tenants: &[AccountSnapshot]) {
+    let named = || {
+        let names = tenants.iter().map(|row| (row.terms.tenant(), row));
+        names.filter_map(|(name, row)| Some((name?, row)))
+    };
+    type Value = fn(&AccountSnapshot) -> u64;
+    let rows: [(MetricDescription, Value); 10] = [
+        (TENANT_OFFERED, |row| row.offered),
+        (TENANT_ADMITTED, |row| row.admitted),
+        (TENANT_BYTES, |row| row.bytes),
+        (TENANT_OVER_BOUNDS, |row| row.over_bounds),
+        (TENANT_SHED, |row| row.shed),
+        (TENANT_COMPLETED, |row| row.completed),
+        (TENANT_FAILED, |row| row.failed),
+        (TENANT_IN_FLIGHT, |row| row.jobs_in_flight as u64),
+        (TENANT_CONNECTIONS, |row| row.connections as u64),
+        (TENANT_QUOTA, |row| row.terms.rates.ops.per_second),
+    ];
+    for (description, value) in rows {
+        head(out, description);
+        for (tenant, row) in named() {
+            line(out, description.name, &[("tenant", tenant)], value(row));
+        }
+    }
+    head(out, TENANT_THROTTLED);
+    for (tenant, row) in named() {
+        for (exceeded, jobs) in Exceeded::ALL.iter().zip(row.throttled) {
+            let labels = [("tenant", tenant), ("rate", exceeded.name())];
+            line(out, TENANT_THROTTLED.name, &labels, jobs);
+        }
+    }
+    for (description, wait) in [(TENANT_WAIT, true), (TENANT_SERVICE, false)] {
+        head(out, description);
+        for (tenant, row) in named() {
+            let values = if wait { &row.wait } else { &row.service };
+            histogram(out, description.name, &[("tenant", tenant)], values);
+        }
+    }
+}
+
 fn render_backends(out: &mut String, backends: &[BackendStatus]) {
-    let mut show = |description: Description, value: &dyn Fn(&BackendStatus) -> bool| {
+    let mut show = |description: MetricDescription, value: &dyn Fn(&BackendStatus) -> bool| {
         head(out, description);
         for backend in backends {
             let labels = [("backend", backend.description.kind.name())];
@@ -444,9 +534,40 @@ fn render_backends(out: &mut String, backends: &[BackendStatus]) {
     };
     show(USABLE, &|backend| backend.unusable.is_none());
     show(QUARANTINED, &|backend| backend.quarantined);
+    render_devices(out, backends);
 }
 
-fn render_series(out: &mut String, engine: &Snapshot) {
+/// A machine has some tens of devices, so they may be labels.
+fn render_devices(out: &mut String, backends: &[BackendStatus]) {
+    let size = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+    type Value<'a> = &'a dyn Fn(&BackendDeviceStatus) -> u64;
+    let rows: [(MetricDescription, Value<'_>); 10] = [
+        (DEVICE_SERVING, &|device| u64::from(device.serving)),
+        (DEVICE_IN_FLIGHT, &|device| size(device.in_flight)),
+        (DEVICE_CAPACITY, &|device| size(device.capacity)),
+        (DEVICE_SLOTS_LOST, &|device| size(device.slots_lost)),
+        (DEVICE_SUBMITTED, &|device| device.submitted),
+        (DEVICE_FULL, &|device| device.full),
+        (DEVICE_SERVED, &|device| device.served),
+        (DEVICE_FAULTS, &|device| device.faults),
+        (DEVICE_LOST, &|device| device.lost),
+        (DEVICE_RESTARTS, &|device| device.restarts),
+    ];
+    for (description, value) in rows {
+        head(out, description);
+        for backend in backends {
+            for device in &backend.devices {
+                let labels = [
+                    ("backend", backend.description.kind.name()),
+                    ("device", device.name.as_str()),
+                ];
+                line(out, description.name, &labels, value(device));
+            }
+        }
+    }
+}
+
+fn render_series(out: &mut String, engine: &EngineSnapshot) {
     for description in [COMPLETED, FAILED, QUEUE_TIME, SERVICE_TIME] {
         head(out, description);
         for series in &engine.series {
@@ -498,8 +619,8 @@ fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], values: &His
     line(out, &format!("{name}_count"), labels, seen);
 }
 
-fn head(out: &mut String, description: Description) {
-    let Description { name, kind, doc } = description;
+fn head(out: &mut String, description: MetricDescription) {
+    let MetricDescription { name, kind, doc } = description;
     // Writing to a string cannot fail.
     let _ = write!(out, "# HELP {name} {doc}\n# TYPE {name} {kind}\n");
 }
@@ -518,15 +639,21 @@ fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl fmt::
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
     use millrace_engine::stats::{Histogram, SeriesSnapshot};
     use millrace_engine::{BackendKind, Class, OperationKind};
 
     use super::*;
+    use crate::account::Account;
+    use crate::settings::Settings;
+    use crate::tenants::{Directory, TenantSettings};
 
-    fn snapshot() -> Snapshot {
+    fn snapshot() -> EngineSnapshot {
         let times = Histogram::default();
         times.record(Duration::from_micros(20));
-        Snapshot {
+        EngineSnapshot {
             series: vec![SeriesSnapshot {
                 backend: BackendKind::Software,
                 operation: OperationKind::EcdsaSign,
@@ -556,12 +683,39 @@ mod tests {
                 batch: 1,
             },
             unusable: None,
+            away: None,
+            queues: 0,
             queue_refused: None,
+            queues_refused: 0,
+            lost: 0,
+            devices: vec![BackendDeviceStatus {
+                name: "6b:00.1/0".to_owned(),
+                serving: true,
+                in_flight: 3,
+                capacity: 63,
+                slots_lost: 0,
+                submitted: 9,
+                full: 0,
+                served: 5,
+                faults: 1,
+                lost: 0,
+                restarts: 0,
+            }],
             quarantined: false,
         };
+        let settings = Settings {
+            tenant: [("acme".to_owned(), TenantSettings::default())].into(),
+            ..Settings::default()
+        };
+        let tenants = Directory::of_settings("node-1", &settings);
+        let accounts = tenants.tenants().map(|terms| {
+            let account = Account::new(Arc::clone(terms), Instant::now());
+            account.snapshot()
+        });
         let moment = Moment {
             engine: &snapshot(),
             backends: &[backend],
+            tenants: &accounts.collect::<Vec<_>>(),
             draining: false,
             uptime: Duration::ZERO,
         };
@@ -571,7 +725,7 @@ mod tests {
     #[test]
     fn every_engine_metric_is_shown_with_a_sample() {
         let text = text();
-        for Description { name, doc, .. } in ENGINE_METRICS {
+        for MetricDescription { name, doc, .. } in ENGINE_METRICS {
             assert!(text.contains(&format!("# HELP {name} {doc}\n")), "{name}");
             assert!(
                 text.lines().any(|line| line.starts_with(name)),

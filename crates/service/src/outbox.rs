@@ -35,7 +35,7 @@ pub type Import = (RequestId, Result<Arc<Key>, KeyError>);
 
 /// The content of a mailbox.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct UnsentAnswers {
     /// Jobs that ended.
     pub completions: Vec<Completion>,
     /// Results of imports.
@@ -45,8 +45,8 @@ pub struct Waiting {
 }
 
 #[derive(Default)]
-struct State {
-    waiting: Waiting,
+struct OutboxState {
+    waiting: UnsentAnswers,
     /// Set while the consumer sleeps.
     waker: Option<Waker>,
 }
@@ -54,15 +54,15 @@ struct State {
 /// The mailbox of one session.
 #[derive(Default)]
 pub struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
 }
 
 impl Outbox {
     /// Moves the content into `into`, whose lists must be empty. If there is none, returns `false` and
     /// arranges for the task to be woken.
-    pub fn take(&self, into: &mut Waiting, context: &Context<'_>) -> bool {
+    pub fn take(&self, into: &mut UnsentAnswers, context: &Context<'_>) -> bool {
         let mut state = self.lock();
-        let State { waiting, waker } = &mut *state;
+        let OutboxState { waiting, waker } = &mut *state;
         let news = !waiting.completions.is_empty()
             || !waiting.imports.is_empty()
             || waiting.order != into.order;
@@ -85,7 +85,7 @@ impl Outbox {
         self.put(|waiting| waiting.imports.push(import));
     }
 
-    fn put(&self, change: impl FnOnce(&mut Waiting)) {
+    fn put(&self, change: impl FnOnce(&mut UnsentAnswers)) {
         let mut state = self.lock();
         change(&mut state.waiting);
         let waker = state.waker.take();
@@ -95,7 +95,7 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,173 +1,325 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Operations per second of each identity, over all its sessions at this node.
+//! The quota of one party at this node: [`Rates`] with what is left of them.
 //!
-//! The node refuses a job over the quota at once, so its client computes it without having waited. An
-//! identity that uses several nodes has a separate quota at each of them.
-//!
-//! A change of the settings reaches open sessions: every session holds a [`Quota`], also one of an identity
-//! without a limit.
+//! The node refuses a job over the quota at once, so its client computes it without having waited. A party that uses
+//! several nodes has a separate quota at each of them; a manager divides one quota among nodes.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_engine::{KeyType, OperationKind};
 
 use crate::bucket::Bucket;
-use crate::settings::Settings;
+use crate::rates::{JobClass, Rate, Rates};
 
-/// Seconds of the quota that may be used at once: handshakes come in bursts, most of all when clients
-/// reconnect together. In any period an identity gets its rate, plus this burst once.
-const BURST_SECONDS: u64 = 1;
-
-/// The quota of one identity, shared by its sessions.
-#[derive(Debug)]
+/// The quota of one party, shared by its sessions.
+#[derive(Debug, Default)]
 pub struct Quota {
-    /// Whether there is a bucket. An identity without a quota takes no lock.
+    /// Whether there is a limit. A party without one takes no lock.
     limited: AtomicBool,
-    bucket: Mutex<Limited>,
+    buckets: Mutex<Buckets>,
 }
 
 #[derive(Debug, Default)]
-struct Limited {
-    rate: Option<u32>,
-    bucket: Option<Bucket>,
+struct Buckets {
+    rates: Rates,
+    ops: Option<Bucket>,
+    bytes: Option<Bucket>,
+    classes: Vec<(JobClass, Bucket)>,
+}
+
+/// The rate that a job exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// Operations in all.
+    Ops,
+    /// Operations of a job class.
+    Class,
+    /// Bytes.
+    Bytes,
+}
+
+impl Exceeded {
+    /// Every value, in the order of [`Self::index`].
+    pub const ALL: [Self; 3] = [Self::Ops, Self::Class, Self::Bytes];
+
+    /// Index in [`Self::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ops => "ops",
+            Self::Class => "class",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// A job is over the quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverQuota {
+    /// The rate that has the longest wait.
+    pub exceeded: Exceeded,
+    /// Time after which the same job would be within the quota, if no other job came.
+    pub retry_after: Duration,
 }
 
 impl Quota {
-    /// An unused quota of `rate` operations per second; `None` means no limit.
+    /// An unused quota.
     #[must_use]
-    pub fn new(rate: Option<u32>, now: Instant) -> Self {
-        let quota = Self {
-            limited: AtomicBool::new(false),
-            bucket: Mutex::default(),
-        };
-        quota.set_rate(rate, now);
+    pub fn new(rates: Rates, now: Instant) -> Self {
+        let quota = Self::default();
+        quota.set_rates(&rates, now);
         quota
     }
 
-    /// Changes the rate. A new rate starts with a full bucket; an unchanged rate has no effect.
-    pub(crate) fn set_rate(&self, rate: Option<u32>, now: Instant) {
-        let mut limited = self.lock();
-        if limited.rate != rate {
-            let bucket = |rate: u32| {
-                let rate = u64::from(rate);
-                Bucket::new(rate, rate.saturating_mul(BURST_SECONDS), now)
-            };
-            *limited = Limited {
-                rate,
-                bucket: rate.map(bucket),
-            };
-            self.limited.store(rate.is_some(), Ordering::Release);
+    /// Changes the rates. What is left of a changed rate stays, at most its new burst; a rate that had no limit
+    /// before begins with its burst.
+    pub fn set_rates(&self, rates: &Rates, now: Instant) {
+        let mut buckets = self.lock();
+        if buckets.rates == *rates {
+            return;
         }
+        let before = std::mem::take(&mut *buckets);
+        let class = |class: JobClass| {
+            let mut classes = before.classes.iter();
+            classes
+                .find(|(known, _)| *known == class)
+                .map(|(_, bucket)| *bucket)
+        };
+        let classes = rates.classes.iter().filter_map(|(of, rate)| {
+            let bucket = changed(class(*of), *rate, now)?;
+            Some((*of, bucket))
+        });
+        *buckets = Buckets {
+            ops: changed(before.ops, rates.ops, now),
+            bytes: changed(before.bytes, rates.bytes, now),
+            classes: classes.collect(),
+            rates: rates.clone(),
+        };
+        self.limited.store(!rates.is_unlimited(), Ordering::Release);
     }
 
-    /// Counts one operation against the quota. If the quota is used up, counts nothing and returns `false`.
-    pub(crate) fn take(&self, now: Instant) -> bool {
-        !self.limited.load(Ordering::Acquire)
-            || self
-                .lock()
-                .bucket
-                .as_mut()
-                .is_none_or(|bucket| bucket.take(1, now))
+    /// Counts a job with an input of `bytes` against every rate that it belongs to.
+    ///
+    /// # Errors
+    /// It exceeds one of them; then it counts against none.
+    pub fn take(
+        &self,
+        operation: OperationKind,
+        key: KeyType,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<(), OverQuota> {
+        if !self.limited.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let mut buckets = self.lock();
+        let Buckets {
+            rates: _,
+            ops,
+            bytes: of_bytes,
+            classes,
+        } = &mut *buckets;
+        let of_class = classes
+            .iter_mut()
+            .filter(|(class, _)| class.counts(operation, key))
+            .map(|(_, bucket)| (Exceeded::Class, 1, bucket));
+        let all = ops.iter_mut().map(|bucket| (Exceeded::Ops, 1, bucket));
+        let of_bytes = of_bytes
+            .iter_mut()
+            .map(|bucket| (Exceeded::Bytes, bytes, bucket));
+        let mut asked: Vec<_> = all.chain(of_class).chain(of_bytes).collect();
+        let lacking = asked
+            .iter()
+            .filter(|(_, count, bucket)| !bucket.has(*count, now))
+            .map(|(exceeded, count, bucket)| OverQuota {
+                exceeded: *exceeded,
+                retry_after: bucket.ready_in(*count, now),
+            });
+        if let Some(over) = lacking.max_by_key(|over| over.retry_after) {
+            return Err(over);
+        }
+        for (_, count, bucket) in &mut asked {
+            bucket.overdraw(*count, now);
+        }
+        Ok(())
     }
 
-    fn is_unused(&self, now: Instant) -> bool {
-        self.lock().bucket.is_none_or(|bucket| bucket.is_full(now))
+    /// Whether nothing has been taken that is not refilled.
+    pub(crate) fn is_unused(&self, now: Instant) -> bool {
+        let buckets = self.lock();
+        let classes = buckets.classes.iter().map(|(_, bucket)| bucket);
+        let mut all = buckets.ops.iter().chain(&buckets.bytes).chain(classes);
+        all.all(|bucket| bucket.is_full(now))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Limited> {
-        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Buckets> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The quotas of all identities. Bound: identities that are connected or were connected within the last
-/// [`BURST_SECONDS`].
-#[derive(Debug, Default)]
-pub(crate) struct Quotas(Mutex<HashMap<Arc<str>, Arc<Quota>>>);
-
-impl Quotas {
-    /// The quota for a new session of this identity.
-    pub(crate) fn of(&self, identity: &Arc<str>, settings: &Settings, now: Instant) -> Arc<Quota> {
-        let mut quotas = self.lock();
-        if let Some(quota) = quotas.get(identity) {
-            return Arc::clone(quota);
-        }
-        // Only full quotas are dropped: reconnecting must not renew a quota.
-        quotas.retain(|_, quota| Arc::strong_count(quota) > 1 || !quota.is_unused(now));
-        let quota = Arc::new(Quota::new(settings.quota(identity), now));
-        quotas.insert(Arc::clone(identity), Arc::clone(&quota));
-        quota
+/// The bucket of a rate after a change; `None` for no limit.
+fn changed(before: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
+    if rate.is_unlimited() {
+        return None;
     }
-
-    /// Sets the rate of every quota from `settings`.
-    pub(crate) fn apply(&self, settings: &Settings, now: Instant) {
-        for (identity, quota) in &*self.lock() {
-            quota.set_rate(settings.quota(identity), now);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Quota>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    let (per_second, depth) = (rate.per_second, rate.depth());
+    Some(match before {
+        Some(bucket) => bucket.with_rate(per_second, depth, now),
+        None => Bucket::new(per_second, depth, now),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
 
     use super::*;
 
-    fn settings(quota: Option<u32>) -> Settings {
-        let mut settings = Settings::default();
-        settings.limits.quota = quota;
-        settings
-    }
+    const SIGN: OperationKind = OperationKind::RsaPssSign;
+    const RSA: KeyType = KeyType::Rsa { bits: 2048 };
 
     fn take(quota: &Quota, now: Instant, tries: u32) -> usize {
-        (0..tries).filter(|_| quota.take(now)).count()
+        (0..tries)
+            .filter(|_| quota.take(SIGN, RSA, 32, now).is_ok())
+            .count()
     }
 
-    #[test]
-    fn quota_is_shared_and_not_renewed_by_reconnecting() {
-        let start = Instant::now();
-        let (quotas, settings) = (Quotas::default(), settings(Some(10)));
-        let (one, two): (Arc<str>, Arc<str>) = ("uid:1".into(), "uid:2".into());
-        let first = quotas.of(&one, &settings, start);
-        let second = quotas.of(&one, &settings, start);
-        assert_eq!(take(&first, start, 6) + take(&second, start, 6), 10);
-        drop((first, second));
-        let other = quotas.of(&two, &settings, start);
-        assert_eq!(take(&other, start, 20), 10);
-        let again = quotas.of(&one, &settings, start);
-        assert_eq!(take(&again, start, 5), 0);
-        assert_eq!(take(&again, start + Duration::from_millis(100), 5), 1);
-    }
-
-    #[test]
-    fn full_quota_of_a_disconnected_identity_is_dropped() {
-        let start = Instant::now();
-        let (quotas, settings) = (Quotas::default(), settings(Some(10)));
-        for second in 0..100 {
-            let now = start + Duration::from_secs(second);
-            let quota = quotas.of(&Arc::from(format!("cert:{second}")), &settings, now);
-            assert!(quota.take(now));
+    fn ops(per_second: u64) -> Rates {
+        Rates {
+            ops: Rate::per_second(per_second),
+            ..Rates::default()
         }
-        assert!(quotas.lock().len() <= 2);
     }
 
     #[test]
-    fn changed_rate_reaches_sessions_that_were_opened_without_a_quota() {
+    fn job_over_one_of_its_rates_counts_against_none() {
         let now = Instant::now();
-        let quotas = Quotas::default();
-        let quota = quotas.of(&"uid:1".into(), &settings(None), now);
+        let class = |text: &str| text.parse().unwrap();
+        let rates = Rates {
+            ops: Rate::per_second(10),
+            bytes: Rate::per_second(1000),
+            classes: BTreeMap::from([
+                (class("rsa2048"), Rate::per_second(2)),
+                (class("p-256"), Rate::per_second(1)),
+            ]),
+        };
+        let quota = Quota::new(rates, now);
+        assert_eq!(take(&quota, now, 5), 2, "of the class");
+        let over = quota.take(SIGN, RSA, 32, now).unwrap_err();
+        assert_eq!(over.exceeded, Exceeded::Class);
+        assert_eq!(over.retry_after, Duration::from_millis(500));
+        let other = KeyType::Rsa { bits: 3072 };
+        let left = (0..20)
+            .filter(|_| quota.take(SIGN, other, 32, now).is_ok())
+            .count();
+        assert_eq!(left, 8, "refused jobs of the class took none of the rest");
+        let over = quota.take(SIGN, other, 32, now).unwrap_err();
+        assert_eq!(over.exceeded, Exceeded::Ops);
+    }
+
+    #[test]
+    fn job_with_more_bytes_than_the_burst_waits_for_a_full_bucket() {
+        let now = Instant::now();
+        let rates = Rates {
+            bytes: Rate {
+                per_second: 1000,
+                burst: 100,
+            },
+            ..Rates::default()
+        };
+        let quota = Quota::new(rates, now);
+        assert!(quota.take(SIGN, RSA, 600, now).is_ok());
+        let over = quota.take(SIGN, RSA, 1, now).unwrap_err();
+        assert_eq!(over.exceeded, Exceeded::Bytes);
+        assert_eq!(over.retry_after, Duration::from_millis(501));
+        assert!(
+            quota
+                .take(SIGN, RSA, 600, now + Duration::from_millis(599))
+                .is_err()
+        );
+        assert!(
+            quota
+                .take(SIGN, RSA, 600, now + Duration::from_millis(600))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn changed_rate_acts_at_once_and_zero_is_no_limit() {
+        let now = Instant::now();
+        let quota = Quota::new(Rates::default(), now);
         assert_eq!(take(&quota, now, 100), 100);
-        quotas.apply(&settings(Some(5)), now);
+        quota.set_rates(&ops(5), now);
         assert_eq!(take(&quota, now, 100), 5);
-        quotas.apply(&settings(Some(5)), now);
+        quota.set_rates(&ops(5), now);
         assert_eq!(take(&quota, now, 100), 0, "the same rate does not refill");
-        quotas.apply(&settings(None), now);
+        quota.set_rates(&ops(50), now);
+        assert_eq!(take(&quota, now, 100), 0, "nor does a higher one");
+        assert_eq!(take(&quota, now + Duration::from_millis(100), 100), 5);
+        quota.set_rates(&Rates::default(), now);
         assert_eq!(take(&quota, now, 100), 100);
+    }
+
+    #[test]
+    fn served_jobs_are_within_two_percent_of_the_quota_over_ten_seconds() {
+        let start = Instant::now();
+        for rate in [1, 10, 333, 5000] {
+            let quota = Quota::new(ops(rate), start);
+            let _ = take(&quota, start, u32::try_from(rate).unwrap());
+            // Asked for five times as often as the rate allows, at a step that is no multiple of it.
+            let step = Duration::from_secs_f64(1.0 / (rate as f64 * 5.03));
+            let (mut now, mut served) = (start, 0_u64);
+            while now < start + Duration::from_secs(10) {
+                now += step;
+                served += u64::from(quota.take(SIGN, RSA, 32, now).is_ok());
+            }
+            let error = served.abs_diff(rate * 10) as f64 / (rate * 10) as f64;
+            let within = error <= 0.02 || served.abs_diff(rate * 10) <= 1;
+            assert!(within, "{rate}/s: {served}, error {error:.4}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever the times of jobs and of changes between two rates: never above the higher rate times the time
+        /// plus its burst.
+        #[test]
+        fn served_jobs_never_exceed_rate_times_time_plus_burst(
+            rates in prop::array::uniform2((1..2000_u64, 1..2000_u64)),
+            steps in prop::collection::vec((0..50_000_u64, 0..40_u32, any::<bool>()), 1..200),
+        ) {
+            let start = Instant::now();
+            let of = |(per_second, burst): (u64, u64)| Rates {
+                ops: Rate { per_second, burst },
+                ..Rates::default()
+            };
+            let quota = Quota::new(of(rates[0]), start);
+            let (mut now, mut served) = (start, 0);
+            for (us, tries, change) in steps {
+                now += Duration::from_micros(us);
+                if change {
+                    quota.set_rates(&of(rates[usize::from(us % 2 == 0)]), now);
+                }
+                served += take(&quota, now, tries);
+            }
+            let rate = rates[0].0.max(rates[1].0) as f64;
+            let burst = rates[0].1.max(rates[1].1) as f64;
+            let most = rate * (now - start).as_secs_f64() + burst;
+            prop_assert!(served as f64 <= most + 1e-6, "{} of {}", served, most);
+        }
     }
 }

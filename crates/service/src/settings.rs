@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::session::Rules;
 use crate::store::valid_identity;
+use crate::tenants::{Bounds, Directory, MAX_TENANTS, TenantSettings, Terms};
 
 /// All settings of a service that can change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +30,8 @@ pub struct Settings {
     pub identities: Vec<String>,
     /// Limits of single identities; they replace those in `limits`.
     pub identity: BTreeMap<String, IdentityLimits>,
+    /// Tenants, by name. A node with a manager has those of its grants instead.
+    pub tenant: BTreeMap<String, TenantSettings>,
     /// Bounds on the resources of clients.
     pub limits: Limits,
     /// Log filter in the syntax of `tracing-subscriber`: `info`, `millrace_server=debug,info`.
@@ -47,6 +50,7 @@ impl Default for Settings {
             allow_import: true,
             identities: vec![EVERYBODY.to_owned()],
             identity: BTreeMap::new(),
+            tenant: BTreeMap::new(),
             limits: Limits::default(),
             log_filter: "info".to_owned(),
         }
@@ -183,6 +187,8 @@ impl From<LimitsForm> for Limits {
 pub const MAX_CONNECTIONS: usize = 500_000;
 /// At 2 KiB each, completions that wait for one client take at most 128 MiB.
 const MAX_IN_FLIGHT: usize = 65_536;
+/// One hour: a client that needs longer is gone, and the connection holds its place for nothing.
+const MAX_TIMEOUT_MS: usize = 3_600_000;
 /// Ten minutes: no protocol waits longer, and adding it to any clock reading cannot overflow.
 const MAX_BUDGET_MS: usize = 600_000;
 /// More private-key operations per second than the fastest GPU computes.
@@ -202,9 +208,9 @@ impl Settings {
             ("connections-per-identity", form.connections_per_identity, 1, usize::MAX),
             ("in-flight", count(form.in_flight), 1, MAX_IN_FLIGHT),
             ("keys", count(form.keys), 1, usize::MAX),
-            ("handshake-timeout-ms", ms(form.handshake_timeout_ms), 1, usize::MAX),
-            ("write-timeout-ms", ms(form.write_timeout_ms), 1, usize::MAX),
-            ("message-timeout-ms", ms(form.message_timeout_ms), 1, usize::MAX),
+            ("handshake-timeout-ms", ms(form.handshake_timeout_ms), 1, MAX_TIMEOUT_MS),
+            ("write-timeout-ms", ms(form.write_timeout_ms), 1, MAX_TIMEOUT_MS),
+            ("message-timeout-ms", ms(form.message_timeout_ms), 1, MAX_TIMEOUT_MS),
             ("max-budget-ms", ms(form.max_budget_ms), 1, MAX_BUDGET_MS),
             ("quota-ops-per-second", count(form.quota_ops_per_second), 0, MAX_QUOTA),
         ];
@@ -245,6 +251,46 @@ impl Settings {
                 ));
             }
         }
+        problems.extend(self.tenant_problems());
+        problems
+    }
+
+    fn tenant_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.tenant.len() > MAX_TENANTS {
+            problems.push(format!("tenant: at most {MAX_TENANTS}"));
+        }
+        let mut owners = BTreeMap::new();
+        for (name, tenant) in &self.tenant {
+            problems.extend(tenant.problems(name));
+            for pattern in &tenant.identities {
+                if let Some(other) = owners.insert(pattern, name) {
+                    problems.push(format!(
+                        "tenant.{name}.identities: {pattern} belongs to tenant {other}"
+                    ));
+                }
+            }
+        }
+        // Patterns of unix peers at this node decide like all others, whatever its name.
+        let directory = Directory::of_settings("", self);
+        for (identity, limits) in &self.identity {
+            let IdentityLimits {
+                connections: _,
+                quota_ops_per_second,
+                weight,
+            } = limits;
+            let party = directory
+                .terms(identity, self)
+                .map(|terms| terms.party.clone());
+            if let Some(tenant) = party.filter(|party| **party != **identity)
+                && (quota_ops_per_second.is_some() || weight.is_some())
+            {
+                problems.push(format!(
+                    "identity.{identity:?}: quota-ops-per-second and weight are those of {tenant}; leave them out \
+                     here"
+                ));
+            }
+        }
         problems
     }
 
@@ -273,15 +319,23 @@ impl Settings {
             .unwrap_or(1)
     }
 
-    /// Whether an identity that holds `held` of `open` connections may have another one. Besides its own
-    /// limit, it may not hold more connections than are still free, so busy identities converge to equal
-    /// shares and a new identity always finds room. Connections in a handshake count as free: their identity
-    /// is not known yet.
-    pub(crate) fn has_room(&self, identity: &str, held: usize, open: usize) -> bool {
+    /// Whether an identity that holds `held` of `open` connections may have another one, if its party holds
+    /// `of_party`. Besides the limits of identity and tenant, a party may not hold more connections than are still
+    /// free, so busy parties converge to equal shares and a new one always finds room. Connections in a handshake
+    /// count as free: their identity is not known yet.
+    pub(crate) fn has_room(
+        &self,
+        identity: &str,
+        held: usize,
+        of_party: usize,
+        bounds: &Bounds,
+        open: usize,
+    ) -> bool {
         let own = self.identity.get(identity).and_then(|own| own.connections);
         let most = own.unwrap_or(self.limits.connections_per_identity);
         let left = self.limits.connections.saturating_sub(open);
-        held < most && held <= left
+        let of_tenant = bounds.connections;
+        held < most && of_party <= left && (of_tenant == 0 || of_party < of_tenant)
     }
 
     /// The settings that differ from `before`, by key: `limits.in-flight: 1024 → 64`.
@@ -321,12 +375,33 @@ fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) 
 
 /// The settings in force, with their revision.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct SettingsSnapshot {
     /// Number of the change: 1 at the start, incremented by each change.
     pub revision: u64,
     /// The settings.
     pub settings: Settings,
     pub(crate) rules: Arc<Rules>,
+    pub(crate) directory: Arc<Directory>,
+}
+
+impl SettingsSnapshot {
+    /// Settings of the node named `name`, with the tenants that it serves.
+    pub(crate) fn of(revision: u64, name: &str, settings: Settings, directory: Directory) -> Self {
+        Self {
+            revision,
+            rules: Arc::new(Rules::of(name, &settings)),
+            directory: Arc::new(directory),
+            settings,
+        }
+    }
+
+    /// The terms of an identity; `None` if it is not admitted.
+    pub(crate) fn terms(&self, identity: &str) -> Option<Arc<Terms>> {
+        let admitted = self.settings.admits(identity);
+        admitted
+            .then(|| self.directory.terms(identity, &self.settings))
+            .flatten()
+    }
 }
 
 /// Result of a change of the settings.
@@ -365,13 +440,18 @@ mod tests {
 
     const ME: &str = "uid:1";
 
+    /// For an identity that is its own party.
+    fn has_room(settings: &Settings, identity: &str, held: usize, open: usize) -> bool {
+        settings.has_room(identity, held, held, &Bounds::default(), open)
+    }
+
     /// The connections of each of `identities` after all have requested, in turn, more than there are.
     fn shares(settings: &Settings, identities: usize) -> Vec<usize> {
         let mut held = vec![0; identities];
         for _ in 0..=settings.limits.connections {
             for one in 0..identities {
                 let open = held.iter().sum();
-                if settings.has_room(ME, held[one], open) {
+                if has_room(settings, ME, held[one], open) {
                     held[one] += 1;
                 }
             }
@@ -401,7 +481,7 @@ mod tests {
                 least.abs_diff(share) <= 1 && left + 2 >= *most,
                 "{left}: {held:?}"
             );
-            assert!(settings.has_room(ME, 0, connections - left));
+            assert!(has_room(&settings, ME, 0, connections - left));
         }
     }
 
@@ -410,14 +490,14 @@ mod tests {
         let mut settings = Settings::default();
         settings.limits.connections = 8;
         settings.limits.connections_per_identity = 8;
-        assert!(settings.has_room(ME, 4, 4));
-        assert!(!settings.has_room(ME, 5, 5));
-        assert!(settings.has_room(ME, 0, 7) && settings.has_room(ME, 1, 7));
-        assert!(!settings.has_room(ME, 2, 7));
+        assert!(has_room(&settings, ME, 4, 4));
+        assert!(!has_room(&settings, ME, 5, 5));
+        assert!(has_room(&settings, ME, 0, 7) && has_room(&settings, ME, 1, 7));
+        assert!(!has_room(&settings, ME, 2, 7));
         settings.limits.connections_per_identity = 2;
-        assert!(settings.has_room(ME, 1, 1) && !settings.has_room(ME, 2, 2));
+        assert!(has_room(&settings, ME, 1, 1) && !has_room(&settings, ME, 2, 2));
         settings.limits.connections = 1;
-        assert!(settings.has_room(ME, 0, 0), "the only one");
+        assert!(has_room(&settings, ME, 0, 0), "the only one");
     }
 
     #[test]
@@ -432,18 +512,61 @@ mod tests {
         settings.identity.insert(ME.to_owned(), own);
         assert_eq!(settings.quota(ME), None);
         assert_eq!(settings.quota("uid:2"), Some(100));
-        assert!(!settings.has_room(ME, 1, 1) && settings.has_room("uid:2", 1, 1));
+        assert!(!has_room(&settings, ME, 1, 1) && has_room(&settings, "uid:2", 1, 1));
+    }
+
+    #[test]
+    fn identities_of_a_tenant_share_its_connections() {
+        let mut settings = Settings::default();
+        settings.limits.connections = 8;
+        let bounds = |connections| Bounds {
+            connections,
+            ..Bounds::default()
+        };
+        assert!(settings.has_room(ME, 0, 4, &bounds(0), 4));
+        assert!(
+            !settings.has_room(ME, 0, 5, &bounds(0), 5),
+            "as one identity"
+        );
+        assert!(!settings.has_room(ME, 0, 2, &bounds(2), 2));
+        assert!(settings.has_room(ME, 0, 1, &bounds(2), 1));
+    }
+
+    #[test]
+    fn problems_of_tenants_are_listed_with_their_key() {
+        let mut settings = Settings::default();
+        let tenant = |identity: &str| TenantSettings {
+            identities: [identity.parse().unwrap()].into(),
+            ..TenantSettings::default()
+        };
+        settings.tenant.insert("acme".to_owned(), tenant("uid:*"));
+        assert!(settings.problems().is_empty());
+        settings.tenant.insert("other".to_owned(), tenant("uid:*"));
+        let own = IdentityLimits {
+            weight: Some(2),
+            ..IdentityLimits::default()
+        };
+        settings.identity.insert(ME.to_owned(), own);
+        let text = Problems(settings.problems()).to_string();
+        for part in [
+            "tenant.other.identities: uid:* belongs to tenant acme",
+            "weight are those of tenant:acme",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 
     #[test]
     fn every_problem_is_listed_with_its_key() {
         let mut settings = Settings::default();
         settings.limits.keys = 0;
+        settings.limits.write_timeout = Duration::from_millis(3_600_001);
         settings.limits.quota = Some(1_000_001);
         settings.identities = vec!["has blank".to_owned()];
         let text = Problems(settings.problems()).to_string();
         for part in [
             "limits.keys: must",
+            "limits.write-timeout-ms: at most 3600000",
             "limits.quota-ops-per-second: at most",
             "has blank",
         ] {

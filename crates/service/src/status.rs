@@ -9,8 +9,13 @@ use millrace_engine::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::account::AccountSnapshot;
 use crate::client_reports::ClientReports;
+use crate::enforcement::GrantRow;
 use crate::metrics::Metrics;
+use crate::quota::Exceeded;
+use crate::rates::Rates;
+use crate::tenants::Priority;
 
 /// The answer of `/status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,27 +44,78 @@ pub struct Status {
     /// Jobs submitted and not yet completed.
     pub in_flight: usize,
     /// Jobs waiting, by class.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingRow>,
     /// Backends in order of preference.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendRow>,
     /// Jobs served, by backend and operation.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OperationRow>,
     /// The backends chosen by measured cost, for jobs that several backends can serve.
     #[serde(default)]
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ChoiceRow>,
     /// Jobs that ended without a result, by reason, including those that the node refused.
-    pub errors: Vec<Errors>,
+    pub errors: Vec<ErrorRow>,
     /// The connected clients that report their counters, the busiest first.
     #[serde(default)]
-    pub edges: Vec<Edge>,
+    pub edges: Vec<EdgeRow>,
     /// The sum of all clients' reports since the node started.
     #[serde(default)]
     pub edge_totals: EdgeCounts,
+    /// The tenants, by name.
+    #[serde(default)]
+    pub tenants: Vec<TenantRow>,
+    /// The grants in force, by tenant; absent for a node without a manager.
+    #[serde(default)]
+    pub grants: Option<Vec<GrantRow>>,
+}
+
+/// What a tenant may use of the node, and what it has used since its account was opened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantRow {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Share of a busy node within its priority.
+    pub weight: u32,
+    /// Order in which a busy node serves tenants.
+    pub priority: Priority,
+    /// Limits on rates.
+    pub rates: Rates,
+    /// Open connections.
+    pub connections: usize,
+    /// Jobs that have not ended.
+    pub in_flight: usize,
+    /// Bytes of their inputs.
+    pub bytes_in_flight: u64,
+    /// Imported keys that are open.
+    pub imported_keys: usize,
+    /// Jobs that the policy of their key allows.
+    pub offered: u64,
+    /// Of those, jobs handed to the engine.
+    pub admitted: u64,
+    /// Bytes of their inputs.
+    pub bytes: u64,
+    /// Jobs refused for a rate, by rate: `ops`, `class`, `bytes`.
+    pub throttled: Vec<ErrorRow>,
+    /// Jobs refused because the tenant holds as much memory as it may.
+    pub over_bounds: u64,
+    /// Jobs that the engine ended because it was busy.
+    pub shed: u64,
+    /// Jobs that ended with a result.
+    pub completed: u64,
+    /// Jobs that ended in another way.
+    pub failed: u64,
+    /// Median of the time in the queue, in microseconds.
+    pub queue_p50_us: f64,
+    /// 99th percentile of the time in the queue, in microseconds.
+    pub queue_p99_us: f64,
+    /// Median of the service time, in microseconds.
+    pub service_p50_us: f64,
+    /// 99th percentile of the service time, in microseconds.
+    pub service_p99_us: f64,
 }
 
 /// A client that reports its counters, over all its connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Edge {
+pub struct EdgeRow {
     /// The client's identity.
     pub identity: String,
     /// The client's software, as named by the client.
@@ -93,7 +149,7 @@ pub struct EdgeCounts {
     /// Results that failed verification.
     pub wrong_results: u64,
     /// Operations computed by the client itself, by reason.
-    pub fallbacks: Vec<Errors>,
+    pub fallbacks: Vec<ErrorRow>,
 }
 
 impl EdgeCounts {
@@ -136,17 +192,17 @@ pub struct SessionRow {
 
 /// Jobs waiting in a class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Waiting {
-    /// The class.
+pub struct WaitingRow {
+    /// Class of cost: `fast`, `medium` or `slow`.
     pub class: String,
-    /// Number of jobs.
+    /// Jobs in its queue, without those in service.
     pub jobs: usize,
 }
 
 /// A backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Backend {
-    /// Its name.
+pub struct BackendRow {
+    /// Name, as `--backends` has it.
     pub backend: String,
     /// Library or device with its version.
     pub version: String,
@@ -157,14 +213,44 @@ pub struct Backend {
     /// The reason for which its last queue could not be opened, if that is so now; other backends serve its jobs.
     #[serde(default)]
     pub queue_refused: Option<String>,
+    /// Its devices or instances, where it tells them apart.
+    #[serde(default)]
+    pub devices: Vec<DeviceRow>,
+}
+
+/// One device of a backend, or one instance of it. Counters are since the node started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceRow {
+    /// Its name: for a QAT instance, bus address of the virtual function and number.
+    pub device: String,
+    /// Whether it takes requests now.
+    pub serving: bool,
+    /// Requests that it holds.
+    pub in_flight: usize,
+    /// Requests that it can hold.
+    pub capacity: usize,
+    /// Places of requests that were given up, and that it may still answer.
+    pub slots_lost: usize,
+    /// Requests handed to it.
+    pub submitted: u64,
+    /// Requests that it refused because it was full.
+    pub full: u64,
+    /// Requests that ended with a verified result.
+    pub served: u64,
+    /// Results that failed verification.
+    pub faults: u64,
+    /// Requests that were not answered in time.
+    pub lost: u64,
+    /// Starts of it after the first.
+    pub restarts: u64,
 }
 
 /// Jobs of one operation on one backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Operation {
-    /// The backend.
+pub struct OperationRow {
+    /// Backend that ran them.
     pub backend: String,
-    /// The operation.
+    /// Name of the operation, such as `rsa-pss-sign`.
     pub operation: String,
     /// Jobs that ended with a result.
     pub completed: u64,
@@ -182,23 +268,24 @@ pub struct Operation {
 
 /// The backend chosen for batches of one kind of job and one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Choice {
+pub struct ChoiceRow {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
     /// Largest batch of this row; `None` in the last row, which has no bound.
-    pub together: Option<usize>,
-    /// The chosen backend.
+    #[serde(rename = "together")]
+    pub max_batch: Option<usize>,
+    /// Backend that serves them.
     pub serving: String,
-    /// Number of changes of the backend.
+    /// Changes of that backend since the node started.
     pub switches: u64,
     /// Cost of a job, by backend.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<CostRow>,
 }
 
 /// Cost of one job on a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Cost {
-    /// The backend.
+pub struct CostRow {
+    /// Backend that was measured.
     pub backend: String,
     /// Time per job, in microseconds, near the median.
     pub us: f64,
@@ -206,24 +293,45 @@ pub struct Cost {
 
 /// Jobs that ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Errors {
-    /// The reason.
+pub struct ErrorRow {
+    /// Reason, as metrics and clients name it: `busy`, `over-quota`, `denied`, ….
     pub reason: String,
-    /// Number of jobs.
+    /// Jobs that ended with it since the node started.
     pub jobs: u64,
+}
+
+/// What a status is composed of.
+pub(crate) struct StatusSource<'a> {
+    /// Name of the node.
+    pub(crate) node: &'a str,
+    pub(crate) engine: &'a Engine,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) reports: &'a ClientReports,
+    pub(crate) draining: bool,
+    /// Time since the start.
+    pub(crate) uptime: Duration,
+    /// Revision of the settings in force.
+    pub(crate) settings_revision: u64,
+    /// The accounts of all parties, of which only tenants have a row.
+    pub(crate) tenants: &'a [AccountSnapshot],
+    /// The grants in force; `None` without a manager.
+    pub(crate) grants: Option<Vec<GrantRow>>,
 }
 
 impl Status {
     /// The current state of the node.
-    pub(crate) fn of(
-        node: &str,
-        engine: &Engine,
-        metrics: &Metrics,
-        reports: &ClientReports,
-        draining: bool,
-        uptime: Duration,
-        settings_revision: u64,
-    ) -> Self {
+    pub(crate) fn of(source: StatusSource<'_>) -> Self {
+        let StatusSource {
+            node,
+            engine,
+            metrics,
+            reports,
+            draining,
+            uptime,
+            settings_revision,
+            tenants,
+            grants,
+        } = source;
         let stats = engine.stats();
         let refused = metrics.jobs_refused.values();
         Self {
@@ -241,19 +349,19 @@ impl Status {
             waiting: stats
                 .waiting
                 .iter()
-                .map(|(class, jobs)| Waiting {
+                .map(|(class, jobs)| WaitingRow {
                     class: class.name().to_owned(),
                     jobs: *jobs,
                 })
                 .collect(),
-            backends: engine.backends().into_iter().map(Backend::of).collect(),
-            operations: stats.series.iter().map(Operation::of).collect(),
-            choices: engine.choices().into_iter().map(Choice::of).collect(),
+            backends: engine.backends().into_iter().map(BackendRow::of).collect(),
+            operations: stats.series.iter().map(OperationRow::of).collect(),
+            choices: engine.choices().into_iter().map(ChoiceRow::of).collect(),
             errors: stats
                 .errors
                 .iter()
                 .zip(refused)
-                .map(|((error, jobs), refused)| Errors {
+                .map(|((error, jobs), refused)| ErrorRow {
                     reason: error.name().to_owned(),
                     jobs: jobs + refused,
                 })
@@ -261,31 +369,101 @@ impl Status {
                 .collect(),
             edges: reports.rows(),
             edge_totals: reports.totals(),
+            tenants: tenants.iter().filter_map(TenantRow::of).collect(),
+            grants,
         }
     }
 }
 
-impl Backend {
+impl TenantRow {
+    /// The row of an account, if its party is a tenant.
+    fn of(account: &AccountSnapshot) -> Option<Self> {
+        let terms = &account.terms;
+        let throttled = Exceeded::ALL.iter().zip(account.throttled);
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        Some(Self {
+            tenant: terms.tenant()?.to_owned(),
+            weight: terms.weight,
+            priority: terms.priority,
+            rates: terms.rates.clone(),
+            connections: account.connections,
+            in_flight: account.jobs_in_flight,
+            bytes_in_flight: account.bytes_in_flight,
+            imported_keys: account.imported_keys,
+            offered: account.offered,
+            admitted: account.admitted,
+            bytes: account.bytes,
+            throttled: throttled
+                .map(|(exceeded, jobs)| ErrorRow {
+                    reason: exceeded.name().to_owned(),
+                    jobs,
+                })
+                .collect(),
+            over_bounds: account.over_bounds,
+            shed: account.shed,
+            completed: account.completed,
+            failed: account.failed,
+            queue_p50_us: us(account.wait.quantile(0.5)),
+            queue_p99_us: us(account.wait.quantile(0.99)),
+            service_p50_us: us(account.service.quantile(0.5)),
+            service_p99_us: us(account.service.quantile(0.99)),
+        })
+    }
+}
+
+impl BackendRow {
     fn of(status: millrace_engine::engine::BackendStatus) -> Self {
         Self {
             backend: status.description.kind.name().to_owned(),
             version: status.description.version,
             unusable: status.unusable,
             quarantined: status.quarantined,
-            queue_refused: status.queue_refused,
+            queue_refused: status.away.or(status.queue_refused),
+            devices: status.devices.into_iter().map(DeviceRow::of).collect(),
         }
     }
 }
 
-impl Choice {
-    fn of(choice: millrace_engine::engine::Choice) -> Self {
-        let cost = |(kind, time): (millrace_engine::BackendKind, Duration)| Cost {
+impl DeviceRow {
+    fn of(status: millrace_engine::backend::BackendDeviceStatus) -> Self {
+        let millrace_engine::backend::BackendDeviceStatus {
+            name,
+            serving,
+            in_flight,
+            capacity,
+            slots_lost,
+            submitted,
+            full,
+            served,
+            faults,
+            lost,
+            restarts,
+        } = status;
+        Self {
+            device: name,
+            serving,
+            in_flight,
+            capacity,
+            slots_lost,
+            submitted,
+            full,
+            served,
+            faults,
+            lost,
+            restarts,
+        }
+    }
+}
+
+impl ChoiceRow {
+    fn of(choice: millrace_engine::engine::BackendChoice) -> Self {
+        let cost = |(kind, time): (millrace_engine::BackendKind, Duration)| CostRow {
             backend: kind.name().to_owned(),
             us: time.as_secs_f64() * 1e6,
         };
         Self {
             jobs: choice.jobs,
-            together: choice.together,
+            max_batch: choice.max_batch,
             serving: choice.serving.name().to_owned(),
             switches: choice.switches,
             costs: choice.costs.into_iter().map(cost).collect(),
@@ -293,7 +471,7 @@ impl Choice {
     }
 }
 
-impl Operation {
+impl OperationRow {
     fn of(series: &millrace_engine::stats::SeriesSnapshot) -> Self {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         Self {

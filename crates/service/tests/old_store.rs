@@ -12,7 +12,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use millrace_engine::{KeyPolicy, OperationKind};
+use millrace_engine::OperationKind;
+use millrace_service::KeyPolicy;
 use millrace_service::{KekSource, KeyStore};
 use tempfile::TempDir;
 

@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A backend that computes nothing and answers at once with a fixed output, for tests of queues, batching,
-//! fairness and accounting.
+//! A backend that computes nothing and answers with a fixed output, for tests of queues, batching, fairness and
+//! accounting. It answers at once, or after a time that the test sets.
 //!
 //! It counts its tasks, so that a test knows which of several backends served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
@@ -25,6 +25,10 @@ pub struct FakeOptions {
     pub on_cpu: bool,
     /// The type of every key that it opens.
     pub key_type: KeyType,
+    /// The only key that it opens; any if none is named.
+    pub only_key: Option<&'static [u8]>,
+    /// Time that each task computes on the calling core.
+    pub work: Duration,
     /// The output of every task.
     pub output: Vec<u8>,
     /// How many tasks a queue holds.
@@ -40,6 +44,8 @@ impl Default for FakeOptions {
             kind: BackendKind::Software,
             on_cpu: true,
             key_type: KeyType::Rsa { bits: 2048 },
+            only_key: None,
+            work: Duration::ZERO,
             output: b"fake".to_vec(),
             capacity: 32,
             batch: 1,
@@ -47,7 +53,7 @@ impl Default for FakeOptions {
     }
 }
 
-/// A backend that answers at once with a fixed output. It accepts any key bytes.
+/// A backend that answers with a fixed output. It accepts any key bytes.
 #[derive(Debug)]
 pub struct FakeBackend {
     options: FakeOptions,
@@ -127,7 +133,11 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
-    fn open_key(&self, _key: &PrivateKey) -> Result<OpenedKey, KeyError> {
+    fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
+        let takes = |only: &[u8]| key.dangerous_pkcs8() == only;
+        if !self.options.only_key.is_none_or(takes) {
+            return Err(KeyError::NotOffered);
+        }
         self.counters.open_keys.fetch_add(1, Ordering::SeqCst);
         Ok(OpenedKey {
             key: BackendKey(self.counters.next_key.fetch_add(1, Ordering::SeqCst)),
@@ -174,11 +184,15 @@ impl Queue for FakeQueue {
     fn poll(&mut self, done: &mut Vec<Done>) -> usize {
         let count = self.waiting.len().min(self.options.batch.max(1));
         for task in self.waiting.drain(..count) {
+            let start = Instant::now();
+            while start.elapsed() < self.options.work {
+                std::hint::spin_loop();
+            }
             self.counters.tasks.fetch_add(1, Ordering::SeqCst);
             done.push(Done {
                 task,
                 result: Ok(Output::new(self.options.output.clone())),
-                service_time: Duration::ZERO,
+                service_time: self.options.work,
             });
         }
         self.waiting.len()

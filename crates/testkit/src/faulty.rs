@@ -3,7 +3,7 @@
 
 //! A backend that fails on command. It wraps another backend and changes its results.
 //!
-//! The test keeps the [`Controls`] of a [`FaultyBackend`] and can change them while the backend is in use:
+//! The test keeps the [`FaultControls`] of a [`FaultyBackend`] and can change them while the backend is in use:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,7 +22,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use millrace_engine::backend::{
-    Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+    Backend, BackendKey, Capability, Description, Done, Health, OpenedKey, Pace, Queue, Task,
+    Unusable,
 };
 use millrace_engine::{BackendError, BackendKind, KeyError, PrivateKey};
 
@@ -45,18 +46,18 @@ pub enum Fault {
 
 /// The handle by which a test makes a [`FaultyBackend`] fail. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Controls {
-    shared: Arc<Shared>,
+pub struct FaultControls {
+    shared: Arc<FaultShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct FaultShared {
+    state: Mutex<FaultState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     fault: Option<Fault>,
     /// Interval, in tasks, at which the fault hits; 0 is every task.
     every: u64,
@@ -71,15 +72,15 @@ struct State {
     unusable: bool,
 }
 
-impl Controls {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl FaultControls {
+    fn lock(&self) -> MutexGuard<'_, FaultState> {
         self.shared
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut FaultState)) {
         change(&mut self.lock());
         self.shared.changed.notify_all();
     }
@@ -184,12 +185,12 @@ impl Controls {
     }
 }
 
-/// A backend that forwards to another one and injects the faults of its [`Controls`].
+/// A backend that forwards to another one and injects the faults of its [`FaultControls`].
 #[derive(Debug)]
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
     kind: BackendKind,
-    controls: Controls,
+    controls: FaultControls,
 }
 
 impl FaultyBackend {
@@ -206,13 +207,13 @@ impl FaultyBackend {
         Self {
             inner,
             kind,
-            controls: Controls::default(),
+            controls: FaultControls::default(),
         }
     }
 
     /// The controls of this backend.
     #[must_use]
-    pub fn controls(&self) -> Controls {
+    pub fn controls(&self) -> FaultControls {
         self.controls.clone()
     }
 }
@@ -245,6 +246,14 @@ impl Backend for FaultyBackend {
         self.inner.close_key(key);
     }
 
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn max_queues(&self) -> Option<usize> {
+        self.inner.max_queues()
+    }
+
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
         if self.controls.lock().refuse_queues {
             return Err(Unusable("told to refuse queues".to_owned()));
@@ -260,7 +269,7 @@ impl Backend for FaultyBackend {
 
 struct FaultyQueue {
     inner: Box<dyn Queue>,
-    controls: Controls,
+    controls: FaultControls,
     /// Number of tasks that never come back; each takes up capacity for ever.
     lost: usize,
 }
@@ -286,6 +295,10 @@ impl Queue for FaultyQueue {
             done.extend(self.spoil(task));
         }
         in_flight + self.lost
+    }
+
+    fn pace(&self) -> Pace {
+        self.inner.pace()
     }
 }
 

@@ -6,11 +6,15 @@
 //!
 //! - [`collector`]: a sink for the completions of a session.
 //! - [`keys`]: fixed private keys, good and bad.
+//! - [`device`]: a backend that behaves like a card, with lost tasks and resets.
+//! - [`etcd`]: a real etcd cluster, for the manager's store.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
+//! - [`qat`]: machines with QAT cards, by a stand-in under Intel's library.
 //! - [`mod@skip`]: records tests that cannot run here; in CI they fail unless the reason is listed.
 //! - [`timing`]: compares the times of two classes of secrets.
 //! - [`vectors`]: known answers, mostly of Wycheproof.
+//! - [`wait`]: waits for a condition, with a bound.
 //! - `conformance` (feature of that name): the suite that every backend passes.
 //! - `verify` (same feature): the peer's side of every operation, with OpenSSL and RustCrypto.
 #![forbid(unsafe_code)]
@@ -18,17 +22,21 @@
 pub mod collector;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod device;
+pub mod etcd;
 pub mod fake;
 pub mod faulty;
 pub mod keys;
+pub mod qat;
 pub mod skip;
 pub mod timing;
 pub mod vectors;
+#[cfg(feature = "conformance")]
+pub mod verify;
+pub mod wait;
 
 /// Whether tests may take hours: `MILLRACE_LONG=1`.
 #[must_use]
 pub fn is_long() -> bool {
     std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1")
 }
-#[cfg(feature = "conformance")]
-pub mod verify;

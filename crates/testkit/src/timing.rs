@@ -125,13 +125,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "unlike times")]
-    fn a_tenth_is_found_even_in_a_short_run() {
+    fn tenth_is_found_even_in_a_short_run() {
         SHORT.same_time("a tenth", noisy(100));
     }
 
     #[test]
     #[should_panic(expected = "unlike times")]
-    fn less_is_found_in_a_long_run() {
+    fn smaller_difference_is_found_in_a_longer_run() {
         let long = Timing {
             measurements: 20_000,
         };

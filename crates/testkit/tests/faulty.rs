@@ -10,10 +10,10 @@ use std::sync::Arc;
 use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
-use millrace_testkit::faulty::{Controls, Fault, FaultyBackend};
+use millrace_testkit::faulty::{Fault, FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 
-fn faulty() -> (FaultyBackend, Controls) {
+fn faulty() -> (FaultyBackend, FaultControls) {
     let faulty = FaultyBackend::posing_as(BackendKind::Simd, Arc::new(FakeBackend::default()));
     let controls = faulty.controls();
     (faulty, controls)
@@ -72,7 +72,7 @@ fn every_third_task_fails() {
 }
 
 #[test]
-fn a_lost_task_stays_in_flight() {
+fn lost_task_stays_in_flight() {
     let (backend, controls) = faulty();
     let mut queue = backend.open_queue().expect("a queue");
     controls.inject(Fault::Lose);
@@ -83,7 +83,7 @@ fn a_lost_task_stays_in_flight() {
 }
 
 #[test]
-fn the_gate_holds_a_poll_until_it_opens() {
+fn gate_holds_a_poll_until_it_opens() {
     let (backend, controls) = faulty();
     controls.close_gate();
     let worker = std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn controls_refuse_keys_queues_and_probe() {
 }
 
 #[test]
-fn a_fake_completes_batches_and_counts() {
+fn fake_completes_batches_and_counts() {
     let backend = FakeBackend::new(FakeOptions {
         capacity: 8,
         batch: 3,

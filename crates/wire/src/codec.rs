@@ -16,16 +16,16 @@ use millrace_engine::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
 use millrace_engine::operation::{
     Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
 };
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use zeroize::Zeroizing;
 
-use crate::codes::{self, Kind};
+use crate::codes::{self, MessageKind};
 use crate::error::WireError;
 use crate::message::{
     ClientMessage, Fault, Hello, JobCompletion, KeyRefusal, KeySelector, NodeMessage, SubmittedJob,
     Welcome,
 };
-use crate::reader::Reader;
+use crate::reader::PayloadReader;
 use crate::report::{EdgeCounter, EdgeReport};
 use crate::{
     HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_OUTPUT_LEN,
@@ -46,10 +46,10 @@ pub(crate) const MIN_COMPLETION_LEN: usize = 8 + 1 + 1 + 4 + 4 + 2;
 /// One direction of the protocol.
 pub trait Message: Sized {
     /// Every kind of message of this direction.
-    const KINDS: &'static [Kind];
+    const KINDS: &'static [MessageKind];
 
     /// Every kind of message of the other direction.
-    const FOREIGN_KINDS: &'static [Kind];
+    const FOREIGN_KINDS: &'static [MessageKind];
 
     /// Appends the message with its header. A batch too long for one frame becomes several frames; an empty
     /// batch appends nothing.
@@ -98,8 +98,8 @@ pub fn parse_header<M: Message>(header: [u8; HEADER_LEN]) -> Result<(u8, usize),
 }
 
 impl Message for ClientMessage {
-    const KINDS: &'static [Kind] = codes::CLIENT_KINDS;
-    const FOREIGN_KINDS: &'static [Kind] = codes::NODE_KINDS;
+    const KINDS: &'static [MessageKind] = codes::CLIENT_KINDS;
+    const FOREIGN_KINDS: &'static [MessageKind] = codes::NODE_KINDS;
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -140,7 +140,7 @@ impl Message for ClientMessage {
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
+        let mut reader = PayloadReader::new(payload);
         let r = &mut reader;
         let message = match kind {
             k if k == codes::HELLO.code => Self::Hello(hello(r)?),
@@ -176,8 +176,8 @@ impl Message for ClientMessage {
 }
 
 impl Message for NodeMessage {
-    const KINDS: &'static [Kind] = codes::NODE_KINDS;
-    const FOREIGN_KINDS: &'static [Kind] = codes::CLIENT_KINDS;
+    const KINDS: &'static [MessageKind] = codes::NODE_KINDS;
+    const FOREIGN_KINDS: &'static [MessageKind] = codes::CLIENT_KINDS;
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -234,11 +234,16 @@ impl Message for NodeMessage {
                 put_name(out, software);
                 put_report(out, edges);
             }),
+            Self::RetryAfter { handle, wait } => frame(out, codes::RETRY_AFTER, |out| {
+                let micros = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+                out.extend_from_slice(&handle.to_le_bytes());
+                out.extend_from_slice(&micros.to_le_bytes());
+            }),
         }
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(payload);
+        let mut reader = PayloadReader::new(payload);
         let r = &mut reader;
         let message = match kind {
             k if k == codes::WELCOME.code => Self::Welcome(welcome(r)?),
@@ -270,6 +275,10 @@ impl Message for NodeMessage {
                 software: r.text("software", MAX_NAME_LEN)?,
                 edges: report(r)?,
             },
+            k if k == codes::RETRY_AFTER.code => Self::RetryAfter {
+                handle: r.u32("handle")?,
+                wait: Duration::from_micros(r.u32("wait")?.into()),
+            },
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
         reader.finish()?;
@@ -281,7 +290,7 @@ impl Message for NodeMessage {
     }
 }
 
-fn hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
+fn hello(r: &mut PayloadReader<'_>) -> Result<Hello, WireError> {
     magic(r)?;
     let (min, max) = (r.u16("min_version")?, r.u16("max_version")?);
     if min > max {
@@ -295,7 +304,7 @@ fn hello(r: &mut Reader<'_>) -> Result<Hello, WireError> {
     })
 }
 
-fn welcome(r: &mut Reader<'_>) -> Result<Welcome, WireError> {
+fn welcome(r: &mut PayloadReader<'_>) -> Result<Welcome, WireError> {
     magic(r)?;
     Ok(Welcome {
         version: r.u16("version")?,
@@ -306,7 +315,7 @@ fn welcome(r: &mut Reader<'_>) -> Result<Welcome, WireError> {
     })
 }
 
-fn magic(r: &mut Reader<'_>) -> Result<(), WireError> {
+fn magic(r: &mut PayloadReader<'_>) -> Result<(), WireError> {
     if r.array("magic")? == MAGIC {
         Ok(())
     } else {
@@ -314,7 +323,7 @@ fn magic(r: &mut Reader<'_>) -> Result<(), WireError> {
     }
 }
 
-fn selector(r: &mut Reader<'_>) -> Result<KeySelector, WireError> {
+fn selector(r: &mut PayloadReader<'_>) -> Result<KeySelector, WireError> {
     match r.u8("selector")? {
         codes::SELECT_NAME => Ok(KeySelector::Name(r.text("name", MAX_KEY_NAME_LEN)?)),
         codes::SELECT_SPKI_SHA256 => Ok(KeySelector::SpkiSha256(r.array("spki_sha256")?)),
@@ -326,7 +335,7 @@ fn selector(r: &mut Reader<'_>) -> Result<KeySelector, WireError> {
 }
 
 /// Decodes the counters that are not 0, in the order of their codes.
-fn report(r: &mut Reader<'_>) -> Result<EdgeReport, WireError> {
+fn report(r: &mut PayloadReader<'_>) -> Result<EdgeReport, WireError> {
     let mut report = EdgeReport::default();
     let mut last = 0;
     for _ in 0..r.u8("count")? {
@@ -342,7 +351,7 @@ fn report(r: &mut Reader<'_>) -> Result<EdgeReport, WireError> {
     Ok(report)
 }
 
-fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
+fn key_opened(r: &mut PayloadReader<'_>) -> Result<NodeMessage, WireError> {
     let (request, handle) = (r.u32("request")?, r.u32("handle")?);
     let (code, bits) = (r.u8("key_type")?, r.u16("key_bits")?);
     let key_type = codes::key_type_from_codes(code, bits)?;
@@ -356,7 +365,7 @@ fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
         });
     }
     let bits = r.u32("hashes")?;
-    let hashes = HashSet::from_bits(bits);
+    let hashes = HashAlgorithms::from_bits(bits);
     if hashes.bits() != bits {
         return Err(WireError::OutOfRange {
             field: "hashes",
@@ -375,9 +384,9 @@ fn key_opened(r: &mut Reader<'_>) -> Result<NodeMessage, WireError> {
 
 /// Decodes a batch: the count, then the items. No id may occur twice.
 fn batch<T>(
-    r: &mut Reader<'_>,
+    r: &mut PayloadReader<'_>,
     min_len: usize,
-    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, WireError>,
+    mut item: impl FnMut(&mut PayloadReader<'_>) -> Result<T, WireError>,
     id: impl Fn(&T) -> u64,
 ) -> Result<Vec<T>, WireError> {
     let count = usize::from(r.u16("count")?);
@@ -436,7 +445,7 @@ impl Ids {
     }
 }
 
-fn job(r: &mut Reader<'_>) -> Result<SubmittedJob, WireError> {
+fn job(r: &mut PayloadReader<'_>) -> Result<SubmittedJob, WireError> {
     Ok(SubmittedJob {
         id: r.u64("job")?,
         key: r.u32("handle")?,
@@ -446,7 +455,7 @@ fn job(r: &mut Reader<'_>) -> Result<SubmittedJob, WireError> {
     })
 }
 
-fn operation(r: &mut Reader<'_>) -> Result<Operation, WireError> {
+fn operation(r: &mut PayloadReader<'_>) -> Result<Operation, WireError> {
     let code = r.u8("operation")?;
     let kind = known("operation", code, OperationKind::from_code(code))?;
     Ok(match kind {
@@ -487,12 +496,12 @@ fn operation(r: &mut Reader<'_>) -> Result<Operation, WireError> {
     })
 }
 
-fn hash(r: &mut Reader<'_>, field: &'static str) -> Result<Hash, WireError> {
+fn hash(r: &mut PayloadReader<'_>, field: &'static str) -> Result<Hash, WireError> {
     let code = r.u8(field)?;
     known(field, code, Hash::from_code(code))
 }
 
-fn completion(r: &mut Reader<'_>) -> Result<JobCompletion, WireError> {
+fn completion(r: &mut PayloadReader<'_>) -> Result<JobCompletion, WireError> {
     let id = r.u64("job")?;
     let (status, server) = (r.u8("status")?, r.u8("served_by")?);
     let served_by = match server {
@@ -525,7 +534,7 @@ fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireEr
 
 /// Appends one frame of a message that is not a batch. Its kind bounds the payload, so the buffer is enlarged
 /// at most once, without leaving a copy behind.
-fn frame(out: &mut Vec<u8>, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
+fn frame(out: &mut Vec<u8>, kind: MessageKind, payload: impl FnOnce(&mut Vec<u8>)) {
     crate::writer::reserve(out, HEADER_LEN + kind.max_payload);
     let start = crate::writer::begin_frame(out, kind);
     payload(out);

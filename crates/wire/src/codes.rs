@@ -14,7 +14,7 @@ use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 
 /// One kind of message: its code in the frame header, its name, and its longest payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct MessageKind {
     /// Code in the frame header.
     pub code: u8,
     /// Name, as in [`crate::message`] and in the specification.
@@ -27,10 +27,10 @@ macro_rules! kinds {
     ($(#[$doc:meta])* $table:ident: $($constant:ident = $code:literal $name:literal $max:expr;)*) => {
         $(
             #[doc = concat!("Kind of `", $name, "`.")]
-            pub const $constant: Kind = Kind { code: $code, name: $name, max_payload: $max };
+            pub const $constant: MessageKind = MessageKind { code: $code, name: $name, max_payload: $max };
         )*
         $(#[$doc])*
-        pub const $table: &[Kind] = &[$($constant),*];
+        pub const $table: &[MessageKind] = &[$($constant),*];
     };
 }
 
@@ -59,6 +59,7 @@ kinds! {
     DRAIN = 0x86 "Drain" 0;
     FAULT = 0x87 "Fault" 1;
     DESCRIPTION = 0x88 "Description" 1 + MAX_NAME_LEN + 1 + EDGE_COUNTERS * REPORTED_LEN;
+    RETRY_AFTER = 0x89 "RetryAfter" 4 + 4;
 }
 
 /// Bytes of one counter in a `Report`: its code and its value.

@@ -40,8 +40,8 @@ pub use message::{
 };
 pub use report::{EdgeCounter, EdgeReport};
 pub use version::{
-    FEATURE_DESCRIPTION, FEATURE_ML_DSA, FEATURE_REPORTS, FEATURES, VERSION_MAX, VERSION_MIN,
-    Vocabulary,
+    FEATURE_DESCRIPTION, FEATURE_ML_DSA, FEATURE_REPORTS, FEATURE_RETRY_AFTER, FEATURES,
+    VERSION_MAX, VERSION_MIN, Vocabulary,
 };
 
 /// The protocol's name in the TLS handshake (ALPN, RFC 7301). Its number changes only with the frame header;
@@ -58,7 +58,7 @@ pub const HEADER_LEN: usize = 8;
 /// job, and a thousand connections need at most 64 MiB of buffers.
 pub const MAX_FRAME_LEN: usize = 64 * 1024;
 
-/// Bound on the payload of a frame, in bytes.
+/// Bound on the payload of a frame, in bytes: what [`MAX_FRAME_LEN`] leaves beside the header.
 pub const MAX_PAYLOAD_LEN: usize = MAX_FRAME_LEN - HEADER_LEN;
 
 /// Bound on the jobs in one frame. With more, the header's cost per job is negligible already, and the first

@@ -7,10 +7,11 @@
 use std::fmt;
 use std::time::Duration;
 
+pub use millrace_engine::JobId;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, PrivateKey};
 use millrace_engine::operation::{Operation, Output};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_engine::{BackendKind, coded_enum};
 use thiserror::Error;
 
@@ -19,9 +20,6 @@ use crate::report::EdgeReport;
 /// Number of a request. The client chooses it, unique among its open requests on the connection; the answer
 /// echoes it.
 pub type RequestId = u32;
-
-/// Number of a job. The client chooses it, unique among its jobs in flight on the connection.
-pub type JobId = u64;
 
 /// Names a key on one connection. Handles are not valid on other connections.
 pub type KeyHandle = u32;
@@ -86,7 +84,7 @@ pub enum NodeMessage {
         /// Operations that this client may do with the key.
         operations: OperationSet,
         /// Hashes that this client may use with the key.
-        hashes: HashSet,
+        hashes: HashAlgorithms,
     },
     /// A key was not opened.
     KeyRefused {
@@ -112,6 +110,14 @@ pub enum NodeMessage {
         software: String,
         /// The sum of all reports of this identity over the connections that are open now.
         edges: EdgeReport,
+    },
+    /// The node refuses jobs with this key, and expects to take them after this time. Only with
+    /// [`FEATURE_RETRY_AFTER`](crate::FEATURE_RETRY_AFTER); sent before the completion of the refused job.
+    RetryAfter {
+        /// The key.
+        handle: KeyHandle,
+        /// Whole microseconds on the wire, at most 4295 s.
+        wait: Duration,
     },
 }
 

@@ -7,11 +7,11 @@
 use crate::error::WireError;
 
 /// The rest of a payload.
-pub(crate) struct Reader<'a> {
+pub(crate) struct PayloadReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PayloadReader<'a> {
     pub(crate) fn new(payload: &'a [u8]) -> Self {
         Self { rest: payload }
     }

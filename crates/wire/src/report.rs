@@ -20,7 +20,7 @@ coded_enum! {
         Blocking = 0x03 "blocking",
         /// Jobs that the client also sent to a second node, which answered first.
         HedgeWon = 0x04 "hedge-won",
-        /// Jobs that the client also sent to a second node in vain.
+        /// Jobs that the client also sent to a second node, which did not answer first.
         HedgeLost = 0x05 "hedge-lost",
         /// Operations that ended as an error of the application.
         Failed = 0x06 "failed",

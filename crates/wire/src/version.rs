@@ -10,7 +10,7 @@
 
 use millrace_engine::key::KeyKind;
 use millrace_engine::operation::{Hash, Operation, OperationKind};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 
 use crate::error::WireError;
 use crate::message::{Hello, Welcome};
@@ -30,15 +30,20 @@ pub const FEATURE_ML_DSA: u64 = 1 << 1;
 /// Feature: the client may send [`Describe`](crate::ClientMessage::Describe).
 pub const FEATURE_DESCRIPTION: u64 = 1 << 2;
 
+/// Feature: the node may send [`RetryAfter`](crate::NodeMessage::RetryAfter).
+pub const FEATURE_RETRY_AFTER: u64 = 1 << 3;
+
 /// Every feature known here, with its name in the specification.
 pub const FEATURE_NAMES: &[(u64, &str)] = &[
     (FEATURE_REPORTS, "edge-reports"),
     (FEATURE_ML_DSA, "ml-dsa"),
     (FEATURE_DESCRIPTION, "description"),
+    (FEATURE_RETRY_AFTER, "retry-after"),
 ];
 
 /// Features known here.
-pub const FEATURES: u64 = FEATURE_REPORTS | FEATURE_ML_DSA | FEATURE_DESCRIPTION;
+pub const FEATURES: u64 =
+    FEATURE_REPORTS | FEATURE_ML_DSA | FEATURE_DESCRIPTION | FEATURE_RETRY_AFTER;
 
 /// The feature that an operation needs; 0 if version 1 always has the operation. A new operation needs a new
 /// feature, because peers without it treat its code as a protocol violation.
@@ -127,6 +132,12 @@ impl Vocabulary {
                 .all(|hash| self.has(feature_of_hash(hash)))
     }
 
+    /// Whether [`RetryAfter`](crate::NodeMessage::RetryAfter) may be sent.
+    #[must_use]
+    pub const fn has_retry_after(self) -> bool {
+        self.has(FEATURE_RETRY_AFTER)
+    }
+
     /// Keeps the operations that may be sent.
     #[must_use]
     pub fn operations(self, operations: OperationSet) -> OperationSet {
@@ -138,7 +149,7 @@ impl Vocabulary {
 
     /// Keeps the hashes that may be sent.
     #[must_use]
-    pub fn hashes(self, hashes: HashSet) -> HashSet {
+    pub fn hashes(self, hashes: HashAlgorithms) -> HashAlgorithms {
         hashes
             .iter()
             .filter(|hash| self.has(feature_of_hash(*hash)))
@@ -187,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_wins_and_unknown_features_are_ignored() {
+    fn highest_common_version_wins_and_unknown_features_are_ignored() {
         assert_eq!(negotiate(&hello(1, 1)), Ok((1, FEATURES)));
         assert_eq!(negotiate(&hello(1, u16::MAX)), Ok((VERSION_MAX, FEATURES)));
         assert_eq!(negotiate(&hello(0, 1)), Ok((1, FEATURES)));
@@ -205,7 +216,7 @@ mod tests {
     #[test]
     fn codes_without_features_equal_those_of_the_first_release() {
         let all: OperationSet = OperationKind::ALL.iter().copied().collect();
-        let hashes: HashSet = Hash::ALL.iter().copied().collect();
+        let hashes: HashAlgorithms = Hash::ALL.iter().copied().collect();
         let first = Vocabulary::new(0);
         // Bits 1 to 12 and 1 to 7 are the codes that peers without any feature know.
         assert_eq!(first.operations(all).bits(), 0x1ffe);

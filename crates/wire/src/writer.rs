@@ -6,6 +6,7 @@
 //! Buffers grow only in this module, and never by `realloc`, because that would leave a copy of an imported
 //! key or of a decrypted secret in freed memory.
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use millrace_engine::BackendKind;
@@ -14,7 +15,7 @@ use millrace_engine::operation::{MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
 use zeroize::Zeroize;
 
 use crate::codec::{MIN_COMPLETION_LEN, MIN_JOB_LEN, put_bytes};
-use crate::codes::{self, Kind};
+use crate::codes::{self, MessageKind};
 use crate::message::{JobCompletion, JobId, KeyHandle, SubmittedJob};
 use crate::{HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_OUTPUT_LEN};
 
@@ -193,8 +194,8 @@ pub fn encode_submit_batch<'a>(
 }
 
 /// Appends the completions in as many `Complete` frames as they need.
-pub fn encode_completions<'a>(
-    completions: impl IntoIterator<Item = &'a JobCompletion>,
+pub fn encode_completions(
+    completions: impl IntoIterator<Item: Borrow<JobCompletion>>,
     out: &mut Vec<u8>,
 ) {
     let mut completions = completions.into_iter().peekable();
@@ -207,7 +208,7 @@ pub fn encode_completions<'a>(
                 served_by,
                 queue_time,
                 service_time,
-            } = completion;
+            } = completion.borrow();
             let result = result
                 .as_ref()
                 .map(|output| output.as_slice())
@@ -232,7 +233,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(out: &'a mut Vec<u8>, kind: Kind) -> Self {
+    fn new(out: &'a mut Vec<u8>, kind: MessageKind) -> Self {
         reserve(out, HEADER_LEN + 2);
         let start = begin_frame(out, kind);
         out.extend_from_slice(&[0; 2]);
@@ -288,7 +289,7 @@ pub(crate) fn reserve(out: &mut Vec<u8>, additional: usize) {
 }
 
 /// Appends a header whose length is filled in by [`end_frame`]. Returns where the frame starts.
-pub(crate) fn begin_frame(out: &mut Vec<u8>, kind: Kind) -> usize {
+pub(crate) fn begin_frame(out: &mut Vec<u8>, kind: MessageKind) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind.code, 0, 0, 0]);
     start

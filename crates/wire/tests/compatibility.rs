@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, KeyKind};
 use millrace_engine::operation::{Hash, OperationKind};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::message::*;
 use millrace_wire::version::{self, FEATURE_REPORTS, Vocabulary};
 use millrace_wire::{FEATURES, HEADER_LEN, Message};
@@ -107,6 +107,10 @@ fn old_client_receives_only_codes_that_it_knows() {
     let (version, features) = version::negotiate(&hello).expect("a common version");
     assert_eq!((version, features), (1, 0));
     let vocabulary = Vocabulary::new(features);
+    assert!(
+        !vocabulary.has_retry_after(),
+        "a message that it does not know"
+    );
     for kind in KeyKind::ALL
         .iter()
         .copied()
@@ -121,7 +125,7 @@ fn old_client_receives_only_codes_that_it_knows() {
                 spki: vec![0x30; 44],
             },
             operations: vocabulary.operations(all),
-            hashes: vocabulary.hashes(Hash::ALL.iter().copied().collect::<HashSet>()),
+            hashes: vocabulary.hashes(Hash::ALL.iter().copied().collect::<HashAlgorithms>()),
         };
         let frame = encoded(&message);
         // The first release knew key types 1 to 8, operations 1 to 12, hashes 1 to 7.

@@ -11,7 +11,7 @@ use common::*;
 use millrace_engine::JobError;
 use millrace_engine::key::{KeyInfo, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
 use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::codec::{CompleteWriter, SubmitWriter, parse_header};
 use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
 use millrace_wire::message::*;
@@ -564,7 +564,7 @@ fn value_above_its_bound_is_encoded_as_one_that_is_refused() {
             spki: vec![0; spki],
         },
         operations: OperationSet::new(),
-        hashes: HashSet::new(),
+        hashes: HashAlgorithms::new(),
     };
     for message in [
         opened(KeyType::Rsa { bits: 1024 }, 1),

@@ -15,7 +15,7 @@ use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
 use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
 use millrace_engine::{BackendKind, KeyKind, MlDsaInput, OperationKind};
-use millrace_wire::codes::{self, Kind};
+use millrace_wire::codes::{self, MessageKind};
 use millrace_wire::message::*;
 use millrace_wire::version::FEATURE_NAMES;
 use millrace_wire::{
@@ -142,7 +142,7 @@ fn vectors_decode_to_their_messages_and_encode_to_themselves() {
 
 #[test]
 fn every_kind_has_a_vector() {
-    let covered = |vectors: BTreeMap<String, Vec<u8>>, kinds: &[Kind]| {
+    let covered = |vectors: BTreeMap<String, Vec<u8>>, kinds: &[MessageKind]| {
         for kind in kinds {
             assert!(
                 vectors.values().any(|bytes| bytes[4] == kind.code),
@@ -157,7 +157,7 @@ fn every_kind_has_a_vector() {
 
 #[test]
 fn code_tables_equal_those_of_the_code() {
-    let kinds = |kinds: &'static [Kind]| {
+    let kinds = |kinds: &'static [MessageKind]| {
         kinds.iter().map(|kind| {
             [
                 code(kind.code),

@@ -14,7 +14,7 @@ use millrace_engine::key::{KeyInfo, KeyKind, KeyType, MAX_PRIVATE_KEY_LEN, Priva
 use millrace_engine::operation::{
     Hash, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
 };
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::message::*;
 use millrace_wire::{
     EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
@@ -204,7 +204,7 @@ fn node_message() -> impl Strategy<Value = NodeMessage> {
                     handle,
                     info: KeyInfo { key_type, spki },
                     operations: OperationSet::from_bits(operations),
-                    hashes: HashSet::from_bits(hashes),
+                    hashes: HashAlgorithms::from_bits(hashes),
                 }
             }),
         (any::<u32>(), refusal)
@@ -341,7 +341,7 @@ fn batch_longer_than_a_frame_is_split_in_order() {
 }
 
 #[test]
-fn an_empty_batch_is_not_sent() {
+fn empty_batch_is_not_sent() {
     assert!(encoded(&ClientMessage::Submit(Vec::new())).is_empty());
     assert!(encoded(&NodeMessage::Complete(Vec::new())).is_empty());
 }

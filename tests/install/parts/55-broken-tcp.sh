@@ -4,9 +4,7 @@
 # What may be wrong between a gateway and nodes over TCP, with the machines of two-nodes.
 
 certs=/etc/millrace/gateway-1
-while IFS='|' read -r what break mend expected; do
-    broken gateway-1 haproxy "$what" "$break" "$mend" "$expected"
-done <<CASES
+broken_cases gateway-1 haproxy <<CASES
 certificate files closed|chmod 0700 $certs|chmod 0750 $certs|^FAILURE +node +tcp:node-1:7400: .*Permission denied
 certificate of another authority|cp -rp $certs /var/tmp/certs && millrace cert client gateway-1 --state /var/tmp/other -o /var/tmp/others && cp /var/tmp/others/* $certs/|cp /var/tmp/certs/* $certs/|^FAILURE +node +tcp:node-1:7400: .*(authority|certificate)
 wrong address|$(edit /etc/millrace/openssl.cnf s/node-2:7400/node-2:7401/)|$(back /etc/millrace/openssl.cnf)|^FAILURE +node +tcp:node-2:7401: .*refused

@@ -12,9 +12,7 @@ if [[ $INIT == systemd ]]; then on gateway-1 haproxy-restart; else on gateway-1 
 haproxy_cfg=/etc/haproxy/haproxy.cfg
 haproxy_key=/etc/haproxy/www.pem.key
 cnf=/etc/millrace/openssl.cnf
-while IFS='|' read -r what break mend expected; do
-    broken gateway-1 haproxy "$what" "$break" "$mend" "$expected"
-done <<CASES
+broken_cases gateway-1 haproxy <<CASES
 good|true|true|^ok +pooled
 no preload library|no-LD_PRELOAD|true|^warning +preload
 plain key|$(plain $haproxy_key)|$(back $haproxy_key)|^FAILURE +keys +plain keys
@@ -37,9 +35,7 @@ place gateway-1 nginx-server /etc/nginx/conf.d/www.conf
 if [[ $INIT == systemd ]]; then on gateway-1 nginx-restart; else on gateway-1 nginx-by-hand; fi
 
 nginx_key=/etc/nginx/www.key
-while IFS='|' read -r what break mend expected; do
-    broken gateway-1 nginx "$what" "$break" "$mend" "$expected"
-done <<CASES
+broken_cases gateway-1 nginx <<CASES
 good|true|true|^ok +pooled
 no preload library|no-LD_PRELOAD|true|^FAILURE +waiting
 plain key|$(plain $nginx_key)|$(back $nginx_key)|^FAILURE +keys +plain keys

@@ -7,6 +7,7 @@
 //! - [`dependencies`]: who may depend on whom, duplicate versions, licences of everything linked.
 //! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
 //! - [`documents`]: the pages that a newcomer needs exist.
+//! - [`names`]: no two types that a reader could confuse.
 //! - [`words`]: plain English.
 //!
 //! It runs as `cargo xtask tidy` and as a test, so that no path to a merge avoids it.
@@ -14,6 +15,7 @@
 mod dependencies;
 mod documents;
 mod licences;
+mod names;
 mod sources;
 mod words;
 
@@ -35,6 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     complaints.extend(metadata.check_licences());
     complaints.extend(sources::check(root, &files)?);
     complaints.extend(documents::check(root, &files)?);
+    complaints.extend(names::check(root, &files)?);
     complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {
         eprintln!(
@@ -102,7 +105,7 @@ fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_repository_is_tidy() {
+    fn repository_is_tidy() {
         if let Err(complaints) = super::run(&crate::root().unwrap()) {
             panic!("{complaints:#}");
         }

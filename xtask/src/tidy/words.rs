@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Plain technical English (style guide, rule 13a): phrases that make a reader decode a sentence are
+//! Plain technical English: phrases that make a reader decode a sentence are
 //! refused in comments, texts and documents. The list is a symptom check, not the rule; the rule is:
 //! subject first, active voice, the field's term, the quantity with its unit.
 

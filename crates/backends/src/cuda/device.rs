@@ -18,7 +18,7 @@ use super::variants::Variant;
 
 /// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceFacts {
     /// Name of the product, for logs and status.
     pub name: String,
     /// Compute capability, major and minor.
@@ -42,9 +42,9 @@ pub enum DeviceError {
 }
 
 /// A GPU.
-pub trait Device: Send + Sync + fmt::Debug {
+pub trait CudaDevice: Send + Sync + fmt::Debug {
     /// The properties of the device.
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> &DeviceFacts;
 
     /// Whether launch times are real, so that variants can be compared by them. False for simulated devices.
     fn is_measurable(&self) -> bool {
@@ -61,11 +61,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         variant: &'static Variant,
         keys: u32,
         pairs: u32,
-    ) -> Result<Box<dyn Store>, DeviceError>;
+    ) -> Result<Box<dyn CudaStore>, DeviceError>;
 }
 
 /// Keys and blinding pairs on a device, zeroised when dropped.
-pub trait Store: Send + Sync {
+pub trait CudaStore: Send + Sync {
     /// Writes the image of a key into its slot.
     ///
     /// # Errors
@@ -82,12 +82,12 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// Mostly [`DeviceError::OutOfMemory`].
-    fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError>;
+    fn open_stream(&self, tasks: usize) -> Result<Box<dyn CudaStream>, DeviceError>;
 }
 
 /// One task of a launch.
 #[derive(Clone, Copy)]
-pub struct Entry<'a> {
+pub struct LaunchEntry<'a> {
     /// Slot of its key.
     pub slot: u32,
     /// Position of its blinding pair. No other entry of any launch uses this pair.
@@ -96,7 +96,7 @@ pub struct Entry<'a> {
     pub input: &'a [u8],
 }
 
-impl fmt::Debug for Entry<'_> {
+impl fmt::Debug for LaunchEntry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Entry(slot {}, pair {})", self.slot, self.pair)
     }
@@ -108,17 +108,17 @@ pub struct Launch<'a> {
     /// The public exponent.
     pub exponent: u64,
     /// Pairs to make before the tasks run.
-    pub make: &'a [Entry<'a>],
+    pub make: &'a [LaunchEntry<'a>],
     /// Private operations.
-    pub tasks: &'a [Entry<'a>],
+    pub tasks: &'a [LaunchEntry<'a>],
 }
 
 /// A result as long as the input, or `None` if verification failed.
-pub type Outcome = Option<Zeroizing<Vec<u8>>>;
+pub type LaunchOutcome = Option<Zeroizing<Vec<u8>>>;
 
 /// A queue of the device with at most one launch in flight. Dropping it waits for that launch and zeroises
 /// the stream's memory.
-pub trait Stream: Send {
+pub trait CudaStream: Send {
     /// Starts a launch. The inputs are copied.
     ///
     /// # Errors
@@ -133,5 +133,5 @@ pub trait Stream: Send {
 
     /// Takes the outcomes of a launch that has ended, in the order of its tasks, and zeroises the stream's
     /// copy.
-    fn take(&mut self) -> Vec<Outcome>;
+    fn take(&mut self) -> Vec<LaunchOutcome>;
 }

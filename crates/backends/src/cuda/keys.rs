@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::Health;
 use super::capabilities::MAX_RSA_BITS;
-use super::device::{DeviceError, Store};
+use super::device::{CudaStore, DeviceError};
 use super::variants::{Arithmetic, SIZES, Variant};
 use crate::simd::numbers::{self, Digits};
 use crate::software::keys::{self as software_keys, LoadedKey, Secret};
@@ -247,7 +247,7 @@ pub(super) struct Size {
     pub(super) variant: &'static Variant,
     /// Fewest tasks for which a launch is cheaper than AWS-LC.
     pub(super) device_from: usize,
-    pub(super) store: Box<dyn Store>,
+    pub(super) store: Box<dyn CudaStore>,
     slots: Mutex<Places>,
     pairs: Mutex<Places>,
     health: Arc<Health>,
@@ -285,7 +285,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Size {
     pub(super) fn new(
-        device: &dyn super::device::Device,
+        device: &dyn super::device::CudaDevice,
         variant: &'static Variant,
         device_from: usize,
         health: Arc<Health>,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Health;
-use super::device::{Device, DeviceError, Entry, Launch, Stream};
+use super::device::{CudaDevice, CudaStream, DeviceError, Launch, LaunchEntry};
 use super::keys::{Parts, Size};
 use super::queue::LAUNCH_TASKS;
 use super::variants::Variant;
@@ -48,7 +48,7 @@ struct Speed {
 
 /// Chooses a kernel for a size of key, and allocates memory for keys.
 pub(super) fn open_size(
-    device: &dyn Device,
+    device: &dyn CudaDevice,
     half_bits: usize,
     (kernels, device_from): (&[&'static Variant], Option<usize>),
     (key, parts): (&LoadedKey, &Parts<'_>),
@@ -120,7 +120,7 @@ fn crossover(speed: &Speed, key: &LoadedKey) -> usize {
 
 /// Measures one kernel on an idle and on a full device.
 fn measure(
-    device: &dyn Device,
+    device: &dyn CudaDevice,
     variant: &'static Variant,
     parts: &Parts<'_>,
 ) -> Result<Speed, DeviceError> {
@@ -151,7 +151,7 @@ fn measure(
 
 /// Starts one launch on each stream and returns the time until the last has ended.
 fn round(
-    streams: &mut [Box<dyn Stream>],
+    streams: &mut [Box<dyn CudaStream>],
     parts: &Parts<'_>,
     make: bool,
 ) -> Result<Duration, DeviceError> {
@@ -160,7 +160,7 @@ fn round(
     for (stream, at) in streams.iter_mut().zip(0_u32..) {
         let entries: Vec<_> = (0_u32..)
             .take(LAUNCH_TASKS)
-            .map(|task| Entry {
+            .map(|task| LaunchEntry {
                 slot: 1,
                 pair: 1 + at * LAUNCH_PAIRS + task,
                 input: &input,
@@ -191,15 +191,15 @@ fn round(
 mod tests {
     use millrace_testkit::keys;
 
-    use super::super::device::{Facts, Outcome, Store};
-    use super::super::keys::load;
-    use super::super::variants::{Arithmetic, VARIANTS};
     use super::*;
+    use crate::cuda::device::{CudaStore, DeviceFacts, LaunchOutcome};
+    use crate::cuda::keys::load;
+    use crate::cuda::variants::{Arithmetic, VARIANTS};
 
     /// A device that computes nothing: each launch ends after a fixed number of polls.
     #[derive(Debug)]
     struct Idle {
-        facts: Facts,
+        facts: DeviceFacts,
         slow: Arithmetic,
         too_large: &'static str,
     }
@@ -211,8 +211,8 @@ mod tests {
         left: u32,
     }
 
-    impl Device for Idle {
-        fn facts(&self) -> &Facts {
+    impl CudaDevice for Idle {
+        fn facts(&self) -> &DeviceFacts {
             &self.facts
         }
 
@@ -221,7 +221,7 @@ mod tests {
             variant: &'static Variant,
             _keys: u32,
             _pairs: u32,
-        ) -> Result<Box<dyn Store>, DeviceError> {
+        ) -> Result<Box<dyn CudaStore>, DeviceError> {
             if variant.name == self.too_large {
                 return Err(DeviceError::OutOfMemory("too large".to_owned()));
             }
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    impl Store for IdleStore {
+    impl CudaStore for IdleStore {
         fn write_key(&self, slot: u32, _image: &[u8]) -> Result<(), DeviceError> {
             assert!(slot > 0);
             Ok(())
@@ -240,14 +240,14 @@ mod tests {
             Ok(())
         }
 
-        fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {
+        fn open_stream(&self, tasks: usize) -> Result<Box<dyn CudaStream>, DeviceError> {
             assert_eq!(tasks, LAUNCH_TASKS);
             let questions = self.0;
             Ok(Box::new(IdleStream { questions, left: 0 }))
         }
     }
 
-    impl Stream for IdleStream {
+    impl CudaStream for IdleStream {
         fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError> {
             assert_eq!(launch.tasks.len(), LAUNCH_TASKS);
             self.left = self.questions;
@@ -259,14 +259,14 @@ mod tests {
             Ok(self.left == 0)
         }
 
-        fn take(&mut self) -> Vec<Outcome> {
+        fn take(&mut self) -> Vec<LaunchOutcome> {
             Vec::new()
         }
     }
 
     fn chosen(slow: Arithmetic, too_large: &'static str) -> Size {
         let device = Idle {
-            facts: Facts {
+            facts: DeviceFacts {
                 name: String::new(),
                 compute: (9, 0),
                 processors: 2,

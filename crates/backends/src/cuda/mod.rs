@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use millrace_engine::backend::{
-    Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
+    Backend, BackendKey, Capability, Description, Health as Presence, OpenedKey, Queue, Unusable,
 };
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
@@ -50,8 +50,9 @@ mod variants;
 
 pub use variants::{Arithmetic, VARIANTS, Variant};
 
-use crate::software::{self, KeyTable, MAX_KEYS};
-use device::{Device, DeviceError};
+use crate::key_table::{KeyTable, MAX_KEYS};
+use crate::software;
+use device::{CudaDevice, DeviceError};
 use keys::{CudaKey, Parts, Resident, Size};
 use queue::CudaQueue;
 use variants::SIZES;
@@ -61,7 +62,7 @@ const BATCH: usize = 16;
 
 /// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CudaTally {
     /// Tasks that ran alone on AWS-LC.
     pub alone: u64,
     /// Launches on the device.
@@ -109,24 +110,24 @@ impl Health {
 }
 
 /// State that the backend shares with its queues.
-struct Shared {
+struct CudaShared {
     keys: KeyTable<CudaKey>,
     counters: Counters,
     health: Arc<Health>,
 }
 
-enum State {
+enum DeviceState {
     Usable,
     Lost(String),
 }
 
-impl Shared {
-    fn state(&self) -> State {
+impl CudaShared {
+    fn state(&self) -> DeviceState {
         if self.health.is_lost() {
             let reason = self.health.reason.lock();
-            State::Lost(reason.unwrap_or_else(PoisonError::into_inner).clone())
+            DeviceState::Lost(reason.unwrap_or_else(PoisonError::into_inner).clone())
         } else {
-            State::Usable
+            DeviceState::Usable
         }
     }
 }
@@ -134,14 +135,14 @@ impl Shared {
 /// The cuda backend. It uses one device.
 pub struct Cuda {
     /// Opened on first use, because starting the driver takes a good part of a second.
-    device: OnceLock<Result<Arc<dyn Device>, Unusable>>,
+    device: OnceLock<Result<Arc<dyn CudaDevice>, Unusable>>,
     fat_binary: Option<PathBuf>,
     /// Device memory for keys per size, allocated with the first key of the size.
     sizes: Mutex<[Option<Arc<Size>>; SIZES.len()]>,
     /// Kernels to choose from.
     kernels: Vec<&'static Variant>,
     device_from: Option<usize>,
-    shared: Arc<Shared>,
+    shared: Arc<CudaShared>,
 }
 
 impl Cuda {
@@ -168,7 +169,7 @@ impl Cuda {
 
     /// Makes a backend on the given device, for tests.
     #[must_use]
-    pub fn on(device: Arc<dyn Device>) -> Self {
+    pub fn on(device: Arc<dyn CudaDevice>) -> Self {
         Self::of(Ok(device).into())
     }
 
@@ -189,14 +190,14 @@ impl Cuda {
 
     /// Returns the counters over all queues.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> CudaTally {
         let Counters {
             alone,
             launches,
             launched,
             faults,
         } = &self.shared.counters;
-        Tally {
+        CudaTally {
             alone: alone.load(Ordering::Relaxed),
             launches: launches.load(Ordering::Relaxed),
             launched: launched.load(Ordering::Relaxed),
@@ -211,14 +212,14 @@ impl Cuda {
         sizes.iter().flatten().map(|size| size.variant).collect()
     }
 
-    fn of(device: OnceLock<Result<Arc<dyn Device>, Unusable>>) -> Self {
+    fn of(device: OnceLock<Result<Arc<dyn CudaDevice>, Unusable>>) -> Self {
         Self {
             device,
             fat_binary: None,
             sizes: Mutex::default(),
             kernels: VARIANTS.iter().collect(),
             device_from: None,
-            shared: Arc::new(Shared {
+            shared: Arc::new(CudaShared {
                 keys: KeyTable::new(MAX_KEYS),
                 counters: Counters::default(),
                 health: Arc::default(),
@@ -227,7 +228,7 @@ impl Cuda {
     }
 
     /// The device, opened on first use, or the reason why there is none.
-    fn device(&self) -> &Result<Arc<dyn Device>, Unusable> {
+    fn device(&self) -> &Result<Arc<dyn CudaDevice>, Unusable> {
         self.device.get_or_init(|| {
             let driver = sys::Driver::open(self.fat_binary.as_deref())?;
             Ok(Arc::new(driver))
@@ -238,7 +239,7 @@ impl Cuda {
     /// key.
     fn admit(
         &self,
-        device: &dyn Device,
+        device: &dyn CudaDevice,
         key: &software::keys::LoadedKey,
         pkcs8: &[u8],
     ) -> Option<Resident> {
@@ -312,11 +313,9 @@ impl Backend for Cuda {
 
     fn probe(&self) -> Result<(), Unusable> {
         self.device().as_ref().map_err(Unusable::clone)?;
-        match self.shared.state() {
-            State::Usable => Ok(()),
-            State::Lost(reason) => Err(Unusable(format!(
-                "{reason}; restart the node to try it again"
-            ))),
+        match self.health() {
+            Presence::Up => Ok(()),
+            Presence::Away(reason) => Err(reason),
         }
     }
 
@@ -337,6 +336,15 @@ impl Backend for Cuda {
 
     fn close_key(&self, key: BackendKey) {
         self.shared.keys.remove(key);
+    }
+
+    fn health(&self) -> Presence {
+        match self.shared.state() {
+            DeviceState::Usable => Presence::Up,
+            DeviceState::Lost(reason) => Presence::Away(Unusable(format!(
+                "{reason}; restart the node to try it again"
+            ))),
+        }
     }
 
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {

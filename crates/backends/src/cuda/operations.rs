@@ -8,21 +8,21 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::keys::CudaKey;
-use super::queue::Waiting;
+use super::queue::QueuedJob;
 use crate::raw_rsa;
 use crate::software::keys::Secret;
 use crate::software::operations as alone;
 
 pub(super) fn prepare(
     key: &CudaKey,
-    waiting: &Waiting,
+    waiting: &QueuedJob,
 ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
     raw_rsa::prepare(&key.software, &waiting.task.operation, &waiting.task.input)
 }
 
 pub(super) fn finish(
     key: &CudaKey,
-    waiting: &Waiting,
+    waiting: &QueuedJob,
     block: Zeroizing<Vec<u8>>,
 ) -> Result<Output, BackendError> {
     raw_rsa::finish(
@@ -34,7 +34,7 @@ pub(super) fn finish(
 }
 
 /// Runs one task on AWS-LC.
-pub(super) fn run_alone(waiting: &Waiting) -> Result<Output, BackendError> {
+pub(super) fn run_alone(waiting: &QueuedJob) -> Result<Output, BackendError> {
     alone::run_task(waiting.key.as_ref().map(|key| &key.software), &waiting.task)
 }
 

@@ -12,17 +12,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use millrace_engine::backend::{Done, Queue, Task};
+use millrace_engine::backend::{Done, Pace, Queue, Task};
 use millrace_engine::{BackendError, Output};
 use zeroize::Zeroizing;
 
-use super::device::{DeviceError, Entry, Launch, Outcome, Stream};
+use super::device::{CudaStream, DeviceError, Launch, LaunchEntry, LaunchOutcome};
 use super::keys::{CudaKey, Pair, Resident, Size};
 use super::operations;
 use super::variants::SIZES;
-use super::{Shared, State};
+use super::{CudaShared, DeviceState};
 
 /// Most tasks of a launch: four blocks of 16, which occupy a few multiprocessors.
 pub(super) const LAUNCH_TASKS: usize = 64;
@@ -34,17 +34,25 @@ const STREAMS: usize = 4;
 /// Capacity of a queue, in tasks: full launches on all streams of one size of key.
 pub(super) const CAPACITY: usize = STREAMS * LAUNCH_TASKS;
 
+/// A launch takes milliseconds, so a result that waits for 0.2 ms more is not noticed, and a worker that looks
+/// that often uses little of its core.
+const PACE: Pace = Pace {
+    spin: Duration::from_micros(5),
+    first: Duration::from_micros(25),
+    longest: Duration::from_micros(200),
+};
+
 /// Interval, in results, at which the host verifies one again. This also covers the transfer from the device.
 const SAMPLE: u64 = 64;
 
 /// A task with its key, looked up when the task was submitted. Closing the key later does not affect the
 /// task.
-pub(super) struct Waiting {
+pub(super) struct QueuedJob {
     pub(super) task: Task,
     pub(super) key: Option<Arc<CudaKey>>,
 }
 
-impl Waiting {
+impl QueuedJob {
     fn resident(&self) -> Option<&Resident> {
         self.key.as_ref()?.resident.as_ref()
     }
@@ -60,7 +68,7 @@ impl Waiting {
 
 /// A task with everything that a launch needs.
 struct Ready {
-    waiting: Waiting,
+    waiting: QueuedJob,
     key: Arc<CudaKey>,
     block: Zeroizing<Vec<u8>>,
     pair: Pair,
@@ -70,7 +78,7 @@ struct Ready {
 
 /// A stream and the launch in flight on it.
 struct LaunchStream {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn CudaStream>,
     running: Option<Running>,
 }
 
@@ -80,15 +88,15 @@ struct Running {
 }
 
 pub(super) struct CudaQueue {
-    shared: Arc<Shared>,
-    waiting: VecDeque<Waiting>,
+    shared: Arc<CudaShared>,
+    waiting: VecDeque<QueuedJob>,
     /// Streams per size of key, opened when first needed.
     streams: [Vec<LaunchStream>; SIZES.len()],
     results: u64,
 }
 
 impl CudaQueue {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<CudaShared>) -> Self {
         Self {
             shared,
             waiting: VecDeque::with_capacity(CAPACITY),
@@ -196,7 +204,7 @@ impl CudaQueue {
     }
 
     /// Takes the tasks of this group out of the queue, the oldest first, up to a full launch.
-    fn next_batch(&mut self, group: (usize, u64)) -> Vec<Waiting> {
+    fn next_batch(&mut self, group: (usize, u64)) -> Vec<QueuedJob> {
         let mut batch = Vec::with_capacity(LAUNCH_TASKS);
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else {
@@ -216,7 +224,7 @@ impl CudaQueue {
         &mut self,
         group: (usize, u64),
         stream: usize,
-        batch: Vec<Waiting>,
+        batch: Vec<QueuedJob>,
         done: &mut Vec<Done>,
     ) {
         let started = Instant::now();
@@ -285,9 +293,9 @@ impl CudaQueue {
 }
 
 impl Ready {
-    fn entry<'a>(&self, input: &'a [u8]) -> Option<Entry<'a>> {
+    fn entry<'a>(&self, input: &'a [u8]) -> Option<LaunchEntry<'a>> {
         let resident = self.key.resident.as_ref()?;
-        Some(Entry {
+        Some(LaunchEntry {
             slot: resident.slot,
             pair: self.pair.place,
             input,
@@ -305,14 +313,14 @@ impl Queue for CudaQueue {
         let taken = tasks.len().min(room);
         for task in tasks.drain(..taken) {
             let key = self.shared.keys.find(task.key);
-            self.waiting.push_back(Waiting { task, key });
+            self.waiting.push_back(QueuedJob { task, key });
         }
         taken
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> usize {
         self.collect(done);
-        if matches!(self.shared.state(), State::Lost(_)) {
+        if matches!(self.shared.state(), DeviceState::Lost(_)) {
             // The dispatcher retries these tasks on another backend, and routes later ones around this
             // backend.
             let started = Instant::now();
@@ -322,6 +330,10 @@ impl Queue for CudaQueue {
         }
         while self.start(done) {}
         self.waiting.len() + self.in_flight()
+    }
+
+    fn pace(&self) -> Pace {
+        PACE
     }
 }
 
@@ -333,7 +345,7 @@ enum Preparation {
 }
 
 /// Encodes the input of a task and takes a blinding pair for it.
-fn prepare(waiting: Waiting) -> Result<Ready, (Waiting, Preparation)> {
+fn prepare(waiting: QueuedJob) -> Result<Ready, (QueuedJob, Preparation)> {
     let Some(key) = waiting.key.clone() else {
         return Err((waiting, Preparation::Error(BackendError::Failed)));
     };
@@ -372,9 +384,9 @@ fn give_back(key: &CudaKey, pair: Pair, right: bool) {
 
 /// Turns the outcomes of a launch into results.
 fn settle(
-    shared: &Shared,
+    shared: &CudaShared,
     running: Running,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<LaunchOutcome>,
     results: &mut u64,
     done: &mut Vec<Done>,
 ) {
@@ -417,7 +429,7 @@ fn fail(running: Running, done: &mut Vec<Done>) {
 }
 
 fn finish(
-    waiting: Waiting,
+    waiting: QueuedJob,
     result: Result<Output, BackendError>,
     started: Instant,
     done: &mut Vec<Done>,

@@ -6,7 +6,7 @@
 
 use millrace_engine::backend::Unusable;
 
-use super::device::Device;
+use super::device::CudaDevice;
 use super::sys::Driver;
 
 /// Threads of a block: enough that every scheduler has work in each cycle.
@@ -31,7 +31,7 @@ const INSTRUCTIONS: [(&str, &str, f64); 6] = [
 
 /// The rate of one instruction.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rate {
+pub struct InstructionRate {
     /// Name of the instruction.
     pub instruction: &'static str,
     /// Measured rate: instructions of single threads per multiprocessor and clock.
@@ -42,18 +42,18 @@ pub struct Rate {
 
 /// The measured rates of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rates {
+pub struct InstructionRates {
     /// Name and software of the device.
     pub device: String,
     /// One row per instruction.
-    pub rates: Vec<Rate>,
+    pub rates: Vec<InstructionRate>,
 }
 
 /// Measures all rates with one block on each multiprocessor.
 ///
 /// # Errors
 /// [`Unusable`] with the reason if there is no device to measure.
-pub fn measure() -> Result<Rates, Unusable> {
+pub fn measure() -> Result<InstructionRates, Unusable> {
     let driver = Driver::open(None)?;
     let facts = driver.facts().clone();
     let mut rates = Vec::new();
@@ -64,15 +64,15 @@ pub fn measure() -> Result<Rates, Unusable> {
         // Blocks may share a multiprocessor in a run; the fastest block had one to itself.
         let least = clocks.into_iter().min().unwrap_or(u64::MAX);
         let steps = u64::from(THREADS * CHAINS) * u64::from(ROUNDS);
-        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for display")]
         let measured = steps as f64 / least as f64;
-        rates.push(Rate {
+        rates.push(InstructionRate {
             instruction,
             measured,
             expected,
         });
     }
-    Ok(Rates {
+    Ok(InstructionRates {
         device: format!("{}, {}", facts.name, facts.software),
         rates,
     })

@@ -20,7 +20,9 @@ use cudarc::driver::sys;
 use millrace_engine::backend::Unusable;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::device::{Device, DeviceError, Entry, Facts, Launch, Outcome, Store, Stream};
+use super::device::{
+    CudaDevice, CudaStore, CudaStream, DeviceError, DeviceFacts, Launch, LaunchEntry, LaunchOutcome,
+};
 use super::variants::{VARIANTS, Variant};
 
 /// The kernels as PTX, with the zero byte that ends a C string.
@@ -58,21 +60,21 @@ struct Parameters {
 
 /// A device with its kernels loaded.
 pub(super) struct Driver {
-    inner: Arc<Inner>,
+    inner: Arc<DriverState>,
 }
 
-struct Inner {
+struct DriverState {
     device: sys::CUdevice,
     context: sys::CUcontext,
     module: sys::CUmodule,
-    facts: Facts,
+    facts: DeviceFacts,
 }
 
 // SAFETY: a context and a module are handles that any thread may use which has the context current, and every
 // use here makes it so first; the driver serializes what has to be.
-unsafe impl Send for Inner {}
+unsafe impl Send for DriverState {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DriverState {}
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,7 +131,7 @@ impl Driver {
         // SAFETY: the device comes from the driver; released when dropped.
         let context = unsafe { result::primary_ctx::retain(device) }
             .map_err(unusable(&format!("{name} cannot be opened")))?;
-        let opened = Opened { device };
+        let opened = OpenDevice { device };
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(unusable(&name))?;
         let (module, kernels) = load_kernels(fat_binary, &name)?;
@@ -137,7 +139,7 @@ impl Driver {
             device,
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         )?;
-        let facts = Facts {
+        let facts = DeviceFacts {
             name,
             compute,
             processors,
@@ -145,7 +147,7 @@ impl Driver {
         };
         std::mem::forget(opened);
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(DriverState {
                 device,
                 context,
                 module,
@@ -196,11 +198,11 @@ impl Driver {
 }
 
 /// Releases the context again if opening fails half-way.
-struct Opened {
+struct OpenDevice {
     device: sys::CUdevice,
 }
 
-impl Drop for Opened {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
         // SAFETY: retained once when this was made.
         let _ = unsafe { result::primary_ctx::release(self.device) };
@@ -271,7 +273,7 @@ fn load_kernels(
     Ok((module, "kernels assembled by the driver".to_owned()))
 }
 
-impl Inner {
+impl DriverState {
     /// Makes the context current for the calling thread.
     fn enter(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is retained as long as this value is.
@@ -294,20 +296,20 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DriverState {
     fn drop(&mut self) {
         if self.enter().is_ok() {
             // SAFETY: nothing uses the module any more: whatever does holds this value.
             let _ = unsafe { result::module::unload(self.module) };
         }
-        drop(Opened {
+        drop(OpenDevice {
             device: self.device,
         });
     }
 }
 
-impl Device for Driver {
-    fn facts(&self) -> &Facts {
+impl CudaDevice for Driver {
+    fn facts(&self) -> &DeviceFacts {
         &self.inner.facts
     }
 
@@ -316,7 +318,7 @@ impl Device for Driver {
         variant: &'static Variant,
         keys: u32,
         pairs: u32,
-    ) -> Result<Box<dyn Store>, DeviceError> {
+    ) -> Result<Box<dyn CudaStore>, DeviceError> {
         debug_assert!(VARIANTS.contains(variant));
         let inner = &self.inner;
         inner.enter()?;
@@ -348,11 +350,11 @@ impl Device for Driver {
 struct Area {
     at: sys::CUdeviceptr,
     bytes: usize,
-    inner: Arc<Inner>,
+    inner: Arc<DriverState>,
 }
 
 impl Area {
-    fn new(inner: &Arc<Inner>, bytes: usize) -> Result<Self, DeviceError> {
+    fn new(inner: &Arc<DriverState>, bytes: usize) -> Result<Self, DeviceError> {
         inner.enter()?;
         // An empty area would have no address.
         let bytes = bytes.max(1);
@@ -403,7 +405,7 @@ struct Memory {
     limits: (u32, u32),
     function: sys::CUfunction,
     variant: &'static Variant,
-    inner: Arc<Inner>,
+    inner: Arc<DriverState>,
 }
 
 // SAFETY: the function is a handle into the module of `inner`, which may be used from any thread as that may.
@@ -415,7 +417,7 @@ struct DriverStore {
     memory: Arc<Memory>,
 }
 
-impl Store for DriverStore {
+impl CudaStore for DriverStore {
     fn write_key(&self, slot: u32, image: &[u8]) -> Result<(), DeviceError> {
         let bytes = self.memory.variant.key_bytes();
         assert!(image.len() == bytes, "an image of this variant");
@@ -437,7 +439,7 @@ impl Store for DriverStore {
         self.memory.inner.settle()
     }
 
-    fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {
+    fn open_stream(&self, tasks: usize) -> Result<Box<dyn CudaStream>, DeviceError> {
         let variant = self.memory.variant;
         self.memory.inner.enter()?;
         let per_block = variant.tasks_per_block();
@@ -470,7 +472,7 @@ struct Pinned {
     /// Capacity of each part, in tasks.
     tasks: usize,
     words: usize,
-    inner: Arc<Inner>,
+    inner: Arc<DriverState>,
 }
 
 // SAFETY: the memory belongs to this value alone, and to the launches of the stream that owns it.
@@ -493,7 +495,7 @@ struct Positions {
 }
 
 impl Pinned {
-    fn new(inner: &Arc<Inner>, tasks: usize, words: usize) -> Result<Self, DeviceError> {
+    fn new(inner: &Arc<DriverState>, tasks: usize, words: usize) -> Result<Self, DeviceError> {
         let mut base = ptr::null_mut();
         let mut at = 0;
         let bytes = 4 * positions(tasks, words, Part::Tasks).end;
@@ -529,7 +531,7 @@ impl Pinned {
     }
 
     /// Writes entries into a part. Groups of the last block without a task get slot 0 and pair 0.
-    fn fill(&mut self, part: Part, entries: &[Entry<'_>]) {
+    fn fill(&mut self, part: Part, entries: &[LaunchEntry<'_>]) {
         let (tasks, words) = (self.tasks, self.words);
         assert!(
             entries.len() <= tasks,
@@ -557,7 +559,7 @@ impl Pinned {
     }
 
     /// The outcome of a task; `length` is that of its input.
-    fn outcome(&mut self, at: usize, length: usize) -> Outcome {
+    fn outcome(&mut self, at: usize, length: usize) -> LaunchOutcome {
         let (tasks, words) = (self.tasks, self.words);
         let positions = positions(tasks, words, Part::Tasks);
         let memory = self.words();
@@ -621,14 +623,14 @@ impl DriverStream {
     fn start(
         &mut self,
         part: Part,
-        entries: &[Entry<'_>],
+        entries: &[LaunchEntry<'_>],
         exponent: u64,
     ) -> Result<(), DeviceError> {
         if entries.is_empty() {
             return Ok(());
         }
         let (keys, pairs) = self.memory.limits;
-        let known = |entry: &Entry<'_>| entry.slot < keys && entry.pair < pairs;
+        let known = |entry: &LaunchEntry<'_>| entry.slot < keys && entry.pair < pairs;
         assert!(entries.iter().all(known), "places of this store");
         self.pinned.fill(part, entries);
         let variant = self.memory.variant;
@@ -671,7 +673,7 @@ impl DriverStream {
     }
 }
 
-impl Stream for DriverStream {
+impl CudaStream for DriverStream {
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         assert!(self.launched.is_empty(), "one launch at a time");
         self.memory.inner.enter()?;
@@ -692,7 +694,7 @@ impl Stream for DriverStream {
         }
     }
 
-    fn take(&mut self) -> Vec<Outcome> {
+    fn take(&mut self) -> Vec<LaunchOutcome> {
         let lengths = std::mem::take(&mut self.launched);
         let outcomes = lengths
             .into_iter()

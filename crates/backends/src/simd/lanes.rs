@@ -85,6 +85,11 @@ pub(super) trait Lanes: Copy + Send + 'static {
     fn subtract(self, a: Self::Word, b: Self::Word) -> Self::Word;
     fn xor(self, a: Self::Word, b: Self::Word) -> Self::Word;
     fn or(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    fn and(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// The word shifted left by `BITS` bits.
+    fn shift_left<const BITS: u32>(self, word: Self::Word) -> Self::Word;
+    /// The word shifted right by `BITS` bits, unsigned.
+    fn shift_right<const BITS: u32>(self, word: Self::Word) -> Self::Word;
     /// The low 52 bits.
     fn low_digit(self, word: Self::Word) -> Self::Word;
     /// The word shifted right by 52 bits, unsigned.
@@ -204,6 +209,21 @@ impl Lanes for Portable {
     #[inline(always)]
     fn or(self, a: Self::Word, b: Self::Word) -> Self::Word {
         map2(a, b, |a, b| a | b)
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        map2(a, b, |a, b| a & b)
+    }
+
+    #[inline(always)]
+    fn shift_left<const BITS: u32>(self, word: Self::Word) -> Self::Word {
+        word.map(|word| word << BITS)
+    }
+
+    #[inline(always)]
+    fn shift_right<const BITS: u32>(self, word: Self::Word) -> Self::Word {
+        word.map(|word| word >> BITS)
     }
 
     #[inline(always)]

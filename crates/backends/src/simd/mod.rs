@@ -13,10 +13,11 @@
 //! | `lanes.rs` | the vector operations as a trait, and the portable twin |
 //! | `sys.rs` | the same as instructions: AVX-512 IFMA, and AVX-512F with products from doubles |
 //! | `montgomery.rs` | modular arithmetic on eight numbers |
-//! | `rsa.rs` | the private operation of four requests: blinding, CRT, verification |
+//! | `rsa/` | the private operation of four requests: blinding, CRT, verification |
 //! | `numbers.rs` | the constants of a key |
+//! | `x25519.rs` | eight public values of X25519, for gateways that make key shares in their own process |
 //!
-//! **Out of scope.** Other keys: operations on curves are fast on AWS-LC, so batching them gains too little,
+//! **Out of scope.** Other keys of a node: operations on curves are fast on AWS-LC, so batching them gains too little,
 //! and RSA above 4096 bits does not fit the caches. Parsing: the software backend has parsed and checked each
 //! key.
 //!
@@ -25,7 +26,7 @@
 //! it a second queue and would count an ordinary case as a failure. Its `served_by` is `simd`: the field
 //! names the backend that answered, not the instructions. [`Simd::tally`] counts the tasks that ran in lanes.
 //!
-//! **Verification.** The lanes verify each result, blinded and unblinded; see `rsa.rs`.
+//! **Verification.** The lanes verify each result, blinded and unblinded; see `rsa/mod.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,8 +48,12 @@ mod rsa;
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "intrinsics behind a check of the processor")]
 mod sys;
+mod x25519;
 
-use crate::software::{self, KeyTable, MAX_KEYS};
+pub use x25519::{X25519_BYTES, X25519_PAIRS, x25519_public_values};
+
+use crate::key_table::{KeyTable, MAX_KEYS};
+use crate::software;
 use keys::SimdKey;
 use lanes::{LANES, Lanes, Portable};
 use queue::{Counters, SimdQueue};
@@ -100,7 +105,7 @@ impl Implementation {
 
 /// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct SimdTally {
     /// Tasks that ran alone on AWS-LC.
     pub alone: u64,
     /// Batches that ran in lanes, by number of tasks: index 0 counts batches of one.
@@ -145,9 +150,9 @@ impl Simd {
 
     /// Returns the counters over all queues.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> SimdTally {
         let Counters { alone, batches } = &*self.counters;
-        Tally {
+        SimdTally {
             alone: alone.load(Ordering::Relaxed),
             batches: [0, 1, 2, 3].map(|at: usize| batches[at].load(Ordering::Relaxed)),
         }

@@ -12,8 +12,8 @@ use std::arch::x86_64::{
     _mm512_castpd_si512, _mm512_castsi512_pd, _mm512_cmpeq_epi64_mask, _mm512_cvttpd_epu64,
     _mm512_fmadd_round_pd, _mm512_load_si512, _mm512_madd52hi_epu64, _mm512_madd52lo_epu64,
     _mm512_mask_blend_epi64, _mm512_mullo_epi64, _mm512_or_si512, _mm512_permutex_epi64,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srai_epi64, _mm512_srli_epi64,
-    _mm512_store_si512, _mm512_sub_epi64, _mm512_sub_pd, _mm512_xor_si512,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srai_epi64,
+    _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64, _mm512_sub_pd, _mm512_xor_si512,
 };
 
 use super::lanes::{DIGIT_BITS, DIGIT_MASK, Kernel, Lanes, Octet};
@@ -95,6 +95,24 @@ macro_rules! common {
         fn or(self, a: __m512i, b: __m512i) -> __m512i {
             // SAFETY: the token proves AVX-512F.
             unsafe { _mm512_or_si512(a, b) }
+        }
+
+        #[inline(always)]
+        fn and(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: the token proves AVX-512F.
+            unsafe { _mm512_and_si512(a, b) }
+        }
+
+        #[inline(always)]
+        fn shift_left<const BITS: u32>(self, word: __m512i) -> __m512i {
+            // SAFETY: the token proves AVX-512F.
+            unsafe { _mm512_slli_epi64::<BITS>(word) }
+        }
+
+        #[inline(always)]
+        fn shift_right<const BITS: u32>(self, word: __m512i) -> __m512i {
+            // SAFETY: the token proves AVX-512F.
+            unsafe { _mm512_srli_epi64::<BITS>(word) }
         }
 
         #[inline(always)]

@@ -17,7 +17,7 @@
 //! After the checks an RSA key does one private operation. This makes its Montgomery contexts and its
 //! blinding, so that the first job is as fast as the others.
 
-use millrace_engine::der::{self, Reader, tag};
+use millrace_engine::der::{self, DerReader, tag};
 use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
 use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType, MlDsaSet};
 use subtle::ConstantTimeEq;
@@ -88,7 +88,7 @@ struct PrivateKeyInfo<'a> {
     /// The whole `AlgorithmIdentifier`, for the public key.
     algorithm: &'a [u8],
     oid: &'a [u8],
-    parameters: Reader<'a>,
+    parameters: DerReader<'a>,
     private_key: &'a [u8],
     /// The content of the optional public key (RFC 5958), without the byte that counts unused bits.
     public_key: Option<&'a [u8]>,
@@ -116,11 +116,11 @@ pub(crate) fn load(pkcs8: &[u8]) -> Result<LoadedKey, KeyError> {
 }
 
 fn parse_private_key_info(der: &[u8]) -> Option<PrivateKeyInfo<'_>> {
-    let mut outer = Reader::new(der);
-    let mut fields = Reader::new(outer.take(tag::SEQUENCE)?);
+    let mut outer = DerReader::new(der);
+    let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);
     let version = fields.take_unsigned()?;
     let (algorithm, content) = fields.take_whole(tag::SEQUENCE)?;
-    let mut parameters = Reader::new(content);
+    let mut parameters = DerReader::new(content);
     let oid = parameters.take(tag::OBJECT_IDENTIFIER)?;
     let private_key = fields.take(tag::OCTET_STRING)?;
     // Attributes do not affect the key.
@@ -210,8 +210,8 @@ pub(crate) fn rsa_numbers(pkcs8: &[u8]) -> Result<[&[u8]; 8], KeyError> {
 
 /// The eight numbers of a two-prime `RSAPrivateKey` (RFC 8017 appendix A.1.2).
 fn parse_rsa_private_key(bytes: &[u8]) -> Result<[&[u8]; 8], KeyError> {
-    let mut outer = Reader::new(bytes);
-    let mut fields = Reader::new(outer.take(tag::SEQUENCE).ok_or(KeyError::Malformed)?);
+    let mut outer = DerReader::new(bytes);
+    let mut fields = DerReader::new(outer.take(tag::SEQUENCE).ok_or(KeyError::Malformed)?);
     match fields.take_unsigned() {
         Some([]) => {}
         Some([1]) => return Err(KeyError::NotOffered),
@@ -320,15 +320,15 @@ struct EcPrivateKey<'a> {
 }
 
 fn parse_ec_private_key(bytes: &[u8]) -> Option<EcPrivateKey<'_>> {
-    let mut outer = Reader::new(bytes);
-    let mut fields = Reader::new(outer.take(tag::SEQUENCE)?);
+    let mut outer = DerReader::new(bytes);
+    let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);
     if fields.take_unsigned()? != [1] {
         return None;
     }
     let scalar = fields.take(tag::OCTET_STRING)?;
     let curve_oid = match fields.take_optional(tag::CONTEXT_0)? {
         Some(content) => {
-            let mut parameters = Reader::new(content);
+            let mut parameters = DerReader::new(content);
             let oid = parameters.take(tag::OBJECT_IDENTIFIER)?;
             parameters.is_empty().then_some(Some(oid))?
         }
@@ -336,7 +336,7 @@ fn parse_ec_private_key(bytes: &[u8]) -> Option<EcPrivateKey<'_>> {
     };
     let public_point = match fields.take_optional(tag::CONTEXT_1)? {
         Some(content) => {
-            let mut wrapped = Reader::new(content);
+            let mut wrapped = DerReader::new(content);
             let [0, point @ ..] = wrapped.take(tag::BIT_STRING)? else {
                 return None;
             };
@@ -353,7 +353,7 @@ fn parse_ec_private_key(bytes: &[u8]) -> Option<EcPrivateKey<'_>> {
 
 /// The 32 secret bytes of an RFC 8410 key.
 fn parse_curve25519(info: &PrivateKeyInfo<'_>) -> Result<Zeroizing<[u8; 32]>, KeyError> {
-    let mut inner = Reader::new(info.private_key);
+    let mut inner = DerReader::new(info.private_key);
     let secret = inner.take(tag::OCTET_STRING).ok_or(KeyError::Malformed)?;
     if !inner.is_empty() || !info.parameters.is_empty() {
         return Err(KeyError::Malformed);
@@ -403,8 +403,8 @@ struct Group<'a> {
 
 /// The parameters of a PKCS#3 key (prime, generator, length) or an X9.42 one (prime, generator,
 /// order, cofactor, seed).
-fn parse_dh_group<'a>(parameters: &mut Reader<'a>, with_order: bool) -> Option<Group<'a>> {
-    let mut fields = Reader::new(parameters.take(tag::SEQUENCE)?);
+fn parse_dh_group<'a>(parameters: &mut DerReader<'a>, with_order: bool) -> Option<Group<'a>> {
+    let mut fields = DerReader::new(parameters.take(tag::SEQUENCE)?);
     let p = fields.take_unsigned()?;
     let g = fields.take_unsigned()?;
     let q = if with_order {
@@ -421,7 +421,7 @@ fn parse_dh_group<'a>(parameters: &mut Reader<'a>, with_order: bool) -> Option<G
 
 /// The private value of a DH or DSA key.
 fn parse_private_value(bytes: &[u8]) -> Result<&[u8], KeyError> {
-    let mut inner = Reader::new(bytes);
+    let mut inner = DerReader::new(bytes);
     let value = inner.take_unsigned().ok_or(KeyError::Malformed)?;
     if inner.is_empty() {
         Ok(value)
@@ -496,8 +496,8 @@ fn load_dsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
 }
 
 /// The parameters of a DSA key (RFC 3279 section 2.3.2).
-fn parse_dsa_group<'a>(parameters: &mut Reader<'a>) -> Option<Group<'a>> {
-    let mut fields = Reader::new(parameters.take(tag::SEQUENCE)?);
+fn parse_dsa_group<'a>(parameters: &mut DerReader<'a>) -> Option<Group<'a>> {
+    let mut fields = DerReader::new(parameters.take(tag::SEQUENCE)?);
     let p = fields.take_unsigned()?;
     let q = fields.take_unsigned()?;
     let g = fields.take_unsigned()?;
@@ -514,12 +514,12 @@ struct MlDsaPrivateKey<'a> {
 }
 
 fn parse_ml_dsa_private_key(bytes: &[u8], set: MlDsaSet) -> Option<MlDsaPrivateKey<'_>> {
-    let mut outer = Reader::new(bytes);
+    let mut outer = DerReader::new(bytes);
     let (seed, expanded) = match outer.peek()? {
         tag::CONTEXT_0_PRIMITIVE => (Some(outer.take(tag::CONTEXT_0_PRIMITIVE)?), None),
         tag::OCTET_STRING => (None, Some(outer.take(tag::OCTET_STRING)?)),
         _ => {
-            let mut both = Reader::new(outer.take(tag::SEQUENCE)?);
+            let mut both = DerReader::new(outer.take(tag::SEQUENCE)?);
             let (seed, expanded) = (both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?);
             both.is_empty().then_some((Some(seed), Some(expanded)))?
         }

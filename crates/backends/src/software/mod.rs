@@ -18,10 +18,8 @@
 //! 11.5 µs of the 201 µs of an RSA-2048 signature (AMD EPYC; 0.94 of AWS-LC alone instead of 0.998) and would
 //! stop no attack on faulty signatures. So it is done once per key, when the key is loaded.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
@@ -35,11 +33,8 @@ mod queue;
 #[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 pub(crate) mod sys;
 
+use crate::key_table::{KeyTable, MAX_KEYS};
 use keys::LoadedKey;
-
-/// Most keys that may be open at once. An RSA-8192 key takes about 20 KiB with its contexts, so the table is
-/// bounded at about 1.3 GiB.
-pub const MAX_KEYS: usize = 65_536;
 
 /// The software backend. It works on every machine and may be shared between threads.
 pub struct Software {
@@ -101,75 +96,5 @@ impl Backend for Software {
 
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
         Ok(Box::new(queue::SoftwareQueue::new(Arc::clone(&self.keys))))
-    }
-}
-
-/// The open keys by name. A name is never reused. Each backend has a table of its own.
-pub(crate) struct KeyTable<K> {
-    limit: usize,
-    next: AtomicU64,
-    keys: RwLock<HashMap<BackendKey, Arc<K>>>,
-}
-
-impl<K> KeyTable<K> {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            next: AtomicU64::new(0),
-            keys: RwLock::default(),
-        }
-    }
-
-    pub(crate) fn insert(&self, loaded: K) -> Result<BackendKey, KeyError> {
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        if keys.len() >= self.limit {
-            return Err(KeyError::TooMany);
-        }
-        let name = BackendKey(self.next.fetch_add(1, Ordering::Relaxed));
-        keys.insert(name, Arc::new(loaded));
-        Ok(name)
-    }
-
-    pub(crate) fn remove(&self, name: BackendKey) {
-        // The key is freed after the lock is released.
-        let removed = self
-            .keys
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&name);
-        drop(removed);
-    }
-
-    pub(crate) fn find(&self, name: BackendKey) -> Option<Arc<K>> {
-        self.keys
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&name)
-            .cloned()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.keys
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn key_table_is_bounded_and_never_reuses_names() {
-        let table = KeyTable::new(2);
-        let key = || keys::load(millrace_testkit::keys::x25519().der).expect("a good key");
-        let first = table.insert(key()).expect("room");
-        let second = table.insert(key()).expect("room");
-        assert_eq!(table.insert(key()), Err(KeyError::TooMany));
-        table.remove(first);
-        let third = table.insert(key()).expect("room");
-        assert!(third != first && third != second);
-        assert!(table.find(first).is_none() && table.find(third).is_some());
     }
 }

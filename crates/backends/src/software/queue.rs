@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use millrace_engine::backend::{Done, Queue, Task};
 
-use super::KeyTable;
 use super::keys::LoadedKey;
 use super::operations;
+use crate::key_table::KeyTable;
 
 /// Capacity of a queue, in tasks. More would gain nothing, because they run one by one, and would keep them
 /// from other workers. Fewer would access the dispatcher's queue too often.

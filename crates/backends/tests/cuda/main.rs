@@ -16,7 +16,7 @@ use millrace_backends::{Software, cuda};
 use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
-use millrace_testkit::{is_long, keys, verify};
+use millrace_testkit::{is_long, keys, skip, verify};
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::pkey::PKey;
 use openssl::rsa::Rsa;
@@ -370,7 +370,7 @@ fn closed_key_is_erased_from_the_device() {
 #[test]
 fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let device = Simulated::new();
-    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::Device>).device_from(4);
+    let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::CudaDevice>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(8);
@@ -458,15 +458,13 @@ fn blinding_pair_is_renewed_after_its_last_use() {
 #[test]
 fn memcheck_finds_no_branch_or_address_that_depends_on_a_number() {
     if !cfg!(target_arch = "x86_64") {
-        eprintln!("SKIPPED: memcheck is asked in x86-64");
-        return;
+        skip!("memcheck follows the arithmetic on x86-64 only");
     }
     // Integers, integers with separate squaring, doubles.
     // The last case has a branch and shows that the test notices it.
     for (variant, control) in [(0, false), (1, false), (3, false), (3, true)] {
         let Ok(output) = simulated::under_memcheck(variant, control) else {
-            eprintln!("SKIPPED: no valgrind here");
-            return;
+            skip!("no valgrind");
         };
         let said = String::from_utf8_lossy(&output.stderr);
         let name = VARIANTS[variant].name;
@@ -512,8 +510,7 @@ fn simulated_device_conforms() {
 fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
     let cuda = Cuda::new();
     if let Err(reason) = cuda.probe() {
-        eprintln!("SKIPPED: {reason}");
-        return;
+        skip!("no GPU: {reason}");
     }
     conform(Cuda::new().device_from(1), 10);
     for variant in &VARIANTS {

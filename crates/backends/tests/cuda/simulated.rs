@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use millrace_backends::cuda::device::{
-    Device, DeviceError, Entry, Facts, Launch, Outcome, Store, Stream,
+    CudaDevice, CudaStore, CudaStream, DeviceError, DeviceFacts, Launch, LaunchEntry, LaunchOutcome,
 };
 use millrace_backends::cuda::{VARIANTS, Variant};
 use zeroize::Zeroizing;
@@ -158,7 +158,7 @@ pub(crate) struct Plan {
 }
 
 pub(crate) struct Simulated {
-    facts: Facts,
+    facts: DeviceFacts,
     plan: Arc<Mutex<Plan>>,
     stores: Mutex<Vec<Arc<Memory>>>,
 }
@@ -166,7 +166,7 @@ pub(crate) struct Simulated {
 impl Simulated {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            facts: Facts {
+            facts: DeviceFacts {
                 name: "simulated device".to_owned(),
                 compute: (8, 0),
                 processors: 1,
@@ -217,8 +217,8 @@ struct Memory {
     plan: Arc<Mutex<Plan>>,
 }
 
-impl Device for Simulated {
-    fn facts(&self) -> &Facts {
+impl CudaDevice for Simulated {
+    fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
@@ -231,7 +231,7 @@ impl Device for Simulated {
         variant: &'static Variant,
         keys: u32,
         pairs: u32,
-    ) -> Result<Box<dyn Store>, DeviceError> {
+    ) -> Result<Box<dyn CudaStore>, DeviceError> {
         if lock(&self.plan).no_memory {
             return Err(DeviceError::OutOfMemory("as planned".to_owned()));
         }
@@ -248,7 +248,7 @@ impl Device for Simulated {
 
 struct SimulatedStore(Arc<Memory>);
 
-impl Store for SimulatedStore {
+impl CudaStore for SimulatedStore {
     fn write_key(&self, slot: u32, image: &[u8]) -> Result<(), DeviceError> {
         assert!(slot > 0, "the first slot is for spare groups");
         let at = slot as usize * image.len();
@@ -265,7 +265,7 @@ impl Store for SimulatedStore {
         Ok(())
     }
 
-    fn open_stream(&self, tasks: usize) -> Result<Box<dyn Stream>, DeviceError> {
+    fn open_stream(&self, tasks: usize) -> Result<Box<dyn CudaStream>, DeviceError> {
         if lock(&self.0.plan).no_streams {
             return Err(DeviceError::OutOfMemory("as planned".to_owned()));
         }
@@ -364,7 +364,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn new(entry: &Entry<'_>, words: usize) -> Self {
+    fn new(entry: &LaunchEntry<'_>, words: usize) -> Self {
         let mut chunks = entry.input.rchunks(4);
         let word = |chunk: &[u8]| {
             chunk
@@ -379,7 +379,7 @@ impl Copy {
         }
     }
 
-    fn run(&self, twin: &mut Twin, memory: &Memory, exponent: u64, plan: Plan) -> Outcome {
+    fn run(&self, twin: &mut Twin, memory: &Memory, exponent: u64, plan: Plan) -> LaunchOutcome {
         let names = (self.slot, self.pair, self.words.as_slice());
         let (status, mut output) = twin.run(memory, (exponent, false), plan.strike, names);
         if status != RIGHT {
@@ -400,11 +400,11 @@ struct SimulatedStream {
     memory: Arc<Memory>,
     tasks: usize,
     twin: Option<Twin>,
-    running: Option<JoinHandle<(Twin, Vec<Outcome>)>>,
-    outcomes: Vec<Outcome>,
+    running: Option<JoinHandle<(Twin, Vec<LaunchOutcome>)>>,
+    outcomes: Vec<LaunchOutcome>,
 }
 
-impl Stream for SimulatedStream {
+impl CudaStream for SimulatedStream {
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         assert!(launch.tasks.len() <= self.tasks && launch.make.len() <= launch.tasks.len());
         let mut plan = lock(&self.memory.plan);
@@ -415,7 +415,7 @@ impl Stream for SimulatedStream {
         }
         let plan = *plan;
         let words = self.memory.variant.words();
-        let copies = |entries: &[Entry<'_>]| -> Vec<Copy> {
+        let copies = |entries: &[LaunchEntry<'_>]| -> Vec<Copy> {
             entries
                 .iter()
                 .map(|entry| Copy::new(entry, words))
@@ -454,7 +454,7 @@ impl Stream for SimulatedStream {
         Ok(ended)
     }
 
-    fn take(&mut self) -> Vec<Outcome> {
+    fn take(&mut self) -> Vec<LaunchOutcome> {
         std::mem::take(&mut self.outcomes)
     }
 }

@@ -14,16 +14,7 @@ use crate::crypto::CryptoPart;
 use crate::report::ReportArgs;
 use crate::workload::{BenchKey, LanesKind};
 
-const CRYPTO_EXAMPLE: &str = "\
-Examples:
-  millrace bench crypto
-  millrace bench crypto --operation rsa-pkcs1-sign --key rsa-2048 --rounds 9
-  millrace bench crypto --part loads --load 50,70,90 --svg latency.svg
-  OPENSSL_ia32cap=:~0x200000 millrace bench crypto --lanes fp52
-
-The last one compares as on a processor without AVX-512 IFMA: AWS-LC and
-OpenSSL both read that variable. Without it, a child process makes such a run
-of RSA-2048, and its row is among the numbers to reach.";
+const CRYPTO_EXAMPLE: &str = include_str!("../../texts/help-crypto.txt");
 
 /// Every operation on every backend, against AWS-LC and OpenSSL called directly
 ///
@@ -57,8 +48,8 @@ pub struct CryptoArgs {
     /// Seconds per measurement; loads last five times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 0.15)]
     pub(crate) seconds: f64,
-    /// Offered loads in percent of the measured peak, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
+    /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) load: Vec<u64>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]

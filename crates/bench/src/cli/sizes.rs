@@ -9,21 +9,13 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::{MAX_ROUNDS, count};
-use crate::sizes::{Known, MAX_SIZE, ROWS, Row, find};
+use crate::report::OutputArgs;
+use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
 
-/// Bound on one slice, in milliseconds.
+/// Bound on one slice, in milliseconds. At this length a run over everything takes hours.
 const MAX_SLICE_MS: u64 = 10_000;
 
-const SIZES_EXAMPLE: &str = "\
-Examples:
-  millrace bench sizes
-  millrace bench sizes --algorithm aes-256-gcm,chacha20-poly1305 --packet 1372
-  millrace bench sizes --library /opt/firmware/usr/lib/libcrypto.so.3
-  millrace bench sizes --json before.json --csv before.csv --svg plots
-  millrace bench sizes --compare before.json after.json
-  millrace bench sizes --reference
-
-The others are compared with the first implementation.";
+const SIZES_EXAMPLE: &str = include_str!("../../texts/help-sizes.txt");
 
 /// Ciphers, hashes and keys by size and library, with crossovers
 ///
@@ -37,14 +29,14 @@ The others are compared with the first implementation.";
 pub struct SizesArgs {
     /// Algorithms to measure, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = row(), hide_possible_values = true)]
-    pub(crate) algorithm: Vec<&'static Row>,
-    /// Sizes in bytes, separated by commas; that of --packet is always there
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], value_parser = count(MAX_SIZE as u64))]
+    pub(crate) algorithm: Vec<&'static SizeRow>,
+    /// Sizes in bytes, separated by commas; that of --packet is always there [default: 16,64,256,1024,8192,16384]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = count(MAX_SIZE as u64))]
     pub(crate) size: Vec<usize>,
-    /// Implementations, separated by commas
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [Known::Openssl, Known::OpensslNoAes, Known::AwsLc])]
+    /// Implementations, separated by commas [default: openssl,openssl-no-aes,aws-lc]
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [Known::Openssl, Known::OpensslNoAes, Known::AwsLc], hide_default_value = true)]
     pub(crate) implementation: Vec<Known>,
-    /// A further libcrypto (OpenSSL 3.0 or later) by its path; may be given again
+    /// A further libcrypto (OpenSSL 3.0 or later) by its path; repeatable
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Vec<PathBuf>,
     /// Packet size for which gains are shown, in bytes
@@ -59,15 +51,14 @@ pub struct SizesArgs {
     /// Core to measure on [default: the first usable one]
     #[arg(long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
-    /// Compare two runs that --json saved, instead of measuring
+    /// Compare two runs that --output saved, instead of measuring
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with = "reference")]
     pub(crate) compare: Vec<PathBuf>,
     /// Print published figures, each with its source and reliability, instead of measuring
     #[arg(long)]
     pub(crate) reference: bool,
-    /// Write the report with its raw rounds as JSON, to a file or - (instead of the tables)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     /// Write one line per algorithm, size and implementation
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
@@ -85,7 +76,7 @@ pub struct SizesWorkerArgs {
 }
 
 /// Accepts the name of an algorithm.
-fn row() -> impl TypedValueParser<Value = &'static Row> {
+fn row() -> impl TypedValueParser<Value = &'static SizeRow> {
     let names = PossibleValuesParser::new(ROWS.map(|row| row.name));
-    names.try_map(|name| find(&name).ok_or("no such algorithm"))
+    names.try_map(|name| find(&name).ok_or("expected one of the listed values"))
 }

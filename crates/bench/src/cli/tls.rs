@@ -10,24 +10,28 @@ use clap::Args;
 use super::{MAX_CONCURRENCY, MAX_ROUNDS, count, key};
 use crate::keys::GATEWAY_KEYS;
 use crate::report::ReportArgs;
-use crate::tls::{Mode, Part, Server, TlsVersion};
+use crate::tls::{KeyPlace, Part, Server, TlsCipher, TlsGroup, TlsVersion};
 use crate::workload::BenchKey;
 
-const TLS_EXAMPLE: &str = "\
-Examples:
-  millrace bench tls
-  millrace bench tls --server haproxy --key rsa-2048 --rounds 9 --json tls.json
-  millrace bench tls --part handshakes --profile --svg tls.svg
-  millrace bench tls --part short --server nginx
-  millrace bench tls --part handshakes --server nginx --mode pooled,pooled-preload --latency 5 --concurrency 200
-
-Needs the haproxy, nginx, openssl and apache2-utils packages. Everything runs
-on this machine in a temporary folder: the gateway alone on one core, the node
-and the load generator on another. The offload ceiling is sampled, which needs
-root or CAP_PERFMON; without, it is taken from `openssl speed`.";
+const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
 
 /// Longest time that answers can be held back, in milliseconds: the provider gives up after two seconds.
 const MAX_LATENCY_MS: u64 = 1000;
+
+/// Bound on HAProxy's threads: its own.
+const MAX_THREADS: u64 = 64;
+
+/// Heading of the options that only `--local` reads.
+const LOCAL: &str = "With --local";
+
+/// Accepts what a line of openssl.cnf can have as a list of words.
+fn words(typed: &str) -> Result<String, &'static str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == ',';
+    if typed.is_empty() || !typed.chars().all(is_word) {
+        return Err("expected words with commas between");
+    }
+    Ok(typed.to_owned())
+}
 
 /// TLS handshakes through real gateways, with the key on the gateway and in the pool
 ///
@@ -36,32 +40,36 @@ const MAX_LATENCY_MS: u64 = 1000;
 /// Drives full handshakes, checks each signature, and compares in interleaved
 /// rounds: handshakes/s, requests/s, latency, CPU time of the gateway, and the
 /// saved share of the CPU time that could be saved.
+///
+/// With --local: what a server's own process gains from `gateway --local`, in
+/// CPU time per full TLS 1.3 handshake. No node, and nothing on this machine
+/// is changed.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = TLS_EXAMPLE)]
 pub struct TlsArgs {
-    /// Parts of the measurement, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short])]
+    /// Parts of the measurement, separated by commas [default: handshakes,requests,short]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short], hide_default_value = true)]
     pub(crate) part: Vec<Part>,
-    /// Servers to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Server::Haproxy, Server::Nginx])]
+    /// Servers to measure, separated by commas [default: haproxy,nginx; nginx with --local]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) server: Vec<Server>,
-    /// Keys to measure, separated by commas
-    #[arg(long, value_delimiter = ',', value_parser = key(&GATEWAY_KEYS), default_values_t = [BenchKey::Rsa2048, BenchKey::P256])]
+    /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
     pub(crate) key: Vec<BenchKey>,
-    /// TLS versions to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13])]
+    /// TLS versions to measure, separated by commas [default: 1.2,1.3]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13], hide_default_value = true)]
     pub(crate) tls: Vec<TlsVersion>,
     /// Place of the private-key work, separated by commas [default: all; --demo leaves out modes that block]
     ///
     /// pooled-preload loads the library that makes nginx asynchronous and lets
     /// both servers read the pool's answers themselves; it is left out where
     /// there is no such library.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(crate) mode: Vec<Mode>,
-    /// Interleaved rounds of everything [default: 5; 2 with --demo]
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub(crate) mode: Vec<KeyPlace>,
+    /// Interleaved rounds of everything [default: 5; 2 with --demo; 12 or 6 with --local]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
-    /// Seconds per load; each round has up to four [default: 1; 0.5 with --demo]
+    /// Seconds per load; each round has several [default: 1; 0.5 with --demo; half of it with --local]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) seconds: Option<f64>,
     /// Milliseconds by which each answer of the node is delayed, as if the node were far away
@@ -85,6 +93,38 @@ pub struct TlsArgs {
     /// Core of the node and the load generator [default: the second usable one]
     #[arg(long, value_name = "CORE")]
     pub(crate) load_core: Option<usize>,
+    /// Measure handshakes that the server computes in its own process, against the same server without
+    ///
+    /// The provider computes their ephemeral part, and the preload library
+    /// spares OpenSSL repeated look-ups. Every handshake is verified, with its
+    /// group and tickets; the provider's counters prove what was computed there.
+    #[arg(long, conflicts_with_all = ["part", "tls", "mode", "latency", "request_concurrency", "profile"])]
+    pub(crate) local: bool,
+    /// Key exchange groups, separated by commas [default: both]
+    #[arg(long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
+    pub(crate) group: Vec<TlsGroup>,
+    /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
+    #[arg(long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 1], value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub(crate) tickets: Vec<u32>,
+    /// Threads of HAProxy, separated by commas
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = count(MAX_THREADS))]
+    pub(crate) threads: Vec<usize>,
+    /// Cipher of TLS 1.3
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "CIPHER", value_enum, default_value_t = TlsCipher::Aes128)]
+    pub(crate) cipher: TlsCipher,
+    /// The provider's setting `local`: on (what is faster than OpenSSL here), all, or some primitives
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", default_value = "on", value_parser = words)]
+    pub(crate) primitives: String,
+    /// Also with the private key in a pool: a node on the core of the load generator
+    #[arg(long, requires = "local", help_heading = LOCAL)]
+    pub(crate) with_pool: bool,
+    /// Command that stands before each server, to take servers and OpenSSL of another system
+    ///
+    /// It gets the server's name and arguments, and has to keep its process id:
+    /// `scripts/in-root.sh target/debian13` runs the servers of Debian 13 that
+    /// `scripts/debian13.sh` has unpacked.
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "COMMAND")]
+    pub(crate) under: Option<String>,
     /// A demonstration: short rounds, and an explanation of the figures
     #[arg(long)]
     pub(crate) demo: bool,

@@ -24,21 +24,21 @@ use super::CryptoPlan;
 use crate::cores;
 use crate::error::BenchError;
 use crate::progress::Progress;
-use crate::stats::{Latencies, Random};
+use crate::stats::Latencies;
 use crate::workload::{BenchKey, Case, Checks, Contender, Keys, Requests, Subject};
 
 /// Jobs in flight while the peak is measured: enough for full batches, few enough for a node.
 const WINDOW: usize = 64;
 
 /// A load lasts this many times as long as a measurement: a p99 needs hundreds of jobs.
-const LONGER: u32 = 5;
+const LOAD_FACTOR: u32 = 5;
 
 /// Deadline of a job: far above anything that is not a hang.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The generator sleeps until this long before an arrival and then watches the clock: a sleep ends up to
 /// this late.
-const WATCH: Duration = Duration::from_micros(150);
+const SPIN_BEFORE: Duration = Duration::from_micros(150);
 
 /// The backends of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -153,6 +153,11 @@ impl<'a> Driver<'a> {
         let backends = serving.0.iter().map(|subject| subject.make()).collect();
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
+        Self::on(engine, requests)
+    }
+
+    /// Loads the keys into an engine, which ends with the driver.
+    fn on(engine: Engine, requests: &'a Requests<'a>) -> Result<Self, BenchError> {
         let (sink, ended) = channel();
         let session = engine.open_session(Arc::new(Sink(sink)), Owner::new(1, 1));
         let keys = requests
@@ -176,7 +181,7 @@ impl<'a> Driver<'a> {
         number: usize,
         progress: &Progress,
     ) -> Result<LoadRound, BenchError> {
-        let time = plan.duration * LONGER;
+        let time = plan.duration * LOAD_FACTOR;
         let lone = self.closed(1, plan.duration)?;
         // On this core: what a caller of the library would have had.
         let direct = Contender::library().measure(self.requests, plan.duration)?;
@@ -231,7 +236,7 @@ impl<'a> Driver<'a> {
     /// Open loop: jobs arrive at random, `per_s` per second on average.
     fn open(&self, per_s: f64, time: Duration, seed: u64) -> Result<Ended<'_>, BenchError> {
         let arrivals = arrivals(per_s, time, seed);
-        let start = Instant::now() + WATCH;
+        let start = Instant::now() + SPIN_BEFORE;
         let due: Vec<Instant> = arrivals.iter().map(|after| start + *after).collect();
         let mut ended = Ended::new(self.requests);
         for (index, due) in due.iter().enumerate() {
@@ -272,25 +277,27 @@ impl Drop for Driver<'_> {
 }
 
 /// When jobs arrive, after the start.
-fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
-    let mut random = Random(seed);
+pub(crate) fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut arrivals = Vec::new();
     let mut seconds = 0.0;
     while seconds < time.as_secs_f64() {
         arrivals.push(Duration::from_secs_f64(seconds));
-        seconds += -random.unit().ln() / per_s;
+        // Above 0, so that it has a logarithm.
+        let unit = 1.0 - random.f64();
+        seconds += -unit.ln() / per_s;
     }
     arrivals
 }
 
-fn wait_until(due: Instant) {
+pub(crate) fn wait_until(due: Instant) {
     loop {
         let left = due.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return;
         }
-        if left > 2 * WATCH {
-            thread::sleep(left - WATCH);
+        if left > 2 * SPIN_BEFORE {
+            thread::sleep(left - SPIN_BEFORE);
         } else {
             hint::spin_loop();
         }

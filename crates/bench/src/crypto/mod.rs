@@ -20,7 +20,7 @@
 //! AWS-LC and OpenSSL do not use IFMA, beside the lanes that need none.
 
 mod figures;
-mod load;
+pub(crate) mod load;
 mod rates;
 mod results;
 mod through;
@@ -44,7 +44,7 @@ use crate::error::BenchError;
 use crate::plot;
 use crate::process::output_of;
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::workload::{BenchKey, CASES, Case, Keys, LanesKind, Subject};
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
@@ -243,7 +243,7 @@ fn measure(plan: CryptoPlan) -> Result<CryptoReport, BenchError> {
         parts.without_ifma = Some(without_ifma(&plan)?);
     }
     let goals = parts.goals(&plan);
-    let mut report = Report::new("crypto", results::SCHEMA, plan, parts);
+    let mut report = BenchReport::new("crypto", results::SCHEMA, plan, parts);
     report.goals = goals;
     Ok(report)
 }
@@ -276,7 +276,7 @@ fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
     let core = plan.core.to_string();
     let mut command = Command::new(program);
     command
-        .args(["bench", "crypto", "--part", "rates", "--json", "-"])
+        .args(["bench", "crypto", "--part", "rates", "--json"])
         .args(["--operation", "rsa-pkcs1-sign", "--key", "rsa-2048"])
         .args(["--lanes", "fp52", "--core", &core, "--load-core", &core])
         .args(["--rounds", &plan.rounds.to_string()])

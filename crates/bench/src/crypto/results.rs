@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The report of `bench crypto`: raw rounds, the tables, and the comparison with the numbers to reach.
+//! The report of `bench crypto`: raw rounds, the tables, and the comparison with the goals.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::rates::{MeasuredRates, Series, ratio};
 use super::through::{Through, ThroughRound};
 use super::{CryptoPlan, rsa_2048};
 use crate::goals::{Goal, Goals};
-use crate::report::{Report, Table, dash, median, range, sharing, table};
+use crate::report::{BenchReport, Column, dash, median, range, sharing, table, table_by};
 use crate::stats::Spread;
 use crate::workload::{BenchKey, LanesKind, Subject};
 
@@ -34,11 +34,11 @@ pub(super) struct Parts {
 }
 
 /// The report of `bench crypto`.
-pub(super) type CryptoReport = Report<CryptoPlan, Parts>;
+pub(super) type CryptoReport = BenchReport<CryptoPlan, Parts>;
 
 /// The tables.
 pub(super) fn render(report: &CryptoReport) -> String {
-    let Report {
+    let BenchReport {
         plan,
         figures: parts,
         ..
@@ -135,40 +135,25 @@ pub(super) fn at_load(
 }
 
 fn loads_table(loads: &[Loaded], percents: &[u64]) -> String {
-    let heads = [
-        "operation",
-        "served by",
-        "peak/s",
-        "one at a time",
-        "direct",
-    ]
-    .map(str::to_owned);
-    let at = percents
-        .iter()
-        .map(|percent| format!("{percent} % p50 p99"));
-    let mut table = Table::new(heads.into_iter().chain(at));
-    for Loaded {
-        operation,
-        key,
-        serving,
-        rounds,
-    } in loads
-    {
-        let show = |value: fn(&LoadRound) -> f64| median(Spread::over(rounds, value), 0);
-        let quantiles = percents.iter().map(|percent| {
-            let show = |value: fn(&AtLoad) -> f64| median(at_load(rounds, *percent, value), 0);
-            format!("{} {}", show(|load| load.p50_us), show(|load| load.p99_us))
-        });
-        let row = [
-            format!("{operation} {key}"),
-            serving.to_string(),
-            show(|round| round.peak_per_s),
-            show(|round| round.lone_p50_us),
-            show(|round| round.direct_p50_us),
-        ];
-        table.row(row.into_iter().chain(quantiles));
-    }
-    table.render()
+    let show =
+        |one: &Loaded, value: fn(&LoadRound) -> f64| median(Spread::over(&one.rounds, value), 0);
+    let quantile = |one: &Loaded, percent, value: fn(&AtLoad) -> f64| {
+        median(at_load(&one.rounds, percent, value), 0)
+    };
+    let quantiles = |one: &&Loaded, percent: &u64| {
+        let p50 = quantile(one, *percent, |load| load.p50_us);
+        format!("{p50} {}", quantile(one, *percent, |load| load.p99_us))
+    };
+    #[rustfmt::skip]
+    let columns: [Column<'_, &Loaded>; 5] = [
+        ("operation", &|one| format!("{} {}", one.operation, one.key)),
+        ("served by", &|one| one.serving.to_string()),
+        ("peak/s", &|one| show(one, |round| round.peak_per_s)),
+        ("one at a time", &|one| show(one, |round| round.lone_p50_us)),
+        ("direct", &|one| show(one, |round| round.direct_p50_us)),
+    ];
+    let head = |percent: &u64| format!("{percent} % p50 p99");
+    table_by(loads, &columns, percents, head, quantiles).render()
 }
 
 fn node_table(through: &Through) -> String {
@@ -217,44 +202,31 @@ impl Parts {
             .and_then(|one| gain(one, LanesKind::Ifma));
         let fp52 = without.and_then(|one| gain(one, LanesKind::Fp52));
         let mut goals = Vec::new();
-        goals.extend(
-            ifma.map(|gain| {
-                Goal::at_least("RSA-2048 sign, simd with IFMA / AWS-LC", 2.5, 4.0, gain)
-            }),
-        );
-        goals.extend(fp52.map(|gain| {
-            let what = "RSA-2048 sign, simd without IFMA / AWS-LC without IFMA";
-            Goal::at_least(what, 1.8, 2.4, gain)
-        }));
+        let what = "RSA-2048 sign, simd with IFMA / AWS-LC";
+        goals.extend(Goal::at_least(what, 2.5, 4.0, ifma));
+        let what = "RSA-2048 sign, simd without IFMA / AWS-LC without IFMA";
+        goals.extend(Goal::at_least(what, 1.8, 2.4, fp52));
         let batched = |loaded: &&Loaded| {
             let first = loaded.serving.0.first();
             loaded.key == BenchKey::Rsa2048 && matches!(first, Some(Subject::Simd(_)))
         };
         if let Some(Loaded { rounds, .. }) = self.loads.iter().find(batched) {
             let p99 = at_load(rounds, PROMISED_LOAD, |load| load.p99_us / 1e3);
-            goals.extend(p99.map(|p99| {
-                let what = "RSA-2048 sign with simd at 70 % of the peak, p99, ms";
-                Goal::at_most(what, 5.0, 2.0, p99)
-            }));
+            let what = "RSA-2048 sign with simd at 70 % of the peak, p99, ms";
+            goals.extend(Goal::at_most(what, 5.0, 2.0, p99));
             let lone = Spread::over(rounds, |round| round.lone_p50_us / round.direct_p50_us);
-            goals.extend(lone.map(|lone| {
-                let what = "a job that is alone, through an engine / AWS-LC alone, p50";
-                Goal::at_most(what, 1.3, 1.1, lone)
-            }));
+            let what = "a job that is alone, through an engine / AWS-LC alone, p50";
+            goals.extend(Goal::at_most(what, 1.3, 1.1, lone));
         }
         let is_simd = |one: &&Through| matches!(one.subject, Subject::Simd(_));
-        for Through {
-            workers, rounds, ..
-        } in self.nodes.iter().filter(is_simd)
-        {
+        for one in self.nodes.iter().filter(is_simd) {
             // By CPU time: the core is full in both cases.
-            let gain = Spread::over(rounds, |round| round.direct_cpu_us / round.node_cpu_us);
+            let gain = |round: &ThroughRound| round.direct_cpu_us / round.node_cpu_us;
             let what = "RSA-2048 sign with simd through a node on one core / called directly";
-            let what = format!("{what}, workers: {workers}");
-            goals.extend(gain.map(|gain| {
-                Goal::at_least(what, 0.9, 0.95, gain)
-                    .only_if("node with one worker per class", *workers == 1)
-            }));
+            let what = format!("{what}, workers: {}", one.workers);
+            let goal = Goal::at_least(what, 0.9, 0.95, Spread::over(&one.rounds, gain));
+            let condition = "node with one worker per class";
+            goals.extend(goal.map(|goal| goal.only_if(condition, one.workers == 1)));
         }
         Goals(goals)
     }
@@ -310,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ifma_the_lanes_are_compared_with_a_library_without_it() {
+    fn lanes_without_ifma_are_compared_with_a_library_without_ifma() {
         let plan = CryptoPlan::for_tests(0);
         let mut slow = measured();
         slow.series[2].subject = Some(Subject::Simd(LanesKind::Fp52));

@@ -10,7 +10,6 @@ use millrace_engine::OperationKind;
 use serde::Serialize;
 
 use super::CryptoPlan;
-use crate::cores;
 use crate::error::BenchError;
 use crate::node::{Node, NodeOptions};
 use crate::pool::remote::Remote;
@@ -72,6 +71,7 @@ pub(super) fn measure(
             workers,
             software_only: false,
             tcp: false,
+            quota: None,
         })?;
         let remote = Remote::open(&node.endpoint(), &requests)?;
         let mut rounds = Vec::new();
@@ -84,10 +84,8 @@ pub(super) fn measure(
             let mut round = ThroughRound::default();
             for turn in order(2, number as u64) {
                 if turn == 0 {
-                    let rate = cores::pinned(plan.core, || {
-                        contender.measure(&requests, plan.duration)?;
-                        contender.measure(&requests, plan.duration * LONGER)
-                    })??;
+                    let (warm_up, time) = (plan.duration, plan.duration * LONGER);
+                    let rate = contender.measure_on(plan.core, warm_up, &requests, time)?;
                     round.direct_per_s = rate.per_s;
                     round.direct_cpu_us = 1e6 / rate.per_core_s;
                     continue;

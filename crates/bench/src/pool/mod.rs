@@ -11,15 +11,18 @@
 //! ```
 //!
 //! A, B and C alternate in each round, in another order each time, each after a warm-up. All get the same keys and
-//! inputs: where a node takes a digest, so does the library. B is the peer of the numbers to reach, because it is the
+//! inputs: where a node takes a digest, so does the library. B is the peer of the goals, because it is the
 //! same library called with the least around it, verification included. `openssl speed` on the same core is a
 //! further peer, by CPU time.
 //!
-//! `--fairness` measures something else: see [`fairness`].
+//! `--fairness`, `--tenants` and `--overload` measure something else: see [`fairness`], [`tenants`] and [`overload`].
 
 mod fairness;
+mod open;
+mod overload;
 pub(crate) mod remote;
 mod results;
+mod tenants;
 
 use std::time::Duration;
 
@@ -34,7 +37,7 @@ use crate::cores;
 use crate::error::BenchError;
 use crate::node::{Node, NodeOptions};
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::speed::openssl_rate;
 use crate::stats::order;
 use crate::workload::{Case, Contender, Keys, Requests, Subject};
@@ -61,6 +64,20 @@ pub fn run_pool(args: &PoolArgs) -> Result<(), BenchError> {
     if args.fairness {
         let report = fairness::measure(plan, args)?;
         report.deliver(&args.report, &fairness::render(&report))?;
+        return report.goals.require(args.report.require);
+    }
+    if args.tenants {
+        let report = tenants::measure(plan)?;
+        report.deliver(&args.report, &tenants::render(&report))?;
+        return report.goals.require(args.report.require);
+    }
+    if args.overload {
+        let report = overload::measure(plan)?;
+        report.deliver(&args.report, &overload::render(&report))?;
+        if let Some(path) = &args.svg {
+            let picture = overload::plots(&report)?;
+            std::fs::write(path, picture).map_err(BenchError::file("write", path))?;
+        }
         return report.goals.require(args.report.require);
     }
     let report = measure(plan)?;
@@ -137,6 +154,7 @@ impl NodeUnderTest {
             workers,
             software_only: true,
             tcp: plan.tcp,
+            quota: None,
         })?;
         Ok(Self {
             endpoint: if plan.tcp {
@@ -204,7 +222,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
     }
     let goals = results::goals(&operations);
     let figures = results::Operations { operations };
-    let mut report = Report::new("pool", results::SCHEMA, plan, figures);
+    let mut report = BenchReport::new("pool", results::SCHEMA, plan, figures);
     report.goals = goals;
     Ok(report)
 }
@@ -240,10 +258,7 @@ impl Peers<'_> {
     fn library(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
         let (plan, requests) = (self.plan, self.requests);
         if let Some(library) = &mut self.library {
-            let rate = cores::pinned(plan.node_core, || {
-                library.measure(requests, WARM_UP)?;
-                library.measure(requests, plan.duration)
-            })??;
+            let rate = library.measure_on(plan.node_core, WARM_UP, requests, plan.duration)?;
             round.library_per_s = Some(rate.per_s);
         }
         if let Some(algorithm) = requests.case.speed {
@@ -254,10 +269,8 @@ impl Peers<'_> {
 
     fn queue(&mut self, round: &mut PoolRound) -> Result<(), BenchError> {
         let (plan, requests) = (self.plan, self.requests);
-        let rate = cores::pinned(plan.node_core, || {
-            self.queue.measure(requests, WARM_UP)?;
-            self.queue.measure(requests, plan.duration)
-        })??;
+        let queue = &mut self.queue;
+        let rate = queue.measure_on(plan.node_core, WARM_UP, requests, plan.duration)?;
         round.queue_per_s = rate.per_s;
         round.queue_cpu_us = 1e6 / rate.per_core_s;
         // On this core, where the blocking client is measured too.
@@ -280,7 +293,7 @@ impl Peers<'_> {
             let message = format!("the node counts {counted} jobs, the client {jobs}");
             return Err(BenchError::Wrong(message));
         }
-        let blocking = remote.blocking(self.plan.duration)?;
+        let blocking = remote.blocking(self.plan.duration, Duration::ZERO)?;
         Ok(NodeRound {
             workers: node.workers,
             jobs: pipelined.jobs,

@@ -123,8 +123,12 @@ impl<'a> Remote<'a> {
         Ok(Self { sender, requests })
     }
 
-    /// Blocking calls from this thread, one after the other.
-    pub(crate) fn blocking(&self, duration: Duration) -> Result<RemoteRound, BenchError> {
+    /// Blocking calls from this thread, one after the other, with a pause between them.
+    pub(crate) fn blocking(
+        &self,
+        duration: Duration,
+        pause: Duration,
+    ) -> Result<RemoteRound, BenchError> {
         let mut tally = self.tally();
         let cpu = cores::own_cpu_time();
         let start = Instant::now();
@@ -136,6 +140,9 @@ impl<'a> Remote<'a> {
             let reply = pool.call(key, &parcel.operation, input, sent + DEADLINE);
             tally.take(index, sent.elapsed(), reply);
             index += 1;
+            if !pause.is_zero() {
+                thread::sleep(pause);
+            }
         }
         let cpu = cores::own_cpu_time().saturating_sub(cpu);
         self.finish(tally, start.elapsed(), cpu)

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The report of `bench pool`: raw rounds, the tables, and the comparison with the numbers to reach.
+//! The report of `bench pool`: raw rounds, the tables, and the comparison with the goals.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::PoolPlan;
 use super::remote::RemoteRound;
 use crate::goals::{Goal, Goals};
-use crate::report::{Report, Table, median, range, sharing, table};
+use crate::report::{BenchReport, Table, median, range, sharing, table};
 use crate::stats::Spread;
 use crate::workload::Case;
 
@@ -94,7 +94,7 @@ pub(super) struct Operations {
 }
 
 /// The report of `bench pool`.
-pub(super) type PoolReport = Report<PoolPlan, Operations>;
+pub(super) type PoolReport = BenchReport<PoolPlan, Operations>;
 
 impl MeasuredCase {
     fn spread(&self, value: impl Fn(&PoolRound) -> Option<f64>) -> Option<Spread> {
@@ -227,7 +227,7 @@ fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
     table.render()
 }
 
-/// The numbers to reach: promised for a node with one worker per class, shown for the others.
+/// The goals: promised for a node with one worker per class, shown for the others.
 pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
     let mut goals = Vec::new();
     for (one, node, workers) in rows(operations) {
@@ -238,36 +238,27 @@ pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
         let through = one.of_node(node, |round, node| node.per_s / round.queue_per_s);
         let client = one.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
         let added = one.of_node(node, added_us);
-        let at_least = |what: &str, must, aim| {
-            through.map(|through| Goal::at_least(format!("{what}{with}"), must, aim, through))
-        };
-        let at_most = |what: &str, must, aim, measured: Option<Spread>| {
-            measured.map(|measured| Goal::at_most(format!("{what}{with}"), must, aim, measured))
-        };
+        let named = |what: &str| format!("{what}{with}");
         let promised = match one.case.operation {
             OperationKind::RsaPkcs1Sign => {
-                let what = "client CPU time per remote RSA-2048 sign / the same done locally";
+                let rate = named("RSA-2048 sign through a node / called directly");
+                let cpu = "client CPU time per remote RSA-2048 sign / the same done locally";
                 [
-                    at_least("RSA-2048 sign through a node / called directly", 0.95, 0.98),
-                    at_most(what, 1.0 / 40.0, 1.0 / 100.0, client),
+                    Goal::at_least(rate, 0.95, 0.98, through),
+                    Goal::at_most(named(cpu), 1.0 / 40.0, 1.0 / 100.0, client),
                 ]
             }
-            OperationKind::EcdsaSign => [
-                at_least(
-                    "P-256 sign through a node, pipelined / called directly",
-                    0.90,
-                    0.95,
-                ),
-                at_most(
-                    "latency added at concurrency 1, p50, P-256, µs",
-                    30.0,
-                    15.0,
-                    added,
-                ),
-            ],
+            OperationKind::EcdsaSign => {
+                let rate = named("P-256 sign through a node, pipelined / called directly");
+                let latency = named("latency added at concurrency 1, p50, P-256, µs");
+                [
+                    Goal::at_least(rate, 0.90, 0.95, through),
+                    Goal::at_most(latency, 30.0, 15.0, added),
+                ]
+            }
             OperationKind::Ed25519Sign => {
-                let what = "Ed25519 sign through a node, pipelined / called directly";
-                [at_least(what, 0.85, 0.90), None]
+                let rate = named("Ed25519 sign through a node, pipelined / called directly");
+                [Goal::at_least(rate, 0.85, 0.90, through), None]
             }
             _ => [None, None],
         };

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_named_only_outside_the_ranges() {
+    fn difference_is_named_only_outside_the_ranges() {
         let rows = compare(&report(1.0), &report(0.5));
         assert_eq!(rows.len(), 8);
         let of = |name: &'static str| rows.iter().filter(move |row| row.implementation == name);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_a_router_pays_off_above_800_bytes() {
+    fn device_of_a_router_pays_off_above_800_bytes() {
         let device = Fit::through(&points(&DEVICE)).expect("a line");
         assert!((device.setup_us - 12.2).abs() < 0.3, "{device:?}");
         assert!((device.speed_mb_s - 558.0).abs() < 25.0, "{device:?}");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_points_make_no_line() {
+    fn line_through_too_few_points_is_refused() {
         assert_eq!(Fit::through(&[]), None);
         assert_eq!(Fit::through(&[(16.0, 1.0), (64.0, 2.0)]), None);
         assert_eq!(Fit::through(&[(16.0, 1.0), (16.0, 2.0), (64.0, 3.0)]), None);

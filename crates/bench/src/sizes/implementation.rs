@@ -19,7 +19,7 @@ use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::kem;
 use clap::ValueEnum;
 
-use super::rows::{Request, Row};
+use super::rows::{Request, SizeRow};
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
 use crate::workload::{BenchKey, Library};
@@ -87,18 +87,11 @@ impl From<&PathBuf> for Implementation {
 }
 
 /// A library that is ready to compute.
-pub(super) struct Opened {
+pub(super) struct OpenLibrary {
     /// `None` for AWS-LC.
     libcrypto: Option<Libcrypto>,
     /// Keys are made once: an RSA key of 4096 bits takes seconds.
-    keys: RefCell<HashMap<BenchKey, SharedKey>>,
-}
-
-/// A key of either library, shared by the operations on it.
-#[derive(Clone)]
-enum SharedKey {
-    Libcrypto(Libcrypto, Rc<RefCell<KeyPair>>),
-    AwsLc(Rc<Library>),
+    keys: RefCell<HashMap<BenchKey, Rc<Library>>>,
 }
 
 /// One operation that can be repeated.
@@ -112,7 +105,7 @@ pub(super) struct Prepared {
     pub(super) output: Option<Vec<u8>>,
 }
 
-impl Opened {
+impl OpenLibrary {
     /// Opens a libcrypto, or AWS-LC.
     ///
     /// # Errors
@@ -134,7 +127,7 @@ impl Opened {
     ///
     /// # Errors
     /// Why this library does not do it.
-    pub(super) fn prepare(&self, row: &Row, size: usize) -> Result<Prepared, LibraryError> {
+    pub(super) fn prepare(&self, row: &SizeRow, size: usize) -> Result<Prepared, LibraryError> {
         let plain = |run| Prepared { run, output: None };
         match (row.request, self.libcrypto) {
             (Request::Seal(name, len), Some(lib)) => {
@@ -145,36 +138,31 @@ impl Opened {
             (Request::Hash(name), None) => repeated(|| aws_lc_hasher(name), size),
             (Request::Encapsulate(_), None) => aws_lc_encapsulation().map(plain),
             (Request::Decapsulate(_), None) => aws_lc_decapsulation().map(plain),
-            (
-                Request::Sign(kind)
-                | Request::Verify(kind)
-                | Request::Derive(kind)
-                | Request::Encapsulate(kind)
-                | Request::Decapsulate(kind),
-                lib,
-            ) => match self.key(kind, lib)? {
-                SharedKey::Libcrypto(lib, key) => {
-                    libcrypto_public(lib, key, row.request).map(plain)
-                }
-                SharedKey::AwsLc(key) => aws_lc_public(key, row.request, kind).map(plain),
-            },
+            (Request::Encapsulate(kind) | Request::Decapsulate(kind), Some(lib)) => {
+                libcrypto_kem(lib.key(kind)?, row.request).map(plain)
+            }
+            (Request::Sign(kind), _) => signature(self.key(kind)?, false).map(plain),
+            (Request::Verify(kind), _) => signature(self.key(kind)?, true).map(plain),
+            (Request::Derive(kind), _) => agreement(self.key(kind)?, self.make(kind)?).map(plain),
         }
     }
 
-    fn key(&self, kind: BenchKey, lib: Option<Libcrypto>) -> Result<SharedKey, LibraryError> {
+    fn key(&self, kind: BenchKey) -> Result<Rc<Library>, LibraryError> {
         if let Some(key) = self.keys.borrow().get(&kind) {
-            return Ok(key.clone());
+            return Ok(Rc::clone(key));
         }
-        let key = match lib {
-            Some(lib) => SharedKey::Libcrypto(lib, Rc::new(RefCell::new(lib.key(kind)?))),
-            // Keys of these types would be the system's OpenSSL's.
-            None if matches!(kind, BenchKey::Dsa2048 | BenchKey::Dh2048) => {
-                return Err(missing(kind));
-            }
-            None => SharedKey::AwsLc(Rc::new(Library::generate(kind)?.1)),
-        };
-        self.keys.borrow_mut().insert(kind, key.clone());
+        let key = Rc::new(self.make(kind)?);
+        self.keys.borrow_mut().insert(kind, Rc::clone(&key));
         Ok(key)
+    }
+
+    fn make(&self, kind: BenchKey) -> Result<Library, LibraryError> {
+        match self.libcrypto {
+            Some(lib) => Ok(Library::OpenSsl(RefCell::new(lib.key(kind)?))),
+            // Keys of these types would be the system's OpenSSL's.
+            None if matches!(kind, BenchKey::Dsa2048 | BenchKey::Dh2048) => Err(missing(kind)),
+            None => Ok(Library::generate(kind)?.1),
+        }
     }
 }
 
@@ -252,48 +240,41 @@ fn libcrypto_hasher(lib: Libcrypto, name: &str) -> Result<Function, LibraryError
     Ok(Box::new(move |block, output| digest.hash(block, output)))
 }
 
-fn libcrypto_public(
-    lib: Libcrypto,
-    key: Rc<RefCell<KeyPair>>,
-    request: Request,
-) -> Result<Operation, LibraryError> {
+fn libcrypto_kem(key: KeyPair, request: Request) -> Result<Operation, LibraryError> {
     let (mut output, mut expected, mut capsule) = (Vec::new(), Vec::new(), Vec::new());
-    let own = Rc::clone(&key);
-    let mut own = own.borrow_mut();
-    match request {
-        Request::Sign(_) | Request::Verify(_) => {
-            own.sign(&MESSAGE, &mut output)?;
-            verified(own.verify(&MESSAGE, &output))?;
-        }
-        Request::Encapsulate(_) | Request::Decapsulate(_) => {
-            own.encapsulate(&mut capsule, &mut expected)?;
-            own.decapsulate(&capsule, &mut output)?;
-            agreed(output == expected)?;
-        }
-        Request::Derive(_) | Request::Seal(..) | Request::Hash(_) => {}
-    }
+    key.encapsulate(&mut capsule, &mut expected)?;
+    key.decapsulate(&capsule, &mut output)?;
+    agreed(output == expected)?;
     Ok(match request {
-        Request::Sign(_) => Box::new(move || key.borrow_mut().sign(&MESSAGE, &mut output)),
-        Request::Verify(_) => {
-            Box::new(move || verified(key.borrow_mut().verify(&MESSAGE, &output)))
-        }
-        Request::Encapsulate(_) => {
-            Box::new(move || key.borrow().encapsulate(&mut capsule, &mut output))
-        }
-        Request::Decapsulate(_) => Box::new(move || {
-            key.borrow().decapsulate(&capsule, &mut output)?;
+        Request::Encapsulate(_) => Box::new(move || key.encapsulate(&mut capsule, &mut output)),
+        _ => Box::new(move || {
+            key.decapsulate(&capsule, &mut output)?;
             agreed(output == expected)
         }),
-        Request::Derive(kind) => {
-            let peer = lib.key(kind)?;
-            peer.derive(&own, &mut expected)?;
-            Box::new(move || {
-                key.borrow().derive(&peer, &mut output)?;
-                agreed(output == expected)
-            })
-        }
-        Request::Seal(name, _) | Request::Hash(name) => return Err(missing(name)),
     })
+}
+
+fn signature(key: Rc<Library>, verify: bool) -> Result<Operation, LibraryError> {
+    let mut signature = Vec::new();
+    key.sign_message(&MESSAGE, &mut signature)?;
+    verified(key.verify_message(&MESSAGE, &signature))?;
+    Ok(if verify {
+        Box::new(move || verified(key.verify_message(&MESSAGE, &signature)))
+    } else {
+        Box::new(move || key.sign_message(&MESSAGE, &mut signature))
+    })
+}
+
+fn agreement(key: Rc<Library>, peer: Library) -> Result<Operation, LibraryError> {
+    let expected = peer.agree_with(&key)?;
+    let public = peer.public_value()?;
+    Ok(Box::new(move || {
+        let secret = match &*key {
+            Library::OpenSsl(_) => key.agree_with(&peer)?,
+            _ => key.agree(&public)?,
+        };
+        agreed(secret == expected)
+    }))
 }
 
 fn aws_lc_sealer(name: &str, len: usize) -> Result<Function, LibraryError> {
@@ -343,26 +324,6 @@ fn aws_lc_hasher(name: &str) -> Result<Function, LibraryError> {
     }))
 }
 
-fn aws_lc_public(
-    key: Rc<Library>,
-    request: Request,
-    kind: BenchKey,
-) -> Result<Operation, LibraryError> {
-    if let Request::Derive(_) = request {
-        let peer = Library::generate(kind)?.1;
-        let expected = peer.agree(&key.public_value()?)?;
-        let public = peer.public_value()?;
-        return Ok(Box::new(move || agreed(key.agree(&public)? == expected)));
-    }
-    let mut signature = Vec::new();
-    key.sign_message(&MESSAGE, &mut signature)?;
-    verified(key.verify_message(&MESSAGE, &signature))?;
-    Ok(match request {
-        Request::Sign(_) => Box::new(move || key.sign_message(&MESSAGE, &mut signature)),
-        _ => Box::new(move || verified(key.verify_message(&MESSAGE, &signature))),
-    })
-}
-
 fn aws_lc_encapsulation() -> Result<Operation, LibraryError> {
     let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
     let public = key.encapsulation_key().map_err(failed)?;
@@ -389,8 +350,8 @@ mod tests {
 
     #[test]
     fn implementations_agree_on_every_byte_and_check_what_they_compute() {
-        let openssl = Opened::open(Some(Path::new(libcrypto::SYSTEM))).expect("OpenSSL");
-        let aws_lc = Opened::open(None).expect("AWS-LC");
+        let openssl = OpenLibrary::open(Some(Path::new(libcrypto::SYSTEM))).expect("OpenSSL");
+        let aws_lc = OpenLibrary::open(None).expect("AWS-LC");
         // Making large RSA keys takes seconds, and they add nothing to what the small one shows.
         let large = |name: &str| name.starts_with("rsa-3072") || name.starts_with("rsa-4096");
         for row in ROWS.iter().filter(|row| !large(row.name)) {

@@ -33,7 +33,7 @@ use std::time::Duration;
 use self::implementation::Implementation;
 pub(crate) use self::implementation::Known;
 use self::results::{Absent, Described, SizesReport};
-pub(crate) use self::rows::{ROWS, Row, find};
+pub(crate) use self::rows::{ROWS, SizeRow, find};
 pub(crate) use self::worker::MAX_SIZE;
 use self::worker::Worker;
 use crate::cli::{SizesArgs, SizesWorkerArgs};
@@ -60,10 +60,8 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
                 "the two runs have nothing in common".into(),
             ));
         }
-        return match &args.json {
-            Some(path) => report::write_json(&rows, path),
-            None => report::print(&compare::render(&before, &after, &rows)),
-        };
+        let text = compare::render(&before, &after, &rows);
+        return args.output.deliver(&rows, &text);
     }
     let report = measure(args)?;
     if let Some(path) = &args.csv {
@@ -76,10 +74,7 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
             fs::write(&path, svg).map_err(BenchError::file("write", path))?;
         }
     }
-    match &args.json {
-        Some(path) => report::write_json(&report, path),
-        None => report::print(&report.render()),
-    }
+    args.output.deliver(&report, &report.render())
 }
 
 /// Runs the child of `millrace bench sizes`.
@@ -100,11 +95,14 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
     sizes.sort_unstable();
     sizes.dedup();
     // Every algorithm at every size it has.
-    let points: Vec<(&Row, usize)> = rows
+    let points: Vec<(&SizeRow, usize)> = rows
         .iter()
-        .flat_map(|row| match row.request.sized() {
-            true => sizes.iter().map(|size| (*row, *size)).collect(),
-            false => vec![(*row, 0)],
+        .flat_map(|row| {
+            if row.request.sized() {
+                sizes.iter().map(|size| (*row, *size)).collect()
+            } else {
+                vec![(*row, 0)]
+            }
         })
         .collect();
     let machine = Machine::here();
@@ -158,17 +156,18 @@ fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<Worker>, Benc
             }),
         }
     }
-    match workers.is_empty() {
-        true => Err(BenchError::Setup(
+    if workers.is_empty() {
+        Err(BenchError::Setup(
             "none of the implementations is here".into(),
-        )),
-        false => Ok(workers),
+        ))
+    } else {
+        Ok(workers)
     }
 }
 
 /// One algorithm at one size in one round: all implementations in turn.
 fn point(
-    row: &Row,
+    row: &SizeRow,
     size: usize,
     slice: Duration,
     turns: &[usize],

@@ -5,7 +5,7 @@
 
 use super::fit::Fit;
 use super::results::number;
-use crate::report::{Table, table};
+use crate::report::Table;
 
 /// Block sizes of the router's figures, in bytes.
 const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
@@ -14,11 +14,9 @@ const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
 type Published = (&'static str, &'static str, [f64; 5]);
 
 /// Netgear R9000 (four Cortex-A15 at 1.7 GHz), `openssl speed`. The article's author measured them with
-/// his own firmware and the vendor's; the method is known, and the points lie on a line, so they can be
+/// custom firmware and the vendor's; the method is known, and the points lie on a line, so they can be
 /// calculated with.
-const ROUTER: &str = "\
-Netgear R9000 router (Arm Cortex-A15, 1.7 GHz), openssl speed, article of 2019.
-Reliability: measured by its author with a known method; points lie on a line. Usable.";
+const ROUTER: &str = include_str!("../../texts/published-router.txt");
 
 #[rustfmt::skip]
 const ROUTER_SPEEDS: [Published; 9] = [
@@ -33,29 +31,9 @@ const ROUTER_SPEEDS: [Published; 9] = [
     ("sha512",      "built with assembly", [11.151_64, 44.457_20, 66.356_57, 93.356_71, 105.865_22]),
 ];
 
-/// Name, vendor's OpenSSL, built with assembly: operations per second.
-const ROUTER_KEYS: [(&str, f64, f64); 4] = [
-    ("rsa-2048-sign", 27.4, 114.7),
-    ("rsa-2048-verify", 908.0, 4709.8),
-    ("dsa-2048-sign", 82.3, 424.1),
-    ("dsa-2048-verify", 74.6, 402.4),
-];
+const ROUTER_KEYS: &str = include_str!("../../texts/published-router-keys.txt");
 
-const TUNNEL: &str = "\
-IPsec through an Intel Atom C3000 with QAT, iperf3, Mbit/s.
-Reliability: only the row marked 'official' is in the router's own documentation (2019). The others come
-from a third party's page whose outputs are partly invented; two of them cannot be: the driver in the
-kernel's tree has no AES-GCM, and since August 2025 its priority is below that of AES-NI.";
-
-/// Name, without, with, whether the maker documents it.
-const TUNNEL_SPEEDS: [(&str, f64, f64, &str); 6] = [
-    ("aes256 + sha256", 270.0, 778.0, "official"),
-    ("aes128 + sha1", 320.0, 850.0, "claimed"),
-    ("aes128gcm", 380.0, 920.0, "claimed; not possible in-tree"),
-    ("aes256gcm", 310.0, 815.0, "claimed; not possible in-tree"),
-    ("3des + sha1", 145.0, 420.0, "claimed; never use 3DES"),
-    ("chacha20poly1305", 450.0, 450.0, "claimed"),
-];
+const TUNNEL: &str = include_str!("../../texts/published-tunnel.txt");
 
 /// All figures as text, with the line through each row's points and its gain at packets of `packet` bytes.
 pub(crate) fn render(packet: f64) -> String {
@@ -77,23 +55,8 @@ pub(crate) fn render(packet: f64) -> String {
         let mb_s = mb_s.iter().map(|mb_s| number(*mb_s));
         speeds.row(names.chain(mb_s).chain(fitted.into_iter().flatten()));
     }
-    #[rustfmt::skip]
-    let keys = table(ROUTER_KEYS, &[
-        ("operations/s", &|(name, ..)| (*name).to_owned()),
-        ("vendor's OpenSSL", &|(_, before, _)| number(*before)),
-        ("built with assembly", &|(.., after)| number(*after)),
-        ("ratio", &|(_, before, after)| format!("{:.1}", after / before)),
-    ]);
-    #[rustfmt::skip]
-    let tunnels = table(TUNNEL_SPEEDS, &[
-        ("Mbit/s", &|(name, ..)| (*name).to_owned()),
-        ("without", &|(_, without, ..)| number(*without)),
-        ("with", &|(.., with, _)| number(*with)),
-        ("ratio", &|(_, without, with, _)| format!("{:.2}", with / without)),
-        ("", &|(.., reliability)| (*reliability).to_owned()),
-    ]);
-    let [speeds, keys, tunnels] = [speeds, keys, tunnels].map(|table| table.render());
-    format!("{ROUTER}\n\n{speeds}\n{keys}\n{TUNNEL}\n\n{tunnels}")
+    let speeds = speeds.render();
+    format!("{ROUTER}\n\n{speeds}\n{ROUTER_KEYS}\n{TUNNEL}")
 }
 
 fn line(speeds: &[f64; 5]) -> Option<Fit> {

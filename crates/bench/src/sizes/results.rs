@@ -18,7 +18,7 @@ use super::rows;
 use super::worker::Slice;
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value};
-use crate::report::{Table, dash, range};
+use crate::report::{Column, Table, dash, range, table_by};
 use crate::stats::Spread;
 
 /// The name of the saved form; another one is refused.
@@ -115,15 +115,16 @@ impl SizesReport {
         read.map_err(failed)?;
         let report: Self = serde_json::from_slice(&text).map_err(|error| {
             BenchError::Usage(format!(
-                "{name} is no run saved by bench sizes --json: {error}"
+                "{name} is no run saved by bench sizes --output: {error}"
             ))
         })?;
         let format = &report.format;
-        match format == FORMAT {
-            true => Ok(report),
-            false => Err(BenchError::Usage(format!(
+        if format == FORMAT {
+            Ok(report)
+        } else {
+            Err(BenchError::Usage(format!(
                 "{name} has format {format}, not {FORMAT}"
-            ))),
+            )))
         }
     }
 
@@ -240,18 +241,22 @@ impl SizesReport {
     }
 
     fn speeds(&self) -> Table {
-        let sizes = self.sizes();
-        let heads = ["algorithm".to_owned(), "with".to_owned()].into_iter();
-        let mut table = Table::new(heads.chain(sizes.iter().map(usize::to_string)));
-        for (algorithm, with) in self.pairs(true) {
-            let speed = |size: &usize| {
-                let micros = self.find(algorithm, *size, with)?.spread()?;
-                Some(number(*size as f64 / micros.median))
-            };
-            let names = [algorithm.to_owned(), with.to_owned()].into_iter();
-            table.row(names.chain(sizes.iter().map(|size| dash(speed(size)))));
-        }
-        table
+        let speed = |(algorithm, with): &(&str, &str), size: &usize| {
+            let micros = self.find(algorithm, *size, with)?.spread()?;
+            Some(number(*size as f64 / micros.median))
+        };
+        let columns: [Column<'_, (&str, &str)>; 2] = [
+            ("algorithm", &|(algorithm, _)| (*algorithm).to_owned()),
+            ("with", &|(_, with)| (*with).to_owned()),
+        ];
+        let cell = |row: &_, size: &_| dash(speed(row, size));
+        table_by(
+            self.pairs(true),
+            &columns,
+            &self.sizes(),
+            usize::to_string,
+            cell,
+        )
     }
 
     fn lines(&self) -> Table {
@@ -278,9 +283,12 @@ impl SizesReport {
                 .filter(|_| with != first);
             // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
             let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
-            let crossover = base.map(|base| match differs {
-                true => fit.crossover(&base).show(),
-                false => "no difference".to_owned(),
+            let crossover = base.map(|base| {
+                if differs {
+                    fit.crossover(&base).show()
+                } else {
+                    "no difference".to_owned()
+                }
             });
             table.row([
                 algorithm.to_owned(),
@@ -468,11 +476,16 @@ pub(crate) mod tests {
         assert!(plots.iter().all(|(_, svg)| svg.starts_with("<svg")));
     }
 
+    fn save(report: &SizesReport, path: &Path) {
+        let text = serde_json::to_string(report).expect("JSON");
+        fs::write(path, text).expect("written");
+    }
+
     #[test]
     fn runs_are_saved_and_read_back_and_other_files_refused() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.json");
-        crate::report::write_json(&report(0.5), &path).expect("written");
+        save(&report(0.5), &path);
         assert_eq!(SizesReport::load(&path).expect("read").measured.len(), 8);
         for wrong in ["", "{}", "[1]", "\0"] {
             fs::write(&path, wrong).expect("written");
@@ -483,7 +496,7 @@ pub(crate) mod tests {
         }
         let mut other = report(1.0);
         other.format = "another".to_owned();
-        crate::report::write_json(&other, &path).expect("written");
+        save(&other, &path);
         assert!(matches!(
             SizesReport::load(&path),
             Err(BenchError::Usage(_))

@@ -8,7 +8,7 @@ use crate::workload::BenchKey;
 
 /// One algorithm, as it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct SizeRow {
     pub(crate) name: &'static str,
     pub(crate) request: Request,
 }
@@ -41,12 +41,12 @@ impl Request {
 
 use Request::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
 
-const fn row(name: &'static str, request: Request) -> Row {
-    Row { name, request }
+const fn row(name: &'static str, request: Request) -> SizeRow {
+    SizeRow { name, request }
 }
 
 /// Every row: ciphers of VPNs and TLS, hashes, then public keys.
-pub(crate) const ROWS: [Row; 31] = [
+pub(crate) const ROWS: [SizeRow; 31] = [
     row("aes-128-gcm", Seal("AES-128-GCM", 16)),
     row("aes-256-gcm", Seal("AES-256-GCM", 32)),
     row("chacha20-poly1305", Seal("ChaCha20-Poly1305", 32)),
@@ -81,7 +81,7 @@ pub(crate) const ROWS: [Row; 31] = [
 ];
 
 /// The row of that name.
-pub(crate) fn find(name: &str) -> Option<&'static Row> {
+pub(crate) fn find(name: &str) -> Option<&'static SizeRow> {
     ROWS.iter().find(|row| row.name == name)
 }
 

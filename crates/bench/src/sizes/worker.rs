@@ -4,7 +4,7 @@
 //! One implementation in a separate process.
 //!
 //! A libcrypto reads its capability mask when it is loaded, and one process cannot tell two builds of it apart. So
-//! each implementation is a child process that takes [`Ask`]s on its standard input and gives [`Answer`]s on its
+//! each implementation is a child process that takes [`Ask`]s on its standard input and gives [`WorkerAnswer`]s on its
 //! standard output, one JSON value a line. The implementations can then alternate in slices of milliseconds;
 //! `openssl speed` takes whole seconds.
 
@@ -19,7 +19,7 @@ use aws_lc_rs::digest;
 use millrace_hostfs::child::OwnedChild;
 use serde::{Deserialize, Serialize};
 
-use super::implementation::{Implementation, Opened, Prepared};
+use super::implementation::{Implementation, OpenLibrary, Prepared};
 use super::rows;
 use crate::cores;
 use crate::error::{BenchError, LibraryError};
@@ -27,7 +27,7 @@ use crate::error::{BenchError, LibraryError};
 /// Bound on a packet or block, in bytes: the record of a jumbo frame and then some.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
 
-/// Bound on one slice.
+/// Bound on one slice, as in the options of `bench sizes`.
 const MAX_SLICE: Duration = Duration::from_secs(10);
 
 /// Bytes of the hash that is compared.
@@ -46,7 +46,7 @@ struct Ask {
 
 /// An answer of a child.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Answer {
+enum WorkerAnswer {
     /// At the start: the description of the implementation.
     Ready(String),
     /// The implementation is missing (at the start), or does not have the operation.
@@ -73,11 +73,11 @@ pub(super) struct Slice {
 /// # Errors
 /// Standard input or output is broken.
 pub(super) fn serve(library: Option<&Path>) -> Result<(), BenchError> {
-    let opened = match Opened::open(library) {
+    let opened = match OpenLibrary::open(library) {
         Ok(opened) => opened,
-        Err(reason) => return say(&Answer::Absent(reason.to_string())),
+        Err(reason) => return say(&WorkerAnswer::Absent(reason.to_string())),
     };
-    say(&Answer::Ready(opened.describe()))?;
+    say(&WorkerAnswer::Ready(opened.describe()))?;
     let mut prepared = HashMap::new();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("read a request"))?;
@@ -88,26 +88,26 @@ pub(super) fn serve(library: Option<&Path>) -> Result<(), BenchError> {
 
 type Cache = HashMap<(&'static str, usize), Prepared>;
 
-fn answer(opened: &Opened, cache: &mut Cache, line: &str) -> Answer {
+fn answer(opened: &OpenLibrary, cache: &mut Cache, line: &str) -> WorkerAnswer {
     let ask = serde_json::from_str::<Ask>(line).ok();
     let Some((row, Ask { size, time, .. })) =
         ask.and_then(|ask| Some((rows::find(&ask.row)?, ask)))
     else {
-        return Answer::Wrong(format!("the request {line:?} is not valid"));
+        return WorkerAnswer::Wrong(format!("the request {line:?} is not valid"));
     };
     if size > MAX_SIZE || time > MAX_SLICE {
-        return Answer::Wrong("the request is too large".to_owned());
+        return WorkerAnswer::Wrong("the request is too large".to_owned());
     }
     let prepared = match cache.entry((row.name, size)) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => match opened.prepare(row, size) {
             Ok(prepared) => entry.insert(prepared),
-            Err(reason) => return Answer::Absent(reason.to_string()),
+            Err(reason) => return WorkerAnswer::Absent(reason.to_string()),
         },
     };
     match slice(prepared, time) {
-        Ok(slice) => Answer::Measured(slice),
-        Err(reason) => Answer::Wrong(reason.to_string()),
+        Ok(slice) => WorkerAnswer::Measured(slice),
+        Err(reason) => WorkerAnswer::Wrong(reason.to_string()),
     }
 }
 
@@ -142,7 +142,7 @@ fn check(output: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn say(answer: &Answer) -> Result<(), BenchError> {
+fn say(answer: &WorkerAnswer) -> Result<(), BenchError> {
     write_line(&mut io::stdout().lock(), answer).map_err(BenchError::system("answer a request"))
 }
 
@@ -201,11 +201,11 @@ impl Worker {
             _child: child,
         };
         match worker.answer()? {
-            Answer::Ready(description) => {
+            WorkerAnswer::Ready(description) => {
                 worker.description = description;
                 Ok(Ok(worker))
             }
-            Answer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
+            WorkerAnswer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
             other => Err(worker.problem("gave an unexpected answer", format!("{other:?}"))),
         }
     }
@@ -227,9 +227,9 @@ impl Worker {
         };
         write_line(&mut self.requests, &ask).map_err(BenchError::system("ask a child"))?;
         match self.answer()? {
-            Answer::Measured(slice) if slice.operations > 0 => Ok(Ok(slice)),
-            Answer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
-            Answer::Wrong(reason) => Err(BenchError::Wrong(format!(
+            WorkerAnswer::Measured(slice) if slice.operations > 0 => Ok(Ok(slice)),
+            WorkerAnswer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
+            WorkerAnswer::Wrong(reason) => Err(BenchError::Wrong(format!(
                 "{} in {row}: {reason}",
                 self.name
             ))),
@@ -237,7 +237,7 @@ impl Worker {
         }
     }
 
-    fn answer(&mut self) -> Result<Answer, BenchError> {
+    fn answer(&mut self) -> Result<WorkerAnswer, BenchError> {
         let mut line = String::new();
         self.answers
             .read_line(&mut line)
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn child_answers_requests_and_refuses_what_is_not_valid() {
         let mut cache = Cache::new();
-        let aws_lc = Opened::open(None).expect("AWS-LC");
+        let aws_lc = OpenLibrary::open(None).expect("AWS-LC");
         let mut ask = |line: &str| answer(&aws_lc, &mut cache, line);
         let typed = |row: &str, size, micros| {
             let time = Duration::from_micros(micros);
@@ -276,13 +276,13 @@ mod tests {
             })
             .expect("JSON")
         };
-        let Answer::Measured(slice) = ask(&typed("aes-256-gcm", 1420, 500)) else {
+        let WorkerAnswer::Measured(slice) = ask(&typed("aes-256-gcm", 1420, 500)) else {
             panic!("not measured");
         };
         assert!(slice.operations > 0 && slice.check.is_some(), "{slice:?}");
         assert!(matches!(
             ask(&typed("dsa-2048-sign", 0, 500)),
-            Answer::Absent(_)
+            WorkerAnswer::Absent(_)
         ));
         for wrong in [
             String::new(),
@@ -291,7 +291,7 @@ mod tests {
             typed("sha256", 99_999_999, 500),
             typed("sha256", 16, 99_999_999_999),
         ] {
-            assert!(matches!(ask(&wrong), Answer::Wrong(_)), "{wrong:?}");
+            assert!(matches!(ask(&wrong), WorkerAnswer::Wrong(_)), "{wrong:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::process::{Process, command, free_addresses, listens, need};
 use crate::workload::BenchKey;
 
 /// Connections that a gateway may hold: above any concurrency that is offered here.
-const MAX_CONNECTIONS: u32 = 4096;
+pub(super) const MAX_CONNECTIONS: u32 = 4096;
 
 /// The small file that short connections ask for, in bytes.
 pub(super) const SMALL_FILE_LEN: usize = 512;
@@ -37,7 +37,7 @@ pub(super) const SHORT_CIPHER: &str = "AES128-SHA";
 pub(crate) enum Server {
     /// HAProxy, one thread; with `ssl-mode-async` when pooled.
     Haproxy,
-    /// nginx, one worker. It has no asynchronous mode: a pooled operation blocks its worker.
+    /// nginx, one worker. Without the preload library a pooled operation blocks it.
     Nginx,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Server {
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum Mode {
+pub(crate) enum KeyPlace {
     /// On the gateway, with the key in a plain PEM file and the system's OpenSSL as it is.
     Local,
     /// In the pool; the gateway has a file that names the key, and never the key.
@@ -57,7 +57,7 @@ pub(crate) enum Mode {
     PooledPreload,
 }
 
-impl Mode {
+impl KeyPlace {
     /// Whether the private-key work is the pool's.
     pub(super) fn is_pooled(self) -> bool {
         self != Self::Local
@@ -83,7 +83,7 @@ impl Gateway {
     /// Starts a server on one core, with the pool under it if the mode is pooled, and in front of the origin, if there is
     /// one.
     pub(super) fn start(
-        (server, mode): (Server, Mode),
+        (server, mode): (Server, KeyPlace),
         edge: Option<&Edge>,
         identities: &[Identity],
         origin: Option<&Origin>,
@@ -101,7 +101,7 @@ impl Gateway {
             let preload = edge.preload.as_ref();
             command.envs(
                 preload
-                    .filter(|_| mode == Mode::PooledPreload)
+                    .filter(|_| mode == KeyPlace::PooledPreload)
                     .map(|library| ("LD_PRELOAD", library)),
             );
         }
@@ -233,7 +233,7 @@ const NGINX: &str = include_str!("nginx.conf");
 
 /// Directives that the provider needs in HAProxy. Unless root runs it, HAProxy would give up its right to start threads, and
 /// the provider starts one.
-const ASYNCHRONOUS: &str = "  ssl-mode-async\n  insecure-fork-wanted\n";
+pub(super) const ASYNCHRONOUS: &str = "  ssl-mode-async\n  insecure-fork-wanted\n";
 
 /// The first sections of a template, without their marks; absent ones are empty.
 fn sections<const N: usize>(template: &str) -> [&str; N] {
@@ -248,7 +248,7 @@ fn sections<const N: usize>(template: &str) -> [&str; N] {
 
 /// Names the user of nginx's worker where root runs it, so that the worker may use the node's socket, which belongs
 /// to the user of this process.
-fn nginx_user(head: &str) -> String {
+pub(super) fn nginx_user(head: &str) -> String {
     let is_root = rustix::process::geteuid().is_root();
     head.replace("{USER}", if is_root { "user root root;\n" } else { "" })
 }

@@ -11,7 +11,8 @@
 //! which a handshake was due).
 //!
 //! Every handshake is checked: the certificate is the expected one, byte for byte, its signature verifies, the version
-//! is the offered one, and it is no resumption. Any other handshake is a failure with a reason.
+//! is the offered one, the key exchange group and, where the terms name it, the number of session tickets are as
+//! asked for, and it is no resumption. Any other handshake is a failure with a reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,6 +20,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -32,7 +34,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error as TlsError, HandshakeKind, NamedGroup,
     ProtocolVersion, SignatureScheme, version,
 };
-
+use serde::Serialize;
 use thiserror::Error;
 
 use super::TlsVersion;
@@ -58,33 +60,108 @@ const MAX_RESPONSE_LEN: usize = 64 << 10;
 /// After this many failures a round ends, and its reasons are reported instead of figures.
 const MAX_FAILURES: u64 = 1000;
 
+/// A key exchange group.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum, strum::Display,
+)]
+pub(crate) enum TlsGroup {
+    /// X25519
+    #[value(name = "x25519")]
+    #[serde(rename = "x25519")]
+    X25519,
+    /// The post-quantum hybrid of X25519 and ML-KEM-768
+    #[value(name = "x25519mlkem768")]
+    #[serde(rename = "x25519mlkem768")]
+    X25519MLKEM768,
+}
+
+/// A cipher of TLS 1.3.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum, strum::Display,
+)]
+pub(crate) enum TlsCipher {
+    /// TLS_AES_128_GCM_SHA256, which browsers prefer
+    #[value(name = "aes-128")]
+    #[serde(rename = "aes-128")]
+    #[strum(to_string = "AES-128-GCM")]
+    Aes128,
+    /// TLS_AES_256_GCM_SHA384, which OpenSSL's clients prefer
+    #[value(name = "aes-256")]
+    #[serde(rename = "aes-256")]
+    #[strum(to_string = "AES-256-GCM")]
+    Aes256,
+}
+
+/// The required properties of handshakes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HandshakeTerms {
+    pub(super) version: TlsVersion,
+    pub(super) group: TlsGroup,
+    /// The cipher of TLS 1.3; with TLS 1.2 it is always AES-128-GCM.
+    pub(super) cipher: TlsCipher,
+    /// How many session tickets the server sends; `None`: not looked at.
+    pub(super) tickets: Option<u32>,
+}
+
+impl HandshakeTerms {
+    /// X25519 and AES-128-GCM.
+    pub(super) fn usual(version: TlsVersion) -> Self {
+        Self {
+            version,
+            group: TlsGroup::X25519,
+            cipher: TlsCipher::Aes128,
+            tickets: None,
+        }
+    }
+
+    /// What the client offers: one cipher per version and, in effect, one group, so that what differs between rounds
+    /// is the key, not luck.
+    fn provider(self) -> CryptoProvider {
+        use aws_lc_rs::{cipher_suite as suite, kx_group};
+        let mut provider = aws_lc_rs::default_provider();
+        provider.kx_groups = match self.group {
+            // P-256 must be named too, since TLS 1.2 takes it as leave to use such a certificate (RFC 8422 section
+            // 5.1.1); that it is not used is checked below.
+            TlsGroup::X25519 => vec![kx_group::X25519, kx_group::SECP256R1],
+            TlsGroup::X25519MLKEM768 => vec![kx_group::X25519MLKEM768],
+        };
+        provider.cipher_suites = vec![
+            match self.cipher {
+                TlsCipher::Aes128 => suite::TLS13_AES_128_GCM_SHA256,
+                TlsCipher::Aes256 => suite::TLS13_AES_256_GCM_SHA384,
+            },
+            suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+            suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        ];
+        provider
+    }
+}
+
 /// The server of handshakes, and their required properties.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     address: SocketAddr,
     name: ServerName<'static>,
     version: ProtocolVersion,
+    group: NamedGroup,
+    tickets: Option<u32>,
     config: Arc<ClientConfig>,
 }
 
 impl Target {
-    /// Full handshakes of one version with a server that has this certificate.
+    /// Full handshakes with a server that has this certificate.
     pub(super) fn new(
         address: SocketAddr,
         certificate: CertificateDer<'static>,
-        version: TlsVersion,
+        terms: HandshakeTerms,
     ) -> Result<Self, BenchError> {
-        let mut provider = aws_lc_rs::default_provider();
-        // One cipher per version and, in effect, one group: what differs between rounds is the key,
-        // not luck. P-256 must be named too, since TLS 1.2 takes it as leave to use such a
-        // certificate (RFC 8422 section 5.1.1); that it is not used is checked below.
-        provider.kx_groups = vec![aws_lc_rs::kx_group::X25519, aws_lc_rs::kx_group::SECP256R1];
+        let provider = terms.provider();
         let algorithms = provider.signature_verification_algorithms;
-        let version = match version {
+        let version = match terms.version {
             TlsVersion::Tls12 => &version::TLS12,
             TlsVersion::Tls13 => &version::TLS13,
         };
-        let mut config = ClientConfig::builder_with_provider(Arc::new(only_aes128(provider)))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[version])
             .map_err(|error| BenchError::Setup(format!("cannot set up a TLS client: {error}")))?
             .dangerous()
@@ -101,6 +178,11 @@ impl Target {
             address,
             name,
             version: version.version,
+            group: match terms.group {
+                TlsGroup::X25519 => NamedGroup::X25519,
+                TlsGroup::X25519MLKEM768 => NamedGroup::X25519MLKEM768,
+            },
+            tickets: terms.tickets,
             config: Arc::new(config),
         })
     }
@@ -250,7 +332,7 @@ impl<'a> Generator<'a> {
         let Some(Some(connection)) = self.slots.get_mut(slot) else {
             return;
         };
-        match connection.advance(self.target.version) {
+        match connection.advance(self.target) {
             Ok(None) => return,
             Ok(Some(latency)) => {
                 self.outcome.completed += 1;
@@ -303,6 +385,8 @@ enum HandshakeFailure {
     Group(Option<NamedGroup>),
     #[error("not a plain full handshake: {0:?}")]
     Kind(Option<HandshakeKind>),
+    #[error("{0} session tickets")]
+    Tickets(u32),
 }
 
 impl HandshakeFailure {
@@ -348,10 +432,10 @@ impl Connection {
     }
 
     /// Handles readability. Returns the latency once both sides have ended.
-    fn advance(&mut self, version: ProtocolVersion) -> Result<Option<Duration>, HandshakeFailure> {
+    fn advance(&mut self, target: &Target) -> Result<Option<Duration>, HandshakeFailure> {
         self.last_event = Instant::now();
         match self.tls.read_tls(&mut self.socket) {
-            Ok(0) => return self.ended().map(Some),
+            Ok(0) => return self.ended(target).map(Some),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(HandshakeFailure::io("read")(error)),
@@ -368,7 +452,7 @@ impl Connection {
             return Ok(None);
         }
         self.latency = Some(self.started.elapsed());
-        self.check(version)?;
+        self.check(target)?;
         if self.response.is_some() {
             let asked = self.tls.writer().write_all(REQUEST);
             asked.map_err(HandshakeFailure::io("write"))?;
@@ -384,8 +468,12 @@ impl Connection {
     }
 
     /// The gateway has ended: the latency, if the connection did all its work.
-    fn ended(&self) -> Result<Duration, HandshakeFailure> {
+    fn ended(&self, target: &Target) -> Result<Duration, HandshakeFailure> {
         let done = self.latency.ok_or(HandshakeFailure::Closed)?;
+        let tickets = self.tls.tls13_tickets_received();
+        if target.tickets.is_some_and(|wanted| wanted != tickets) {
+            return Err(HandshakeFailure::Tickets(tickets));
+        }
         match &self.response {
             None => Ok(done),
             Some(text) if text.starts_with(b"HTTP/1.1 200 ") && text.ends_with(b"\r\n\r\nok") => {
@@ -410,15 +498,15 @@ impl Connection {
         Ok(())
     }
 
-    fn check(&self, version: ProtocolVersion) -> Result<(), HandshakeFailure> {
-        if self.tls.protocol_version() != Some(version) {
+    fn check(&self, target: &Target) -> Result<(), HandshakeFailure> {
+        if self.tls.protocol_version() != Some(target.version) {
             return Err(HandshakeFailure::Version(self.tls.protocol_version()));
         }
         let group = self
             .tls
             .negotiated_key_exchange_group()
             .map(|group| group.name());
-        if group != Some(NamedGroup::X25519) {
+        if group != Some(target.group) {
             return Err(HandshakeFailure::Group(group));
         }
         match self.tls.handshake_kind() {
@@ -436,16 +524,6 @@ fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), Hands
             .map_err(HandshakeFailure::io("write"))?;
     }
     Ok(())
-}
-
-fn only_aes128(mut provider: CryptoProvider) -> CryptoProvider {
-    use aws_lc_rs::cipher_suite as suite;
-    provider.cipher_suites = vec![
-        suite::TLS13_AES_128_GCM_SHA256,
-        suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-        suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    ];
-    provider
 }
 
 /// Accepts one certificate, byte for byte, and checks the signatures made with its key.

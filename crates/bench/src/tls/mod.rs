@@ -24,10 +24,12 @@
 //! | `results.rs`, `tables.rs`, `plots.rs` | the figures, as tables and plots |
 //! | `summary.rs` | the last screen of the demonstration |
 //! | `reference.rs` | published figures, labelled |
+//! | `local/` | `--local`: servers that compute the ephemeral part of a handshake themselves, against the same without |
 
 mod gateway;
 mod load;
-mod observer;
+mod local;
+pub(crate) mod observer;
 mod plan;
 mod plots;
 mod reference;
@@ -40,7 +42,9 @@ mod testbed;
 use clap::ValueEnum;
 use serde::Serialize;
 
-pub(crate) use self::gateway::{Mode, Server};
+pub(crate) use self::gateway::{KeyPlace, Server};
+pub(crate) use self::load::{TlsCipher, TlsGroup};
+pub use self::local::saved as last_local_run;
 use self::plan::TlsPlan;
 use self::results::{Figures, TlsReport};
 use self::testbed::Testbed;
@@ -50,7 +54,7 @@ use crate::crypto;
 use crate::error::BenchError;
 use crate::plot;
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::BenchReport;
 
 /// A version of TLS.
 #[derive(
@@ -73,9 +77,9 @@ pub(crate) enum TlsVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
-    /// Handshakes: as many as go, and the same number for all modes
+    /// Handshakes: as many as possible, and the same number for all modes
     Handshakes,
-    /// Requests over new connections, 100 at a time: as many as go
+    /// Requests over new connections, 100 at a time: as many as possible
     Requests,
     /// The same with TLS 1.2's RSA key exchange (AES128-SHA): files, and through a proxy
     Short,
@@ -86,6 +90,9 @@ pub(crate) enum Part {
 /// # Errors
 /// Why there are no figures, or that a verification failed (after the tables, which show where).
 pub fn run_tls(args: &TlsArgs) -> Result<(), BenchError> {
+    if args.local {
+        return local::run(args);
+    }
     let plan = TlsPlan::new(args)?;
     cores::pin(plan.load_core)?;
     let report = measure(plan)?;
@@ -133,7 +140,7 @@ fn measure(plan: TlsPlan) -> Result<TlsReport, BenchError> {
         }
     }
     figures.compare(&testbed.observer);
-    let mut report = Report::new("tls", results::SCHEMA, plan, figures);
+    let mut report = BenchReport::new("tls", results::SCHEMA, plan, figures);
     report.goals = results::goals(&report);
     Ok(report)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::short::{self, Path, Short};
-use super::{Mode, Part, Server, TlsVersion};
+use super::{KeyPlace, Part, Server, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
@@ -19,7 +19,7 @@ use crate::stats::order;
 use crate::workload::BenchKey;
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
-const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
+pub(super) const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// Where the preload library is, relative to this binary: a build tree or an installation.
 const PRELOAD_PLACES: [&str; 2] = [
@@ -33,7 +33,7 @@ pub(super) struct Cell<W> {
     pub(super) server: Server,
     #[serde(flatten)]
     pub(super) work: W,
-    pub(super) mode: Mode,
+    pub(super) mode: KeyPlace,
 }
 
 /// Handshakes, with or without requests.
@@ -45,7 +45,7 @@ pub(super) struct Handshake {
 
 impl<W: Copy + fmt::Display> Cell<W> {
     /// The same in another mode.
-    pub(super) fn with(self, mode: Mode) -> Self {
+    pub(super) fn with(self, mode: KeyPlace) -> Self {
         Self { mode, ..self }
     }
 
@@ -74,7 +74,7 @@ pub(super) struct TlsPlan {
     pub(super) servers: Vec<Server>,
     pub(super) keys: Vec<BenchKey>,
     pub(super) versions: Vec<TlsVersion>,
-    pub(super) modes: Vec<Mode>,
+    pub(super) modes: Vec<KeyPlace>,
     pub(super) rounds: u64,
     pub(super) duration: Duration,
     /// Delay of the node's answers.
@@ -100,11 +100,11 @@ impl TlsPlan {
         let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
         let mut modes = unique(&args.mode);
         if modes.is_empty() {
-            modes = vec![Mode::Local, Mode::Pooled, Mode::PooledPreload];
+            modes = vec![KeyPlace::Local, KeyPlace::Pooled, KeyPlace::PooledPreload];
         }
         let preload = args.preload.clone().or_else(find_preload);
         if preload.is_none() {
-            modes.retain(|mode| *mode != Mode::PooledPreload);
+            modes.retain(|mode| *mode != KeyPlace::PooledPreload);
         }
         let parts = unique(&args.part);
         if parts.contains(&Part::Short) {
@@ -113,8 +113,8 @@ impl TlsPlan {
         Ok(Self {
             recommended_only: args.demo && args.mode.is_empty(),
             parts,
-            servers: unique(&args.server),
-            keys: unique(&args.key),
+            servers: or_all(&args.server, [Server::Haproxy, Server::Nginx]),
+            keys: or_all(&args.key, [BenchKey::Rsa2048, BenchKey::P256]),
             versions: unique(&args.tls),
             modes,
             rounds: args.rounds.unwrap_or(rounds),
@@ -132,7 +132,7 @@ impl TlsPlan {
     /// Each server with each work, in each mode; the modes in the order of this round.
     pub(super) fn in_modes<W: Copy>(&self, work: &[W], round: u64) -> Vec<Cell<W>> {
         let modes = self.modes();
-        let modes: Vec<Mode> = order(modes.len(), round)
+        let modes: Vec<KeyPlace> = order(modes.len(), round)
             .into_iter()
             .map(|place| modes[place])
             .collect();
@@ -161,26 +161,26 @@ impl TlsPlan {
     }
 
     /// The modes that a server is measured in.
-    pub(super) fn modes(&self) -> Vec<Mode> {
-        let recommended = self.modes.contains(&Mode::PooledPreload);
+    pub(super) fn modes(&self) -> Vec<KeyPlace> {
+        let recommended = self.modes.contains(&KeyPlace::PooledPreload);
         let modes = self.modes.iter().copied();
         modes
-            .filter(|mode| !(self.recommended_only && recommended && *mode == Mode::Pooled))
+            .filter(|mode| !(self.recommended_only && recommended && *mode == KeyPlace::Pooled))
             .collect()
     }
 
     /// Whether the goals apply to this pooled mode: the recommended one, or in its absence the one that does
     /// not block.
-    pub(super) fn counts(&self, server: Server, mode: Mode) -> bool {
-        if self.modes.contains(&Mode::PooledPreload) {
-            mode == Mode::PooledPreload
+    pub(super) fn counts(&self, server: Server, mode: KeyPlace) -> bool {
+        if self.modes.contains(&KeyPlace::PooledPreload) {
+            mode == KeyPlace::PooledPreload
         } else {
             server != Server::Nginx
         }
     }
 
     /// Modes that the demonstration leaves out although they were not deselected.
-    pub(super) fn left_out(&self) -> impl Iterator<Item = Mode> + use<> {
+    pub(super) fn left_out(&self) -> impl Iterator<Item = KeyPlace> + use<> {
         let (all, measured) = (self.modes.clone(), self.modes());
         all.into_iter().filter(move |mode| !measured.contains(mode))
     }
@@ -213,7 +213,7 @@ impl TlsPlan {
 }
 
 /// The preload library beside this binary, or where a package puts it.
-fn find_preload() -> Option<PathBuf> {
+pub(super) fn find_preload() -> Option<PathBuf> {
     let binary = env::current_exe().ok()?;
     let folder = binary.parent()?;
     PRELOAD_PLACES
@@ -222,8 +222,13 @@ fn find_preload() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// What was typed, or everything.
+fn or_all<T: Copy + Ord>(typed: &[T], all: [T; 2]) -> Vec<T> {
+    unique(if typed.is_empty() { &all } else { typed })
+}
+
 /// The same values, sorted, each once.
-fn unique<T: Copy + Ord>(values: &[T]) -> Vec<T> {
+pub(super) fn unique<T: Copy + Ord>(values: &[T]) -> Vec<T> {
     let mut values = values.to_vec();
     values.sort_unstable();
     values.dedup();
@@ -250,18 +255,18 @@ mod tests {
     #[test]
     fn demo_leaves_out_pooled_without_preload_and_says_so() {
         let whole = plan(&["--part", "handshakes"]);
-        let all = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
+        let all = [KeyPlace::Local, KeyPlace::Pooled, KeyPlace::PooledPreload];
         assert_eq!(whole.modes(), all);
         let order = |round| whole.in_modes(&whole.handshakes(), round);
         assert_eq!(order(0).len(), 2 * 2 * (3 + 3));
-        let first: std::collections::BTreeSet<Mode> =
+        let first: std::collections::BTreeSet<KeyPlace> =
             (0..20).map(|round| order(round)[0].mode).collect();
         assert_eq!(first.len(), 3, "each mode comes first in some round");
         assert_eq!(whole.left_out().count(), 0);
-        assert!(!whole.counts(Server::Haproxy, Mode::Pooled));
+        assert!(!whole.counts(Server::Haproxy, KeyPlace::Pooled));
         let demo = plan(&["--part", "handshakes", "--demo"]);
-        assert_eq!(demo.modes(), [Mode::Local, Mode::PooledPreload]);
-        assert!(demo.left_out().eq([Mode::Pooled]));
+        assert_eq!(demo.modes(), [KeyPlace::Local, KeyPlace::PooledPreload]);
+        assert!(demo.left_out().eq([KeyPlace::Pooled]));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use super::Mode;
+use super::KeyPlace;
 use super::plan::{Cell, Handshake};
 use super::results::{Cells, TlsReport};
 use super::short::{Short, ShortLoad};
@@ -14,7 +14,7 @@ use crate::error::BenchError;
 use crate::plot::{self, Axis, BarChart, Bars, Value};
 use crate::stats::Spread;
 
-const MODES: [Mode; 3] = [Mode::Local, Mode::Pooled, Mode::PooledPreload];
+const MODES: [KeyPlace; 3] = [KeyPlace::Local, KeyPlace::Pooled, KeyPlace::PooledPreload];
 
 /// All plots that have a value, below each other.
 pub(super) fn render(report: &TlsReport) -> Result<String, BenchError> {
@@ -38,10 +38,13 @@ fn chart<W: Copy + Ord + Display, R>(
     value: impl Fn(&R) -> Option<f64>,
     (limit, limit_of): (&str, impl Fn(Cell<W>) -> Option<f64>),
 ) -> BarChart {
-    let mut groups: Vec<Cell<W>> = cells.iter().map(|one| one.cell.with(Mode::Local)).collect();
+    let mut groups: Vec<Cell<W>> = cells
+        .iter()
+        .map(|one| one.cell.with(KeyPlace::Local))
+        .collect();
     groups.dedup();
     let spread = |cell| Spread::over(cells.of(cell), &value).map(Value::from);
-    let bars = |mode: Mode| Bars {
+    let bars = |mode: KeyPlace| Bars {
         name: mode.to_string(),
         values: groups
             .iter()
@@ -74,7 +77,7 @@ fn handshakes(report: &TlsReport) -> BarChart {
     let left = |group: Cell<Handshake>| {
         let mut savings = figures.savings.iter();
         let full = &savings
-            .find(|one| one.pooled.with(Mode::Local) == group)?
+            .find(|one| one.pooled.with(KeyPlace::Local) == group)?
             .full;
         Some(full.local_us.median * (1.0 - full.offload_ceiling) / 1e3)
     };
@@ -102,7 +105,7 @@ fn short(report: &TlsReport) -> BarChart {
     let rate = |load: &ShortLoad| Some(1e6 / load.gateway_cpu_us);
     let allowed = |group: Cell<Short>| {
         let mut gains = figures.short_gains.iter();
-        let gain = gains.find(|one| one.pooled.with(Mode::Local) == group)?;
+        let gain = gains.find(|one| one.pooled.with(KeyPlace::Local) == group)?;
         let local = Spread::over(figures.short_cells.of(group), rate)?;
         Some(local.median * gain.allowed?)
     };

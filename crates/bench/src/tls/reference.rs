@@ -10,7 +10,7 @@ use super::short::Path;
 use crate::workload::BenchKey;
 
 /// A row of the article about a QAT card under a patched nginx, tested with `ab`, 100 at a time.
-pub(super) struct Row {
+pub(super) struct PublishedRow {
     work: Handshake,
     /// Whether with the card.
     with: bool,
@@ -22,7 +22,7 @@ pub(super) struct Row {
 /// The article's table. Rate times time is 100 requests in all rows but ECC with TLS 1.2, where it is
 /// 130: one of the two is a misprint. There are no rows of ECC with the card. The text beside it says
 /// 40 % better; the figures say 68 and 65 %.
-const ROWS: [Row; 6] = [
+const ROWS: [PublishedRow; 6] = [
     row(BenchKey::Rsa2048, TlsVersion::Tls12, false, 316.20, 316.254),
     row(BenchKey::Rsa2048, TlsVersion::Tls12, true, 530.48, 188.507),
     row(BenchKey::Rsa2048, TlsVersion::Tls13, false, 303.01, 330.017),
@@ -31,9 +31,9 @@ const ROWS: [Row; 6] = [
     row(BenchKey::P256, TlsVersion::Tls13, false, 627.39, 159.390),
 ];
 
-const fn row(key: BenchKey, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> Row {
+const fn row(key: BenchKey, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> PublishedRow {
     let work = Handshake { key, tls };
-    Row {
+    PublishedRow {
         work,
         with,
         per_s,
@@ -42,7 +42,7 @@ const fn row(key: BenchKey, tls: TlsVersion, with: bool, per_s: f64, ms: f64) ->
 }
 
 /// The published row of this combination, if there is one.
-pub(super) fn published(work: Handshake, with: bool) -> Option<&'static Row> {
+pub(super) fn published(work: Handshake, with: bool) -> Option<&'static PublishedRow> {
     ROWS.iter().find(|row| (row.work, row.with) == (work, with))
 }
 

@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-use millrace_sampler::{Class, Profile};
+use millrace_sampler::{Profile, SymbolClass};
 use serde::Serialize;
 
-use super::observer::{Observer, Seen};
+use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{Short, ShortLoad};
 use super::testbed::{Load, Measurement};
-use super::{Mode, Server};
+use super::{KeyPlace, Server};
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::stats::Spread;
 use crate::workload::BenchKey;
 
@@ -41,7 +41,7 @@ const AIM_TO_REACH: f64 = 0.95;
 const MUST_GAIN: f64 = 30.0;
 
 /// The report of `bench tls`.
-pub(super) type TlsReport = Report<TlsPlan, Figures>;
+pub(super) type TlsReport = BenchReport<TlsPlan, Figures>;
 
 /// The figures of `bench tls`.
 #[derive(Debug, Default, Serialize)]
@@ -160,7 +160,7 @@ pub(super) struct CellProfile {
     pub(super) cell: String,
     /// The cells that are compared with each other.
     pub(super) group: String,
-    pub(super) mode: Mode,
+    pub(super) mode: KeyPlace,
     /// CPU time per handshake or request, in microseconds, median of the rounds.
     pub(super) cpu_us: f64,
     pub(super) profile: Profile,
@@ -168,7 +168,7 @@ pub(super) struct CellProfile {
 
 impl Figures {
     /// Compares local with pooled, round by round, after the last round.
-    pub(super) fn compare(&mut self, observer: &Observer) {
+    pub(super) fn compare(&mut self, observer: &LoadObserver) {
         self.not_sampled = observer.blind();
         let saving = |one: &Rounds<Handshake, _>| self.saving(one.cell, observer);
         self.savings = self.cells.iter().filter_map(saving).collect();
@@ -193,12 +193,14 @@ impl Figures {
         self.profiles = profiles.chain(short).collect();
     }
 
-    fn saving(&self, pooled: Cell<Handshake>, observer: &Observer) -> Option<Saving> {
+    fn saving(&self, pooled: Cell<Handshake>, observer: &LoadObserver) -> Option<Saving> {
         let sign = self.openssl_sign_us.get(&pooled.work.key)?;
         let saved = |load: fn(&Measurement) -> Option<&Load>| {
             let loads = |mode| self.cells.of(pooled.with(mode)).iter().filter_map(load);
-            let (local, pooled): (Vec<&Load>, Vec<&Load>) =
-                (loads(Mode::Local).collect(), loads(pooled.mode).collect());
+            let (local, pooled): (Vec<&Load>, Vec<&Load>) = (
+                loads(KeyPlace::Local).collect(),
+                loads(pooled.mode).collect(),
+            );
             saved(&local, &pooled, sign, observer)
         };
         if !pooled.mode.is_pooled() {
@@ -211,8 +213,8 @@ impl Figures {
         })
     }
 
-    fn short_gain(&self, pooled: Cell<Short>, observer: &Observer) -> Option<ShortGain> {
-        let local = pooled.with(Mode::Local);
+    fn short_gain(&self, pooled: Cell<Short>, observer: &LoadObserver) -> Option<ShortGain> {
+        let local = pooled.with(KeyPlace::Local);
         let cpu = |load: &ShortLoad| Some(load.gateway_cpu_us);
         let per_cpu = self.short_cells.ratio([local, pooled], cpu);
         let per_cpu = per_cpu.filter(|_| pooled.mode.is_pooled())?;
@@ -244,9 +246,10 @@ impl Figures {
             .iter()
             .filter_map(|one| one.problem(concurrency));
         let problems: Vec<String> = cells.chain(short).collect();
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(BenchError::Wrong(problems.join("; "))),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(BenchError::Wrong(problems.join("; ")))
         }
     }
 }
@@ -256,7 +259,7 @@ impl CellProfile {
     fn of<'a, W: Copy + Display>(
         cell: Cell<W>,
         loads: impl Iterator<Item = (f64, Option<&'a Seen>)>,
-        observer: &Observer,
+        observer: &LoadObserver,
     ) -> Option<Self> {
         let (cpu_us, seen): (Vec<f64>, Vec<_>) = loads.unzip();
         Some(Self {
@@ -270,7 +273,12 @@ impl CellProfile {
 }
 
 /// Compares the rounds of one sort of load.
-fn saved(local: &[&Load], pooled: &[&Load], sign: &[f64], observer: &Observer) -> Option<Saved> {
+fn saved(
+    local: &[&Load],
+    pooled: &[&Load],
+    sign: &[f64],
+    observer: &LoadObserver,
+) -> Option<Saved> {
     let locals = || local.iter().map(|load| load.gateway_cpu_us);
     let pairs = || locals().zip(pooled.iter().map(|load| load.gateway_cpu_us));
     let speed_ceiling = Spread::of_ratios(sign.iter().copied(), locals())?;
@@ -288,15 +296,15 @@ fn saved(local: &[&Load], pooled: &[&Load], sign: &[f64], observer: &Observer) -
 }
 
 /// The share of private-key work in all samples; `None` without any.
-fn offloadable<'a>(seen: impl Iterator<Item = &'a Seen>, observer: &Observer) -> Option<f64> {
+fn offloadable<'a>(seen: impl Iterator<Item = &'a Seen>, observer: &LoadObserver) -> Option<f64> {
     let profile = observer.merged(seen)?;
-    let share = profile.sum(Class::is_private_key).share;
+    let share = profile.sum(SymbolClass::is_private_key).share;
     (share > 0.0).then_some(share)
 }
 
-/// The numbers to reach, for the pooled mode that counts, each with its condition.
+/// The goals, for the pooled mode that counts, each with its condition.
 pub(super) fn goals(report: &TlsReport) -> Goals {
-    let Report {
+    let BenchReport {
         plan,
         figures,
         machine,
@@ -316,29 +324,29 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
     {
         let group = pooled.group();
         for (load, saved, is_full) in [("equal load", equal, false), ("full load", full, true)] {
-            goals.push(if pooled.work.key == BenchKey::Rsa2048 {
+            goals.extend(if pooled.work.key == BenchKey::Rsa2048 {
                 let what = format!("gateway CPU saved / ceiling, {group}, {load}");
                 let condition = "full load, processor without AVX-512 IFMA";
                 Goal::at_least(what, MUST_SAVE, AIM_TO_SAVE, saved.saved_of_ceiling)
-                    .only_if(condition, is_full && without_ifma)
+                    .map(|goal| goal.only_if(condition, is_full && without_ifma))
             } else {
                 let what = format!("gateway CPU added, µs, {group}, {load}");
                 let added = saved.saved_us.map(|saved| -saved);
                 Goal::at_most(what, MOST_ADDED_US, AIM_ADDED_US, added)
-                    .only_if("full load", is_full)
+                    .map(|goal| goal.only_if("full load", is_full))
             });
         }
     }
-    for ShortGain {
-        pooled, of_allowed, ..
-    } in &figures.short_gains
-    {
-        let measured = of_allowed.filter(|_| plan.counts(pooled.server, pooled.mode));
-        let what = format!("requests per gateway core / ceiling, {}", pooled.group());
-        goals.extend(measured.map(|measured| {
-            Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured)
-                .only_if("load generator and node on cores of their own", false)
-        }));
+    for gain in &figures.short_gains {
+        let counts = plan.counts(gain.pooled.server, gain.pooled.mode);
+        let measured = gain.of_allowed.filter(|_| counts);
+        let what = format!(
+            "requests per gateway core / ceiling, {}",
+            gain.pooled.group()
+        );
+        let goal = Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured);
+        let condition = "load generator and node on cores of their own";
+        goals.extend(goal.map(|goal| goal.only_if(condition, false)));
     }
     Goals(goals)
 }
@@ -347,19 +355,15 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
 fn gains_by_waiting(plan: &TlsPlan, figures: &Figures) -> Goals {
     let gain = |one: &Rounds<Handshake, Measurement>| {
         let cell = one.cell;
-        let waits = (cell.server, cell.mode) == (Server::Nginx, Mode::PooledPreload);
-        let pair = [cell, cell.with(Mode::Pooled)];
+        let waits = (cell.server, cell.mode) == (Server::Nginx, KeyPlace::PooledPreload);
+        let pair = [cell, cell.with(KeyPlace::Pooled)];
         let gain = figures.cells.ratio(pair, Measurement::handshakes_per_s);
         let (work, latency) = (cell.work, plan.latency.as_millis());
         let what =
             format!("handshakes/s of nginx, {work}, {latency} ms per operation / without preload");
         let concurrency = plan.concurrency as f64;
-        let gain = gain.filter(|_| waits)?;
-        let enough = concurrency >= MUST_GAIN;
-        Some(
-            Goal::at_least(what, MUST_GAIN, concurrency, gain)
-                .only_if("--concurrency 30 or more", enough),
-        )
+        let goal = Goal::at_least(what, MUST_GAIN, concurrency, gain.filter(|_| waits))?;
+        Some(goal.only_if("--concurrency 30 or more", concurrency >= MUST_GAIN))
     };
     Goals(figures.cells.iter().filter_map(gain).collect())
 }
@@ -408,9 +412,10 @@ impl Rounds<Short, ShortLoad> {
         let completed = self.rounds.iter().map(|load| load.completed).sum();
         let spare = (2 * concurrency * self.rounds.len()) as u64;
         let served = self.served();
-        let expected = match self.cell.mode.is_pooled() {
-            true => served.clamp(completed, completed + spare),
-            false => completed,
+        let expected = if self.cell.mode.is_pooled() {
+            served.clamp(completed, completed + spare)
+        } else {
+            completed
         };
         miscounted(self.cell, expected, served)
     }

@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::gateway::{SHORT_CIPHER, SMALL_FILE_LEN};
 use super::observer::Seen;
 use crate::error::BenchError;
-use crate::process::{need, output_of};
+use crate::process::{output_of, require_program};
 
 /// Requests before a measurement, which also say how many it takes to fill its time.
 pub(super) const WARM_UP_REQUESTS: u64 = 300;
@@ -71,13 +71,13 @@ pub(super) struct ShortLoad {
 
 /// ApacheBench's report on a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct AbReport {
     pub(super) completed: u64,
     pub(super) elapsed_s: f64,
 }
 
 /// Requests the file `requests` times, and checks that every response came.
-pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer, BenchError> {
+pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<AbReport, BenchError> {
     let mut command = Command::new(need_ab()?);
     command
         .args(["-q", "-n", &requests.to_string()])
@@ -94,10 +94,9 @@ pub(super) fn ask(url: &str, requests: u64, concurrency: usize) -> Result<Answer
 
 /// ApacheBench, whose package has another name.
 pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
-    need(
-        "ab",
-        "apache2-utils`, or leave it out with `--part handshakes,requests",
-    )
+    let remedy =
+        "install the package apache2-utils, or leave this part out: --part handshakes,requests";
+    require_program("ab", remedy)
 }
 
 /// Why a run of ApacheBench does not count.
@@ -117,7 +116,7 @@ enum AbFailure {
     Time,
 }
 
-fn parse(text: &str, requests: u64) -> Result<Answer, AbFailure> {
+fn parse(text: &str, requests: u64) -> Result<AbReport, AbFailure> {
     let find = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     let field = |name| find(name).map(str::trim);
     let number = |name| -> Option<f64> { field(name)?.split(' ').next()?.parse().ok() };
@@ -141,7 +140,7 @@ fn parse(text: &str, requests: u64) -> Result<Answer, AbFailure> {
     }
     let elapsed_s = number("Time taken for tests:").filter(|seconds| *seconds > 0.0);
     let elapsed_s = elapsed_s.ok_or(AbFailure::Time)?;
-    Ok(Answer {
+    Ok(AbReport {
         completed: requests,
         elapsed_s,
     })

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::Mode;
+use super::KeyPlace;
 use super::results::{Saving, TlsReport};
 use super::testbed::Measurement;
 use crate::crypto::{self, MeasuredRates};
@@ -33,7 +33,7 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
         };
         if let Some((Saving { full, .. }, pooled)) = of(BenchKey::Rsa2048) {
             let (local, saved) = (full.local_us.median, full.saved_us.median);
-            let pair = [pooled, pooled.with(Mode::Local)];
+            let pair = [pooled, pooled.with(KeyPlace::Local)];
             let times = figures.cells.ratio(pair, Measurement::handshakes_per_s);
             let _ = writeln!(
                 text,
@@ -136,7 +136,7 @@ mod tests {
                 let pooled = Cell {
                     server,
                     work: Handshake { key, tls },
-                    mode: Mode::PooledPreload,
+                    mode: KeyPlace::PooledPreload,
                 };
                 report.figures.savings.push(Saving {
                     pooled,

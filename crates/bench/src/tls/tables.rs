@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use millrace_sampler::Class;
+use millrace_sampler::SymbolClass;
 
 use super::plan::{Cell, Handshake};
 use super::reference::{published, published_short};
 use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
 use super::testbed::{Load, Measurement};
-use super::{Mode, Part, Server};
+use super::{KeyPlace, Part, Server};
 use crate::report::{Table, dash, median, range, table};
 use crate::stats::{Latencies, Spread};
 
@@ -148,12 +148,12 @@ fn requests(report: &TlsReport) -> String {
     };
     let rate: fn(&Load) -> f64 = |load| load.handshakes_per_s;
     let ratio = |one: &Handshakes| {
-        let pair = [one.cell, one.cell.with(Mode::Local)];
+        let pair = [one.cell, one.cell.with(KeyPlace::Local)];
         cells.ratio(pair, |round| load(round, rate)).filter(|_| one.cell.mode.is_pooled())
     };
     // The card's rows are shown beside the modes that do not block.
     let quoted = |one: &Handshakes, with| {
-        let blocks = (one.cell.server, one.cell.mode) == (Server::Nginx, Mode::Pooled);
+        let blocks = (one.cell.server, one.cell.mode) == (Server::Nginx, KeyPlace::Pooled);
         published(one.cell.work, with).filter(|_| !blocks)
     };
     let shown = |one: &Handshakes| quoted(one, one.cell.mode.is_pooled());
@@ -207,9 +207,9 @@ fn short(report: &TlsReport) -> String {
 fn quoted_short(cell: Cell<Short>) -> (String, String) {
     let (without, with) = published_short(cell.work.path);
     match cell.mode {
-        Mode::Local => (format!("{without:.0}"), "-".to_owned()),
-        Mode::Pooled if cell.server == Server::Nginx => ("-".to_owned(), "-".to_owned()),
-        Mode::Pooled | Mode::PooledPreload => {
+        KeyPlace::Local => (format!("{without:.0}"), "-".to_owned()),
+        KeyPlace::Pooled if cell.server == Server::Nginx => ("-".to_owned(), "-".to_owned()),
+        KeyPlace::Pooled | KeyPlace::PooledPreload => {
             (format!("{with:.0}"), format!("{:.2}x", with / without))
         }
     }
@@ -229,7 +229,7 @@ fn profiles(report: &TlsReport) -> String {
             let cells = profiles.iter().map(|one| value(one));
             table.row([name.to_owned()].into_iter().chain(cells));
         };
-        for &class in Class::ALL {
+        for &class in SymbolClass::ALL {
             let us = |one: &CellProfile| one.cpu_us * one.profile.class(class).share;
             if profiles.iter().any(|one| us(one) >= 0.05) {
                 row(class.name(), &|one| format!("{:.1}", us(one)));
@@ -244,33 +244,11 @@ fn profiles(report: &TlsReport) -> String {
 }
 
 /// The source of the quoted columns.
-const QUOTED: &str = "\
-Quoted: an article about a QAT card under a patched nginx, tested with ab, on a machine it does not name; not repeated
-here. Its rate times its time is 100 requests, but 130 for ECC with TLS 1.2: one of the two is a misprint.
-";
+const QUOTED: &str = include_str!("../../texts/quoted-requests.txt");
 
-const QUOTED_SHORT: &str = "\
-Quoted: a talk of 2024, a virtual machine with two cores (four hyper-threads) and a pool behind virtio-crypto; not
-repeated here. Ceiling: how many times as many requests the gateway's core could serve if the private-key work
-were free, sampled in this run.
-";
+const QUOTED_SHORT: &str = include_str!("../../texts/quoted-short.txt");
 
-const EXPLANATION: &str = "
-local:   the key is a PEM file on the gateway; OpenSSL signs there.
-pooled:  the gateway has a file that only names the key. The key and the work
-         are in the node, whose counters are the column \"pool served\".
-pooled-preload: the same with the library that makes stock nginx asynchronous
-         and lets the event loop of both servers read the pool's answers.
-share:   operations served by the pool per handshake.
-gateway CPU ms: CPU time of the whole gateway process tree per handshake.
-ceiling: the share of private-key work in the local gateway's CPU time, the most
-         that any accelerator could save; sampled while the gateway worked.
-         Beside it the same from `openssl speed`: signatures in a loop.
-saved % of ceiling: the share of it that the pool saved; at equal load (half of
-         the local gateway's maximum) and at the maximum of each.
-Where node and load generator share a core they bound pooled requests/s; with
-a pool on other machines the gateway CPU time decides.
-";
+const EXPLANATION: &str = include_str!("../../texts/demo-explanation.txt");
 
 #[cfg(test)]
 mod tests {

@@ -11,11 +11,11 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::gateway::{Edge, Gateway, Origin};
-use super::load::{Offer, Outcome, Target, drive};
-use super::observer::{Observer, Seen};
+use super::load::{HandshakeTerms, Offer, Outcome, Target, drive};
+use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{self, Path, Short, ShortLoad};
-use super::{Mode, Part, Server};
+use super::{KeyPlace, Part, Server};
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
@@ -87,14 +87,14 @@ pub(super) struct Load {
 
 /// The running parts. Fields are dropped in order: gateways before the node, the folder last.
 pub(super) struct Testbed {
-    gateways: BTreeMap<(Server, Mode), Gateway>,
+    gateways: BTreeMap<(Server, KeyPlace), Gateway>,
     origin: Option<Origin>,
     _relay: Option<Relay>,
     node: Option<Node>,
     identities: Vec<Identity>,
     /// Handshakes per second of paced loads, the same in every round and mode.
     paces: BTreeMap<(Server, Handshake), f64>,
-    pub(super) observer: Observer,
+    pub(super) observer: LoadObserver,
     plan: TlsPlan,
     _dir: TempDir,
 }
@@ -130,7 +130,7 @@ impl Testbed {
         }
         let pids: Vec<u32> = gateways.values().map(Gateway::id).collect();
         Ok(Self {
-            observer: Observer::new(&pids, progress),
+            observer: LoadObserver::new(&pids, progress),
             gateways,
             origin,
             _relay: relay,
@@ -252,7 +252,7 @@ impl Testbed {
     fn metered<T>(
         &self,
         server: Server,
-        mode: Mode,
+        mode: KeyPlace,
         load: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(T, Used), BenchError> {
         let gateway = self.gateway(server, mode)?;
@@ -260,7 +260,7 @@ impl Testbed {
             let node = self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time);
             [gateway.cpu_time(), node, cores::own_cpu_time()]
         };
-        let sampler = self.observer.start(gateway.id());
+        let sampler = self.observer.start(&[gateway.id()]);
         let before = times();
         let outcome = load()?;
         let after = times();
@@ -284,10 +284,14 @@ impl Testbed {
         let identity = self.identities.iter().find(|one| one.kind == key);
         let identity =
             identity.ok_or_else(|| BenchError::Setup(format!("no {key} key was made")))?;
-        Target::new(address, identity.certificate.clone(), tls)
+        Target::new(
+            address,
+            identity.certificate.clone(),
+            HandshakeTerms::usual(tls),
+        )
     }
 
-    fn gateway(&self, server: Server, mode: Mode) -> Result<&Gateway, BenchError> {
+    fn gateway(&self, server: Server, mode: KeyPlace) -> Result<&Gateway, BenchError> {
         let missing = || BenchError::Setup(format!("no gateway was started for {server}, {mode}"));
         self.gateways.get(&(server, mode)).ok_or_else(missing)
     }
@@ -322,7 +326,7 @@ impl Testbed {
     fn served_since(
         &self,
         before: &BTreeMap<String, u64>,
-        mode: Mode,
+        mode: KeyPlace,
         handshakes: u64,
     ) -> Result<BTreeMap<String, u64>, BenchError> {
         let expected = if mode.is_pooled() { handshakes } else { 0 };
@@ -361,6 +365,7 @@ fn start_pool(
         workers: 1,
         software_only: false,
         tcp: false,
+        quota: None,
     })?;
     let mut stubs = BTreeMap::new();
     for Identity { kind, key_file, .. } in identities {

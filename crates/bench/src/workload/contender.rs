@@ -183,6 +183,20 @@ impl Contender {
         })
     }
 
+    /// Measures on a core, after a warm-up there.
+    pub(crate) fn measure_on(
+        &mut self,
+        core: usize,
+        warm_up: Duration,
+        requests: &Requests<'_>,
+        time: Duration,
+    ) -> Result<Rate, BenchError> {
+        cores::pinned(core, || {
+            self.measure(requests, warm_up)?;
+            self.measure(requests, time)
+        })?
+    }
+
     /// Computes for some time, at least once, with the outputs checked.
     pub(crate) fn measure(
         &mut self,

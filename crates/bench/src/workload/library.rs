@@ -149,7 +149,8 @@ impl Library {
                 signature.as_ref().clone_into(into);
             }
             Self::Ed25519(pair) => pair.sign(message).as_ref().clone_into(into),
-            Self::X25519(_) | Self::OpenSsl(_) => return Err(missing("signatures")),
+            Self::OpenSsl(key) => key.borrow_mut().sign(message, into)?,
+            Self::X25519(_) => return Err(missing("signatures")),
         }
         Ok(())
     }
@@ -210,9 +211,10 @@ impl Library {
             Self::Rsa(key) => (rsa, key.pair.public_key().as_ref()),
             Self::Ec { pair, agreement } => {
                 let public = pair.public_key().as_ref();
-                match *agreement.algorithm() == agreement::ECDH_P256 {
-                    true => (&signature::ECDSA_P256_SHA256_ASN1, public),
-                    false => (&signature::ECDSA_P384_SHA384_ASN1, public),
+                if *agreement.algorithm() == agreement::ECDH_P256 {
+                    (&signature::ECDSA_P256_SHA256_ASN1, public)
+                } else {
+                    (&signature::ECDSA_P384_SHA384_ASN1, public)
                 }
             }
             Self::Ed25519(pair) => (&signature::ED25519, pair.public_key().as_ref()),
@@ -254,7 +256,7 @@ impl Library {
     }
 
     /// The secret agreed on with another key of this type.
-    pub(super) fn agree_with(&self, other: &Self) -> Result<Vec<u8>, LibraryError> {
+    pub(crate) fn agree_with(&self, other: &Self) -> Result<Vec<u8>, LibraryError> {
         let (Self::OpenSsl(own), Self::OpenSsl(other)) = (self, other) else {
             return self.agree(&other.public_value()?);
         };

@@ -13,14 +13,16 @@ Examples:
   millrace advise ipsec
   millrace advise ipsec --goal security --format vyos
   millrace advise openvpn --root gateway-7.tar.gz
-  millrace bench sizes --json sizes.json
+  millrace bench sizes --output sizes.json
   millrace advise openvpn --sizes sizes.json --packet 1400
+  millrace bench tls --local
   millrace advise tls --goal latency --json | jq -r .configuration
 
-The command changes nothing and measures nothing. It applies documented rules to
-this machine's hardware and software; a saved measurement (--sizes) outranks them.";
+The command changes nothing and measures nothing. It applies documented rules
+to this machine's hardware and software; a saved measurement (--sizes,
+--handshakes) outranks them.";
 
-/// Recommend a configuration of IPsec, OpenVPN or a TLS server for this machine
+/// Recommend settings of IPsec, OpenVPN or a TLS server
 ///
 /// Cipher, integrity, groups, lifetimes, packet sizes, replay window, offload:
 /// chosen from what `millrace inspect` finds, with the reason and the
@@ -30,7 +32,7 @@ this machine's hardware and software; a saved measurement (--sizes) outranks the
 #[command(after_long_help = ADVISE_EXAMPLE)]
 pub(crate) struct AdviseArgs {
     /// The subject of the configuration
-    #[arg(value_enum, value_name = "WHAT")]
+    #[arg(value_enum, value_name = "SUBJECT")]
     pub(crate) subject: Subject,
     /// The priority
     #[arg(long, value_name = "GOAL", value_enum, default_value_t = Goal::Throughput)]
@@ -49,9 +51,12 @@ pub(crate) struct AdviseArgs {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKET_BYTES))
     )]
     pub(crate) packet: u32,
-    /// A run saved by `millrace bench sizes --json FILE`; it decides between ciphers
+    /// A run saved by `millrace bench sizes --output FILE`; it decides between ciphers
     #[arg(long, value_name = "FILE")]
     pub(crate) sizes: Option<PathBuf>,
+    /// A run saved by `millrace bench tls --local --output FILE` [default: this user's last run on this machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handshakes: Option<PathBuf>,
     /// Examine this folder or bundle instead of this machine
     #[arg(
         long,
@@ -60,7 +65,7 @@ pub(crate) struct AdviseArgs {
         hide_default_value = true
     )]
     pub(crate) root: PathBuf,
-    /// Print JSON (schema: docs/reference/advise.schema.json)
+    /// Print JSON (schema: share/doc/millrace/advise.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -15,9 +15,9 @@ Examples:
   millrace inspect ceiling --pid 4711 --rate 1200 --svg ceiling.svg
   millrace inspect ceiling -- openssl speed -seconds 3 rsa2048
 
-Descendants of a process are sampled as well. Sampling interrupts a process 997
-times per second of its CPU time, which costs about 1.3 % in a virtual machine.
-It needs root, or CAP_PERFMON and CAP_SYS_PTRACE.";
+Descendants of a process are sampled as well. Sampling interrupts a process
+997 times per second of its CPU time, which costs about 1.3 % in a virtual
+machine. It needs root, or CAP_PERFMON and CAP_SYS_PTRACE.";
 
 /// Sample a live process: the bound on the gain by any accelerator
 ///
@@ -54,7 +54,7 @@ pub(crate) struct CeilingArgs {
     /// Also list the functions with the most CPU time
     #[arg(long)]
     pub(crate) functions: bool,
-    /// Print JSON
+    /// Print JSON (schema: share/doc/millrace/ceiling.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
     /// Also write a plot

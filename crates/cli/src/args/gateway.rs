@@ -5,12 +5,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, Subcommand, ValueEnum};
 use millrace_gateway::Application;
 use millrace_gateway::check::Server;
-use millrace_gateway::settings::Mode;
+use millrace_gateway::settings::WaitMode;
 
-use super::{ConfigArg, SocketArg};
+use super::{Cli, ConfigArg, SocketArg};
 
 /// Bound on `--deadline-ms` and the other times, in milliseconds: the provider's own bound.
 const MAX_MS: u64 = 60_000;
@@ -22,24 +24,29 @@ const GATEWAY_EXAMPLE: &str = "\
 Examples:
   millrace gateway nginx --key www
   millrace gateway nginx --write --dry-run
+  millrace gateway nginx --local --pq --write
+  millrace gateway nginx --local --pq --remove
+  millrace gateway nginx --compression --write
+  millrace gateway nginx --compression=only
   millrace gateway nginx --write --connections 20000
-  millrace gateway haproxy --pool tcp:node-1.example.net:7400 --certs /etc/millrace/gateway-1
+  millrace gateway haproxy --pool tcp:node-1:7400 --certs /etc/millrace/gw-1
   millrace gateway openssl --plain-keys --fallback-after-ms 200 > openssl.cnf
   millrace gateway check nginx
 
-Without --write nothing is changed: the output is printed, and its comments say
-where each part goes. With --write Millrace writes the files that it generates
-as a whole, and prints the lines to add to your own files, which it never
-changes. A second run changes nothing. If the server's own test (nginx -t)
-passed before and fails afterwards, all files are restored. No service is
-restarted.";
+Without --write nothing is changed: the output is printed, and its comments
+say where each part goes. With --write Millrace writes the files that it
+generates as a whole, and prints the lines to add to your own files, which it
+never changes. A second run changes nothing. If the server's own test
+(nginx -t) passed before and fails afterwards, all files are restored. No
+service is restarted.";
 
-/// Print or write the configuration that puts the pool under an application
+/// Configure a server to use the pool, and check that it does
 #[derive(Debug, Args)]
 #[command(
     after_long_help = GATEWAY_EXAMPLE,
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
+    subcommand_negates_reqs = true,
+    mut_arg("socket", |socket| socket.help("Unix socket of the local node; used where no --pool is given"))
 )]
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
@@ -57,10 +64,24 @@ pub(crate) struct GatewayArgs {
     pub(crate) socket: SocketArg,
     /// Also use the pool for plain PEM keys, not only for key stubs
     ///
-    /// The keys stay on the gateway, and OpenSSL's own implementation is the
-    /// fallback if no node answers in time.
+    /// The files stay on the gateway. Each process of the application sends its
+    /// keys to the nodes, which hold them in memory until the connection ends.
+    /// OpenSSL's own implementation is the fallback if no node answers in time.
     #[arg(long)]
     pub(crate) plain_keys: bool,
+    /// Make handshakes cheaper in the server's own process: no node, no key moved
+    ///
+    /// AWS-LC computes the key exchange and the key schedule of TLS 1.3, and the
+    /// preload library spares OpenSSL repeated look-ups. For nginx, haproxy and
+    /// openssl; docs/guide/local.md has the gain and how to combine it with a pool.
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Offer the post-quantum group X25519MLKEM768 by name, also on OpenSSL 3.0
+    #[arg(long, requires = "local")]
+    pub(crate) pq: bool,
+    /// Remove the files that --write wrote; a file that was edited since stays
+    #[arg(long, conflicts_with = "write")]
+    pub(crate) remove: bool,
     /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
     #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
     pub(crate) certs: PathBuf,
@@ -70,6 +91,17 @@ pub(crate) struct GatewayArgs {
     /// The preload library, which makes nginx asynchronous [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) preload: Option<PathBuf>,
+    /// Also compress nginx's responses with Millrace's library; `only`: without the pool
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
+    pub(crate) compression: Option<Compression>,
+    /// The library that compresses [default: found next to this binary]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE",
+        requires = "compression"
+    )]
+    pub(crate) compression_library: Option<PathBuf>,
     /// Concurrent connections that the server is sized for
     ///
     /// Worker counts and descriptor limits follow from it.
@@ -78,14 +110,13 @@ pub(crate) struct GatewayArgs {
     /// Show the changes and write the files instead of printing them
     #[arg(long)]
     pub(crate) write: bool,
-    /// Write below this folder instead of /
+    /// Write, or remove, below this folder instead of /
     #[arg(
         hide_short_help = true,
         long,
         value_name = "DIR",
         default_value = "/",
-        hide_default_value = true,
-        requires = "write"
+        hide_default_value = true
     )]
     pub(crate) root: PathBuf,
     /// Show what --write would change, and change nothing
@@ -94,7 +125,10 @@ pub(crate) struct GatewayArgs {
     /// Also replace files that Millrace did not generate; a copy is kept
     #[arg(hide_short_help = true, long, requires = "write")]
     pub(crate) force: bool,
-    /// Print JSON
+    /// Print JSON (schema: share/doc/millrace/recipe.schema.json)
+    ///
+    /// With --write: the result of the write (schema:
+    /// share/doc/millrace/written.schema.json).
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -103,16 +137,22 @@ pub(crate) struct GatewayArgs {
 
 /// Settings of the provider; each is a key of its configuration file.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Settings of the provider (docs/guide/settings.md)")]
+#[command(next_help_heading = "Settings of the provider")]
 pub(crate) struct ProviderArgs {
     /// How handshakes wait for the pool [default: async]
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) mode: Option<Mode>,
+    pub(crate) mode: Option<WaitMode>,
     /// Key types to send to the pool, separated by commas [default: all]
     #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) algorithms: Option<String>,
     /// Whether the gateway does an operation itself if it has the key and the pool fails [default: on]
-    #[arg(hide_short_help = true, long, value_enum, value_name = "ON|OFF")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_enum,
+        value_name = "ON|OFF",
+        hide_possible_values = true
+    )]
     pub(crate) fallback: Option<Switch>,
     /// Fall back after this many milliseconds without an answer [default: 500]
     #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
@@ -121,13 +161,19 @@ pub(crate) struct ProviderArgs {
     #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) deadline_ms: Option<u64>,
     /// Whether a slow operation is also sent to a second node [default: off]
-    #[arg(hide_short_help = true, long, value_enum, value_name = "ON|OFF")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_enum,
+        value_name = "ON|OFF",
+        hide_possible_values = true
+    )]
     pub(crate) hedge: Option<Switch>,
     /// Hedge after this many milliseconds [default: recent 95th percentile]
     #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) hedge_after_ms: Option<u64>,
     /// Which signatures to verify before use: RSA (on) or all [default: on]
-    #[arg(hide_short_help = true, long, value_enum, value_name = "WHICH")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "SIGNATURES")]
     pub(crate) verify: Option<Verify>,
     /// Name that the certificate of a tcp: node must contain [default: the host]
     #[arg(hide_short_help = true, long, value_name = "NAME")]
@@ -172,13 +218,30 @@ fn value_name(value: impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// What the compression library joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compression {
+    /// Beside the pool
+    Also,
+    /// Without the pool
+    Only,
+}
+
 /// The values of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// Yes
+    #[value(alias = "true")]
     On,
     /// No
+    #[value(alias = "false")]
     Off,
+}
+
+impl Switch {
+    pub(crate) const fn is_on(self) -> bool {
+        matches!(self, Self::On)
+    }
 }
 
 /// The signatures to verify.
@@ -190,11 +253,65 @@ pub(crate) enum Verify {
     All,
 }
 
+/// Options of every mode: where the files go, and what is printed.
+const READ_BY_ALL: [&str; 6] = ["remove", "write", "root", "dry_run", "force", "json"];
+
+/// A mode in which few options have an effect.
+struct NarrowMode {
+    flag: &'static str,
+    is_chosen: fn(&ArgMatches) -> bool,
+    /// The options that the mode reads beside [`READ_BY_ALL`].
+    reads: &'static [&'static str],
+    /// What the mode does, for the error.
+    purpose: &'static str,
+}
+
+const NARROW_MODES: [NarrowMode; 2] = [
+    NarrowMode {
+        flag: "--local",
+        is_chosen: |matches| matches.get_flag("local"),
+        reads: &["local", "pq", "module", "preload"],
+        purpose: "it uses no node and no key of the pool",
+    },
+    NarrowMode {
+        flag: "--compression=only",
+        is_chosen: |matches| matches.get_one("compression") == Some(&Compression::Only),
+        reads: &["compression", "compression_library"],
+        purpose: "it configures the compression alone",
+    },
+];
+
+/// Refuses an option that the chosen mode does not read. A variable of the environment is no request for this
+/// command.
+///
+/// # Errors
+/// The first such option.
+pub(super) fn refuse_unread(matches: &ArgMatches) -> Result<(), clap::Error> {
+    let Some(mode) = NARROW_MODES.iter().find(|mode| (mode.is_chosen)(matches)) else {
+        return Ok(());
+    };
+    let mut root = Cli::command();
+    root.build();
+    let mut command = root.find_subcommand("gateway").cloned().unwrap_or(root);
+    let unread = command.get_arguments().find(|option| {
+        let id = option.get_id().as_str();
+        let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let is_read = mode.reads.contains(&id) || READ_BY_ALL.contains(&id);
+        is_given && !is_read && !option.is_positional()
+    });
+    let Some(name) = unread.and_then(clap::Arg::get_long) else {
+        return Ok(());
+    };
+    let NarrowMode { flag, purpose, .. } = mode;
+    let message = format!("{flag} does not read --{name}: {purpose}. Leave out --{name} or {flag}");
+    Err(command.error(ErrorKind::ArgumentConflict, message))
+}
+
 /// Subcommands of `millrace gateway`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GatewayCommand {
     Check(CheckArgs),
-    /// Ask the nodes of a pool from another process's place (for `check` and `status --pool`)
+    /// Ask the nodes of a pool from another process's place (for `check` and `status --gateway`)
     #[command(hide = true)]
     Ask,
 }
@@ -242,7 +359,64 @@ pub(crate) struct CheckArgs {
     pub(crate) socket: SocketArg,
     #[command(flatten)]
     pub(crate) config: ConfigArg,
-    /// Print JSON (schema: docs/reference/check.schema.json)
+    /// Print JSON (schema: share/doc/millrace/check.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The option with a value that it takes.
+    fn word(option: &clap::Arg) -> String {
+        let name = option.get_long().expect("a long name");
+        if !option.get_action().takes_values() {
+            return format!("--{name}");
+        }
+        let values = option.get_possible_values();
+        let value = values.first().map_or("1", |value| value.get_name());
+        format!("--{name}={value}")
+    }
+
+    #[test]
+    fn narrow_modes_refuse_every_option_that_they_do_not_read() {
+        let root = Cli::command();
+        let gateway = root.find_subcommand("gateway").expect("gateway");
+        for mode in &NARROW_MODES {
+            let own = mode.flag.trim_end_matches("=only");
+            for option in gateway.get_arguments().filter(|one| !one.is_positional()) {
+                let name = format!("--{}", option.get_long().expect("a long name"));
+                let id = option.get_id().as_str();
+                if name == own {
+                    continue;
+                }
+                let word = word(option);
+                let mut line = vec!["millrace", "gateway", "nginx", mode.flag, &word];
+                if ["dry_run", "force"].contains(&id) {
+                    line.push("--write");
+                }
+                let outcome = Cli::read(&line);
+                if mode.reads.contains(&id) || READ_BY_ALL.contains(&id) {
+                    assert!(outcome.is_ok(), "{line:?}: {outcome:?}");
+                    continue;
+                }
+                let error = outcome.expect_err(&word);
+                // --pq needs --local, and --compression-library needs --compression.
+                let needs_another = error.kind() == ErrorKind::MissingRequiredArgument;
+                let text = error.to_string();
+                let names_both = text.contains(own) && text.contains(&name);
+                assert!(needs_another || names_both, "{line:?}: {text}");
+                assert_eq!(error.exit_code(), 2, "{line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pool_mode_reads_every_option_of_the_pool() {
+        let line = "millrace gateway nginx --key k --pool tcp:n:1 --certs /c --plain-keys --connections 9 \
+                    --compression --hedge on --fallback true";
+        let outcome = Cli::read(line.split_whitespace());
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
 }

@@ -23,7 +23,7 @@ Nothing is changed, and no device is opened. Without root some files cannot be
 read: unknown facts are listed with the reason, and never count as absent. The
 exit code is 0 regardless of the findings.";
 
-/// Show this machine's hardware and software for cryptography, and whether it is used
+/// Show this machine's hardware and software for cryptography
 ///
 /// Reads files of this machine, or of another one below --root: a mounted
 /// firmware or disk, or a bundle from `inspect --bundle`.
@@ -60,7 +60,7 @@ pub(crate) struct TreeArgs {
         hide_default_value = true
     )]
     pub(crate) root: PathBuf,
-    /// Print JSON (schema: docs/reference/inspect.schema.json)
+    /// Print JSON (schema: share/doc/millrace/inspect.schema.json)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -149,8 +149,8 @@ Examples:
   millrace inspect used
   millrace inspect used --seconds 10 --json
 
-The answer is yes only if a device's counters moved between the readings: run it
-under load, and as root.";
+The answer is yes only if a device's counters moved between the readings: run
+it under load, and as root.";
 
 /// Whether a device serves each running tunnel and server
 ///

@@ -3,14 +3,17 @@
 
 //! `millrace advise`: prints the inspect crate's choices as a page or JSON, and the configuration.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use anyhow::Result;
+use millrace_bench::cli::last_local_run;
 use millrace_hostfs::Root;
-use millrace_inspect::advise::sizes::{MAX_BYTES, Sizes};
-use millrace_inspect::advise::{Advice, Format, Request, advise, software};
+use millrace_inspect::advise::handshakes::{self, HandshakeRun};
+use millrace_inspect::advise::sizes::{self, Sizes};
+use millrace_inspect::advise::{Advice, AdviseRequest, Format, advise, software};
 use millrace_inspect::report::Report;
 
 use crate::args::AdviseArgs;
@@ -20,12 +23,13 @@ use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
-    let request = Request {
+    let request = AdviseRequest {
         subject: args.subject,
         goal: args.goal,
         packet_bytes: args.packet,
         format: format(args)?,
-        sizes: args.sizes.as_deref().map(sizes).transpose()?,
+        sizes: args.sizes.as_deref().map(saved_sizes).transpose()?,
+        handshakes: saved_handshakes(args)?,
     };
     let root = Root::open(&args.root).map_err(|error| fail(Failure::Usage, error.to_string()))?;
     let advice = while_doing("examining", || {
@@ -49,23 +53,44 @@ fn format(args: &AdviseArgs) -> Result<Format> {
     Err(fail(Failure::Usage, message))
 }
 
-fn sizes(path: &Path) -> Result<Sizes> {
-    let wrong = |error: &dyn std::fmt::Display| {
+/// The run that was named, or this user's last one, where this machine is examined.
+fn saved_handshakes(args: &AdviseArgs) -> Result<Option<HandshakeRun>> {
+    const SAVE: &str = "`millrace bench tls --local --output FILE`";
+    let parse = |bytes: &[u8]| HandshakeRun::parse(bytes);
+    if let Some(path) = &args.handshakes {
+        return saved(path, handshakes::MAX_BYTES, SAVE, parse).map(Some);
+    }
+    // The last run may be of another version, or absent: then there is no figure.
+    let last = last_local_run().filter(|_| args.root == Path::new("/"));
+    Ok(last.and_then(|path| saved(&path, handshakes::MAX_BYTES, SAVE, parse).ok()))
+}
+
+fn saved_sizes(path: &Path) -> Result<Sizes> {
+    const SAVE: &str = "`millrace bench sizes --output FILE`";
+    saved(path, sizes::MAX_BYTES, SAVE, Sizes::parse)
+}
+
+/// Reads a saved run, which `save` makes.
+fn saved<T, E: Display>(
+    path: &Path,
+    most: usize,
+    save: &str,
+    parse: impl Fn(&[u8]) -> Result<T, E>,
+) -> Result<T> {
+    let wrong = |error: &dyn Display| {
         let path = plain(&path.display().to_string());
         fail(Failure::Usage, format!("{path}: {error}"))
     };
     // Only regular files: a device may have no end, and opening a pipe without a writer would block.
     if !path.metadata().map_err(|error| wrong(&error))?.is_file() {
-        return Err(wrong(
-            &"it is not a file; save one with `millrace bench sizes --json FILE`",
-        ));
+        return Err(wrong(&format!("it is not a file; save one with {save}")));
     }
     let file = File::open(path).map_err(|error| wrong(&error))?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES as u64 + 1)
+    file.take(most as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| wrong(&error))?;
-    Sizes::parse(&bytes).map_err(|error| wrong(&error))
+    parse(&bytes).map_err(|error| wrong(&error))
 }
 
 fn page(advice: &Advice) -> Page {

@@ -13,12 +13,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use millrace_bench::plot::{self, Axis, BarChart, Bars, Value};
 use millrace_hostfs::child::OwnedChild;
 use millrace_sampler::{
-    Calibrations, Ceiling, Class, ClassShare, Profile, Sampler, Samples, Share,
+    Calibrations, Ceiling, ClassShare, Profile, Sampler, Samples, Share, SymbolClass,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::CeilingArgs;
-use crate::output::{self, Table};
+use crate::output::{self, Table, TableColumn, or};
 
 /// Default sampling time of processes: 10,000 samples of a busy processor.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
@@ -35,13 +36,18 @@ const FEW: u64 = 200;
 /// Version of the JSON, incremented when a field changes its meaning.
 const SCHEMA: u32 = 1;
 
-#[derive(Serialize)]
-struct Report<'a> {
+/// What `--json` prints.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "Ceiling")]
+pub(super) struct CeilingReport<'a> {
+    /// Version of this form.
     schema: u32,
+    /// `ceiling`.
     report: &'static str,
     #[serde(flatten)]
     profile: &'a Profile,
     ceiling: Ceiling,
+    /// The value of `--rate`.
     requests_per_s: Option<f64>,
 }
 
@@ -59,7 +65,7 @@ pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
         plot::write(&chart(&profile).render()?, path)?;
     }
     if args.json {
-        return output::print_json(&Report {
+        return output::print_json(&CeilingReport {
             schema: SCHEMA,
             report: "ceiling",
             ceiling: profile.ceiling(),
@@ -166,47 +172,39 @@ fn print(args: &CeilingArgs, profile: &Profile) -> Result<()> {
 }
 
 fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
-    let mut columns = vec![
-        "class",
-        ">share",
-        ">95 % interval",
-        ">samples",
-        "offloadable",
+    let offloadable = |class: SymbolClass| match class {
+        class if class.is_private_key() => "by a pool",
+        class if class.is_symmetric() => "inline only",
+        _ => "",
+    };
+    let interval = |share: &Share| format!("{} to {}", percent(share.low), percent(share.high));
+    let ms = |one: &ClassShare| {
+        or(
+            per_request.map(|ms| format!("{:.4}", ms * one.share.share)),
+            "",
+        )
+    };
+    #[rustfmt::skip]
+    let columns: [TableColumn<'_, &ClassShare>; 6] = [
+        ("class", &|one| one.class.to_string()),
+        (">share", &|one| percent(one.share.share)),
+        (">95 % interval", &|one| interval(&one.share)),
+        (">samples", &|one| format!("{:.0}", one.share.samples)),
+        ("offloadable", &|one| offloadable(one.class).to_owned()),
+        (">ms per request", &|one| ms(one)),
     ];
-    if per_request.is_some() {
-        columns.push(">ms per request");
-    }
-    let mut table = Table::new(&columns);
-    for ClassShare { class, share } in &profile.classes {
-        let offloadable = match class {
-            class if class.is_private_key() => "by a pool",
-            class if class.is_symmetric() => "inline only",
-            _ => "",
-        };
-        let mut row = vec![
-            class.to_string(),
-            percent(share.share),
-            format!("{} to {}", percent(share.low), percent(share.high)),
-            format!("{:.0}", share.samples),
-            offloadable.to_owned(),
-        ];
-        row.extend(per_request.map(|ms| format!("{:.4}", ms * share.share)));
-        table.row(row);
-    }
-    table
+    let shown = if per_request.is_some() { 6 } else { 5 };
+    Table::of(&profile.classes, &columns[..shown])
 }
 
+#[rustfmt::skip]
 fn functions(profile: &Profile) -> Table {
-    let mut table = Table::new(&["file", "function", "class", ">share"]);
-    for one in &profile.functions {
-        table.row(vec![
-            one.object.clone(),
-            one.function.clone(),
-            one.class.to_string(),
-            percent(one.share.share),
-        ]);
-    }
-    table
+    Table::of(&profile.functions, &[
+        ("file", &|one| one.object.clone()),
+        ("function", &|one| one.function.clone()),
+        ("class", &|one| one.class.to_string()),
+        (">share", &|one| percent(one.share.share)),
+    ])
 }
 
 /// The interpretation below the table.
@@ -252,7 +250,7 @@ fn chart(profile: &Profile) -> BarChart {
         middle: share.share * 100.0,
         range: Some((share.low * 100.0, share.high * 100.0)),
     };
-    let bars = |name: &str, fits: &dyn Fn(Class) -> bool| Bars {
+    let bars = |name: &str, fits: &dyn Fn(SymbolClass) -> bool| Bars {
         name: name.to_owned(),
         values: profile
             .classes
@@ -272,7 +270,7 @@ fn chart(profile: &Profile) -> BarChart {
             .map(|one| one.class.to_string())
             .collect(),
         series: vec![
-            bars("for a pool", &Class::is_private_key),
+            bars("for a pool", &SymbolClass::is_private_key),
             bars("stays", &|class| !class.is_private_key()),
         ],
     }

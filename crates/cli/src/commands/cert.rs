@@ -12,19 +12,37 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result, bail};
 use millrace_server::listener::group_id;
 use millrace_server::tls::{
-    CertificateError, ensure_authority, issue_client_certificate, issue_node_certificate,
-    revocation_list, revoke_client_certificate,
+    CertificateError, client_certificate, ensure_authority, issue_client_certificate,
+    issue_node_certificate, issued_certificates, revocation_list, revoke_client_certificate,
 };
 use zeroize::Zeroizing;
 
-use crate::args::{CertAuthorityArgs, CertClientArgs, CertCommand, CertNodeArgs, CertRevokeArgs};
+use crate::args::{
+    CertAuthorityArgs, CertClientArgs, CertCommand, CertListArgs, CertNodeArgs, CertRevokeArgs,
+};
 use crate::exit::{Failure, fail};
-use crate::owner::as_owner_of;
+use crate::output::{self, Table, date, or};
+use crate::owner_rights::as_owner_of;
 use crate::settings::Settings;
 
-/// Mode of a folder with a private key that only its owner reads, and of one that a group reads.
-const FOLDER_MODES: (u32, u32) = (0o700, 0o750);
-const KEY_MODES: (u32, u32) = (0o600, 0o640);
+/// The mode of a path that only its owner reads, and that of one which a group reads, too.
+struct Modes {
+    owner: u32,
+    group: u32,
+}
+
+/// Of a folder with a private key.
+const FOLDER_MODES: Modes = Modes {
+    owner: 0o700,
+    group: 0o750,
+};
+
+/// Of a private key.
+const KEY_MODES: Modes = Modes {
+    owner: 0o600,
+    group: 0o640,
+};
+
 const PUBLIC_MODE: u32 = 0o644;
 
 pub(crate) fn run(command: &CertCommand) -> Result<()> {
@@ -32,6 +50,7 @@ pub(crate) fn run(command: &CertCommand) -> Result<()> {
         CertCommand::Authority(args) => authority(args),
         CertCommand::Node(args) => node(args),
         CertCommand::Client(args) => client(args),
+        CertCommand::List(args) => list(args),
         CertCommand::Revoke(args) => revoke(args),
     }
 }
@@ -68,7 +87,7 @@ fn node(args: &CertNodeArgs) -> Result<()> {
     readers.write(ca, &issued.ca, PUBLIC_MODE)?;
     readers.write(revoked, &issued.revoked, PUBLIC_MODE)?;
     readers.write(certificate, issued.certificate.as_bytes(), PUBLIC_MODE)?;
-    readers.write(key, issued.key.as_bytes(), KEY_MODES.0)?;
+    readers.write(key, issued.key.as_bytes(), KEY_MODES.owner)?;
     eprintln!(
         "wrote ca.crt, ca.crl, node.crt and node.key to {}\n\
          next: copy them to the folder tls in the state folder of {name}, as files of the node's user",
@@ -106,9 +125,44 @@ fn client(args: &CertClientArgs) -> Result<()> {
     Ok(())
 }
 
+fn list(args: &CertListArgs) -> Result<()> {
+    let tls = Settings::for_store(&args.store)?.tls;
+    let issued = as_owner_of(&tls, || issued_certificates(&tls))??;
+    if args.json {
+        return output::print_json(&issued);
+    }
+    #[rustfmt::skip]
+    let table = Table::of(&issued, &[
+        ("name", &|issued| or(issued.name.as_ref(), "-")),
+        ("kind", &|issued| issued.kind.to_string()),
+        ("serial", &|issued| issued.serial.clone()),
+        ("valid until", &|issued| day(issued.valid_until)),
+        ("revoked", &|issued| day(issued.revoked)),
+    ]);
+    table.print()
+}
+
+/// The date of a time in seconds since 1970, or a dash.
+fn day(seconds: Option<i64>) -> String {
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    or(seconds.map(date), "-")
+}
+
 fn revoke(args: &CertRevokeArgs) -> Result<()> {
-    let CertRevokeArgs { name, store } = args;
+    let CertRevokeArgs {
+        name,
+        dry_run,
+        store,
+    } = args;
     let tls = Settings::for_store(store)?.tls;
+    if *dry_run {
+        let found = as_owner_of(&tls, || client_certificate(&tls, name))?.map_err(coded)?;
+        return output::print(&format!(
+            "would revoke the certificate of {name}: serial {}, valid until {}\n",
+            found.serial,
+            day(found.valid_until)
+        ));
+    }
     as_owner_of(&tls, || revoke_client_certificate(&tls, name))?.map_err(coded)?;
     eprintln!(
         "revoked the certificate of {name}: a node refuses it once it has the list {} and has reloaded\n\
@@ -169,19 +223,19 @@ impl Readers {
 
     fn key_mode(&self) -> u32 {
         match self {
-            Self::Owner => KEY_MODES.0,
-            Self::Group { .. } => KEY_MODES.1,
+            Self::Owner => KEY_MODES.owner,
+            Self::Group { .. } => KEY_MODES.group,
         }
     }
 
     /// Makes a folder, or opens an existing one to the group.
     fn make_folder(&self, folder: &Path) -> Result<()> {
         let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(FOLDER_MODES.0);
+        builder.recursive(true).mode(FOLDER_MODES.owner);
         builder
             .create(folder)
             .with_context(|| format!("making {}", folder.display()))?;
-        self.give(folder, FOLDER_MODES.1)
+        self.give(folder, FOLDER_MODES.group)
     }
 
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {

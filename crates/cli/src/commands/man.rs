@@ -15,19 +15,11 @@ use millrace_server::config::SAMPLE;
 use crate::args::{Cli, EXIT_CODES, ManArgs};
 
 /// The files that commands use, unless flags or the configuration name others.
+#[rustfmt::skip]
 const FILES: &[(&str, &str)] = &[
-    (
-        "/etc/millrace/node.toml",
-        "settings of the node under systemd: millrace-node.toml(5)",
-    ),
-    (
-        "/var/lib/millrace",
-        "keys and certificates of the node (root; else $XDG_STATE_HOME/millrace)",
-    ),
-    (
-        "/run/millrace",
-        "sockets of the node (root; else $XDG_RUNTIME_DIR/millrace)",
-    ),
+    ("/etc/millrace/node.toml", "settings of the node under systemd: millrace-node.toml(5)"),
+    ("/var/lib/millrace", "keys and certificates of the node (root; else $XDG_STATE_HOME/millrace)"),
+    ("/run/millrace", "sockets of the node (root; else $XDG_RUNTIME_DIR/millrace)"),
 ];
 
 pub(crate) fn run(args: &ManArgs) -> Result<()> {

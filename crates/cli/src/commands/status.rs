@@ -12,12 +12,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_service::Status;
-use millrace_service::status::{Choice, Edge, EdgeCounts, Operation, Sessions};
+use millrace_service::status::{
+    ChoiceRow, DeviceRow, EdgeCounts, EdgeRow, OperationRow, Sessions, TenantRow,
+};
 
 use crate::args::{SocketArg, StatusArgs};
-use crate::commands::pool;
+use crate::commands::{ask_nodes, compression};
 use crate::exit::{ContextCode, Failure, fail};
-use crate::output::{self, Table};
+use crate::output::{self, Table, joined, or};
 use crate::page::facts;
 use crate::settings::Settings;
 
@@ -29,8 +31,8 @@ const MAX_ANSWER: u64 = 4 << 20;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    if let Some(file) = &args.pool {
-        return pool::status(file, args.user.as_deref(), args.json);
+    if let Some(file) = &args.gateway {
+        return ask_nodes::status(file, args.user.as_deref(), args.json);
     }
     let settings = Settings::for_status(args)?;
     if args.sessions {
@@ -54,19 +56,26 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     output::print(&page(&after.status))?;
     if after.status.operations.is_empty() {
         eprintln!("no operations yet");
-    } else {
+    }
+    let Status {
+        choices: chosen,
+        edges: clients,
+        ..
+    } = &after.status;
+    let tables = [
+        table(&before, &after),
+        devices(&before, &after),
+        choices(chosen),
+        tenants(&before, &after),
+        edges(clients),
+    ];
+    let compressed = compression::section();
+    let all = tables.iter().chain(&compressed);
+    for table in all.filter(|table| !table.is_empty()) {
         output::print("\n")?;
-        table(&before, &after).print()?;
+        table.print()?;
     }
-    if !after.status.choices.is_empty() {
-        output::print("\n")?;
-        choices(&after.status.choices).print()?;
-    }
-    if after.status.edges.is_empty() {
-        return Ok(());
-    }
-    output::print("\n")?;
-    edges(&after.status.edges).print()
+    Ok(())
 }
 
 /// The status of the node with this socket; none if there is no node, or it may not be asked.
@@ -90,16 +99,14 @@ fn list_sessions(settings: &Settings, json: bool) -> Result<()> {
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_secs());
-    let mut table = Table::new(&[">session", "client", "agent", ">open for", ">in flight"]);
-    for row in &listed.sessions {
-        table.row(vec![
-            row.session.to_string(),
-            row.identity.clone(),
-            row.agent.clone(),
-            duration(now.saturating_sub(row.since)),
-            row.in_flight.to_string(),
-        ]);
-    }
+    #[rustfmt::skip]
+    let table = Table::of(&listed.sessions, &[
+        (">session", &|row| row.session.to_string()),
+        ("client", &|row| row.identity.clone()),
+        ("agent", &|row| row.agent.clone()),
+        (">open for", &|row| duration(now.saturating_sub(row.since))),
+        (">in flight", &|row| row.in_flight.to_string()),
+    ]);
     table.print()
 }
 
@@ -119,182 +126,161 @@ impl Sample {
         })
     }
 
-    fn completed(&self, of: &Operation) -> u64 {
-        let same = |row: &&Operation| row.backend == of.backend && row.operation == of.operation;
-        self.status
-            .operations
-            .iter()
-            .find(same)
-            .map_or(0, |row| row.completed)
-    }
-}
-
-/// One fact per line.
-fn page(status: &Status) -> String {
-    let backends: Vec<String> = status
-        .backends
-        .iter()
-        .map(|backend| {
-            match (
-                &backend.unusable,
-                backend.quarantined,
-                &backend.queue_refused,
-            ) {
-                (Some(reason), _, _) => format!("{} (not usable: {reason})", backend.backend),
-                (None, true, _) => format!("{} (quarantined)", backend.backend),
-                (None, false, Some(reason)) => {
-                    format!("{} (no queue at present: {reason})", backend.backend)
-                }
-                (None, false, None) => format!("{} ({})", backend.backend, backend.version),
-            }
-        })
-        .collect();
-    let waiting: usize = status.waiting.iter().map(|class| class.jobs).sum();
-    let keys = match status.keys_broken {
-        0 => status.keys.to_string(),
-        broken => format!(
-            "{} ({broken} files cannot be used, see the log)",
-            status.keys
-        ),
-    };
-    let errors: Vec<String> = status
-        .errors
-        .iter()
-        .map(|error| format!("{} {}", error.jobs, error.reason))
-        .collect();
-    let rows = [
-        (
-            "node",
-            format!(
-                "{} ({}, version {})",
-                status.node, status.state, status.version
-            ),
-        ),
-        ("uptime", duration(status.uptime_seconds)),
-        ("keys", keys),
-        ("connections", status.connections.to_string()),
-        (
-            "in flight",
-            format!("{} ({waiting} waiting)", status.in_flight),
-        ),
-        ("backends", backends.join(", ")),
-        (
-            "errors",
-            if errors.is_empty() {
-                "none".to_owned()
-            } else {
-                errors.join(", ")
-            },
-        ),
-    ];
-    facts(&rows)
-}
-
-fn table(before: &Sample, after: &Sample) -> Table {
-    let mut table = Table::new(&[
-        "operation",
-        "backend",
-        ">completed",
-        ">per second",
-        ">failed",
-        ">queue p50",
-        ">queue p99",
-        ">service p50",
-        ">service p99",
-    ]);
-    let elapsed = after.at.duration_since(before.at).as_secs_f64();
-    for row in &after.status.operations {
-        let done = row.completed.saturating_sub(before.completed(row));
+    /// Per second, from what was counted at this sample to what is counted at `later`.
+    fn rate(&self, later: &Self, counted: impl Fn(&Status) -> Option<u64>) -> String {
+        let [before, after] = [self, later].map(|sample| counted(&sample.status).unwrap_or(0));
+        let elapsed = later.at.duration_since(self.at).as_secs_f64();
         #[expect(
             clippy::cast_precision_loss,
             reason = "a count of one second, far below 2^52"
         )]
-        let rate = done as f64 / elapsed;
-        table.row(vec![
-            row.operation.clone(),
-            row.backend.clone(),
-            row.completed.to_string(),
-            format!("{rate:.0}"),
-            row.failed.to_string(),
-            microseconds(row.queue_p50_us),
-            microseconds(row.queue_p99_us),
-            microseconds(row.service_p50_us),
-            microseconds(row.service_p99_us),
-        ]);
+        let rate = after.saturating_sub(before) as f64 / elapsed;
+        format!("{rate:.0}")
     }
-    table
+}
+
+/// One fact per line.
+#[rustfmt::skip]
+fn page(status: &Status) -> String {
+    let backends = status.backends.iter().map(|row| {
+        let state = match (&row.unusable, row.quarantined, &row.queue_refused) {
+            (Some(reason), _, _) => format!("not usable: {reason}"),
+            (None, true, _) => "quarantined".to_owned(),
+            (None, false, Some(reason)) => format!("no queue at present: {reason}"),
+            (None, false, None) => row.version.clone(),
+        };
+        format!("{} ({state})", row.backend)
+    });
+    let waiting: usize = status.waiting.iter().map(|class| class.jobs).sum();
+    let broken = match status.keys_broken {
+        0 => String::new(),
+        broken => format!(" ({broken} files cannot be used, see the log)"),
+    };
+    let errors = status.errors.iter().map(|error| format!("{} {}", error.jobs, error.reason));
+    facts(&[
+        ("node", format!("{} ({}, version {})", status.node, status.state, status.version)),
+        ("uptime", duration(status.uptime_seconds)),
+        ("keys", format!("{}{broken}", status.keys)),
+        ("connections", status.connections.to_string()),
+        ("in flight", format!("{} ({waiting} waiting)", status.in_flight)),
+        ("backends", joined(backends, "")),
+        ("errors", joined(errors, "none")),
+    ])
+}
+
+#[rustfmt::skip]
+fn table(before: &Sample, after: &Sample) -> Table {
+    let completed = |status: &Status, of: &OperationRow| {
+        let same = |row: &&OperationRow| row.backend == of.backend && row.operation == of.operation;
+        status.operations.iter().find(same).map(|row| row.completed)
+    };
+    Table::of(&after.status.operations, &[
+        ("operation", &|row| row.operation.clone()),
+        ("backend", &|row| row.backend.clone()),
+        (">completed", &|row| row.completed.to_string()),
+        (">per second", &|row| before.rate(after, |status| completed(status, row))),
+        (">failed", &|row| row.failed.to_string()),
+        (">queue p50", &|row| microseconds(row.queue_p50_us)),
+        (">queue p99", &|row| microseconds(row.queue_p99_us)),
+        (">service p50", &|row| microseconds(row.service_p50_us)),
+        (">service p99", &|row| microseconds(row.service_p99_us)),
+    ])
+}
+
+/// The devices of backends that tell them apart, such as the instances of QAT cards.
+#[rustfmt::skip]
+fn devices(before: &Sample, after: &Sample) -> Table {
+    let all = |status: &Status| -> Vec<(String, DeviceRow)> {
+        let backends = status.backends.iter();
+        let devices = backends.flat_map(|row| row.devices.iter().map(|device| (row.backend.clone(), device.clone())));
+        devices.collect()
+    };
+    let served = |status: &Status, of: &DeviceRow| {
+        all(status).iter().find(|(_, device)| device.device == of.device).map(|(_, device)| device.served)
+    };
+    Table::of(&all(&after.status), &[
+        ("device", &|(_, row)| row.device.clone()),
+        ("backend", &|(backend, _)| backend.clone()),
+        ("serving", &|(_, row)| if row.serving { "yes" } else { "no" }.to_owned()),
+        (">in flight", &|(_, row)| format!("{} of {}", row.in_flight, row.capacity)),
+        (">served", &|(_, row)| row.served.to_string()),
+        (">per second", &|(_, row)| before.rate(after, |status| served(status, row))),
+        (">full", &|(_, row)| row.full.to_string()),
+        (">wrong", &|(_, row)| row.faults.to_string()),
+        (">lost", &|(_, row)| row.lost.to_string()),
+        (">restarts", &|(_, row)| row.restarts.to_string()),
+    ])
 }
 
 /// For each kind of job that several backends can serve: the chosen backend, and the measured costs.
-fn choices(choices: &[Choice]) -> Table {
-    let mut table = Table::new(&[
-        "jobs",
-        ">together",
-        "served by",
-        "cost of one, by backend",
-        ">changes",
-    ]);
-    for choice in choices {
-        let costs: Vec<String> = choice
-            .costs
-            .iter()
-            .map(|cost| format!("{} {}", cost.backend, microseconds(cost.us)))
-            .collect();
-        table.row(vec![
-            choice.jobs.clone(),
-            choice
-                .together
-                .map_or_else(|| "more".to_owned(), |most| format!("≤ {most}")),
-            choice.serving.clone(),
-            costs.join(", "),
-            choice.switches.to_string(),
-        ]);
-    }
-    table
+#[rustfmt::skip]
+fn choices(choices: &[ChoiceRow]) -> Table {
+    let costs = |row: &ChoiceRow| {
+        let costs = row.costs.iter();
+        joined(costs.map(|cost| format!("{} {}", cost.backend, microseconds(cost.us))), "")
+    };
+    Table::of(choices, &[
+        ("jobs", &|row| row.jobs.clone()),
+        (">together", &|row| or(row.max_batch.map(|most| format!("≤ {most}")), "more")),
+        ("served by", &|row| row.serving.clone()),
+        ("cost of one, by backend", &|row| costs(row)),
+        (">changes", &|row| row.switches.to_string()),
+    ])
+}
+
+/// What each tenant may use, and what it has used.
+#[rustfmt::skip]
+fn tenants(before: &Sample, after: &Sample) -> Table {
+    let admitted = |status: &Status, of: &TenantRow| {
+        let mut rows = status.tenants.iter();
+        rows.find(|row| row.tenant == of.tenant).map(|row| row.admitted)
+    };
+    let quota = |ops: u64| Some(ops).filter(|ops| *ops > 0);
+    let grant = |row: &TenantRow| {
+        let mut grants = after.status.grants.iter().flatten();
+        let grant = grants.rfind(|grant| grant.tenant == row.tenant)?;
+        let state = if grant.expired { "expired, safe share" } else { "in force" };
+        Some(format!("{state}, revision {}", grant.revision))
+    };
+    Table::of(&after.status.tenants, &[
+        ("tenant", &|row| row.tenant.clone()),
+        (">weight", &|row| row.weight.to_string()),
+        ("priority", &|row| row.priority.name().to_owned()),
+        (">ops/s", &|row| before.rate(after, |status| admitted(status, row))),
+        (">of", &|row| or(quota(row.rates.ops.per_second), "no limit")),
+        (">in flight", &|row| row.in_flight.to_string()),
+        (">completed", &|row| row.completed.to_string()),
+        (">throttled", &|row| row.throttled.iter().map(|rate| rate.jobs).sum::<u64>().to_string()),
+        (">busy", &|row| row.shed.saturating_add(row.over_bounds).to_string()),
+        (">queue p99", &|row| microseconds(row.queue_p99_us)),
+        ("grant", &|row| or(grant(row), "-")),
+    ])
 }
 
 /// The counters that the clients report.
-fn edges(edges: &[Edge]) -> Table {
-    let mut table = Table::new(&[
-        "client",
-        "agent",
-        ">conns",
-        ">jobs",
-        ">async",
-        ">hedged",
-        "fallbacks",
-    ]);
-    for edge in edges {
-        let counts = &edge.counts;
-        table.row(vec![
-            edge.identity.clone(),
-            edge.agent.clone(),
-            edge.connections.to_string(),
-            counts.jobs().to_string(),
-            percentage(counts.paused, counts.jobs()),
-            counts
-                .hedges_won
-                .saturating_add(counts.hedges_lost)
-                .to_string(),
-            fallbacks(counts),
-        ]);
-    }
-    table
+#[rustfmt::skip]
+fn edges(edges: &[EdgeRow]) -> Table {
+    let hedged = |counts: &EdgeCounts| counts.hedges_won.saturating_add(counts.hedges_lost);
+    Table::of(edges, &[
+        ("client", &|row| row.identity.clone()),
+        ("agent", &|row| row.agent.clone()),
+        (">conns", &|row| row.connections.to_string()),
+        (">jobs", &|row| row.counts.jobs().to_string()),
+        (">async", &|row| percentage(row.counts.paused, row.counts.jobs())),
+        (">hedged", &|row| hedged(&row.counts).to_string()),
+        ("fallbacks", &|row| fallbacks(&row.counts)),
+    ])
 }
 
 /// Their number, with the reasons, the most frequent first.
 fn fallbacks(counts: &EdgeCounts) -> String {
     let mut reasons: Vec<_> = counts.fallbacks.iter().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.jobs));
-    let reasons: Vec<String> = reasons
-        .iter()
-        .map(|reason| format!("{} {}", reason.jobs, reason.reason))
-        .collect();
-    if reasons.is_empty() {
-        "none".to_owned()
-    } else {
-        reasons.join(", ")
-    }
+    let reasons = reasons.iter();
+    joined(
+        reasons.map(|reason| format!("{} {}", reason.jobs, reason.reason)),
+        "none",
+    )
 }
 
 /// Rounded down, so that 100 % means all.

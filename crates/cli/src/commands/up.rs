@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `millrace up`: a node with everything embedded. It assembles backends, engine, key store and listeners,
-//! and waits for signals. The server crate implements the node.
+//! `millrace up`: a node with everything embedded. It assembles backends, engine, key store, service and
+//! listeners, and waits for signals. The crates service and server implement the node.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,11 +13,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow};
-use millrace_engine::{Backend, BackendKind, Engine};
-use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles};
+use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, Observer};
+use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
 use millrace_server::listener::ListenError;
 use millrace_server::node::{ReloadReport, StartError};
-use millrace_server::tls::{CertificateError, ensure_node_certificates, revocation_list};
+use millrace_server::tls::{
+    CertificateError, check_files, ensure_node_certificates, revocation_list,
+};
 use millrace_server::{Node, NodeHandle};
 use millrace_service::Reloaded;
 use millrace_service::settings::LogControl;
@@ -25,14 +27,16 @@ use millrace_service::store::{KekError, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::UpArgs;
+use crate::args::{InsideManagerArgs, NodeRunArgs, UpArgs, UpCommandArgs};
 use crate::backends;
+use crate::commands::managed::inside::InsideManager;
+use crate::commands::managed::node::prepare;
 use crate::exit::{ContextCode, Failure, chain, fail};
 use crate::harden;
-use crate::inherit;
-use crate::notify::{self, Progress};
+use crate::passed_sockets;
 use crate::placement;
 use crate::progress;
+use crate::service_manager::{self, Progress};
 use crate::settings::{self, Settings};
 use crate::terminal::styled;
 
@@ -42,13 +46,34 @@ use crate::terminal::styled;
 const TASKS_PER_SOCKET_CHECK: u32 = 4;
 
 /// Runs until a signal ends it.
-pub(crate) fn run(args: &UpArgs) -> Result<()> {
-    let inherited = inherit::sockets()?;
+pub(crate) fn run(args: &UpCommandArgs) -> Result<()> {
+    let UpCommandArgs { up, manager } = args;
+    if up.check {
+        return check(up);
+    }
+    run_as(up, None, manager.with_manager.then_some(manager))
+}
+
+/// Runs a node until a signal ends it: alone, in a managed pool (`managed`), or with the manager of its pool inside.
+pub(crate) fn run_as(
+    args: &UpArgs,
+    managed: Option<&NodeRunArgs>,
+    inside: Option<&InsideManagerArgs>,
+) -> Result<()> {
+    let inherited = passed_sockets::take()?;
     let read = Settings::for_node(args)?;
-    let log = start_log(&read.node)?;
+    let log = start_log(&read.node.settings.log_filter, read.node.json_log)?;
     // Before any secret is read.
     harden::process(args.lock_memory)?;
     let store = read.open_own_store().map_err(coded_of_store)?;
+    let manager = inside
+        .map(|inside| InsideManager::prepare(inside, &read))
+        .transpose()?;
+    let own = manager.as_ref().map(|manager| manager.node_args(args));
+    let managed = managed
+        .or(own.as_ref())
+        .map(|args| prepare(args, &read, || start_engine(&read.node)))
+        .transpose()?;
     let Settings {
         node: mut config,
         tls,
@@ -61,10 +86,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         config.tcp = Some(settings::tcp(address, None, &tls));
     }
     make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
-    let mut workers = config.engine.clone();
-    workers.placement = Some(placement::of(config.pin, workers.workers));
-    let engine = Engine::start(workers, chosen(config.backends.as_deref())?)
-        .context("starting the engine")?;
+    let engine = start_engine(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(TASKS_PER_SOCKET_CHECK)
@@ -76,6 +98,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         let (stop, force) = stop_signals()?;
         let hangup = signal(SignalKind::hangup()).context("catching SIGHUP")?;
         let summary = Summary::of(&config);
+        let name = config.name.clone();
         let service =
             progress::while_doing("loading keys", || config.service(engine.clone(), store));
         let service = service.context("starting the node")?;
@@ -87,17 +110,102 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             reload(&args, &typed, &reloading, actor)
         }));
         summary.tell(&node);
-        notify::service_manager(notify::READY);
+        let manager = match manager {
+            Some(manager) => Some(manager.start().await?),
+            None => None,
+        };
+        let address = default_address(&node, &name);
+        let managed = managed
+            .map(|managed| managed.start(node.handle().service().clone(), address))
+            .transpose()?;
+        service_manager::notify(service_manager::READY);
         // A task of its own, so that a thread of the runtime runs it, as it runs the connections.
         tokio::spawn(sign_of_life(node.handle(), engine.clone()));
+        let left = async move {
+            node.run(stop).await;
+            if let Some(managed) = managed {
+                // A request to the manager, which blocks.
+                let _ = tokio::task::spawn_blocking(|| managed.leave()).await;
+            }
+            if let Some(manager) = manager {
+                manager.stop().await;
+            }
+        };
         tokio::select! {
-            () = node.run(stop) => Ok(()),
+            () = left => Ok(()),
             () = reload_on(hangup, handle) => Ok(()),
             () = force => Err(anyhow!("a second signal came while draining: jobs were dropped")),
         }
     });
     engine.stop();
     result
+}
+
+fn start_engine(config: &NodeConfig) -> Result<Engine> {
+    let mut workers = config.engine.clone();
+    workers.placement = Some(placement::of(
+        config.pin,
+        config.worker_priority,
+        workers.workers,
+    ));
+    workers.observer = Some(Arc::new(LogBackends));
+    Engine::start(workers, chosen(config.backends.as_deref(), &config.qat)?)
+        .context("starting the engine")
+}
+
+/// Where gateways reach the node, if the operator says nothing else.
+fn default_address(node: &Node, name: &str) -> String {
+    match (node.tcp_address(), node.unix_path()) {
+        (Some(address), _) if address.ip().is_unspecified() => {
+            format!("tcp://{name}:{}", address.port())
+        }
+        (Some(address), _) => format!("tcp://{address}"),
+        (None, Some(path)) => format!("unix:{}", path.display()),
+        (None, None) => format!("tcp://{name}"),
+    }
+}
+
+/// `--check`: lists every problem for which a node with this configuration would not start.
+fn check(args: &UpArgs) -> Result<()> {
+    let Settings { node, tls } = Settings::for_node(args)?;
+    let mut problems = node.problems();
+    let filter = &node.settings.log_filter;
+    if let Err(error) = EnvFilter::try_new(filter) {
+        problems.push(format!("log.filter: {filter:?}: {error}"));
+    }
+    if let Err(error) = chosen(node.backends.as_deref(), &node.qat) {
+        problems.push(format!("backends: {}", chain(&error)));
+    }
+    // The node makes the certificates of its private authority itself.
+    if let Some(tcp) = &node.tcp
+        && (tcp.tls.certificate.exists() || !is_private_authority(&tcp.tls, &tls))
+        && let Err(error) = check_files(&tcp.tls)
+    {
+        problems.push(format!("tcp: {error}"));
+    }
+    if problems.is_empty() {
+        eprintln!("the configuration of the node {} is valid", node.name);
+        return Ok(());
+    }
+    let problems = problems.join("\n");
+    let message = format!("a node would not start with this configuration:\n{problems}");
+    Err(fail(Failure::Usage, message))
+}
+
+/// Writes what happens to the backends to the log.
+#[derive(Debug)]
+struct LogBackends;
+
+impl Observer for LogBackends {
+    fn note(&self, backend: BackendKind, event: &BackendEvent) {
+        match event {
+            BackendEvent::Back => tracing::info!(%backend, "the backend {event}"),
+            BackendEvent::QueueRefused(_)
+            | BackendEvent::Away(_)
+            | BackendEvent::Quarantined(_)
+            | BackendEvent::Lost(_) => tracing::warn!(%backend, "the backend {event}"),
+        }
+    }
 }
 
 /// A socket or file that the configuration names wrongly is a usage error.
@@ -131,7 +239,7 @@ fn coded_of_store(error: Error) -> Error {
 /// Reports to a watching service manager that the node lives: the runtime runs tasks, the locks of service and
 /// engine are free, and workers work.
 async fn sign_of_life(node: NodeHandle, engine: Engine) {
-    let Some(period) = notify::watchdog_interval() else {
+    let Some(period) = service_manager::watchdog_interval() else {
         return;
     };
     let mut ticks = tokio::time::interval(period);
@@ -140,7 +248,7 @@ async fn sign_of_life(node: NodeHandle, engine: Engine) {
         ticks.tick().await;
         let connections = node.service().connections();
         if progress.check(&engine.stats()) {
-            notify::service_manager(notify::ALIVE);
+            service_manager::notify(service_manager::ALIVE);
         } else {
             tracing::error!(
                 connections,
@@ -186,6 +294,8 @@ fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
             engine.workers,
             engine.queue_limit,
             engine.session_queue_limit,
+            config.pin,
+            config.worker_priority,
         )
     };
     #[rustfmt::skip]
@@ -198,7 +308,7 @@ fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
         ("metrics", running.metrics != read.metrics || running.status_socket != read.status_socket),
         ("admin", running.admin != read.admin),
         ("store", running.store != read.store),
-        ("engine", engine(running) != engine(read) || running.pin != read.pin),
+        ("engine", engine(running) != engine(read)),
         ("log.format", running.json_log != read.json_log),
     ];
     let differs = differs.into_iter().filter(|(_, differs)| *differs);
@@ -235,7 +345,7 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
                 }
             }
             Ok(Err(problems)) => {
-                tracing::warn!(problems, "cannot reload, what was in force stays so");
+                tracing::warn!(problems, "cannot reload: the former settings stay in force");
             }
             Err(error) => tracing::error!(%error, "a reload panicked"),
         }
@@ -244,7 +354,7 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
 }
 
 /// The filter of this process's log.
-struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
+pub(crate) struct LogFilter(Box<dyn Fn(EnvFilter) + Send + Sync>);
 
 impl LogControl for LogFilter {
     fn check(&self, filter: &str) -> Result<(), String> {
@@ -259,16 +369,15 @@ impl LogControl for LogFilter {
     }
 }
 
-/// Starts the log on standard error, with the configured format and filter.
-fn start_log(config: &NodeConfig) -> Result<LogFilter> {
-    let filter = &config.settings.log_filter;
+/// Starts the log on standard error.
+pub(crate) fn start_log(filter: &str, json: bool) -> Result<LogFilter> {
     let filter = EnvFilter::try_new(filter).or_fail(Failure::Usage, || {
         format!("the log filter {filter:?} is wrong")
     })?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);
-    if config.json_log {
+    if json {
         let log = log.json().with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
@@ -284,10 +393,15 @@ fn start_log(config: &NodeConfig) -> Result<LogFilter> {
     })))
 }
 
-/// The backends in the configured order, or all that are compiled in.
-fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
-    let built_in = backends::all();
+/// The backends in the configured order, or all that are compiled in but qat: that one takes cards away from
+/// other programs, so it is used where it is named.
+pub(crate) fn chosen(
+    kinds: Option<&[BackendKind]>,
+    qat: &QatConfig,
+) -> Result<Vec<Arc<dyn Backend>>> {
+    let mut built_in = backends::configured(qat);
     let Some(kinds) = kinds else {
+        built_in.retain(|backend| backend.describe().kind != BackendKind::Qat);
         return Ok(built_in);
     };
     let find = |kind: &BackendKind| {
@@ -295,7 +409,9 @@ fn chosen(kinds: Option<&[BackendKind]>) -> Result<Vec<Arc<dyn Backend>>> {
             .iter()
             .find(|backend| backend.describe().kind == *kind);
         let missing = || {
-            let message = format!("backends: this binary has no backend {kind}: take it out");
+            let message = format!(
+                "this binary has no backend {kind}: remove it from --backends, or from `backends` in node.toml"
+            );
             fail(Failure::Usage, message)
         };
         found.cloned().ok_or_else(missing)
@@ -309,11 +425,7 @@ fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), Certi
     let Some(tcp) = &config.tcp else {
         return Ok(());
     };
-    let made = TlsFiles {
-        crl: tcp.tls.crl.clone(),
-        ..TlsFiles::in_directory(folder)
-    };
-    if tcp.tls != made {
+    if !is_private_authority(&tcp.tls, folder) {
         return Ok(());
     }
     ensure_node_certificates(folder, &certificate_names(config, tcp))?;
@@ -325,6 +437,15 @@ fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), Certi
         tcp.tls.crl = Some(list);
     }
     Ok(())
+}
+
+/// Whether a node makes these files, with an authority of its own in this folder.
+fn is_private_authority(files: &TlsFiles, folder: &Path) -> bool {
+    let made = TlsFiles {
+        crl: files.crl.clone(),
+        ..TlsFiles::in_directory(folder)
+    };
+    *files == made
 }
 
 /// Names and addresses under which clients may reach this node.
@@ -349,7 +470,7 @@ fn certificate_names(config: &NodeConfig, tcp: &TcpConfig) -> Vec<String> {
 }
 
 /// Two futures: the first SIGTERM or SIGINT, and the one after it.
-fn stop_signals() -> Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+pub(crate) fn stop_signals() -> Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
     let pair = || -> Result<(Signal, Signal)> {
         let terminate = signal(SignalKind::terminate()).context("catching SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("catching SIGINT")?;
@@ -359,7 +480,7 @@ fn stop_signals() -> Result<(impl Future<Output = ()>, impl Future<Output = ()>)
     let stop = async move {
         either(&mut first).await;
         tracing::info!("draining; a second signal stops at once");
-        notify::service_manager(notify::STOPPING);
+        service_manager::notify(service_manager::STOPPING);
     };
     let force = async move {
         either(&mut second).await;
@@ -453,4 +574,41 @@ fn usable(handle: &NodeHandle) -> String {
         })
         .collect();
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn help_of_backends_names_those_that_are_left_out_by_default() {
+        let kinds = |backends: Vec<Arc<dyn Backend>>| -> Vec<BackendKind> {
+            let kinds = backends.iter().map(|backend| backend.describe().kind);
+            kinds.collect()
+        };
+        let qat = NodeConfig::default().qat;
+        let default = kinds(chosen(None, &qat).expect("backends"));
+        let mut left_out = kinds(backends::all());
+        left_out.retain(|kind| !default.contains(kind));
+        let left_out: Vec<&str> = left_out.iter().map(|kind| kind.name()).collect();
+        let wanted = format!("[default: all usable ones but {}]", left_out.join(", "));
+        let root = Cli::command();
+        let up = root.find_subcommand("up");
+        let virtio = root.find_subcommand("virtio");
+        let virtio = virtio.and_then(|command| command.find_subcommand("run"));
+        for command in [up, virtio] {
+            let command = command.expect("a command");
+            let name = command.get_name();
+            let mut options = command.get_arguments();
+            let option = options.find(|one| one.get_id() == "backends");
+            let help = option
+                .and_then(clap::Arg::get_help)
+                .map(ToString::to_string);
+            let help = help.expect("a help");
+            assert!(help.contains(&wanted), "{name}: {help}, not {wanted}");
+        }
+    }
 }

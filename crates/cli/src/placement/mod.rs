@@ -5,9 +5,9 @@
 //!
 //! **Scheduling.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
 //! express workers and the threads of the sockets sleep most of the time, so they get the shortest, and a lone
-//! job of one identity does not wait for the slices of workers that compute another's flood. Express workers
-//! also get a lower nice value where the process may give it: the kernel shares a core evenly between threads,
-//! and the workers that compute the flood are several.
+//! job of one identity does not wait for the slices of workers that compute another's flood. A thread that has
+//! used its share of a core waits all the same, so the workers also get the lowest priority, unless that would
+//! put other programs before them.
 //!
 //! **Pinning.**
 //! Workers of the three classes with the same number share a place, since a class without work leaves its
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::{Placement, WorkerThread};
-use millrace_server::config::Pin;
-use rustix::process::getpriority_process;
+use millrace_server::config::{Pin, WorkerPriority};
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The kernel's description of the NUMA nodes and their processors.
@@ -34,17 +34,48 @@ const NODES: &str = "/sys/devices/system/node";
 /// The shortest slice that the kernel takes. A P-256 signature fits into it.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
 
+/// The nice value of workers with the lowest priority.
+const LOWEST: i32 = 19;
+
 /// The placement of `workers` workers per class.
-pub(crate) fn of(pin: Pin, workers: usize) -> Arc<dyn Placement> {
+pub(crate) fn of(pin: Pin, priority: WorkerPriority, workers: usize) -> Arc<dyn Placement> {
     let nodes = match pin {
         Pin::Off => Vec::new(),
         Pin::Auto | Pin::Core => topology::nodes(Path::new(NODES), &usable()),
     };
-    Arc::new(Places(places(pin, &nodes, workers)))
+    Arc::new(Places {
+        processors: places(pin, &nodes, workers),
+        low_priority: match priority {
+            WorkerPriority::Auto => is_scheduled_apart(Path::new("/")),
+            WorkerPriority::Low => true,
+            WorkerPriority::Normal => false,
+        },
+    })
 }
 
-/// The nice value of express workers. `LimitNICE=` of the unit file permits it.
-const EXPRESS_NICE: i32 = -10;
+/// Whether the kernel schedules this process as a group of its own, so that the priorities of its threads mean
+/// nothing to other programs: its cgroup has a weight, or it leads a session and the kernel groups by session.
+fn is_scheduled_apart(root: &Path) -> bool {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+    let cgroup = read("proc/self/cgroup");
+    let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
+    let weighed = cgroup.is_some_and(|cgroup| {
+        let folder = root.join("sys/fs/cgroup").join(cgroup);
+        folder.join("cpu.weight").exists()
+    });
+    let by_session = read("proc/sys/kernel/sched_autogroup_enabled").trim() == "1";
+    weighed || by_session && leads_its_session(&read("proc/self/stat"))
+}
+
+/// Whether the process that `stat` describes leads its session (proc(5): field 1 is its id, field 6 its session).
+/// In a container the session may belong to a process outside; then the kernel reports session 0, for which
+/// `rustix::process::getsid` has no value.
+fn leads_its_session(stat: &str) -> bool {
+    // The name, in parentheses, may contain spaces and parentheses.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let session = after_name.split_whitespace().nth(3);
+    session.is_some() && session == stat.split_whitespace().next()
+}
 
 /// Makes the calling thread run soon after it is woken, also beside threads that compute all the time.
 pub(crate) fn run_promptly() {
@@ -54,22 +85,26 @@ pub(crate) fn run_promptly() {
     }
 }
 
-/// The processors of each worker, by its number; empty if workers may run anywhere.
 #[derive(Debug)]
-struct Places(Vec<Vec<usize>>);
+struct Places {
+    /// The processors of each worker, by its number; empty if workers may run anywhere.
+    processors: Vec<Vec<usize>>,
+    low_priority: bool,
+}
 
 impl Placement for Places {
     fn place(&self, worker: WorkerThread) {
         let worker = match worker {
             WorkerThread::Regular(worker) => worker,
-            WorkerThread::Express => {
-                if sys::schedule(SHORT_SLICE, EXPRESS_NICE).is_err() {
-                    run_promptly();
-                }
-                return;
-            }
+            WorkerThread::Express => return run_promptly(),
         };
-        let Some(place) = self.0.get(worker % self.0.len().max(1)) else {
+        if self.low_priority
+            && let Err(error) = setpriority_process(None, LOWEST)
+        {
+            tracing::warn!(worker, %error, "a worker keeps its priority");
+        }
+        let number = worker % self.processors.len().max(1);
+        let Some(place) = self.processors.get(number) else {
             return;
         };
         let mut set = CpuSet::new();
@@ -80,6 +115,10 @@ impl Placement for Places {
         if let Err(error) = sched_setaffinity(None, &set) {
             tracing::warn!(worker, %error, "a worker cannot be pinned");
         }
+    }
+
+    fn express_first(&self) -> bool {
+        self.low_priority
     }
 }
 
@@ -148,14 +187,14 @@ mod tests {
     fn worker_runs_on_its_place() {
         let last = *usable().last().expect("a processor");
         let placed = thread::spawn(move || {
-            Places(vec![vec![last]]).place(WorkerThread::Regular(3));
+            pinned(vec![vec![last]]).place(WorkerThread::Regular(3));
             usable()
         });
         assert_eq!(placed.join().expect("no panic"), [last]);
     }
 
     #[test]
-    fn on_this_machine_every_worker_has_a_place_it_may_use() {
+    fn every_worker_gets_a_permitted_place_on_this_machine() {
         let usable = usable();
         let nodes = topology::nodes(Path::new(NODES), &usable);
         let places = places(Pin::Core, &nodes, usable.len());
@@ -168,10 +207,9 @@ mod tests {
     fn express_worker_gets_the_short_slice() {
         thread::spawn(|| {
             let before = sys::slice().expect("the kernel tells");
-            let nice = getpriority_process(None).expect("the kernel tells");
-            Places(Vec::new()).place(WorkerThread::Regular(0));
+            pinned(Vec::new()).place(WorkerThread::Regular(0));
             assert_eq!(sys::slice().ok(), Some(before));
-            Places(Vec::new()).place(WorkerThread::Express);
+            pinned(Vec::new()).place(WorkerThread::Express);
             // A kernel before 6.12 reports no slice.
             let expected = if before.is_zero() {
                 before
@@ -179,11 +217,62 @@ mod tests {
                 SHORT_SLICE
             };
             assert_eq!(sys::slice().ok(), Some(expected));
-            // Without the right to a lower nice value the thread keeps its own.
-            let now = getpriority_process(None).expect("the kernel tells");
-            assert!([nice, EXPRESS_NICE].contains(&now), "{now}");
         })
         .join()
         .expect("no panic");
+    }
+
+    #[test]
+    fn only_regular_workers_get_the_low_priority() {
+        thread::spawn(|| {
+            let places = Places {
+                processors: Vec::new(),
+                low_priority: true,
+            };
+            assert!(places.express_first());
+            let before = getpriority_process(None).expect("the kernel tells");
+            places.place(WorkerThread::Express);
+            assert_eq!(getpriority_process(None), Ok(before));
+            places.place(WorkerThread::Regular(0));
+            assert_eq!(getpriority_process(None), Ok(LOWEST));
+        })
+        .join()
+        .expect("no panic");
+        // The priority is that of the thread, not of the process.
+        assert_ne!(getpriority_process(None), Ok(LOWEST));
+    }
+
+    #[test]
+    fn process_in_a_weighed_cgroup_is_scheduled_apart() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        };
+        assert!(!is_scheduled_apart(root.path()));
+        put("proc/self/cgroup", "0::/system.slice/millrace.service\n");
+        assert!(!is_scheduled_apart(root.path()));
+        put(
+            "sys/fs/cgroup/system.slice/millrace.service/cpu.weight",
+            "100\n",
+        );
+        assert!(is_scheduled_apart(root.path()));
+    }
+
+    #[test]
+    fn process_leads_its_session_only_if_the_session_has_its_id() {
+        assert!(leads_its_session("7 (a) b) S 1 7 7 0 -1 4194560"));
+        assert!(!leads_its_session("8 (a) b) S 7 8 7 0 -1 4194560"));
+        // The leader runs outside of the container.
+        assert!(!leads_its_session("1 (millrace) S 0 0 0 0 -1 4194560"));
+        assert!(!leads_its_session("") && !leads_its_session("7 (cut"));
+    }
+
+    fn pinned(processors: Vec<Vec<usize>>) -> Places {
+        Places {
+            processors,
+            low_priority: false,
+        }
     }
 }

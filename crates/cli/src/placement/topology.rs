@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use millrace_hostfs::cpu_list;
+
 /// Bound on a list, in bytes: the kernel's lists fit one page.
 const MAX_LIST_LEN: u64 = 4096;
 
@@ -49,23 +51,9 @@ fn read(root: &Path) -> Option<Vec<Vec<usize>>> {
             .take(MAX_LIST_LEN)
             .read_to_string(&mut text)
             .ok()?;
-        parse(text.trim())
+        cpu_list::parse(&text)
     };
     numbers.iter().map(list).collect()
-}
-
-/// The numbers of a list such as `0-3,8`; empty for a node with memory only.
-fn parse(list: &str) -> Option<Vec<usize>> {
-    let mut processors = Vec::new();
-    for range in list.split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= rustix::thread::CpuSet::MAX_CPU {
-            return None;
-        }
-        processors.extend(first..=last);
-    }
-    Some(processors)
 }
 
 #[cfg(test)]

@@ -36,6 +36,10 @@ fn doctor_exit_code_reflects_the_worst_finding() {
     assert_eq!(code("qat-down", &["--nagios"]), 2);
     assert_eq!(code("qat-8970", &["--nagios"]), 1);
     assert_eq!(code("none-at-all", &["--nagios"]), 3);
+    let empty = place.path("empty");
+    fs::create_dir(&empty).unwrap();
+    let outcome = place.run(&["doctor", "--root", &empty.to_string_lossy()]);
+    assert_eq!(outcome.code, 12, "no /proc to examine");
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn checks_are_listed_and_unknown_ids_refused() {
     let refused = |args: &[&str], words: &[&str]| place.run(args).failed(2, words);
     refused(&["doctor", "--only", "qat-dwon"], &["qat-dwon", "--list"]);
     refused(&["watch", "--only", "x"], &["--list"]);
-    refused(&["doctor", "--interval", "5s"], &["--watch"]);
+    refused(&["doctor", "--interval", "5s"], &["--interval"]);
 }
 
 #[test]
@@ -143,8 +147,7 @@ fn watch_prints_rates_and_alerts_once() {
     assert!(installed.unwrap().success());
     let command = format!("command:{}", program.display());
     let args = [
-        "doctor",
-        "--watch",
+        "watch",
         "--root",
         &root,
         "--interval",

@@ -64,8 +64,14 @@ fn key_is_imported_listed_shown_and_removed() {
             .starts_with("NAME  TYPE")
     );
 
+    let would = place.run(&["key", "remove", "www", "--dry-run"]);
+    assert!(would.done().data.contains("would remove www and 0 former"));
+    assert_eq!(names(&place), ["www"]);
     place.run(&["key", "remove", "www"]).done();
     assert!(names(&place).is_empty());
+    place
+        .run(&["key", "remove", "www", "--dry-run"])
+        .failed(4, &["no key named www"]);
     place
         .run(&["key", "remove", "www"])
         .failed(4, &["no key named www"]);
@@ -228,6 +234,18 @@ fn policy_change_replaces_only_the_named_parts() {
     place
         .run(&["key", "policy", "gone", "--allow-all"])
         .failed(4, &["no key named gone"]);
+}
+
+#[test]
+fn policy_change_is_shown_and_not_made_in_a_dry_run() {
+    let place = Place::new();
+    import(&place, "www", &p256_key(), &["--allow-uid", "33"]).done();
+    let change = ["key", "policy", "www", "--add-cert", "gateway-1"];
+    let shown = place.run(&[&change[..], &["--dry-run"]].concat());
+    let lines = "- identities uid:33\n+ identities uid:33 cert:gateway-1\n";
+    assert!(shown.done().data.ends_with(lines), "{shown:?}");
+    let policy = place.run(&["key", "policy", "www"]).done().data.clone();
+    assert!(!policy.contains("gateway-1"), "{policy}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod doctor;
 mod help;
 mod inspect;
 mod keys;
+mod managed;
 mod node;
 mod owners;
 mod revocation;

@@ -19,6 +19,43 @@ fn keys(status: &Value) -> u64 {
 }
 
 #[test]
+fn check_lists_every_problem_of_the_configuration() {
+    let place = Place::new();
+    let kek = place.write("kek", "");
+    let file = |name: &str, text: &str| {
+        let text = format!("{text}\n[store]\nkek = {kek:?}\n");
+        place.write(name, &text).to_str().unwrap().to_owned()
+    };
+    let good = file("good.toml", "name = \"one\"");
+    place.run(&["up", "--check", "--config", &good]).done();
+    let values = file("values.toml", "[limits]\nkeys = 0\nin-flight = 0");
+    place
+        .run(&["up", "--check", "--config", &values])
+        .failed(2, &["limits.keys", "limits.in-flight"]);
+    let flags = [
+        "up",
+        "--check",
+        "--config",
+        &good,
+        "--metrics",
+        "192.0.2.1:1",
+    ];
+    let more = ["--socket-group", "no such group", "--log", "a=b=c"];
+    place
+        .run(&[&flags[..], &more].concat())
+        .failed(2, &["unix.group", "metrics.address", "log.filter"]);
+    let tcp = "[tcp]\naddress = \"127.0.0.1:0\"\n";
+    let tls = "certificate = \"/a\"\nkey = \"/b\"\nclient-ca = \"/c\"";
+    let named = file("named.toml", &format!("{tcp}{tls}"));
+    place
+        .run(&["up", "--check", "--config", &named])
+        .failed(2, &["tcp: ", "/c"]);
+    let made = file("made.toml", tcp);
+    place.run(&["up", "--check", "--config", &made]).done();
+    assert!(!place.path("node.sock").exists(), "nothing was started");
+}
+
+#[test]
 fn keys_come_and_go_while_the_node_runs() {
     let place = Place::new();
     let node = place.up(&[]);

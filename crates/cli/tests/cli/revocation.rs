@@ -32,13 +32,38 @@ fn verdict(place: &Place, name: &str) -> String {
     String::from_utf8(both).unwrap()
 }
 
+fn serial_of(text: &str) -> String {
+    let (_, rest) = text.split_once("serial ").unwrap();
+    rest.split(',').next().unwrap().to_owned()
+}
+
+/// The row of the table of certificates with this serial number.
+fn row_of(table: &str, serial: &str) -> String {
+    let mut rows = table.lines().filter(|row| row.contains(serial));
+    let row = rows
+        .next()
+        .unwrap_or_else(|| panic!("no {serial}:\n{table}"));
+    assert!(rows.next().is_none(), "{table}");
+    row.to_owned()
+}
+
 #[test]
 fn openssl_accepts_the_revocation_list() {
     let place = Place::new();
     issue(&place, "gateway-1");
     issue(&place, "gateway-2");
     assert!(verdict(&place, "gateway-1").contains("OK"));
+    let would = place.run(&["cert", "revoke", "gateway-1", "--dry-run"]);
+    assert!(
+        would.done().data.contains("gateway-1: serial "),
+        "{would:?}"
+    );
+    assert!(verdict(&place, "gateway-1").contains("OK"));
+    let list = || place.run(&["cert", "list"]).done().data.clone();
+    let serial = serial_of(&would.data);
+    assert!(row_of(&list(), &serial).starts_with("gateway-1  client"));
     place.run(&["cert", "revoke", "gateway-1"]).done();
+    assert!(row_of(&list(), &serial).starts_with("-          client"));
     assert!(verdict(&place, "gateway-1").contains("certificate revoked"));
     assert!(verdict(&place, "gateway-2").contains("OK"));
     place

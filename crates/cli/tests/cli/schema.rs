@@ -4,6 +4,8 @@
 //! The JSON of every command against the published schema: the keywords of JSON Schema that ours use.
 
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -162,6 +164,25 @@ fn json_of_status_keys_and_check_matches_the_schemas() {
     let key = key.to_str().unwrap();
     place.run(&["key", "import", "www", key]).done();
     assert_valid(&place.run(&["key", "list", "--json"]).done().data, "keys");
+    let show = place.run(&["key", "show", "www", "--json"]);
+    assert_valid(&show.done().data, "key");
+    let module = ["--module", key, "--preload", key];
+    let recipe = place.run(&[&["gateway", "nginx", "--json"][..], &module].concat());
+    assert_valid(&recipe.done().data, "recipe");
+    let root = place.path("root");
+    fs::create_dir(&root).unwrap();
+    let write = [
+        "gateway",
+        "nginx",
+        "--json",
+        "--write",
+        "--dry-run",
+        "--root",
+    ];
+    let write = [&write[..], &[root.to_str().unwrap()], &module].concat();
+    assert_valid(&place.run(&write).done().data, "written");
+    place.run(&["cert", "authority"]).done();
+    assert_valid(&place.run(&["cert", "list", "--json"]).done().data, "certs");
     let _node = place.up(&[]);
     assert_valid(&place.run(&["status", "--json"]).done().data, "status");
     let sessions = place.run(&["status", "--sessions", "--json"]);
@@ -169,4 +190,68 @@ fn json_of_status_keys_and_check_matches_the_schemas() {
     // No server runs here: the check fails, and its answer has the form all the same.
     let check = place.run(&["gateway", "check", "nginx", "--json", "--pid", "1"]);
     assert_valid(&check.data, "check");
+}
+
+/// A link.toml whose end a is this machine, with its keys; `None` where no address but loopback is there.
+fn link_of_this_machine(place: &Place) -> Option<String> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // Nothing is sent: the kernel only chooses the address.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    let keys = place.path("keys");
+    let text = format!(
+        "name = \"mr\"\nmembers = 2\n[ends.a]\naddress = \"{address}\"\ninner = \"10.97.0.1\"\ncertificates = \"{}/a\"\n\
+         [ends.b]\naddress = \"192.0.2.1\"\ninner = \"10.97.0.2\"\n",
+        keys.display()
+    );
+    let file = place.write("link.toml", &text);
+    let file = file.to_str().unwrap().to_owned();
+    place
+        .run(&["vpn", "keys", &file, "-o", keys.to_str().unwrap()])
+        .done();
+    Some(file)
+}
+
+#[test]
+fn json_of_links_matches_the_schemas() {
+    let place = Place::new();
+    let folder = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    let (run, state) = (folder("run"), folder("vpn"));
+    let folders = ["--run", &run, "--state", &state];
+    let vpn = |words: &[&str]| place.run(&[&["vpn"], words, &folders].concat());
+    // A history and a status as a supervisor leaves them; this test holds the supervisor's lock.
+    let history = place.path("vpn").join("branch/history/000001");
+    fs::create_dir_all(&history).unwrap();
+    fs::write(history.join("link.toml"), "name = \"branch\"\n").unwrap();
+    assert_valid(
+        &vpn(&["history", "branch", "--json"]).done().data,
+        "vpn-history",
+    );
+    let link = place.path("run").join("branch");
+    fs::create_dir_all(&link).unwrap();
+    let status = r#"{"name": "branch", "side": "a", "state": "degraded", "generation": 1, "at_ms": 0,
+        "supervisor": 1, "routed": [0], "certificate_until": 5, "confirm_within_ms": null, "members": [
+        {"number": 0, "state": "up", "reason": "", "pid": 1, "rtt_us": 5, "lost_percent": 0, "loses_long_packets": false,
+         "received_bytes": 1, "sent_bytes": 1, "cpu_ms": 5, "restarts": 0}]}"#;
+    fs::write(link.join("status.json"), status).unwrap();
+    let lock = link.join("supervisor.lock");
+    fs::write(&lock, std::process::id().to_string()).unwrap();
+    let lock = fs::File::open(lock).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_valid(
+        &vpn(&["status", "branch", "--json"]).done().data,
+        "vpn-status",
+    );
+
+    let commands = repository().join("crates/vpn/fixtures/ipsec/vyos-peer.txt");
+    let commands = commands.to_str().unwrap();
+    let imported = place.run(&[
+        "vpn", "import", commands, "--peer", "BRANCH", "--name", "branch", "--json",
+    ]);
+    assert_valid(&imported.done().data, "vpn-import");
+    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
+    let Some(file) = link_of_this_machine(&place).filter(|_| possible) else {
+        millrace_testkit::skip!("no network device for a VPN: it needs root and an address");
+    };
+    assert_valid(&vpn(&["plan", &file, "--json"]).done().data, "vpn-plan");
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use millrace_testkit::wait::holds_within;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -218,15 +219,9 @@ impl Node {
     /// Waits until the log has this text `count` times.
     #[track_caller]
     pub(crate) fn wait_for_log(&self, text: &str, count: usize) {
-        let started = Instant::now();
-        while self.log().matches(text).count() < count {
-            assert!(
-                started.elapsed() < PATIENCE,
-                "no {count} times {text:?} in\n{}",
-                self.log()
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
+        let logged = || self.log().matches(text).count() >= count;
+        let logged = holds_within(PATIENCE, logged);
+        assert!(logged, "no {count} times {text:?} in\n{}", self.log());
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {

@@ -31,7 +31,6 @@ fn bench_crypto_measures_checks_and_draws() {
         "--workers",
         "1",
         "--json",
-        "-",
         "--svg",
         svg.to_str().unwrap(),
     ]);
@@ -82,7 +81,6 @@ fn bench_pool_compares_node_and_library_with_every_worker_count() {
         "--workers",
         "1,2",
         "--json",
-        "-",
     ];
     let outcome = place.run(&[&pool[..], &short].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
@@ -132,7 +130,6 @@ fn bench_pool_measures_a_victim_under_a_flood() {
         "--workers",
         "1",
         "--json",
-        "-",
     ];
     let outcome = place.run(&[&fairness[..], &flood].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();

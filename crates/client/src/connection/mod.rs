@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use millrace_engine::operation::Operation;
 use millrace_wire::codec::SubmitWriter;
 use millrace_wire::{
-    ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, Fault, Hello, JobCompletion, JobId,
-    KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX, VERSION_MIN, Vocabulary,
-    Welcome, version,
+    ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, FEATURE_RETRY_AFTER, Fault, Hello,
+    JobCompletion, JobId, KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX,
+    VERSION_MIN, Vocabulary, Welcome, version,
 };
 
 use crate::buffer::OutBuffer;
@@ -37,7 +37,7 @@ pub(crate) struct Timings {
 
 /// A message of the node that the dispatcher has to act on.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ConnectionEvent {
     /// The handshake is over.
     Ready,
     /// A key can be used.
@@ -52,6 +52,8 @@ pub(crate) enum Event {
     Completed(Vec<JobCompletion>),
     /// The node takes no new jobs.
     Draining,
+    /// The node refuses jobs with a key until then.
+    Paused { until: Instant },
 }
 
 /// Why a connection cannot be used any longer, in words.
@@ -66,13 +68,21 @@ impl Gone {
 
 /// How a key stands on this connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum KeyState {
+pub(crate) enum KeyStage {
     /// The request is unanswered.
     Opening,
     /// It can be used under this handle.
     Open(KeyHandle),
     /// The node refused it; not asked again until then.
     Refused { reason: KeyRefusal, until: Instant },
+}
+
+/// A time in which a node refuses jobs with a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPause {
+    pub(crate) until: Instant,
+    /// Whether a quota is the reason, and not the node's load.
+    pub(crate) over_quota: bool,
 }
 
 enum Phase {
@@ -98,7 +108,9 @@ pub(crate) struct Connection {
     node: Arc<str>,
     max_in_flight: u32,
     in_flight: u32,
-    keys: HashMap<KeyId, KeyState>,
+    keys: HashMap<KeyId, KeyStage>,
+    /// Keys whose jobs the node refuses until then.
+    paused: HashMap<KeyId, KeyPause>,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
     /// When bytes came last or, if later, when a first job or request followed on none being open.
@@ -135,6 +147,7 @@ impl Connection {
             max_in_flight: 0,
             in_flight: 0,
             keys: HashMap::new(),
+            paused: HashMap::new(),
             requests: HashMap::new(),
             next_request: 0,
             quiet_since: now,
@@ -171,7 +184,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection cannot be used any longer.
-    pub(crate) fn next_event(&mut self, now: Instant) -> Result<Option<Event>, Gone> {
+    pub(crate) fn next_event(&mut self, now: Instant) -> Result<Option<ConnectionEvent>, Gone> {
         loop {
             let message = self
                 .decoder
@@ -186,7 +199,11 @@ impl Connection {
         }
     }
 
-    fn on_message(&mut self, message: NodeMessage, now: Instant) -> Result<Option<Event>, Gone> {
+    fn on_message(
+        &mut self,
+        message: NodeMessage,
+        now: Instant,
+    ) -> Result<Option<ConnectionEvent>, Gone> {
         let greeting = matches!(self.phase, Phase::Greeting);
         match message {
             NodeMessage::Fault(fault) => Err(Gone(fault_text(fault))),
@@ -206,13 +223,13 @@ impl Connection {
                     ClientMessage::CloseKey { handle }.encode(self.out.append());
                     return Ok(None);
                 }
-                self.keys.insert(key, KeyState::Open(handle));
+                self.keys.insert(key, KeyStage::Open(handle));
                 let facts = KeyFacts {
                     info,
                     operations,
                     hashes,
                 };
-                Ok(Some(Event::KeyOpened { key, handle, facts }))
+                Ok(Some(ConnectionEvent::KeyOpened { key, handle, facts }))
             }
             NodeMessage::KeyRefused { request, reason } => {
                 let key = self.answered(request)?;
@@ -220,29 +237,66 @@ impl Connection {
                     return Ok(None);
                 }
                 self.refuse(key, reason, now);
-                Ok(Some(Event::KeyRefused { key, reason }))
+                Ok(Some(ConnectionEvent::KeyRefused { key, reason }))
             }
-            NodeMessage::Complete(completions) => Ok(Some(Event::Completed(completions))),
+            NodeMessage::Complete(completions) => Ok(Some(ConnectionEvent::Completed(completions))),
             // Any byte is a sign of life; the token is for readers of traces.
             NodeMessage::Pong { .. } => Ok(None),
             NodeMessage::Description { .. } => {
                 Err(Gone::protocol("a description that was not asked for"))
             }
+            NodeMessage::RetryAfter { .. } if self.features & FEATURE_RETRY_AFTER == 0 => {
+                Err(Gone::protocol("a feature that is not in force"))
+            }
+            NodeMessage::RetryAfter { handle, wait } => Ok(self.pause(handle, now + wait)),
             NodeMessage::Drain => {
                 self.drain();
-                Ok(Some(Event::Draining))
+                Ok(Some(ConnectionEvent::Draining))
             }
         }
     }
 
-    fn on_welcome(&mut self, welcome: &Welcome) -> Result<Event, Gone> {
+    /// Notes that the node refuses jobs with this key. One that was closed in the meantime has no jobs.
+    fn pause(&mut self, handle: KeyHandle, until: Instant) -> Option<ConnectionEvent> {
+        let open = |stage: &KeyStage| matches!(stage, KeyStage::Open(own) if *own == handle);
+        let (key, _) = self.keys.iter().find(|(_, stage)| open(stage))?;
+        self.paused.insert(
+            *key,
+            KeyPause {
+                until,
+                over_quota: false,
+            },
+        );
+        Some(ConnectionEvent::Paused { until })
+    }
+
+    /// For how long the node refuses jobs with this key, as it said.
+    pub(crate) fn paused(&self, key: KeyId, now: Instant) -> Option<KeyPause> {
+        let pause = self.paused.get(&key).copied();
+        pause.filter(|pause| now < pause.until)
+    }
+
+    /// The refused job says why the node refuses jobs with this key: the quota is used up.
+    pub(crate) fn paused_by_quota(&mut self, key: KeyId) {
+        if let Some(pause) = self.paused.get_mut(&key) {
+            pause.over_quota = true;
+        }
+    }
+
+    /// The end of the first pause that is not over. Forgets those that are.
+    pub(crate) fn next_resumption(&mut self, now: Instant) -> Option<Instant> {
+        self.paused.retain(|_, pause| now < pause.until);
+        self.paused.values().map(|pause| pause.until).min()
+    }
+
+    fn on_welcome(&mut self, welcome: &Welcome) -> Result<ConnectionEvent, Gone> {
         version::accept(&self.hello, welcome)
             .map_err(|error| Gone::protocol(&error.to_string()))?;
         self.phase = Phase::Ready;
         self.node = Arc::from(welcome.node.as_str());
         self.max_in_flight = welcome.max_in_flight.max(1);
         self.features = welcome.features;
-        Ok(Event::Ready)
+        Ok(ConnectionEvent::Ready)
     }
 
     /// The key that a request was about.
@@ -297,9 +351,9 @@ impl Connection {
     }
 
     /// State of a key here; none if the node was not asked, or its refusal has expired.
-    pub(crate) fn key_state(&self, key: KeyId, now: Instant) -> Option<KeyState> {
+    pub(crate) fn key_state(&self, key: KeyId, now: Instant) -> Option<KeyStage> {
         match self.keys.get(&key) {
-            Some(KeyState::Refused { until, .. }) if *until <= now => None,
+            Some(KeyStage::Refused { until, .. }) if *until <= now => None,
             state => state.copied(),
         }
     }
@@ -310,7 +364,7 @@ impl Connection {
         let request = self.next_request;
         self.next_request = self.next_request.wrapping_add(1);
         self.requests.insert(request, key.id);
-        self.keys.insert(key.id, KeyState::Opening);
+        self.keys.insert(key.id, KeyStage::Opening);
         match &key.source {
             KeySource::Selector(selector) => {
                 let selector = selector.clone();
@@ -325,14 +379,15 @@ impl Connection {
 
     /// Gives a key up; its handle is closed if it has one.
     pub(crate) fn close_key(&mut self, key: KeyId) {
-        if let Some(KeyState::Open(handle)) = self.keys.remove(&key) {
+        self.paused.remove(&key);
+        if let Some(KeyStage::Open(handle)) = self.keys.remove(&key) {
             ClientMessage::CloseKey { handle }.encode(self.out.append());
         }
     }
 
     /// The node no longer knows the handle of this key.
     pub(crate) fn forget_key(&mut self, key: KeyId) {
-        if matches!(self.keys.get(&key), Some(KeyState::Open(_))) {
+        if matches!(self.keys.get(&key), Some(KeyStage::Open(_))) {
             self.keys.remove(&key);
         }
     }
@@ -341,7 +396,7 @@ impl Connection {
     pub(crate) fn refuse(&mut self, key: KeyId, reason: KeyRefusal, now: Instant) {
         self.keys.insert(
             key,
-            KeyState::Refused {
+            KeyStage::Refused {
                 reason,
                 until: now + REFUSAL_LASTS,
             },

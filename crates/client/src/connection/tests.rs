@@ -6,7 +6,7 @@
 use millrace_engine::Curve;
 use millrace_engine::key::{KeyInfo, KeyType};
 use millrace_engine::operation::Hash;
-use millrace_engine::policy::{HashSet, OperationSet};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::KeySelector;
 
 use super::*;
@@ -42,7 +42,7 @@ fn opened(request: RequestId, handle: KeyHandle) -> NodeMessage {
             spki: vec![1; 91],
         },
         operations: OperationSet::new(),
-        hashes: HashSet::new(),
+        hashes: HashAlgorithms::new(),
     }
 }
 
@@ -57,7 +57,7 @@ fn say(
     connection: &mut Connection,
     message: &NodeMessage,
     now: Instant,
-) -> Result<Option<Event>, Gone> {
+) -> Result<Option<ConnectionEvent>, Gone> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     feed(connection, &bytes, now);
@@ -91,7 +91,7 @@ fn ready(now: Instant) -> Connection {
     ));
     assert!(matches!(
         say(&mut connection, &welcome(), now),
-        Ok(Some(Event::Ready))
+        Ok(Some(ConnectionEvent::Ready))
     ));
     connection
 }
@@ -104,7 +104,7 @@ fn handshake_is_a_hello_and_a_welcome() {
     assert_eq!(connection.next_timer(), Some(now + TIMINGS.handshake));
     assert!(matches!(
         say(&mut connection, &welcome(), now),
-        Ok(Some(Event::Ready))
+        Ok(Some(ConnectionEvent::Ready))
     ));
     assert!(connection.is_ready());
     assert_eq!(&**connection.node(), "n1");
@@ -157,7 +157,7 @@ fn key_is_asked_for_once_and_gets_a_handle() {
     connection.open_key(&key, now);
     assert!(matches!(
         connection.key_state(key.id, now),
-        Some(KeyState::Opening)
+        Some(KeyStage::Opening)
     ));
     let messages = sent(&mut connection);
     let [ClientMessage::OpenKey { request, .. }] = messages[..] else {
@@ -166,11 +166,11 @@ fn key_is_asked_for_once_and_gets_a_handle() {
     let event = say(&mut connection, &opened(request, 9), now);
     assert!(matches!(
         event,
-        Ok(Some(Event::KeyOpened { handle: 9, .. }))
+        Ok(Some(ConnectionEvent::KeyOpened { handle: 9, .. }))
     ));
     assert!(matches!(
         connection.key_state(key.id, now),
-        Some(KeyState::Open(9))
+        Some(KeyStage::Open(9))
     ));
     connection.close_key(key.id);
     assert!(matches!(
@@ -210,11 +210,11 @@ fn refusal_of_a_key_lasts_for_its_time() {
     };
     assert!(matches!(
         say(&mut connection, &refusal, now),
-        Ok(Some(Event::KeyRefused { .. }))
+        Ok(Some(ConnectionEvent::KeyRefused { .. }))
     ));
     assert!(matches!(
         connection.key_state(key.id, now),
-        Some(KeyState::Refused { .. })
+        Some(KeyStage::Refused { .. })
     ));
     assert!(connection.key_state(key.id, now + REFUSAL_LASTS).is_none());
 }
@@ -292,7 +292,7 @@ fn draining_node_is_not_ready() {
     let mut connection = ready(now);
     assert!(matches!(
         say(&mut connection, &NodeMessage::Drain, now),
-        Ok(Some(Event::Draining))
+        Ok(Some(ConnectionEvent::Draining))
     ));
     assert!(!connection.is_ready() && connection.is_draining() && connection.is_idle());
 }

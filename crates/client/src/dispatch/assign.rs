@@ -13,15 +13,19 @@ use millrace_wire::KeyHandle;
 use super::Dispatcher;
 use super::retry::{MAX_RETRIES, Retry};
 use crate::config::MAX_NODES;
-use crate::connection::KeyState;
+use crate::connection::{KeyPause, KeyStage};
 use crate::error::ClientError;
-use crate::job::{Attempt, FIRST, HEDGE, JobRef, Request, Stage};
+use crate::job::{Attempt, JobRef, JobRequest, Slot, Stage};
 use crate::key::KeyData;
-use crate::node::{Link, Node};
+use crate::node::{ConnectionState, Node, NodeIndex, NodeSet};
+
+/// Bound on the jobs in a row that find no node while room is filled: their keys are paused, and the end of the pause
+/// looks at all of them.
+const MAX_STUCK: usize = 16;
 
 /// Result of [`Dispatcher::choose`].
-pub(super) enum Choice {
-    Node(usize),
+pub(super) enum Assignment {
+    Node(NodeIndex),
     /// No node can take the job now, but one may soon.
     Wait,
     None(ClientError),
@@ -30,12 +34,14 @@ pub(super) enum Choice {
 /// What stands between one job and the nodes that it has not tried.
 pub(super) struct Survey {
     /// Nodes that can take the job.
-    able: [usize; MAX_NODES],
+    able: [NodeIndex; MAX_NODES],
     count: usize,
     /// A node has no room.
     full: bool,
-    /// Bit per node without a connection that is ready.
-    absent: u64,
+    /// The pause that ends first of those in which nodes take no jobs with this key, as the nodes said.
+    paused: Option<KeyPause>,
+    /// The nodes without a connection that is ready.
+    absent: NodeSet,
     /// The last error with which a connected node may not or does not take the key.
     refused: Option<ClientError>,
 }
@@ -43,10 +49,12 @@ pub(super) struct Survey {
 impl Survey {
     /// Why no node takes the job.
     pub(super) fn obstacle(self, nodes: &[Node]) -> ClientError {
-        match self.refused {
+        match (self.paused, self.refused) {
             _ if self.full => ClientError::Busy,
-            Some(refused) => refused,
-            None => ClientError::NoNode(troubles(nodes)),
+            (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
+            (Some(_), _) => ClientError::Busy,
+            (None, Some(refused)) => refused,
+            (None, None) => ClientError::NoNode(troubles(nodes)),
         }
     }
 }
@@ -55,6 +63,7 @@ impl Survey {
 fn troubles(nodes: &[Node]) -> String {
     nodes
         .iter()
+        .filter(|node| node.listed)
         .map(Node::trouble)
         .collect::<Vec<_>>()
         .join("; ")
@@ -69,16 +78,16 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id) else {
             return Ok(());
         };
-        let (key, tried) = (Arc::clone(&job.key), job.tried);
-        let choice = self.choose(&key, tried, now);
-        if let Choice::Node(node) = choice {
-            self.attempt(id, FIRST, node, now);
+        let (key, tried, deadline) = (Arc::clone(&job.key), job.tried, job.deadline);
+        let choice = self.choose(&key, tried, deadline, now);
+        if let Assignment::Node(node) = choice {
+            self.attempt(id, Slot::First, node, now);
             return Ok(());
         }
         for node in &mut self.nodes {
             node.hurry(now);
         }
-        if let Choice::None(error) = choice {
+        if let Assignment::None(error) = choice {
             return Err(error);
         }
         if self.waiting.len() >= 2 * self.max_in_flight {
@@ -91,7 +100,7 @@ impl Dispatcher {
     }
 
     /// Starts an attempt at a node: sends the job, or asks for the key first.
-    pub(super) fn attempt(&mut self, id: JobRef, slot: usize, node: usize, now: Instant) {
+    pub(super) fn attempt(&mut self, id: JobRef, slot: Slot, node: NodeIndex, now: Instant) {
         let (Some(job), Some(connection)) = (self.jobs.get(id), self.nodes[node].connection())
         else {
             return;
@@ -103,62 +112,76 @@ impl Dispatcher {
             stage: Stage::AwaitingKey,
         });
         job.attempts_made = job.attempts_made.wrapping_add(1);
-        if let Some(KeyState::Open(handle)) = state {
+        if let Some(KeyStage::Open(handle)) = state {
             self.send(id, slot, handle, now);
         } else {
-            if !matches!(state, Some(KeyState::Opening)) {
+            if !matches!(state, Some(KeyStage::Opening)) {
                 connection.open_key(&job.key, now);
             }
             // It counts as in flight from here. Otherwise a burst would go to a node without the key open.
             connection.promised();
         }
-        if slot == FIRST {
+        if slot == Slot::First {
             self.hedge_from(id, now);
         }
     }
 
     /// Power of two choices (Mitzenmacher 2001) by load times latency, among the nodes that can take
     /// the job.
-    pub(super) fn choose(&mut self, key: &KeyData, tried: u64, now: Instant) -> Choice {
+    pub(super) fn choose(
+        &mut self,
+        key: &KeyData,
+        tried: NodeSet,
+        deadline: Instant,
+        now: Instant,
+    ) -> Assignment {
         let survey = self.survey(key, tried, now);
-        let absent = (0..self.nodes.len()).filter(|node| survey.absent & (1 << node) != 0);
         let waits = if key.is_import() {
             // Its owner can do the work at once.
-            !survey.full && absent.into_iter().any(|node| self.nodes[node].is_hopeful())
+            !survey.full
+                && survey
+                    .absent
+                    .iter()
+                    .any(|node| self.nodes[node].is_hopeful())
         } else {
-            survey.full || survey.absent != 0
+            let resumes = survey.paused.is_some_and(|pause| pause.until < deadline);
+            survey.full || !survey.absent.is_empty() || resumes
         };
         match survey.count {
-            0 if waits => Choice::Wait,
-            0 => Choice::None(survey.obstacle(&self.nodes)),
-            1 => Choice::Node(survey.able[0]),
-            count => Choice::Node(self.better_of_two(&survey.able[..count], now)),
+            0 if waits => Assignment::Wait,
+            0 => Assignment::None(survey.obstacle(&self.nodes)),
+            1 => Assignment::Node(survey.able[0]),
+            count => Assignment::Node(self.better_of_two(&survey.able[..count], now)),
         }
     }
 
-    pub(super) fn survey(&self, key: &KeyData, tried: u64, now: Instant) -> Survey {
+    pub(super) fn survey(&self, key: &KeyData, tried: NodeSet, now: Instant) -> Survey {
         let mut survey = Survey {
             able: [0; MAX_NODES],
             count: 0,
             full: false,
-            absent: 0,
+            paused: None,
+            absent: NodeSet::default(),
             refused: None,
         };
         for (index, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
-            if tried & (1 << index) != 0 {
+            if tried.contains(index) || !node.listed {
                 continue;
             }
-            let ready = match &node.link {
-                Link::Up(connection) if connection.is_ready() => connection,
+            let ready = match &node.state {
+                ConnectionState::Up(connection) if connection.is_ready() => connection,
                 _ => {
-                    survey.absent |= 1 << index;
+                    survey.absent.insert(index);
                     continue;
                 }
             };
-            if let Some(KeyState::Refused { reason, .. }) = ready.key_state(key.id, now) {
+            if let Some(KeyStage::Refused { reason, .. }) = ready.key_state(key.id, now) {
                 survey.refused = Some(ClientError::Key(reason));
             } else if let Some(why) = node.distrust.as_ref().filter(|_| key.is_import()) {
                 survey.refused = Some(ClientError::Untrusted(why.clone()));
+            } else if let Some(pause) = ready.paused(key.id, now) {
+                let first = survey.paused.filter(|first| first.until <= pause.until);
+                survey.paused = first.or(Some(pause));
             } else if ready.has_room() {
                 survey.able[survey.count] = index;
                 survey.count += 1;
@@ -169,13 +192,13 @@ impl Dispatcher {
         survey
     }
 
-    fn better_of_two(&mut self, able: &[usize], now: Instant) -> usize {
+    fn better_of_two(&mut self, able: &[NodeIndex], now: Instant) -> NodeIndex {
         let count = u32::try_from(able.len()).unwrap_or(1);
         let first = self.random.below(count);
         let second = (first + 1 + self.random.below(count - 1)) % count;
         let (first, second) = (able[first as usize], able[second as usize]);
-        let cost = |node: &Node| match &node.link {
-            Link::Up(connection) => node.cost(connection.in_flight(), now),
+        let cost = |node: &Node| match &node.state {
+            ConnectionState::Up(connection) => node.cost(connection.in_flight(), now),
             _ => u64::MAX,
         };
         if cost(&self.nodes[second]) < cost(&self.nodes[first]) {
@@ -186,11 +209,11 @@ impl Dispatcher {
     }
 
     /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.
-    pub(super) fn send(&mut self, id: JobRef, slot: usize, handle: KeyHandle, now: Instant) {
+    pub(super) fn send(&mut self, id: JobRef, slot: Slot, handle: KeyHandle, now: Instant) {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let Request::Operation { operation, input } = &job.request else {
+        let JobRequest::Operation { operation, input } = &job.request else {
             job.attempts[slot] = None;
             return self.end(id, Ok(None));
         };
@@ -225,16 +248,21 @@ impl Dispatcher {
 
     /// Gives waiting jobs to nodes that have room again.
     pub(super) fn fill_room(&mut self, now: Instant) {
-        let has_room = |node: &Node| match &node.link {
-            Link::Up(connection) => connection.is_ready() && connection.has_room(),
+        let has_room = |node: &Node| match &node.state {
+            ConnectionState::Up(connection) => connection.is_ready() && connection.has_room(),
             _ => false,
         };
+        let mut stuck = 0;
         for _ in 0..self.waiting.len() {
-            if !self.nodes.iter().any(has_room) {
+            if !self.nodes.iter().any(has_room) || stuck == MAX_STUCK {
                 return;
             }
             if let Some(id) = self.waiting.pop_front() {
                 self.assign_again(id, now);
+                stuck = match self.jobs.get(id) {
+                    Some(job) if job.is_unassigned() => stuck + 1,
+                    _ => 0,
+                };
             }
         }
     }
@@ -251,19 +279,19 @@ impl Dispatcher {
     pub(super) fn attempt_failed(
         &mut self,
         id: JobRef,
-        slot: usize,
-        node: usize,
+        slot: Slot,
+        node: NodeIndex,
         reason: Retry,
         error: ClientError,
         now: Instant,
     ) {
-        if slot == HEDGE {
+        if slot == Slot::Hedge {
             self.totals.hedge_losses += 1;
         }
         match self.jobs.get(id) {
-            Some(job) if job.attempts.iter().any(Option::is_some) => {
+            Some(job) if !job.attempts.is_empty() => {
                 if !reason.leaves_with_the_connection() {
-                    job.tried |= 1 << node;
+                    job.tried.insert(node);
                 }
             }
             _ => self.retry(id, node, reason, error, now),
@@ -272,7 +300,14 @@ impl Dispatcher {
 
     /// Sends a job elsewhere if that is allowed and possible; otherwise the job ends as `error` (or, if
     /// its connection was lost, as what is wrong with the other nodes).
-    fn retry(&mut self, id: JobRef, node: usize, reason: Retry, error: ClientError, now: Instant) {
+    fn retry(
+        &mut self,
+        id: JobRef,
+        node: NodeIndex,
+        reason: Retry,
+        error: ClientError,
+        now: Instant,
+    ) {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
@@ -284,11 +319,24 @@ impl Dispatcher {
             };
             return self.end(id, Err(error));
         }
+        let (key, deadline) = (Arc::clone(&job.key), job.deadline);
+        // A node that said when it takes such a job again gets it then, if no other node takes it before. Where this
+        // process has the key, its owner does the work at once.
+        let resumes = matches!(reason, Retry::Busy | Retry::OverQuota)
+            && !key.is_import()
+            && self.nodes[node]
+                .connection()
+                .and_then(|connection| connection.paused(key.id, now))
+                .is_some_and(|pause| pause.until < deadline);
+        let Some(job) = self.jobs.get(id) else {
+            return;
+        };
         // A node that forgot a handle may open the key again, once.
-        let same_node_again =
-            reason.leaves_with_the_connection() || (reason == Retry::NoSuchKey && job.retries == 0);
+        let same_node_again = resumes
+            || reason.leaves_with_the_connection()
+            || (reason == Retry::NoSuchKey && job.retries == 0);
         if !same_node_again {
-            job.tried |= 1 << node;
+            job.tried.insert(node);
         }
         if reason != Retry::KeyRefused {
             job.retries += 1;

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use super::retry::Retry;
 use super::{Dispatcher, KeyUse};
 use crate::error::ClientError;
-use crate::job::{Answer, HEDGE, JobRef, Outcome, Owner, Stage};
+use crate::job::{JobAnswer, JobOutcome, JobRef, Recipient, Slot, Stage};
 use crate::key::{KeyData, KeyId};
 
 impl Dispatcher {
     /// Ends a job: its owner gets `answer`, and what is left of its attempts is cancelled. Does nothing
     /// if it has ended.
-    pub(super) fn end(&mut self, id: JobRef, answer: Answer) {
+    pub(super) fn end(&mut self, id: JobRef, answer: JobAnswer) {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let owner = match mem::replace(&mut job.outcome, Outcome::Delivered) {
-            Outcome::Pending(owner) => owner,
+        let recipient = match mem::replace(&mut job.outcome, JobOutcome::Delivered) {
+            JobOutcome::Pending(recipient) => recipient,
             other => {
                 job.outcome = other;
                 return;
@@ -32,17 +32,17 @@ impl Dispatcher {
             Ok(None) => {}
             Err(error) => self.count_error(error),
         }
-        match owner {
-            Owner::Caller { waiter } => {
-                self.outbox.wakes.extend(waiter);
+        match recipient {
+            Recipient::Caller { waiter } => {
+                self.deliveries.wakes.extend(waiter);
                 if let Some(job) = self.jobs.get(id) {
-                    job.outcome = Outcome::Ready(answer);
+                    job.outcome = JobOutcome::Ready(answer);
                 }
             }
-            Owner::Callback(callback) => {
+            Recipient::Callback(callback) => {
                 self.callbacks_open -= 1;
                 let result = answer.and_then(|reply| reply.ok_or(ClientError::Closed));
-                self.outbox.callbacks.push((callback, result));
+                self.deliveries.callbacks.push((callback, result));
             }
         }
         self.cancel_attempts(id);
@@ -56,11 +56,11 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        for (slot, place) in job.attempts.iter_mut().enumerate() {
-            let Some(attempt) = place else {
+        for slot in [Slot::First, Slot::Hedge] {
+            let Some(attempt) = &mut job.attempts[slot] else {
                 continue;
             };
-            if slot == HEDGE {
+            if slot == Slot::Hedge {
                 self.totals.hedge_losses += 1;
             }
             let node = &mut self.nodes[attempt.node];
@@ -68,7 +68,7 @@ impl Dispatcher {
                 if let Some(connection) = node.connection() {
                     connection.settled();
                 }
-                *place = None;
+                job.attempts[slot] = None;
             } else {
                 attempt.stage = Stage::AwaitingLateReply;
                 node.late_replies += 1;
@@ -143,6 +143,7 @@ impl Dispatcher {
         let counter = match reason {
             Retry::Lost => &mut retries.connection_lost,
             Retry::Busy => &mut retries.busy,
+            Retry::OverQuota => &mut retries.over_quota,
             Retry::Draining => &mut retries.draining,
             Retry::Failed => &mut retries.failed,
             Retry::NoSuchKey => &mut retries.no_such_key,

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Dispatcher;
-use super::assign::Choice;
+use super::assign::Assignment;
 use super::retry::Budget;
 use crate::config::Hedge;
-use crate::job::{Attempt, FIRST, HEDGE, Job, JobRef, Stage};
+use crate::job::{Attempt, Job, JobRef, Slot, Stage};
 
 /// Least time before an adaptive hedge. Shorter waits come from the scheduler of a busy machine, and a
 /// second node does not shorten them.
@@ -108,7 +108,8 @@ impl Dispatcher {
         };
         while let Some((since, id)) = hedging.waiting.front() {
             let waits = |job: &mut Job| {
-                let first_alone = job.attempts[FIRST].is_some() && job.attempts[HEDGE].is_none();
+                let first_alone =
+                    job.attempts[Slot::First].is_some() && job.attempts[Slot::Hedge].is_none();
                 job.is_pending() && first_alone && job.hedge_from == Some(*since)
             };
             if self.jobs.get(*id).is_some_and(waits) {
@@ -135,14 +136,15 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let Some(first) = &job.attempts[FIRST] else {
+        let Some(first) = &job.attempts[Slot::First] else {
             return;
         };
         if job.deadline <= now {
             return;
         }
-        let (key, elsewhere) = (Arc::clone(&job.key), job.tried | 1 << first.node);
-        let Choice::Node(node) = self.choose(&key, elsewhere, now) else {
+        let (key, mut elsewhere, deadline) = (Arc::clone(&job.key), job.tried, job.deadline);
+        elsewhere.insert(first.node);
+        let Assignment::Node(node) = self.choose(&key, elsewhere, deadline, now) else {
             return;
         };
         if !self.hedging.as_mut().is_some_and(|h| h.budget.take()) {
@@ -150,7 +152,7 @@ impl Dispatcher {
             return;
         }
         self.totals.hedges += 1;
-        self.attempt(id, HEDGE, node, now);
+        self.attempt(id, Slot::Hedge, node, now);
     }
 
     /// The hedge of this job answered before its first attempt: notes how long the first node has taken so
@@ -159,7 +161,7 @@ impl Dispatcher {
         let first = self
             .jobs
             .get(id)
-            .and_then(|job| job.attempts[FIRST].as_ref());
+            .and_then(|job| job.attempts[Slot::First].as_ref());
         if let Some(Attempt {
             node,
             stage: Stage::Sent { at, .. },
@@ -180,7 +182,7 @@ impl Dispatcher {
         self.totals.hedge_losses += 1;
         self.jobs
             .get(id)
-            .is_none_or(|job| job.attempts[FIRST].is_some())
+            .is_none_or(|job| job.attempts[Slot::First].is_some())
     }
 }
 

@@ -22,6 +22,7 @@
 mod assign;
 mod ends;
 mod hedge;
+mod listing;
 mod retry;
 
 use std::collections::{HashMap, VecDeque};
@@ -38,11 +39,13 @@ use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
 use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
-use crate::connection::{Connection, Event, Gone, KeyState, Timings};
+use crate::connection::{Connection, ConnectionEvent, Gone, KeyStage, Timings};
 use crate::error::ClientError;
-use crate::job::{Answer, Callback, HEDGE, Job, JobRef, JobTable, Outcome, Owner, Reply, Stage};
+use crate::job::{
+    Attempts, Callback, Job, JobAnswer, JobOutcome, JobRef, JobTable, Recipient, Reply, Slot, Stage,
+};
 use crate::key::{KeyData, KeyFacts, KeyId};
-use crate::node::{Link, Node};
+use crate::node::{ConnectionState, Node, NodeIndex, NodeSet};
 use crate::random::Random;
 use crate::report::Reporter;
 use crate::stats::{ClientStats, Totals};
@@ -53,7 +56,7 @@ const MAX_LATE_REPLIES: u32 = 1024;
 
 /// Answers to deliver outside of any lock: callbacks to call, sleeping callers to wake.
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub(crate) struct Deliveries {
     pub(crate) callbacks: Vec<(Callback, Result<Reply, ClientError>)>,
     pub(crate) wakes: Vec<Arc<Condvar>>,
 }
@@ -81,9 +84,9 @@ struct KeyUse {
 /// 3. **`poll_*`**, after any of those, until they return nothing: sockets to close
 ///    ([`poll_close`](Self::poll_close)) and to open, bytes to send ([`poll_output`](Self::poll_output)), the
 ///    time of the next timer.
-/// 4. [`outbox`](Self::outbox): the answers, to be delivered without the lock that guards this.
+/// 4. [`deliveries`](Self::deliveries): the answers, to be delivered without the lock that guards this.
 ///
-/// [`close`](Self::close) ends every job; nothing else may be called after it but `outbox` and `take_done`.
+/// [`close`](Self::close) ends every job; nothing else may be called after it but `deliveries` and `take_done`.
 pub(crate) struct Dispatcher {
     nodes: Vec<Node>,
     jobs: JobTable,
@@ -94,12 +97,14 @@ pub(crate) struct Dispatcher {
     max_keys: usize,
     timings: Timings,
     agent: String,
-    outbox: Outbox,
-    closed: Vec<usize>,
+    deliveries: Deliveries,
+    closed: Vec<NodeIndex>,
     /// Pending jobs with a callback.
     callbacks_open: usize,
     /// A lower bound on the deadlines of pending jobs with a callback.
     next_deadline: Option<Instant>,
+    /// When the first pause that a node asked for is over.
+    resume_at: Option<Instant>,
     random: Random,
     budget: Budget,
     hedging: Option<Hedging>,
@@ -127,10 +132,11 @@ impl Dispatcher {
             max_keys: config.max_keys,
             timings,
             agent: config.agent_name(),
-            outbox: Outbox::default(),
+            deliveries: Deliveries::default(),
             closed: Vec::new(),
             callbacks_open: 0,
             next_deadline: None,
+            resume_at: None,
             random: Random::new(),
             budget: Budget::for_retries(),
             hedging: Hedging::new(config.hedge),
@@ -184,10 +190,10 @@ impl Dispatcher {
     }
 
     /// Takes the answer of a caller's job, if the job has ended.
-    pub(crate) fn take_done(&mut self, id: JobRef) -> Option<Answer> {
+    pub(crate) fn take_done(&mut self, id: JobRef) -> Option<JobAnswer> {
         let job = self.jobs.get(id)?;
-        let answer = match mem::replace(&mut job.outcome, Outcome::Delivered) {
-            Outcome::Ready(answer) => answer,
+        let answer = match mem::replace(&mut job.outcome, JobOutcome::Delivered) {
+            JobOutcome::Ready(answer) => answer,
             other => {
                 job.outcome = other;
                 return None;
@@ -205,14 +211,14 @@ impl Dispatcher {
     /// Has `waiter` notified when the job of a sleeping caller ends.
     pub(crate) fn wake_by(&mut self, id: JobRef, waiter: &Arc<Condvar>) {
         if let Some(job) = self.jobs.get(id)
-            && let Outcome::Pending(Owner::Caller { waiter: wakes }) = &mut job.outcome
+            && let JobOutcome::Pending(Recipient::Caller { waiter: wakes }) = &mut job.outcome
         {
             *wakes = Some(Arc::clone(waiter));
         }
     }
 
     /// Ends a caller's job at its deadline, and returns the answer.
-    pub(crate) fn give_up(&mut self, id: JobRef, now: Instant) -> Answer {
+    pub(crate) fn give_up(&mut self, id: JobRef, now: Instant) -> JobAnswer {
         self.expire(id, now);
         self.take_done(id).unwrap_or(Err(ClientError::TimedOut))
     }
@@ -221,7 +227,9 @@ impl Dispatcher {
     fn expire(&mut self, id: JobRef, now: Instant) {
         let waits = self.jobs.get(id).filter(|job| job.is_unassigned());
         let error = match waits.map(|job| Arc::clone(&job.key)) {
-            Some(key) => self.survey(&key, 0, now).obstacle(&self.nodes),
+            Some(key) => self
+                .survey(&key, NodeSet::default(), now)
+                .obstacle(&self.nodes),
             None => ClientError::TimedOut,
         };
         self.end(id, Err(error));
@@ -249,17 +257,17 @@ impl Dispatcher {
 
     /// Whether a callback is still to be called.
     pub(crate) fn has_callbacks(&self) -> bool {
-        self.callbacks_open > 0 || !self.outbox.callbacks.is_empty()
+        self.callbacks_open > 0 || !self.deliveries.callbacks.is_empty()
     }
 
     /// Whether a callback can be called now.
     pub(crate) fn has_ended_callbacks(&self) -> bool {
-        !self.outbox.callbacks.is_empty()
+        !self.deliveries.callbacks.is_empty()
     }
 
     /// The answers to deliver.
-    pub(crate) fn outbox(&mut self) -> &mut Outbox {
-        &mut self.outbox
+    pub(crate) fn deliveries(&mut self) -> &mut Deliveries {
+        &mut self.deliveries
     }
 
     /// Counts a callback that panicked.
@@ -274,7 +282,12 @@ impl Dispatcher {
 
     pub(crate) fn stats(&self) -> ClientStats {
         ClientStats {
-            nodes: self.nodes.iter().map(Node::stats).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .filter(|node| node.listed)
+                .map(Node::stats)
+                .collect(),
             totals: self.totals,
             in_flight: self.jobs.len(),
             keys: self.keys.len(),
@@ -287,61 +300,70 @@ impl Dispatcher {
     pub(crate) fn wants_connections(&self) -> bool {
         self.nodes
             .iter()
-            .any(|node| matches!(node.link, Link::Wanted))
+            .any(|node| matches!(node.state, ConnectionState::Wanted))
     }
 
     /// The next node to connect to. To be followed by [`Self::handle_connected`] or
     /// [`Self::handle_lost`].
-    pub(crate) fn poll_connect(&mut self) -> Option<usize> {
+    pub(crate) fn poll_connect(&mut self) -> Option<NodeIndex> {
         let node = self
             .nodes
             .iter()
-            .position(|node| matches!(node.link, Link::Wanted))?;
-        self.nodes[node].link = Link::Connecting;
+            .position(|node| matches!(node.state, ConnectionState::Wanted))?;
+        self.nodes[node].state = ConnectionState::Connecting;
         Some(node)
     }
 
     /// The next node whose socket is to be closed.
-    pub(crate) fn poll_close(&mut self) -> Option<usize> {
+    pub(crate) fn poll_close(&mut self) -> Option<NodeIndex> {
         self.closed.pop()
     }
 
     /// There is a socket to this node, connected or about to be. `distrust`: why no private key may be sent
     /// over it.
-    pub(crate) fn handle_connected(&mut self, node: usize, distrust: Option<String>, now: Instant) {
+    pub(crate) fn handle_connected(
+        &mut self,
+        node: NodeIndex,
+        distrust: Option<String>,
+        now: Instant,
+    ) {
         let features = match self.reporter {
             Some(_) => FEATURES & !FEATURE_DESCRIPTION,
             None => FEATURES & !(FEATURE_REPORTS | FEATURE_DESCRIPTION),
         };
         let connection = Connection::new(self.agent.clone(), features, self.timings, now);
-        self.nodes[node].link = Link::Up(Box::new(connection));
-        self.nodes[node].distrust = distrust;
+        let connected = &mut self.nodes[node];
+        connected.state = ConnectionState::Up(Box::new(connection));
+        connected.distrust = distrust;
+        if !connected.listed {
+            connected.retire();
+        }
     }
 
     /// Where bytes from this node go, if it has a connection.
-    pub(crate) fn connection(&mut self, node: usize) -> Option<&mut Connection> {
+    pub(crate) fn connection(&mut self, node: NodeIndex) -> Option<&mut Connection> {
         self.nodes.get_mut(node)?.connection()
     }
 
     /// Bytes for this node, if there are any.
-    pub(crate) fn poll_output(&mut self, node: usize) -> Option<&mut OutBuffer> {
+    pub(crate) fn poll_output(&mut self, node: NodeIndex) -> Option<&mut OutBuffer> {
         let connection = self.nodes[node].connection()?;
         connection.has_output().then(|| connection.out())
     }
 
     /// Jobs under way at this node.
-    pub(crate) fn in_flight(&mut self, node: usize) -> u32 {
+    pub(crate) fn in_flight(&mut self, node: NodeIndex) -> u32 {
         self.connection(node)
             .map_or(0, |connection| connection.in_flight())
     }
 
     /// Connections to this node that failed so far: tells which of its addresses to try next.
-    pub(crate) fn connect_failures(&self, node: usize) -> usize {
+    pub(crate) fn connect_failures(&self, node: NodeIndex) -> usize {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
     }
 
     /// Bytes have come from this node.
-    pub(crate) fn handle_received(&mut self, node: usize, now: Instant) {
+    pub(crate) fn handle_received(&mut self, node: NodeIndex, now: Instant) {
         loop {
             let Some(connection) = self.connection(node) else {
                 return;
@@ -355,11 +377,11 @@ impl Dispatcher {
     }
 
     /// The connection to this node is over, or could not be made.
-    pub(crate) fn handle_lost(&mut self, node: usize, why: String, now: Instant) {
+    pub(crate) fn handle_lost(&mut self, node: NodeIndex, why: String, now: Instant) {
         let lost = &mut self.nodes[node];
         lost.late_replies = 0;
-        match mem::replace(&mut lost.link, Link::Idle) {
-            Link::Up(connection) => {
+        match mem::replace(&mut lost.state, ConnectionState::Idle) {
+            ConnectionState::Up(connection) => {
                 self.closed.push(node);
                 if connection.is_ready() || connection.is_draining() {
                     let orderly = connection.is_idle();
@@ -368,14 +390,17 @@ impl Dispatcher {
                     lost.connect_failed(why, &mut self.random, now);
                 }
             }
-            Link::Connecting => lost.connect_failed(why, &mut self.random, now),
-            other => lost.link = other,
+            ConnectionState::Connecting => lost.connect_failed(why, &mut self.random, now),
+            other => lost.state = other,
         }
-        for id in self.jobs.select(|job| job.attempt_at(node).is_some()) {
+        if !lost.listed {
+            lost.retire();
+        }
+        for id in self.jobs.select(|job| job.attempts.slot_at(node).is_some()) {
             let Some(job) = self.jobs.get(id) else {
                 continue;
             };
-            let Some(slot) = job.attempt_at(node) else {
+            let Some(slot) = job.attempts.slot_at(node) else {
                 continue;
             };
             job.attempts[slot] = None;
@@ -393,11 +418,11 @@ impl Dispatcher {
         self.report(now);
         for node in 0..self.nodes.len() {
             let late_replies = self.nodes[node].late_replies;
-            match &mut self.nodes[node].link {
-                Link::Backoff { until, .. } if *until <= now => {
-                    self.nodes[node].link = Link::Wanted
+            match &mut self.nodes[node].state {
+                ConnectionState::Backoff { until, .. } if *until <= now => {
+                    self.nodes[node].state = ConnectionState::Wanted
                 }
-                Link::Up(connection) => {
+                ConnectionState::Up(connection) => {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
                     let unanswered = connection.unanswered();
@@ -419,6 +444,13 @@ impl Dispatcher {
             }
         }
         self.hedge_due(now);
+        if self.resume_at.is_some_and(|at| at <= now) {
+            let connections = self.nodes.iter_mut().filter_map(Node::connection);
+            self.resume_at = connections
+                .filter_map(|connection| connection.next_resumption(now))
+                .min();
+            self.reassign(now);
+        }
         if self.next_deadline.is_some_and(|at| at <= now) {
             let due = |job: &Job| job.has_callback() && job.deadline <= now;
             for id in self.jobs.select(due) {
@@ -451,9 +483,9 @@ impl Dispatcher {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let nodes = self.nodes.iter().filter_map(|node| match &node.link {
-            Link::Backoff { until, .. } => Some(*until),
-            Link::Up(connection) => connection.next_timer(),
+        let nodes = self.nodes.iter().filter_map(|node| match &node.state {
+            ConnectionState::Backoff { until, .. } => Some(*until),
+            ConnectionState::Up(connection) => connection.next_timer(),
             _ => None,
         });
         let report = self.reporter.as_ref().and_then(Reporter::due);
@@ -462,22 +494,23 @@ impl Dispatcher {
             .chain(self.next_deadline)
             .chain(report)
             .chain(hedge)
+            .chain(self.resume_at)
             .min()
     }
 
     /// Ends every job as [`ClientError::Closed`] and asks for all sockets to be closed.
     pub(crate) fn close(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            if matches!(node.link, Link::Up(_)) {
+            if matches!(node.state, ConnectionState::Up(_)) {
                 self.closed.push(index);
             }
-            node.link = Link::Idle;
+            node.state = ConnectionState::Idle;
         }
         self.waiting.clear();
         for id in self.jobs.select(|_| true) {
             self.end(id, Err(ClientError::Closed));
             if let Some(job) = self.jobs.get(id) {
-                job.attempts = [None, None];
+                job.attempts = Attempts::default();
                 self.remove_if_over(id);
             }
         }
@@ -488,11 +521,11 @@ impl Dispatcher {
 
     // ---- events -------------------------------------------------------------------------------
 
-    fn on_event(&mut self, node: usize, event: Event, now: Instant) {
+    fn on_event(&mut self, node: NodeIndex, event: ConnectionEvent, now: Instant) {
         match event {
-            Event::Ready => {
+            ConnectionEvent::Ready => {
                 let welcomed = &mut self.nodes[node];
-                if let Link::Up(connection) = &welcomed.link {
+                if let ConnectionState::Up(connection) = &welcomed.state {
                     let name = Arc::clone(connection.node());
                     welcomed.welcomed(&name);
                 }
@@ -500,28 +533,35 @@ impl Dispatcher {
                 self.counted(now);
                 self.reassign(now);
             }
-            Event::KeyOpened { key, handle, facts } => {
+            ConnectionEvent::KeyOpened { key, handle, facts } => {
                 self.on_key_opened(node, key, handle, &facts, now);
             }
-            Event::KeyRefused { key, reason } => self.on_key_refused(node, key, reason, now),
-            Event::Completed(completions) => {
+            ConnectionEvent::KeyRefused { key, reason } => {
+                self.on_key_refused(node, key, reason, now)
+            }
+            ConnectionEvent::Completed(completions) => {
                 for completion in completions {
                     self.on_completion(node, completion, now);
                 }
             }
-            Event::Draining => {
-                // A job that waits for a key here will not get it in time.
-                let error = ClientError::Key(KeyRefusal::Draining);
-                for id in self.jobs.select(|job| job.awaits_key_at(node)) {
-                    self.fail_key_wait(id, node, Retry::Draining, error.clone(), now);
-                }
+            ConnectionEvent::Draining => self.on_draining(node, now),
+            ConnectionEvent::Paused { until } => {
+                self.resume_at = Some(self.resume_at.map_or(until, |at| at.min(until)));
             }
+        }
+    }
+
+    /// A job that waits for a key at a node that drains will not get it in time.
+    fn on_draining(&mut self, node: NodeIndex, now: Instant) {
+        let error = ClientError::Key(KeyRefusal::Draining);
+        for id in self.jobs.select(|job| job.awaits_key_at(node)) {
+            self.fail_key_wait(id, node, Retry::Draining, error.clone(), now);
         }
     }
 
     fn on_key_opened(
         &mut self,
-        node: usize,
+        node: NodeIndex,
         key: KeyId,
         handle: KeyHandle,
         facts: &KeyFacts,
@@ -539,7 +579,7 @@ impl Dispatcher {
         }
         for id in self.waiting_for(node, key) {
             let job = self.jobs.get(id).filter(|job| job.awaits_key_at(node));
-            let slot = job.and_then(|job| job.attempt_at(node));
+            let slot = job.and_then(|job| job.attempts.slot_at(node));
             if let Some(slot) = slot {
                 self.settle_key_wait(node);
                 self.send(id, slot, handle, now);
@@ -547,7 +587,7 @@ impl Dispatcher {
         }
     }
 
-    fn on_key_refused(&mut self, node: usize, key: KeyId, reason: KeyRefusal, now: Instant) {
+    fn on_key_refused(&mut self, node: NodeIndex, key: KeyId, reason: KeyRefusal, now: Instant) {
         let Some(connection) = self.connection(node) else {
             return;
         };
@@ -564,7 +604,7 @@ impl Dispatcher {
         }
     }
 
-    fn waiting_for(&self, node: usize, key: KeyId) -> Vec<JobRef> {
+    fn waiting_for(&self, node: NodeIndex, key: KeyId) -> Vec<JobRef> {
         self.jobs
             .select(|job| job.key.id == key && job.awaits_key_at(node))
     }
@@ -573,7 +613,7 @@ impl Dispatcher {
     fn fail_key_wait(
         &mut self,
         id: JobRef,
-        node: usize,
+        node: NodeIndex,
         reason: Retry,
         error: ClientError,
         now: Instant,
@@ -581,7 +621,7 @@ impl Dispatcher {
         let Some(job) = self.jobs.get(id).filter(|job| job.awaits_key_at(node)) else {
             return;
         };
-        if let Some(slot) = job.attempt_at(node) {
+        if let Some(slot) = job.attempts.slot_at(node) {
             job.attempts[slot] = None;
             self.settle_key_wait(node);
             self.attempt_failed(id, slot, node, reason, error, now);
@@ -589,16 +629,16 @@ impl Dispatcher {
     }
 
     /// A job does not wait for a key at this node any more.
-    fn settle_key_wait(&mut self, node: usize) {
+    fn settle_key_wait(&mut self, node: NodeIndex) {
         if let Some(connection) = self.connection(node) {
             connection.settled();
         }
     }
 
-    fn on_completion(&mut self, node: usize, completion: JobCompletion, now: Instant) {
+    fn on_completion(&mut self, node: NodeIndex, completion: JobCompletion, now: Instant) {
         let (id, number) = JobRef::from_job_id(completion.id);
         let slot = |job: &Job| {
-            let slot = job.attempt_at(node)?;
+            let slot = job.attempts.slot_at(node)?;
             let attempt = job.attempts[slot].as_ref()?;
             let sent = !matches!(attempt.stage, Stage::AwaitingKey);
             (attempt.number == number && sent).then_some(slot)
@@ -624,7 +664,7 @@ impl Dispatcher {
         } = completion;
         match result {
             Ok(output) => {
-                if slot == HEDGE {
+                if slot == Slot::Hedge {
                     self.totals.hedge_wins += 1;
                     self.note_outrun(id, now);
                 }
@@ -642,7 +682,7 @@ impl Dispatcher {
     }
 
     /// The answer to an attempt whose job had ended before.
-    fn on_late_reply(&mut self, id: JobRef, node: usize) {
+    fn on_late_reply(&mut self, id: JobRef, node: NodeIndex) {
         self.totals.late_completions += 1;
         self.nodes[node].late_replies -= 1;
         if let Some(connection) = self.connection(node) {
@@ -654,7 +694,7 @@ impl Dispatcher {
     /// Counts a completion that its job waited for.
     fn note_completed(
         &mut self,
-        node: usize,
+        node: NodeIndex,
         latency: std::time::Duration,
         succeeded: bool,
         now: Instant,
@@ -679,14 +719,21 @@ impl Dispatcher {
     fn on_job_error(
         &mut self,
         id: JobRef,
-        slot: usize,
-        node: usize,
+        slot: Slot,
+        node: NodeIndex,
         (key, handle): (KeyId, KeyHandle),
         error: JobError,
         now: Instant,
     ) {
-        let Some(reason) = Retry::of(error) else {
-            if slot == HEDGE && self.hedge_is_dispensable(id) {
+        let reason = Retry::of(error).or_else(|| {
+            let connection = self.connection(node)?;
+            let pause = connection.paused(key, now);
+            pause.filter(|_| error == JobError::OverQuota)?;
+            connection.paused_by_quota(key);
+            Some(Retry::OverQuota)
+        });
+        let Some(reason) = reason else {
+            if slot == Slot::Hedge && self.hedge_is_dispensable(id) {
                 return;
             }
             return self.end(id, Err(ClientError::Job(error)));
@@ -694,7 +741,7 @@ impl Dispatcher {
         if let Some(connection) = self.connection(node) {
             match (reason, connection.key_state(key, now)) {
                 (Retry::Draining, _) => connection.drain(),
-                (Retry::NoSuchKey, Some(KeyState::Open(now_open))) if now_open == handle => {
+                (Retry::NoSuchKey, Some(KeyStage::Open(now_open))) if now_open == handle => {
                     connection.forget_key(key);
                 }
                 _ => {}

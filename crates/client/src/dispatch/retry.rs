@@ -13,6 +13,7 @@ pub(super) const MAX_RETRIES: u8 = 2;
 pub(super) enum Retry {
     Lost,
     Busy,
+    OverQuota,
     Draining,
     Failed,
     NoSuchKey,
@@ -38,7 +39,10 @@ impl Retry {
 
     /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.
     pub(super) fn costs(self) -> bool {
-        matches!(self, Self::Busy | Self::Failed | Self::NotOffered)
+        matches!(
+            self,
+            Self::Busy | Self::OverQuota | Self::Failed | Self::NotOffered
+        )
     }
 }
 

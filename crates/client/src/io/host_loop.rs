@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{EVENTS, Guard, Inner, Instance, current};
+use super::{EVENTS, Guard, Instance, InstanceState, current};
 
 impl Instance {
     /// The calling thread's event loop drives the sockets from now on.
@@ -55,7 +55,7 @@ impl Instance {
     }
 
     /// Handles what the sockets have now.
-    fn read_ready(&self, inner: &mut Inner) {
+    fn read_ready(&self, inner: &mut InstanceState) {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let events = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
             Ok((events, _)) => &*events,

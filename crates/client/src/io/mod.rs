@@ -6,7 +6,7 @@
 //!
 //! One lock guards everything. System calls under it never block; waiting happens outside.
 //!
-//! The thread in `epoll_wait` is the *leader*: it reads what comes and hands it out. There is one at
+//! The thread in `epoll_wait` is the *leader*: it reads the answers and gives each to its job. There is one at
 //! most. The I/O thread leads while callbacks are pending or nothing goes on. A blocked caller that finds
 //! no leader leads until its own answer is there, and then makes another blocked caller, a *follower*,
 //! its successor; that saves two thread switches per call. The I/O thread alone does what takes time:
@@ -31,6 +31,7 @@
 
 mod driver;
 mod host_loop;
+mod listing;
 
 use std::mem::{self, MaybeUninit};
 use std::os::fd::OwnedFd;
@@ -43,12 +44,14 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
 use self::driver::{Driver, Flush, IoThreadWork, Role, Step, Wake};
-use crate::config::PoolConfig;
+use self::listing::Listing;
+use crate::config::{Endpoint, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
-use crate::job::{Answer, Job, JobRef};
+use crate::job::{Job, JobAnswer, JobRef};
 use crate::key::KeyId;
 use crate::link::{Link, LinkError};
+use crate::node::NodeIndex;
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
 
@@ -56,7 +59,7 @@ use crate::stats::ClientStats;
 /// then needs no wake-up.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Reads from one socket before the others have their turn.
+/// Reads from one socket before the others have their turn: a node that floods delays them by these reads alone.
 const READS_PER_TURN: usize = 16;
 
 /// Nice value of the I/O thread, so that it does not interrupt the host's threads for every answer. Answers
@@ -69,10 +72,11 @@ const NICENESS: i32 = 5;
 /// instead cost the gateway 7 % of what it saves.
 const MAX_PROMPT: u32 = 32;
 
-/// Time between two attempts to start the I/O thread.
+/// Time between two attempts to start the I/O thread. Where a process may start none, each attempt costs a system
+/// call, and blocked callers do the I/O until one succeeds.
 const THREAD_RETRY: Duration = Duration::from_secs(1);
 
-/// Events taken at once.
+/// Events taken at once. More stay in the kernel for the next call, so a process with many nodes loses none.
 const EVENTS: usize = 32;
 
 /// The eventfd's name among the sockets.
@@ -87,8 +91,10 @@ struct Socket {
 }
 
 /// Everything under the lock.
-struct Inner {
+struct InstanceState {
     dispatcher: Dispatcher,
+    /// The endpoint of each node of the dispatcher.
+    endpoints: Vec<Endpoint>,
     sockets: Vec<Option<Socket>>,
     next_token: u64,
     driver: Driver,
@@ -103,15 +109,15 @@ struct Inner {
 
 /// The pool in one process.
 pub(crate) struct Instance {
-    config: Arc<PoolConfig>,
-    inner: Mutex<Inner>,
+    listing: Listing,
+    inner: Mutex<InstanceState>,
     unpark: Condvar,
     epoll: OwnedFd,
     wake_up: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-type Guard<'a> = MutexGuard<'a, Inner>;
+type Guard<'a> = MutexGuard<'a, InstanceState>;
 
 impl Instance {
     /// Opens the descriptors, and starts the thread if that is permitted.
@@ -126,8 +132,9 @@ impl Instance {
             .map_err(|e| failed(e.into()))?;
         let data = epoll::EventData::new_u64(WAKE_UP);
         epoll::add(&epoll, &wake_up, data, epoll::EventFlags::IN).map_err(|e| failed(e.into()))?;
-        let inner = Inner {
+        let inner = InstanceState {
             dispatcher: Dispatcher::new(config, Instant::now()),
+            endpoints: config.nodes.clone(),
             sockets: config.nodes.iter().map(|_| None).collect(),
             next_token: 0,
             driver: Driver::new(),
@@ -137,7 +144,7 @@ impl Instance {
             no_thread: None,
         };
         let instance = Arc::new(Self {
-            config: Arc::clone(config),
+            listing: Listing::new(config.source.clone()),
             inner: Mutex::new(inner),
             unpark: Condvar::new(),
             epoll,
@@ -149,7 +156,7 @@ impl Instance {
     }
 
     /// Starts the I/O thread, if there is none and the last attempt was not just now.
-    fn start_thread(self: &Arc<Self>, inner: &mut Inner) {
+    fn start_thread(self: &Arc<Self>, inner: &mut InstanceState) {
         let lately = |at: Instant| at.elapsed() < THREAD_RETRY;
         let failed_lately = inner.no_thread.as_ref().is_some_and(|(at, _)| lately(*at));
         if !inner.driver.lacks_io_thread() || failed_lately {
@@ -172,8 +179,9 @@ impl Instance {
     // ---- callers ------------------------------------------------------------------------------
 
     /// Runs a job to its end on the calling thread.
-    pub(crate) fn run(self: &Arc<Self>, job: Job) -> Answer {
+    pub(crate) fn run(self: &Arc<Self>, job: Job) -> JobAnswer {
         let deadline = job.deadline;
+        self.look_for_nodes();
         let mut inner = self.lock();
         if inner.driver.is_closing() {
             return Err(ClientError::Closed);
@@ -213,6 +221,7 @@ impl Instance {
     /// # Errors
     /// It was not accepted and its callback is never called.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobRef, ClientError> {
+        self.look_for_nodes();
         let mut inner = self.lock();
         if inner.driver.is_closing() {
             return Err(ClientError::Closed);
@@ -280,7 +289,7 @@ impl Instance {
     fn leave(&self, mut inner: Guard<'_>) {
         let successor = inner.successor();
         self.wake_io_thread(&mut inner);
-        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
+        let wakes = mem::take(&mut inner.dispatcher.deliveries().wakes);
         drop(inner);
         for waiter in wakes.iter().chain(&successor) {
             waiter.notify_one();
@@ -290,7 +299,7 @@ impl Instance {
     // ---- waking -------------------------------------------------------------------------------
 
     /// Wakes the I/O thread if there is work that it alone does.
-    fn wake_io_thread(&self, inner: &mut Inner) {
+    fn wake_io_thread(&self, inner: &mut InstanceState) {
         let work = IoThreadWork {
             connections: inner.dispatcher.wants_connections(),
             callbacks: inner.dispatcher.has_callbacks(),
@@ -300,7 +309,7 @@ impl Instance {
     }
 
     /// After anything that sets timers or leaves bytes unsent: wakes whichever thread has to act on it.
-    fn wake_all(&self, inner: &mut Inner) {
+    fn wake_all(&self, inner: &mut InstanceState) {
         self.wake_io_thread(inner);
         let unsent = (0..inner.sockets.len()).any(|node| inner.has_unsent(node));
         let timer = inner.dispatcher.poll_timeout();
@@ -332,7 +341,7 @@ impl Instance {
         let until = timer.into_iter().chain(deadline).min();
         inner.driver.lead(role, until);
         let spins = role == Role::Caller && inner.spin.pays();
-        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
+        let wakes = mem::take(&mut inner.dispatcher.deliveries().wakes);
         drop(inner);
         for waiter in wakes {
             waiter.notify_one();
@@ -366,7 +375,7 @@ impl Instance {
         false
     }
 
-    fn handle(&self, inner: &mut Inner, events: &[epoll::Event]) {
+    fn handle(&self, inner: &mut InstanceState, events: &[epoll::Event]) {
         let now = Instant::now();
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
@@ -384,7 +393,7 @@ impl Instance {
     }
 
     /// Sends as many of the waiting bytes as the sockets take, and closes sockets that are done.
-    fn flush_all(&self, inner: &mut Inner) {
+    fn flush_all(&self, inner: &mut InstanceState) {
         inner.driver.flushed();
         self.close_sockets(inner);
         for node in 0..inner.sockets.len() {
@@ -393,7 +402,7 @@ impl Instance {
     }
 
     /// Sends waiting bytes to nodes with no more than [`MAX_PROMPT`] jobs under way.
-    fn flush_prompt(&self, inner: &mut Inner) {
+    fn flush_prompt(&self, inner: &mut InstanceState) {
         self.close_sockets(inner);
         for node in 0..inner.sockets.len() {
             if inner.dispatcher.in_flight(node) <= MAX_PROMPT {
@@ -402,7 +411,7 @@ impl Instance {
         }
     }
 
-    fn flush(&self, inner: &mut Inner, node: usize) {
+    fn flush(&self, inner: &mut InstanceState, node: NodeIndex) {
         let Some(socket) = &mut inner.sockets[node] else {
             return;
         };
@@ -415,7 +424,7 @@ impl Instance {
         }
     }
 
-    fn close_sockets(&self, inner: &mut Inner) {
+    fn close_sockets(&self, inner: &mut InstanceState) {
         while let Some(node) = inner.dispatcher.poll_close() {
             if let Some(socket) = inner.sockets[node].take() {
                 // Closing is not enough: a forked child may hold the socket open.
@@ -475,7 +484,7 @@ impl Instance {
     /// Lets callers lead for a while.
     fn park<'a>(&self, mut inner: Guard<'a>) -> Guard<'a> {
         let successor = inner.successor();
-        let wakes = mem::take(&mut inner.dispatcher.outbox().wakes);
+        let wakes = mem::take(&mut inner.dispatcher.deliveries().wakes);
         for waiter in wakes.iter().chain(&successor) {
             waiter.notify_one();
         }
@@ -507,16 +516,16 @@ impl Instance {
     }
 
     fn run_callbacks<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
-        let outbox = mem::take(inner.dispatcher.outbox());
-        if outbox.callbacks.is_empty() && outbox.wakes.is_empty() {
+        let deliveries = mem::take(inner.dispatcher.deliveries());
+        if deliveries.callbacks.is_empty() && deliveries.wakes.is_empty() {
             return inner;
         }
         drop(inner);
-        for waiter in outbox.wakes {
+        for waiter in deliveries.wakes {
             waiter.notify_one();
         }
         let mut panics = 0;
-        for (callback, result) in outbox.callbacks {
+        for (callback, result) in deliveries.callbacks {
             if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
                 panics += 1;
             }
@@ -529,15 +538,22 @@ impl Instance {
     }
 
     fn make_connections<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
+        if inner.dispatcher.wants_connections() {
+            // Jobs that wait for a node may wait for one that the pool names no more.
+            drop(inner);
+            self.look_for_nodes();
+            inner = self.lock();
+        }
         while let Some(node) = inner.dispatcher.poll_connect() {
             let attempt = inner.dispatcher.connect_failures(node);
+            let endpoint = inner.endpoints[node].clone();
             inner.driver.resolve();
             let successor = inner.successor();
             drop(inner);
             if let Some(waiter) = successor {
                 waiter.notify_one();
             }
-            let link = Link::connect(&self.config.nodes[node], attempt);
+            let link = Link::connect(&endpoint, attempt);
             inner = self.lock();
             inner.driver.resolved();
             let now = Instant::now();
@@ -589,7 +605,7 @@ impl Instance {
     }
 }
 
-impl Inner {
+impl InstanceState {
     /// The sleeping caller that is to lead, if one should.
     fn successor(&mut self) -> Option<Arc<Condvar>> {
         if !self.driver.needs_successor(self.dispatcher.has_callbacks()) {
@@ -607,21 +623,21 @@ impl Inner {
         follower.map(|(_, waiter)| Arc::clone(waiter))
     }
 
-    fn socket_with(&self, token: u64) -> Option<usize> {
+    fn socket_with(&self, token: u64) -> Option<NodeIndex> {
         self.sockets
             .iter()
             .position(|s| s.as_ref().is_some_and(|s| s.token == token))
     }
 
     /// Whether bytes wait that were not yet offered to the socket.
-    fn has_unsent(&mut self, node: usize) -> bool {
+    fn has_unsent(&mut self, node: NodeIndex) -> bool {
         let Some(socket) = &self.sockets[node] else {
             return false;
         };
         !socket.link.wants_write() && self.dispatcher.poll_output(node).is_some()
     }
 
-    fn on_socket(&mut self, node: usize, flags: epoll::EventFlags, now: Instant) {
+    fn on_socket(&mut self, node: NodeIndex, flags: epoll::EventFlags, now: Instant) {
         let Some(socket) = &mut self.sockets[node] else {
             return;
         };
@@ -641,7 +657,7 @@ impl Inner {
     }
 
     /// Reads until there is nothing more, or others should have their turn.
-    fn read(&mut self, node: usize, now: Instant) -> Result<(), LinkError> {
+    fn read(&mut self, node: NodeIndex, now: Instant) -> Result<(), LinkError> {
         for turn in 0.. {
             let Some(socket) = &mut self.sockets[node] else {
                 return Ok(());

@@ -4,8 +4,11 @@
 //! A node under the control of a test: it answers by itself what [`Auto`] names, and reports everything
 //! else over a channel, with a [`Peer`] through which the test answers.
 
-// Each test binary uses another part of this.
-#![allow(dead_code, unreachable_pub)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses another part of this"
+)]
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,8 +22,8 @@ use millrace_client::{ClientError, Endpoint, KeyRefusal, Pool, PoolConfig, Remot
 use millrace_engine::error::JobError;
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, Operation};
-use millrace_engine::policy::KeyPolicy;
 use millrace_engine::{BackendKind, Curve};
+use millrace_service::KeyPolicy;
 use millrace_wire::{
     ClientMessage, Decoder, JobCompletion, KeySelector, Message, NodeMessage, SubmittedJob, Welcome,
 };

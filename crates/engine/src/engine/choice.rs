@@ -20,6 +20,7 @@
 
 use std::sync::Mutex;
 
+use super::backend_set::BackendSet;
 use super::lock;
 use crate::key::{KeyKind, KeyType, MIN_MODULUS_BITS};
 use crate::operation::OperationKind;
@@ -89,7 +90,7 @@ impl Group {
         Self(LAYOUT.0[key_type.kind().index()][operation.index()] + step)
     }
 
-    /// Its name, for people.
+    /// Its name, for display.
     pub(crate) fn name(self) -> String {
         for kind in KeyKind::ALL.iter().copied() {
             let name = kind.name();
@@ -127,7 +128,7 @@ fn batch_size_of(jobs: usize) -> usize {
 }
 
 /// The largest number of jobs of a row; none for the last.
-fn most_jobs_of(size: usize) -> Option<usize> {
+fn max_jobs_of(size: usize) -> Option<usize> {
     match size {
         0..4 => Some(size + 1),
         _ if size < BATCH_SIZES - 1 => Some(1 << (size - 1)),
@@ -172,7 +173,7 @@ struct Arm {
     last: u64,
 }
 
-/// What is known about one group and range of jobs run together, for people.
+/// What is known about one group and range of jobs run together, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KnownCosts {
     pub(crate) group: String,
@@ -206,24 +207,24 @@ impl Choices {
         }
     }
 
-    /// Chooses among the backends in the mask `candidates` (not empty; lower bits are preferred) for `jobs` jobs
-    /// of a group that run together. `together` gives the number of jobs that a backend computes at once.
+    /// Chooses among the backends of `candidates` (not empty) for `jobs` jobs of a group that run together, beside `company` tasks that devices hold for the same worker. `together`
+    /// gives the number of jobs that a backend computes at once.
     pub(crate) fn decide(
         &self,
         group: Group,
-        jobs: usize,
-        candidates: u32,
+        (jobs, company): (usize, usize),
+        candidates: BackendSet,
         together: impl Fn(usize) -> usize,
     ) -> Decision {
-        if candidates.count_ones() <= 1 {
+        if candidates.len() <= 1 {
             return Decision {
-                serving: candidates.trailing_zeros() as usize,
+                serving: candidates.first().unwrap_or_default(),
                 trial: None,
             };
         }
         let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
-        row.decide(jobs, candidates, together)
+        row.decide(jobs, company, candidates, together)
     }
 
     /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
@@ -246,7 +247,7 @@ impl Choices {
                 if let Some(serving) = stats.serving {
                     known.push(KnownCosts {
                         group: Group(group).name(),
-                        most: most_jobs_of(size),
+                        most: max_jobs_of(size),
                         serving,
                         switches: stats.switches,
                         costs: stats.costs().collect(),
@@ -262,14 +263,15 @@ impl GroupStats {
     fn decide(
         &mut self,
         jobs: usize,
-        candidates: u32,
+        company: usize,
+        candidates: BackendSet,
         together: impl Fn(usize) -> usize,
     ) -> Decision {
         self.jobs += jobs as u64;
         let now = self.jobs;
-        let stats = &mut self.batch_sizes[batch_size_of(jobs)];
+        let stats = &mut self.batch_sizes[batch_size_of(jobs + company)];
         let serving = stats.serving(candidates);
-        let others = candidates & !(1 << serving);
+        let others = candidates.without(serving);
         let trial = stats.next_trial(others).and_then(|backend| {
             let jobs = together(backend).clamp(1, jobs);
             let room = now / EXPLORE_ONE_IN >= self.explored + jobs as u64;
@@ -294,21 +296,20 @@ impl BatchSizeStats {
     }
 
     /// The incumbent if it is a candidate, else the cheapest candidate. A quarantined incumbent is not replaced.
-    fn serving(&mut self, candidates: u32) -> usize {
-        let preferred = candidates.trailing_zeros() as usize;
+    fn serving(&mut self, candidates: BackendSet) -> usize {
+        let preferred = candidates.first().unwrap_or_default();
         let serving = *self.serving.get_or_insert(preferred);
-        if candidates & (1 << serving) != 0 {
+        if candidates.contains(serving) {
             return serving;
         }
-        let able = |(backend, _): &(usize, f64)| candidates & (1 << backend) != 0;
+        let able = |(backend, _): &(usize, f64)| candidates.contains(*backend);
         let best = self.costs().filter(able).min_by(|a, b| a.1.total_cmp(&b.1));
         best.map_or(preferred, |(backend, _)| backend)
     }
 
-    /// The backend of the mask `others` to try next: one that is winning, else the one tried longest ago.
-    fn next_trial(&self, others: u32) -> Option<usize> {
-        let candidates = (0..u32::BITS as usize).filter(|backend| others & (1 << backend) != 0);
-        candidates.min_by_key(|backend| {
+    /// The backend of `others` to try next: one that is winning, else the one tried longest ago.
+    fn next_trial(&self, others: BackendSet) -> Option<usize> {
+        others.iter().min_by_key(|backend| {
             let arm = self.arms.get(*backend).copied().unwrap_or_default();
             (u32::MAX - arm.wins, arm.last)
         })
@@ -368,6 +369,9 @@ mod tests {
     use crate::key::Curve;
 
     const RSA: Group = Group(0);
+    const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);
+    const ALL: BackendSet = BOTH.with(2);
+    const LAST_TWO: BackendSet = ALL.without(0);
 
     /// Serves `jobs` jobs in batches of `size` on backends that take four together. `cost` gives the cost of a
     /// job by backend and number of the batch. Returns the number of jobs that each backend got.
@@ -375,16 +379,16 @@ mod tests {
         choices: &Choices,
         jobs: usize,
         size: usize,
-        candidates: u32,
+        candidates: BackendSet,
         mut cost: impl FnMut(usize, usize) -> f64,
     ) -> [usize; 4] {
         let mut served = [0; 4];
         for batch in 0..jobs.div_ceil(size) {
-            let Decision { serving, trial } = choices.decide(RSA, size, candidates, |_| 4);
+            let Decision { serving, trial } = choices.decide(RSA, (size, 0), candidates, |_| 4);
             let tried = trial.map_or(0, |trial| trial.jobs);
             let trial = trial.map(|trial| (trial.backend, trial.jobs));
             for (backend, jobs) in trial.into_iter().chain([(serving, size - tried)]) {
-                assert!(candidates & (1 << backend) != 0);
+                assert!(candidates.contains(backend));
                 if jobs > 0 {
                     served[backend] += jobs;
                     choices.record(RSA, size, backend, cost(backend, batch));
@@ -406,11 +410,11 @@ mod tests {
     fn preferred_backend_serves_until_another_is_known_to_be_cheaper() {
         let choices = Choices::new();
         let costs = [300.0, 100.0];
-        let first = serve(&choices, 99, 1, 0b11, |backend, _| costs[backend]);
+        let first = serve(&choices, 99, 1, BOTH, |backend, _| costs[backend]);
         assert_eq!(first[..2], [99, 0]);
-        serve(&choices, 1_000, 1, 0b11, |backend, _| costs[backend]);
+        serve(&choices, 1_000, 1, BOTH, |backend, _| costs[backend]);
         assert_eq!(serving(&choices, 1), (1, 1));
-        let later = serve(&choices, 100_000, 1, 0b11, |backend, _| costs[backend]);
+        let later = serve(&choices, 100_000, 1, BOTH, |backend, _| costs[backend]);
         // Known by now, so seldom tried.
         assert!((50..=150).contains(&later[0]), "{later:?}");
     }
@@ -421,7 +425,7 @@ mod tests {
         // Lanes: a batch costs 250 whatever is in it. The library: 200 each.
         for (size, expected) in [(1, 1), (2, 0), (4, 0)] {
             let costs = [250.0 / size as f64, 200.0];
-            serve(&choices, 20_000 * size, size, 0b11, |backend, _| {
+            serve(&choices, 20_000 * size, size, BOTH, |backend, _| {
                 costs[backend]
             });
             assert_eq!(serving(&choices, size).0, expected, "{size} together");
@@ -431,15 +435,15 @@ mod tests {
     #[test]
     fn backend_that_got_slower_is_replaced_and_comes_back() {
         let choices = Choices::new();
-        serve(&choices, 10_000, 4, 0b11, |backend, _| {
+        serve(&choices, 10_000, 4, BOTH, |backend, _| {
             [60.0, 200.0][backend]
         });
         assert_eq!(serving(&choices, 4), (0, 0));
-        serve(&choices, 10_000, 4, 0b11, |backend, _| {
+        serve(&choices, 10_000, 4, BOTH, |backend, _| {
             [900.0, 200.0][backend]
         });
         assert_eq!(serving(&choices, 4), (1, 1));
-        serve(&choices, 100_000, 4, 0b11, |backend, _| {
+        serve(&choices, 100_000, 4, BOTH, |backend, _| {
             [60.0, 200.0][backend]
         });
         assert_eq!(serving(&choices, 4), (0, 2));
@@ -458,7 +462,7 @@ mod tests {
             let busy = if batch / 5_000 % 2 == 1 { 1.5 } else { 1.0 };
             250.0 * (1.0 + noise) * busy
         };
-        serve(&choices, 200_000, 1, 0b11, cost);
+        serve(&choices, 200_000, 1, BOTH, cost);
         assert!(serving(&choices, 1).1 <= 1, "{:?}", choices.known());
     }
 
@@ -469,7 +473,7 @@ mod tests {
             let hiccup = if batch % 64 == 7 { 100.0 } else { 1.0 };
             [100.0, 150.0][backend] * hiccup
         };
-        serve(&choices, 100_000, 4, 0b11, cost);
+        serve(&choices, 100_000, 4, BOTH, cost);
         assert_eq!(serving(&choices, 4), (0, 0));
     }
 
@@ -477,11 +481,11 @@ mod tests {
     fn quarantined_incumbent_serves_nothing_and_is_not_replaced() {
         let choices = Choices::new();
         let costs = [50.0, 200.0, 100.0];
-        serve(&choices, 50_000, 4, 0b111, |backend, _| costs[backend]);
+        serve(&choices, 50_000, 4, ALL, |backend, _| costs[backend]);
         // Backend 0 is in quarantine: the cheapest other one serves.
-        let served = serve(&choices, 396, 4, 0b110, |backend, _| costs[backend]);
+        let served = serve(&choices, 396, 4, LAST_TWO, |backend, _| costs[backend]);
         assert!(served[0] == 0 && served[2] >= 390, "{served:?}");
-        let served = serve(&choices, 400, 4, 0b111, |backend, _| costs[backend]);
+        let served = serve(&choices, 400, 4, ALL, |backend, _| costs[backend]);
         assert!(served[0] >= 390, "{served:?}");
     }
 
@@ -490,7 +494,7 @@ mod tests {
         let choices = Choices::new();
         let mut tried = 0;
         for _ in 0..10_000 {
-            match choices.decide(RSA, 1, 0b11, |_| 1).trial {
+            match choices.decide(RSA, (1, 0), BOTH, |_| 1).trial {
                 None => choices.record(RSA, 1, 0, 100.0),
                 Some(trial) => {
                     assert_eq!(
@@ -514,8 +518,8 @@ mod tests {
             .map(batch_size_of)
             .collect();
         assert_eq!(sizes, [0, 1, 2, 3, 4, 4, 5, 5, 7, 8, 8, 9, 9, 9]);
-        for most in (0..BATCH_SIZES).filter_map(most_jobs_of) {
-            assert_eq!(most_jobs_of(batch_size_of(most)), Some(most));
+        for most in (0..BATCH_SIZES).filter_map(max_jobs_of) {
+            assert_eq!(max_jobs_of(batch_size_of(most)), Some(most));
         }
         let mut names: Vec<String> = (0..GROUPS).map(|group| Group(group).name()).collect();
         names.sort();
@@ -546,17 +550,18 @@ mod tests {
         #[test]
         fn exploring_stays_within_its_share(
             sizes in prop::collection::vec(1_usize..300, 1..2_000),
-            candidates in 1_u32..16,
+            candidates in prop::collection::btree_set(0_usize..4, 1..=4),
         ) {
+            let candidates: BackendSet = candidates.into_iter().collect();
             let choices = Choices::new();
             let (mut jobs, mut explored) = (0_u64, 0_u64);
             for size in sizes {
                 // No backend is ever measured, so the preferred one serves.
-                let decision = choices.decide(RSA, size, candidates, |backend| 1 << (3 * backend));
-                prop_assert_eq!(decision.serving, candidates.trailing_zeros() as usize);
+                let decision = choices.decide(RSA, (size, 0), candidates, |backend| 1 << (3 * backend));
+                prop_assert_eq!(Some(decision.serving), candidates.first());
                 jobs += size as u64;
                 if let Some(Trial { backend, jobs: tried }) = decision.trial {
-                    prop_assert!(candidates & (1 << backend) != 0 && backend != decision.serving);
+                    prop_assert!(candidates.contains(backend) && backend != decision.serving);
                     prop_assert!((1..=size.min(1 << (3 * backend))).contains(&tried));
                     explored += tried as u64;
                 }
@@ -571,7 +576,7 @@ mod tests {
             size in 1_usize..=4,
         ) {
             let choices = Choices::new();
-            let candidates = (1_u32 << costs.len()) - 1;
+            let candidates: BackendSet = (0..costs.len()).collect();
             let cost = |backend: usize, batch: usize| {
                 costs[backend] * noise[(batch * 7 + backend * 13) % noise.len()]
             };

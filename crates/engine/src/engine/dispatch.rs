@@ -1,30 +1,30 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The backends of an engine: which of them can serve a job, and which is in quarantine because a result of
-//! it failed verification. `choice.rs` chooses among several.
+//! The backends of an engine: which of them can serve a job, which is away, and which is in quarantine because
+//! a result of it failed verification. `choice.rs` chooses among several.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::backend_set::{AtomicBackendSet, BackendSet};
 use super::choice::{Choices, Decision, Group, KnownCosts};
 use super::lock;
 use super::measure::Measurement;
-use super::{BackendStatus, StartError};
-use crate::backend::{Backend, BackendKey, BackendKind, Capability, Description, Queue, Unusable};
+use super::{BackendEvent, BackendStatus, Observer, StartError};
+use crate::backend::{
+    Backend, BackendKey, BackendKind, Capability, Description, Health, Queue, Unusable,
+};
 use crate::error::KeyError;
 use crate::key::{KeyInfo, KeyType, PrivateKey};
-use crate::operation::OperationKind;
+use crate::operation::{Class, OperationKind};
 
 /// How long a backend is passed over after its first fault; doubled by each further one.
 const FIRST_QUARANTINE: Duration = Duration::from_secs(30);
 
 /// Doublings at most: 30 s · 2^7 is a little over an hour.
 const MAX_DOUBLINGS: u32 = 7;
-
-/// Backends at most: the set of those already tried for a job is a 32-bit mask.
-const MAX_BACKENDS: usize = 32;
 
 /// The backends of an engine, in order of preference.
 #[derive(Debug)]
@@ -33,15 +33,18 @@ pub(crate) struct Backends {
     unusable: Vec<(Description, Unusable)>,
     started: Instant,
     choices: Choices,
+    /// Changed by [`Self::check_health`] only.
+    away: AtomicBackendSet,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 /// A key that was opened in every backend that takes it.
-pub(crate) struct Opened {
+pub(crate) struct OpenedKeys {
     pub(crate) info: KeyInfo,
     /// Its name in each backend, in the order of the backends.
     pub(crate) names: Vec<Option<BackendKey>>,
-    /// By operation: the backends that do it with this key, as a mask.
-    pub(crate) able: [u32; OperationKind::ALL.len()],
+    /// By operation: the backends that do it with this key.
+    pub(crate) able: [BackendSet; OperationKind::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -49,48 +52,130 @@ struct Entry {
     backend: Arc<dyn Backend>,
     description: Description,
     capabilities: Vec<Capability>,
+    queues: Arc<AtomicUsize>,
     /// Why the last queue that a worker asked for was refused; none if it was opened.
     queue_refused: Mutex<Option<String>>,
+    queues_refused: AtomicU64,
+    /// Why it is away, if it is.
+    away: Mutex<Option<String>>,
+    /// How often it went away. A queue of an earlier time is dropped as soon as it is empty.
+    generation: AtomicU32,
+    /// Tasks that it held beyond the deadline of their jobs.
+    lost: AtomicU64,
     faults: AtomicU32,
     /// Milliseconds after `started` until which it is passed over.
     quarantined_until_ms: AtomicU64,
 }
 
+/// A queue of a backend, which counts as open until it is dropped.
+pub(super) struct OpenQueue {
+    pub(super) queue: Box<dyn Queue>,
+    /// The backend's generation when it was opened.
+    pub(super) generation: u32,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for OpenQueue {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Backends {
-    pub(crate) fn probe(backends: Vec<Arc<dyn Backend>>) -> Result<Self, StartError> {
+    pub(crate) fn probe(
+        backends: Vec<Arc<dyn Backend>>,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Result<Self, StartError> {
         let mut usable = Vec::new();
         let mut unusable = Vec::new();
-        for backend in backends.into_iter().take(MAX_BACKENDS) {
+        for backend in backends {
             let description = backend.describe();
-            match backend.probe() {
+            let probed = if usable.len() < BackendSet::CAPACITY {
+                backend.probe()
+            } else {
+                let most = BackendSet::CAPACITY;
+                Err(Unusable(format!("an engine uses at most {most} backends")))
+            };
+            match probed {
                 Ok(()) => usable.push(Entry {
                     capabilities: backend.capabilities().to_vec(),
                     backend,
                     description,
+                    queues: Arc::default(),
                     queue_refused: Mutex::default(),
+                    queues_refused: AtomicU64::new(0),
+                    away: Mutex::default(),
+                    generation: AtomicU32::new(0),
+                    lost: AtomicU64::new(0),
                     faults: AtomicU32::new(0),
                     quarantined_until_ms: AtomicU64::new(0),
                 }),
                 Err(reason) => unusable.push((description, reason)),
             }
         }
-        if usable.is_empty() {
-            let reasons: Vec<String> = unusable
-                .iter()
-                .map(|(d, reason)| format!("{}: {reason}", d.kind))
-                .collect();
-            return Err(StartError::NoBackend(reasons.join("; ")));
-        }
-        Ok(Self {
+        let backends = Self {
             usable,
             unusable,
             started: Instant::now(),
             choices: Choices::new(),
-        })
+            away: AtomicBackendSet::default(),
+            observer,
+        };
+        backends.check_health();
+        if backends.away.load().len() == backends.usable.len() {
+            let reasons: Vec<String> = backends
+                .status()
+                .into_iter()
+                .map(|status| {
+                    let reason = status.unusable.or(status.away).unwrap_or_default();
+                    format!("{}: {reason}", status.description.kind)
+                })
+                .collect();
+            return Err(StartError::NoBackend(reasons.join("; ")));
+        }
+        Ok(backends)
+    }
+
+    /// Asks every backend whether it serves. Called by one thread at a time.
+    pub(crate) fn check_health(&self) {
+        for (index, entry) in self.usable.iter().enumerate() {
+            let reason = match entry.backend.health() {
+                Health::Up => None,
+                Health::Away(reason) => Some(reason.to_string()),
+            };
+            let away = self.away.load();
+            (*lock(&entry.away)).clone_from(&reason);
+            match (away.contains(index), reason) {
+                (false, Some(reason)) => {
+                    entry.generation.fetch_add(1, Ordering::Relaxed);
+                    self.away.store(away.with(index));
+                    self.note(index, &BackendEvent::Away(reason));
+                }
+                (true, None) => {
+                    self.away.store(away.without(index));
+                    self.note(index, &BackendEvent::Back);
+                }
+                (false, None) | (true, Some(_)) => {}
+            }
+        }
+    }
+
+    fn note(&self, index: usize, event: &BackendEvent) {
+        if let Some(observer) = &self.observer {
+            observer.note(self.kind(index), event);
+        }
+    }
+
+    /// Counts tasks that a backend held beyond the deadline of their jobs, and passes over it for a while.
+    pub(crate) fn note_lost(&self, index: usize, tasks: usize) {
+        let entry = &self.usable[index];
+        entry.lost.fetch_add(tasks as u64, Ordering::Relaxed);
+        self.note(index, &BackendEvent::Lost(tasks));
+        self.quarantine(index);
     }
 
     /// Opens a key in every backend that takes it. Type and public half are those that the first one reads.
-    pub(crate) fn open_key(&self, key: &PrivateKey) -> Result<Opened, KeyError> {
+    pub(crate) fn open_key(&self, key: &PrivateKey) -> Result<OpenedKeys, KeyError> {
         let mut names = vec![None; self.usable.len()];
         let mut info: Option<KeyInfo> = None;
         let mut refusal = KeyError::NotOffered;
@@ -110,7 +195,7 @@ impl Backends {
             }
         }
         match info {
-            Some(info) => Ok(Opened {
+            Some(info) => Ok(OpenedKeys {
                 able: self.able(&names, info.key_type),
                 info,
                 names,
@@ -119,17 +204,17 @@ impl Backends {
         }
     }
 
-    /// By operation: the backends that do it with a key that has these names, as a mask.
+    /// By operation: the backends that do it with a key that has these names.
     fn able(
         &self,
         names: &[Option<BackendKey>],
         key_type: KeyType,
-    ) -> [u32; OperationKind::ALL.len()] {
-        let mut able = [0; OperationKind::ALL.len()];
+    ) -> [BackendSet; OperationKind::ALL.len()] {
+        let mut able = [BackendSet::EMPTY; OperationKind::ALL.len()];
         for (index, (name, entry)) in names.iter().zip(&self.usable).enumerate() {
             for (able, operation) in able.iter_mut().zip(OperationKind::ALL) {
                 if name.is_some() && entry.covers(*operation, key_type) {
-                    *able |= 1 << index;
+                    *able = able.with(index);
                 }
             }
         }
@@ -144,52 +229,89 @@ impl Backends {
         }
     }
 
-    /// The first backend, in order of preference, out of those in the mask `able`. A quarantined one
-    /// comes last: what it computes is verified, so it is better than none.
-    pub(crate) fn first(&self, able: u32) -> Option<usize> {
-        (able != 0).then(|| self.preferred(able).trailing_zeros() as usize)
+    /// The first backend of `able`, in order of preference. One that is away or in quarantine comes last: what
+    /// it computes is verified, so it is better than none.
+    pub(crate) fn first(&self, able: BackendSet) -> Option<usize> {
+        self.preferred(able).first()
     }
 
-    /// Chooses among the backends in the mask `able` (not empty) for `jobs` jobs of a group in one batch.
-    pub(crate) fn decide(&self, group: Group, jobs: usize, able: u32) -> Decision {
+    /// Chooses among the backends of `able` (not empty) for `jobs` jobs of a group in one batch, beside
+    /// `company` tasks that devices hold for the same worker.
+    pub(crate) fn decide(
+        &self,
+        group: Group,
+        jobs: usize,
+        company: usize,
+        able: BackendSet,
+    ) -> Decision {
         let together = |index: usize| self.usable[index].description.batch;
         self.choices
-            .decide(group, jobs, self.preferred(able), together)
+            .decide(group, (jobs, company), self.preferred(able), together)
     }
 
-    /// The backends of the mask that are not in quarantine; the mask itself if all are.
-    fn preferred(&self, able: u32) -> u32 {
-        let quarantined = (0..self.usable.len())
-            .filter(|index| able & (1 << index) != 0 && self.is_quarantined(*index))
-            .fold(0, |mask: u32, index| mask | 1 << index);
-        match able & !quarantined {
-            0 => able,
-            free => free,
-        }
+    /// The backends of `able` that are there and not in quarantine; else those that are there; else all.
+    fn preferred(&self, able: BackendSet) -> BackendSet {
+        let there = able.minus(self.away.load()).or(able);
+        let free: BackendSet = there
+            .iter()
+            .filter(|index| !self.is_quarantined(*index))
+            .collect();
+        free.or(there)
     }
 
     pub(crate) fn record(&self, measured: &Measurement) {
         let Measurement {
             group,
-            waiting,
+            together,
             served,
             backend,
             busy,
         } = *measured;
         let cost_ns = busy.as_secs_f64() * 1e9 / served.max(1) as f64;
-        self.choices.record(group, waiting, backend, cost_ns);
+        self.choices.record(group, together, backend, cost_ns);
     }
 
     pub(crate) fn known(&self) -> Vec<KnownCosts> {
         self.choices.known()
     }
 
-    /// Opens a queue for one worker. A refusal is kept for [`Self::status`].
-    pub(crate) fn open_queue(&self, index: usize) -> Option<Box<dyn Queue>> {
+    /// Opens a queue for one worker, unless as many are open as the backend allows. A refusal by the backend is
+    /// counted, kept for [`Self::status`], and reported if it is a new one.
+    pub(super) fn open_queue(&self, index: usize) -> Option<OpenQueue> {
         let entry = &self.usable[index];
-        let opened = entry.backend.open_queue();
-        *lock(&entry.queue_refused) = opened.as_ref().err().map(ToString::to_string);
-        opened.ok()
+        let bound = entry.backend.max_queues().unwrap_or(usize::MAX);
+        let taken = entry
+            .queues
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                (open < bound).then_some(open + 1)
+            });
+        taken.ok()?;
+        // Read before: a queue that is opened while the device goes away counts as an old one.
+        let generation = self.generation(index);
+        match entry.backend.open_queue() {
+            Ok(queue) => {
+                *lock(&entry.queue_refused) = None;
+                Some(OpenQueue {
+                    queue,
+                    generation,
+                    open: Arc::clone(&entry.queues),
+                })
+            }
+            Err(Unusable(reason)) => {
+                entry.queues.fetch_sub(1, Ordering::Relaxed);
+                entry.queues_refused.fetch_add(1, Ordering::Relaxed);
+                let before = lock(&entry.queue_refused).replace(reason.clone());
+                if before.as_ref() != Some(&reason) {
+                    self.note(index, &BackendEvent::QueueRefused(reason));
+                }
+                None
+            }
+        }
+    }
+
+    /// How often a backend went away.
+    pub(crate) fn generation(&self, index: usize) -> u32 {
+        self.usable[index].generation.load(Ordering::Relaxed)
     }
 
     /// Passes over a backend for a while.
@@ -199,10 +321,12 @@ impl Backends {
             .faults
             .fetch_add(1, Ordering::Relaxed)
             .min(MAX_DOUBLINGS);
-        let until = self.started.elapsed() + FIRST_QUARANTINE * (1 << faults);
+        let duration = FIRST_QUARANTINE * (1 << faults);
+        let until = self.started.elapsed() + duration;
         entry
             .quarantined_until_ms
             .store(millis(until), Ordering::Relaxed);
+        self.note(index, &BackendEvent::Quarantined(duration));
     }
 
     fn is_quarantined(&self, index: usize) -> bool {
@@ -213,15 +337,22 @@ impl Backends {
         until != 0 && millis(self.started.elapsed()) < until
     }
 
-    /// The backends that compute on the calling thread, as a mask.
-    pub(crate) fn on_cpu(&self) -> u32 {
+    /// The backends that compute on the calling thread.
+    pub(crate) fn on_cpu(&self) -> BackendSet {
         (0..self.usable.len())
             .filter(|index| self.is_on_cpu(*index))
-            .fold(0, |mask, index| mask | 1 << index)
+            .collect()
     }
 
-    pub(crate) fn all_on_cpu(&self) -> bool {
-        self.on_cpu().count_ones() as usize == self.usable.len()
+    /// By class: whether every backend that serves it computes on the core of its worker.
+    pub(crate) fn on_cpu_alone(&self) -> [bool; Class::ALL.len()] {
+        let mut alone = [true; Class::ALL.len()];
+        let devices = self.usable.iter().filter(|entry| !entry.description.on_cpu);
+        for row in devices.flat_map(|device| &device.capabilities) {
+            let (first, last) = (Class::of(row.smallest), Class::of(row.largest));
+            alone[first.index()..=last.index()].fill(false);
+        }
+        alone
     }
 
     /// Whether a backend computes on the calling thread.
@@ -254,7 +385,12 @@ impl Backends {
             .map(|(index, entry)| BackendStatus {
                 description: entry.description.clone(),
                 unusable: None,
+                away: lock(&entry.away).clone(),
+                queues: entry.queues.load(Ordering::Relaxed),
                 queue_refused: lock(&entry.queue_refused).clone(),
+                queues_refused: entry.queues_refused.load(Ordering::Relaxed),
+                lost: entry.lost.load(Ordering::Relaxed),
+                devices: entry.backend.devices(),
                 quarantined: self.is_quarantined(index),
             });
         let unusable = self
@@ -263,7 +399,12 @@ impl Backends {
             .map(|(description, reason)| BackendStatus {
                 description: description.clone(),
                 unusable: Some(reason.to_string()),
+                away: None,
+                queues: 0,
                 queue_refused: None,
+                queues_refused: 0,
+                lost: 0,
+                devices: Vec::new(),
                 quarantined: false,
             });
         usable.chain(unusable).collect()

@@ -5,17 +5,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use super::backend_set::BackendSet;
 use super::dispatch::Backends;
 use crate::backend::{BackendKey, BackendKind};
 use crate::error::JobError;
 use crate::key::{KeyInfo, KeyType};
 use crate::operation::{Class, Operation, OperationKind, Output};
-use crate::queue::{Owner, Waiting};
+use crate::queue::{Owner, PriorityLevel, Waiting};
 
-/// Names a job within its session.
+/// Number of a job. The caller chooses it, unique among the jobs in flight of its session; the wire carries it as it
+/// is.
 pub type JobId = u64;
 
 /// Receives the completions of one session.
@@ -39,24 +41,28 @@ pub struct Session {
 
 pub(super) struct SessionInner {
     pub(super) id: u64,
-    pub(super) owner_id: u64,
-    /// The weight of the owner, as of the last [`Session::set_weight`].
+    /// The owner when the session was opened; its weight and level may have changed since.
+    pub(super) owner: Owner,
+    /// The weight of the owner, as of the last [`Session::set_share`].
     pub(super) weight: AtomicU32,
+    /// The level of the owner, as an index in [`PriorityLevel::ALL`].
+    pub(super) level: AtomicU8,
     pub(super) closed: AtomicBool,
     pub(super) sink: Arc<dyn CompletionSink>,
 }
 
 impl Session {
-    /// Changes the weight of the owner, from the next job of this session on.
-    pub fn set_weight(&self, weight: u32) {
+    /// Changes weight and level of the owner, from the next job of this session on.
+    pub fn set_share(&self, weight: u32, level: PriorityLevel) {
         self.inner.weight.store(weight, Ordering::Relaxed);
+        self.inner.level.store(level as u8, Ordering::Relaxed);
     }
 
     pub(super) fn owner(&self) -> Owner {
-        Owner::new(
-            self.inner.owner_id,
-            self.inner.weight.load(Ordering::Relaxed),
-        )
+        let weight = self.inner.weight.load(Ordering::Relaxed);
+        let level = usize::from(self.inner.level.load(Ordering::Relaxed));
+        let level = PriorityLevel::ALL.get(level).copied().unwrap_or_default();
+        self.inner.owner.with_weight(weight).at_level(level)
     }
 }
 
@@ -72,8 +78,8 @@ pub struct Key {
     pub(super) class: Class,
     /// Its name in each backend, in the order of the backends.
     pub(super) names: Vec<Option<BackendKey>>,
-    /// By operation: the backends that do it, as a mask.
-    pub(super) able: [u32; OperationKind::ALL.len()],
+    /// By operation: the backends that do it.
+    pub(super) able: [BackendSet; OperationKind::ALL.len()],
     pub(super) backends: Arc<Backends>,
 }
 
@@ -84,8 +90,8 @@ impl Key {
         &self.info
     }
 
-    /// The backends that do this with the key, as a mask.
-    pub(super) fn able(&self, operation: OperationKind) -> u32 {
+    /// The backends that do this with the key.
+    pub(super) fn able(&self, operation: OperationKind) -> BackendSet {
         self.able[operation.index()]
     }
 }
@@ -149,6 +155,8 @@ pub struct Completion {
     pub queue_time: Duration,
     /// Time the backend worked on it.
     pub service_time: Duration,
+    /// With [`JobError::Busy`]: time after which such a job is expected to be taken. `None` if it is not known.
+    pub retry_after: Option<Duration>,
 }
 
 impl fmt::Debug for Completion {
@@ -159,6 +167,7 @@ impl fmt::Debug for Completion {
             served_by,
             queue_time,
             service_time,
+            retry_after,
         } = self;
         f.debug_struct("Completion")
             .field("id", id)
@@ -166,6 +175,7 @@ impl fmt::Debug for Completion {
             .field("served_by", served_by)
             .field("queue_time", queue_time)
             .field("service_time", service_time)
+            .field("retry_after", retry_after)
             .finish()
     }
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How the jobs of one batch are divided among the backends, and what each backend needed for its part.
+//! How the jobs of each batch are divided among the backends, and what each backend needed for its part.
 //! Pure: time is an argument.
 //!
 //! ```text
@@ -9,25 +9,36 @@
 //!                                                            └── Part: the backend on trial, if any
 //!  each job: place ──► PartId ──► finish │ invalidate        the last job of a Part gives a Measurement
 //! ```
+//!
+//! A worker tops a device up while earlier batches are in flight, so several batches are planned at once. A
+//! device computes them side by side: its cost per job is the time of the batch divided by all jobs that the
+//! device held for this worker when the batch began, the batch included.
 
 use std::time::{Duration, Instant};
 
+use super::backend_set::BackendSet;
 use super::choice::{Decision, Group};
 
-/// The plan of one batch. Jobs that one backend alone can serve are not in it.
+/// The plans of the batches in flight. Jobs that one backend alone can serve are not in them.
 #[derive(Debug, Default)]
-pub(crate) struct BatchPlan {
-    groups: Vec<MeasuredGroup>,
-    begun: Option<Instant>,
+pub(crate) struct BatchPlans {
+    /// By number; an entry is free once all its jobs have ended.
+    groups: Vec<Option<MeasuredGroup>>,
+    free: Vec<usize>,
+    /// Groups of the batch that is being placed.
+    placing: Vec<usize>,
 }
 
 /// Jobs of one batch that cost the same and that the same several backends can serve.
 #[derive(Debug)]
 struct MeasuredGroup {
     group: Group,
-    /// The backends that can serve them, as a mask.
-    able: u32,
+    /// The backends that can serve them.
+    able: BackendSet,
     jobs: usize,
+    /// Tasks that devices held for this worker when the batch began.
+    company: usize,
+    begun: Instant,
     serving: Part,
     trial: Option<Part>,
 }
@@ -45,7 +56,7 @@ struct Part {
     invalid: bool,
 }
 
-/// Names a part of the current batch.
+/// Names a part of a batch in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartId {
     group: usize,
@@ -56,9 +67,9 @@ pub(crate) struct PartId {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measurement {
     pub(crate) group: Group,
-    /// Jobs of the group in the batch.
-    pub(crate) waiting: usize,
-    /// Of those, jobs that this backend served.
+    /// Jobs of the group in the batch, and the tasks that devices held beside them.
+    pub(crate) together: usize,
+    /// Of those, jobs that this backend computed in the time `busy`.
     pub(crate) served: usize,
     pub(crate) backend: usize,
     pub(crate) busy: Duration,
@@ -76,77 +87,100 @@ impl Part {
     }
 }
 
-impl BatchPlan {
-    /// Replaces the plan by one for a batch with these jobs, each as its group and the mask of backends that
-    /// can serve it. `decide` is asked once per group.
+impl MeasuredGroup {
+    fn part(&mut self, is_trial: bool) -> Option<&mut Part> {
+        if is_trial {
+            self.trial.as_mut()
+        } else {
+            Some(&mut self.serving)
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let trial = self.trial.as_ref().map_or(0, |part| part.unfinished);
+        self.serving.unfinished + trial == 0
+    }
+}
+
+impl BatchPlans {
+    /// Plans a batch with these jobs, each as its group and the backends that can serve it, beside
+    /// `company` tasks that devices hold. `decide` is asked once per group with its number of jobs.
     pub(crate) fn begin(
         &mut self,
-        jobs: impl Iterator<Item = (Group, u32)>,
-        decide: impl Fn(Group, usize, u32) -> Decision,
+        jobs: impl Iterator<Item = (Group, BackendSet)>,
+        company: usize,
+        decide: impl Fn(Group, usize, BackendSet) -> Decision,
         now: Instant,
     ) {
-        self.begun = Some(now);
-        self.groups.clear();
-        for (group, able) in jobs.filter(|(_, able)| able.count_ones() > 1) {
-            match self
-                .groups
+        let mut planned: Vec<MeasuredGroup> = Vec::new();
+        for (group, able) in jobs.filter(|(_, able)| able.len() > 1) {
+            match planned
                 .iter_mut()
                 .find(|known| known.group == group && known.able == able)
             {
                 Some(known) => known.jobs += 1,
-                None => self.groups.push(MeasuredGroup {
+                None => planned.push(MeasuredGroup {
                     group,
                     able,
                     jobs: 1,
+                    company,
+                    begun: now,
                     serving: Part::default(),
                     trial: None,
                 }),
             }
         }
-        for group in &mut self.groups {
+        self.placing.clear();
+        for mut group in planned {
             let Decision { serving, trial } = decide(group.group, group.jobs, group.able);
-            let tried = trial.map_or(0, |trial| trial.jobs);
+            let tried = trial.map_or(0, |trial| trial.jobs.min(group.jobs));
             group.serving = Part::new(serving, group.jobs - tried);
-            group.trial = trial.map(|trial| Part::new(trial.backend, trial.jobs));
+            group.trial = trial.map(|trial| Part::new(trial.backend, tried));
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.groups.push(None);
+                self.groups.len() - 1
+            });
+            self.groups[index] = Some(group);
+            self.placing.push(index);
         }
     }
 
     /// Whether there is nothing to measure, so that the clock need not be read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.free.len() == self.groups.len()
     }
 
-    /// The part and the backend of the next job of this kind; none if one backend alone can serve it.
-    pub(crate) fn place(&mut self, group: Group, able: u32) -> Option<(PartId, usize)> {
-        let mut groups = self.groups.iter_mut().enumerate();
-        let (index, found) =
-            groups.find(|(_, known)| known.group == group && known.able == able)?;
-        let is_trial = found.serving.unplaced == 0;
-        let part = if is_trial {
-            found.trial.as_mut()?
-        } else {
-            &mut found.serving
-        };
-        part.unplaced = part.unplaced.checked_sub(1)?;
-        Some((
-            PartId {
-                group: index,
+    /// The part and the backend of the next job of this kind in the batch that is being placed; none if one
+    /// backend alone can serve it.
+    pub(crate) fn place(&mut self, group: Group, able: BackendSet) -> Option<(PartId, usize)> {
+        for index in &self.placing {
+            let Some(found) = self.groups[*index].as_mut() else {
+                continue;
+            };
+            if found.group != group || found.able != able {
+                continue;
+            }
+            let is_trial = found.serving.unplaced == 0;
+            let part = found.part(is_trial)?;
+            part.unplaced = part.unplaced.checked_sub(1)?;
+            let id = PartId {
+                group: *index,
                 is_trial,
-            },
-            part.backend,
-        ))
+            };
+            return Some((id, part.backend));
+        }
+        None
     }
 
     /// A job of this part failed or goes to another backend.
     pub(crate) fn invalidate(&mut self, id: PartId) {
-        if let Some((_, part)) = self.part(id) {
-            part.invalid = true;
-        }
+        self.end_job(id, |_, part| part.invalid = true);
     }
 
     /// A backend computed on the worker's core for `busy`, some of it for a job of this part.
     pub(crate) fn add_busy_time(&mut self, id: PartId, busy: Duration) {
-        if let Some((_, part)) = self.part(id) {
+        let group = self.groups.get_mut(id.group).and_then(Option::as_mut);
+        if let Some(part) = group.and_then(|group| group.part(id.is_trial)) {
             part.busy += busy;
         }
     }
@@ -159,92 +193,107 @@ impl BatchPlan {
         is_on_cpu: bool,
         now: Instant,
     ) -> Option<Measurement> {
-        let since_begin = self
-            .begun
-            .map_or(Duration::ZERO, |begun| now.saturating_duration_since(begun));
-        let ((group, waiting), part) = self.part(id)?;
-        part.unfinished = part.unfinished.saturating_sub(1);
-        if part.unfinished > 0 || part.invalid {
-            return None;
-        }
-        let busy = if is_on_cpu { part.busy } else { since_begin };
-        Some(Measurement {
-            group,
-            waiting,
-            served: part.jobs,
-            backend: part.backend,
-            busy,
-        })
+        let mut measured = None;
+        self.end_job(id, |(group, jobs, company, begun), part| {
+            if part.unfinished > 0 || part.invalid {
+                return;
+            }
+            let (busy, beside) = if is_on_cpu {
+                (part.busy, 0)
+            } else {
+                (now.saturating_duration_since(begun), company)
+            };
+            measured = Some(Measurement {
+                group,
+                together: jobs + company,
+                served: part.jobs + beside,
+                backend: part.backend,
+                busy,
+            });
+        });
+        measured
     }
 
-    /// The part, with its group and the jobs of that group.
-    fn part(&mut self, id: PartId) -> Option<((Group, usize), &mut Part)> {
-        let group = self.groups.get_mut(id.group)?;
-        let part = if id.is_trial {
-            group.trial.as_mut()?
-        } else {
-            &mut group.serving
+    /// Counts a job of this part as ended, lets `then` see the part with its group, jobs, company and begin,
+    /// and forgets the group after its last job.
+    fn end_job(
+        &mut self,
+        id: PartId,
+        then: impl FnOnce((Group, usize, usize, Instant), &mut Part),
+    ) {
+        let Some(group) = self.groups.get_mut(id.group).and_then(Option::as_mut) else {
+            return;
         };
-        Some(((group.group, group.jobs), part))
+        let facts = (group.group, group.jobs, group.company, group.begun);
+        if let Some(part) = group.part(id.is_trial) {
+            part.unfinished = part.unfinished.saturating_sub(1);
+            then(facts, part);
+        }
+        if group.has_ended() {
+            self.groups[id.group] = None;
+            self.free.push(id.group);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::choice::Trial;
     use super::*;
+    use crate::engine::choice::Trial;
     use crate::key::KeyType;
     use crate::operation::OperationKind;
 
-    const BOTH: u32 = 0b11;
+    const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);
+    const SECOND: BackendSet = BackendSet::EMPTY.with(1);
+    const LAST_TWO: BackendSet = SECOND.with(2);
 
     fn rsa(bits: u16) -> Group {
         Group::of(OperationKind::RsaPkcs1Sign, KeyType::Rsa { bits })
     }
 
     /// A plan for `jobs` jobs, where backend 0 serves and backend 1 gets `tried`.
-    fn plan(jobs: usize, tried: usize, now: Instant) -> BatchPlan {
-        let mut plan = BatchPlan::default();
+    fn plan(jobs: usize, tried: usize, now: Instant) -> BatchPlans {
+        let mut plan = BatchPlans::default();
         let trial = (tried > 0).then_some(Trial {
             backend: 1,
             jobs: tried,
         });
         let batch = std::iter::repeat_n((rsa(2048), BOTH), jobs);
-        plan.begin(batch, |_, _, _| Decision { serving: 0, trial }, now);
+        plan.begin(batch, 0, |_, _, _| Decision { serving: 0, trial }, now);
         plan
     }
 
-    fn place_all(plan: &mut BatchPlan) -> Vec<(PartId, usize)> {
+    fn place_all(plan: &mut BatchPlans) -> Vec<(PartId, usize)> {
         std::iter::from_fn(|| plan.place(rsa(2048), BOTH)).collect()
     }
 
     #[test]
     fn jobs_with_one_backend_are_not_planned() {
-        let mut plan = BatchPlan::default();
+        let mut plan = BatchPlans::default();
         let never = |_, _, _| panic!("there is nothing to decide");
-        plan.begin([(rsa(2048), 0b10)].into_iter(), never, Instant::now());
+        plan.begin([(rsa(2048), SECOND)].into_iter(), 0, never, Instant::now());
         assert!(plan.is_empty());
-        assert_eq!(plan.place(rsa(2048), 0b10), None);
+        assert_eq!(plan.place(rsa(2048), SECOND), None);
     }
 
     #[test]
-    fn groups_and_masks_are_planned_apart() {
-        let mut plan = BatchPlan::default();
+    fn groups_and_sets_of_backends_are_planned_apart() {
+        let mut plan = BatchPlans::default();
         let batch = [
             (rsa(2048), BOTH),
             (rsa(4096), BOTH),
-            (rsa(2048), 0b110),
+            (rsa(2048), LAST_TWO),
             (rsa(2048), BOTH),
         ];
-        let decide = |_, jobs, able: u32| Decision {
-            serving: able.trailing_zeros() as usize + jobs - 1,
+        let decide = |_, jobs, able: BackendSet| Decision {
+            serving: able.first().expect("two backends") + jobs - 1,
             trial: None,
         };
-        plan.begin(batch.into_iter(), decide, Instant::now());
+        plan.begin(batch.into_iter(), 0, decide, Instant::now());
         let mut backend_of = |group, able| plan.place(group, able).map(|(_, backend)| backend);
         assert_eq!(backend_of(rsa(2048), BOTH), Some(1));
         assert_eq!(backend_of(rsa(4096), BOTH), Some(0));
-        assert_eq!(backend_of(rsa(2048), 0b110), Some(1));
+        assert_eq!(backend_of(rsa(2048), LAST_TWO), Some(1));
         assert_eq!(backend_of(rsa(2048), BOTH), Some(1));
         assert_eq!(backend_of(rsa(2048), BOTH), None, "there were two");
     }
@@ -272,14 +321,14 @@ mod tests {
         let busy = Duration::from_micros;
         let serving = Measurement {
             group,
-            waiting: 5,
+            together: 5,
             served: 3,
             backend: 0,
             busy: busy(30),
         };
         let trial = Measurement {
             group,
-            waiting: 5,
+            together: 5,
             served: 2,
             backend: 1,
             busy: busy(20),
@@ -312,5 +361,40 @@ mod tests {
                 .map(|trial| trial.backend),
             Some(1)
         );
+    }
+
+    #[test]
+    fn batches_in_flight_together_are_measured_apart() {
+        let now = Instant::now();
+        let after = |ms| now + Duration::from_millis(ms);
+        let serve = |_, _, _| Decision {
+            serving: 0,
+            trial: None,
+        };
+        let mut plan = plan(2, 0, now);
+        let first = place_all(&mut plan);
+        // Two more jobs, while the device still has those of the first batch.
+        let batch = std::iter::repeat_n((rsa(2048), BOTH), 2);
+        plan.begin(batch, 2, serve, after(1));
+        let second = place_all(&mut plan);
+        assert_eq!(plan.finish(second[0].0, false, after(3)), None);
+        let measured = plan
+            .finish(second[1].0, false, after(5))
+            .expect("the last job");
+        assert_eq!((measured.together, measured.served), (4, 4));
+        assert_eq!(measured.busy, Duration::from_millis(4));
+        assert!(!plan.is_empty(), "the first batch is in flight");
+        assert_eq!(plan.finish(first[0].0, false, after(6)), None);
+        assert!(plan.finish(first[1].0, false, after(6)).is_some());
+        assert!(plan.is_empty());
+    }
+
+    #[test]
+    fn plan_of_a_batch_that_failed_is_forgotten() {
+        let mut plan = plan(3, 1, Instant::now());
+        for (id, _) in place_all(&mut plan) {
+            plan.invalidate(id);
+        }
+        assert!(plan.is_empty());
     }
 }

@@ -11,37 +11,42 @@
 //! waking a worker would cost as much as the operation. With one worker per class (on one core) a whole
 //! batch is, unless several owners use the class.
 //!
+//! A job that would wait beyond its deadline, by the measured service rate of its class, ends as [`JobError::Busy`] at once.
+//!
 //! Every job ends as exactly one completion. A job that still waits at its deadline ends as
-//! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; a job that a backend already holds ends when the
-//! backend answers, and the client has a timer of its own.
+//! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; so does a job that a device holds. A job that a backend on
+//! the CPU computes ends when it is computed, and the client has a timer of its own.
 
+mod backend_set;
 mod choice;
 mod dispatch;
+mod in_flight;
 mod job;
 mod measure;
+mod runner;
 mod shared;
 mod worker;
 
 use std::fmt;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::backend::{Backend, BackendKind, Description};
+use crate::backend::{Backend, BackendDeviceStatus, BackendKind, Description};
 use crate::error::{JobError, KeyError};
 use crate::key::PrivateKey;
 use crate::operation::Class;
 use crate::queue::{Contention, FairQueue, Owner};
-use crate::stats::{Snapshot, Statistics};
+use crate::stats::{EngineSnapshot, Statistics};
 use choice::KnownCosts;
-use dispatch::{Backends, Opened};
+use dispatch::{Backends, OpenedKeys};
 pub use job::{Completion, CompletionSink, Job, JobId, Key, Session};
 use job::{Queued, SessionInner};
-use shared::{ClassQueue, ClassState, Shared, lock, sweep};
+use shared::{ClassQueue, ClassState, Shared, Unserved, lock, sweep};
 
 /// How often waiting jobs are checked for passed deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
@@ -51,6 +56,13 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 pub trait Placement: Send + Sync + fmt::Debug {
     /// Prepares the calling thread. Called once by each worker, before its first job. Failures are ignored.
     fn place(&self, worker: WorkerThread);
+
+    /// Whether regular workers give way to all other threads of the process. Then the express worker of a
+    /// class computes the first jobs of an owner that has nothing in service, even if a regular worker is
+    /// free: that one may not run before threads that decode another owner's flood sleep.
+    fn express_first(&self) -> bool {
+        false
+    }
 }
 
 /// The role of a worker thread in its class.
@@ -58,7 +70,8 @@ pub trait Placement: Send + Sync + fmt::Debug {
 pub enum WorkerThread {
     /// Worker with this number, from 0: computes for as long as jobs wait.
     Regular(usize),
-    /// The express worker: computes a few jobs beside busy workers, so it should run soon after it is woken.
+    /// The express worker: computes a few jobs of owners that have nothing in service, so it should run soon
+    /// after it is woken.
     Express,
 }
 
@@ -76,6 +89,8 @@ pub struct EngineConfig {
     pub session_queue_limit: usize,
     /// Prepares the worker threads. Default: the operating system's choices.
     pub placement: Option<Arc<dyn Placement>>,
+    /// Hears of changes in the state of the backends. Default: none.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl Default for EngineConfig {
@@ -85,8 +100,36 @@ impl Default for EngineConfig {
             queue_limit: 8192,
             session_queue_limit: 4096,
             placement: None,
+            observer: None,
         }
     }
+}
+
+/// Hears of changes in the state of a backend, to log them: the engine writes no log itself.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// Takes an event. Called from the engine's threads, so it must not block or call back. Each event is a
+    /// change or at least [`SWEEP_INTERVAL`] apart from the last of its kind, for one backend and worker.
+    fn note(&self, backend: BackendKind, event: &BackendEvent);
+}
+
+/// A change in the state of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BackendEvent {
+    /// It refused a queue to a worker, for this reason. The worker asks again a second later.
+    #[error("refuses a queue: {0}")]
+    QueueRefused(String),
+    /// It does not serve at present, for this reason. Its jobs go to other backends.
+    #[error("is away: {0}")]
+    Away(String),
+    /// It serves again.
+    #[error("is back")]
+    Back,
+    /// It is passed over for this long, because a result failed verification, it panicked or it lost a task.
+    #[error("is passed over for {} s after a fault", .0.as_secs())]
+    Quarantined(Duration),
+    /// It held this number of tasks beyond the deadline of their jobs.
+    #[error("did not answer {0} tasks before their deadline")]
+    Lost(usize),
 }
 
 /// Why an engine did not start.
@@ -100,26 +143,36 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// State of one backend, for people.
+/// State of one backend, for display.
 #[derive(Clone, Debug)]
 pub struct BackendStatus {
     /// Kind, version and batch size.
     pub description: Description,
     /// Why it cannot be used, if it cannot.
     pub unusable: Option<String>,
+    /// Why it does not serve at present, although it may later; none if it serves.
+    pub away: Option<String>,
+    /// Queues that are open.
+    pub queues: usize,
     /// Why the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
     pub queue_refused: Option<String>,
+    /// Queues that it refused since the start.
+    pub queues_refused: u64,
+    /// Tasks that it held beyond the deadline of their jobs, since the start.
+    pub lost: u64,
+    /// Its devices, where it tells them apart.
+    pub devices: Vec<BackendDeviceStatus>,
     /// Whether it is passed over because a result of it failed verification, or it panicked.
     pub quarantined: bool,
 }
 
 /// What was measured, and which backend was chosen, for jobs of one kind and number in a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct BackendChoice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
     /// Upper batch size of this row; `None`: the last row, without a limit.
-    pub together: Option<usize>,
+    pub max_batch: Option<usize>,
     /// The backend that serves them.
     pub serving: BackendKind,
     /// How often the serving backend changed.
@@ -142,7 +195,7 @@ struct Threads {
 
 impl Engine {
     /// Starts the workers above `backends`, which are in order of preference. Those that cannot be
-    /// used here are listed by [`Self::backends`] and otherwise ignored.
+    /// used here, and usable ones after the first 32, are listed by [`Self::backends`] and otherwise ignored.
     ///
     /// # Errors
     /// If none can be used, or a thread cannot be started.
@@ -150,13 +203,19 @@ impl Engine {
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
     ) -> Result<Self, StartError> {
-        let backends = Arc::new(Backends::probe(backends)?);
+        let backends = Arc::new(Backends::probe(backends, config.observer.clone())?);
         let workers = config.workers.max(1);
-        let class = || ClassQueue {
+        let placement = config.placement.as_deref();
+        let express_first = placement.is_some_and(Placement::express_first);
+        let on_cpu_alone = backends.on_cpu_alone();
+        let class = |class: Class| ClassQueue {
             state: Mutex::new(ClassState {
                 queue: FairQueue::new(config.queue_limit, config.session_queue_limit),
                 contention: Contention::default(),
                 idle_workers: 0,
+                express_idle: false,
+                // A device computes whichever thread hands it the job.
+                express_first: express_first && on_cpu_alone[class.index()],
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -164,10 +223,10 @@ impl Engine {
         };
         let shared = Arc::new(Shared {
             batch: backends.batch(),
-            all_on_cpu: backends.all_on_cpu(),
+            on_cpu_alone,
             backends,
             statistics: Statistics::new(),
-            classes: [class(), class(), class()],
+            classes: Class::ALL.map(class),
             workers,
             inline: Mutex::new(Vec::new()),
             in_flight: AtomicUsize::new(0),
@@ -213,7 +272,7 @@ impl Engine {
     /// What is wrong with the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
-        let Opened { info, names, able } = backends.open_key(key)?;
+        let OpenedKeys { info, names, able } = backends.open_key(key)?;
         let class = Class::of(info.key_type);
         Ok(Arc::new(Key {
             info,
@@ -225,15 +284,16 @@ impl Engine {
     }
 
     /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each
-    /// class, and one share of its queue.
+    /// class, and one share of its queue; inside it the owner's members take turns.
     #[must_use]
     pub fn open_session(&self, sink: Arc<dyn CompletionSink>, owner: Owner) -> Session {
         let id = self.shared().next_session.fetch_add(1, Ordering::Relaxed);
         Session {
             inner: Arc::new(SessionInner {
                 id,
-                owner_id: owner.id(),
+                owner,
                 weight: AtomicU32::new(owner.weight()),
+                level: AtomicU8::new(owner.level() as u8),
                 closed: AtomicBool::new(false),
                 sink,
             }),
@@ -258,7 +318,7 @@ impl Engine {
             let queued = Queued { job, arrived };
             match shared.refusal(&queued) {
                 None => accepted[class].push(queued),
-                Some(error) => ended.push((queued, error)),
+                Some(error) => ended.push(Unserved::new(queued, error)),
             }
         }
         for class in Class::ALL {
@@ -278,10 +338,10 @@ impl Engine {
     pub fn cancel(&self, session: &Session, id: JobId) -> bool {
         let shared = self.shared();
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner_id, session.inner.id);
+            let (owner, session) = (session.inner.owner, session.inner.id);
             let removed = lock(&class.state).queue.remove(owner, session, id);
             if let Some(queued) = removed {
-                shared.end(vec![(queued, JobError::Cancelled)]);
+                shared.end_all([queued], JobError::Cancelled);
                 return true;
             }
         }
@@ -294,14 +354,9 @@ impl Engine {
         let shared = self.shared();
         session.inner.closed.store(true, Ordering::Release);
         for class in &shared.classes {
-            let (owner, session) = (session.inner.owner_id, session.inner.id);
+            let (owner, session) = (session.inner.owner, session.inner.id);
             let removed = lock(&class.state).queue.remove_session(owner, session);
-            shared.end(
-                removed
-                    .into_iter()
-                    .map(|q| (q, JobError::Cancelled))
-                    .collect(),
-            );
+            shared.end_all(removed, JobError::Cancelled);
         }
     }
 
@@ -324,7 +379,7 @@ impl Engine {
 
     /// A copy of all counters.
     #[must_use]
-    pub fn stats(&self) -> Snapshot {
+    pub fn stats(&self) -> EngineSnapshot {
         let shared = self.shared();
         let waiting = [0, 1, 2].map(|class| lock(&shared.classes[class].state).queue.len());
         shared.statistics.snapshot(waiting, self.in_flight())
@@ -338,11 +393,11 @@ impl Engine {
 
     /// Which backend serves which jobs, where several can, and what each was measured to cost.
     #[must_use]
-    pub fn choices(&self) -> Vec<Choice> {
+    pub fn choices(&self) -> Vec<BackendChoice> {
         let backends = &self.shared().backends;
-        let choice = |known: KnownCosts| Choice {
+        let choice = |known: KnownCosts| BackendChoice {
             jobs: known.group,
-            together: known.most,
+            max_batch: known.most,
             serving: backends.kind(known.serving),
             switches: known.switches,
             costs: known
@@ -394,7 +449,7 @@ impl Threads {
         }
         for class in &shared.classes {
             let left = lock(&class.state).queue.remove_all();
-            shared.end(left.into_iter().map(|q| (q, JobError::Draining)).collect());
+            shared.end_all(left, JobError::Draining);
         }
     }
 }

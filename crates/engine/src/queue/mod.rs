@@ -1,24 +1,33 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The queue of one class: bounded, and fair between owners, then between the sessions of one owner.
-//! Pure: time is an argument.
+//! The queue of one class: bounded, and fair between owners, then between the members of one owner, then between the
+//! sessions of one member. Pure: time is an argument.
 //!
 //! ```text
-//!  owner A (weight 2) ─┬─ session 1: ▪▪▪▪▪▪▪▪       the owner with the least virtual time is next;
-//!                      └─ session 2: ▪▪              its sessions take turns, one job a turn
-//!  owner B (weight 1) ─── session 3: ▪
+//!  level    owner                      member            session
+//!  high   ─ A (weight 2) ─┬─ identity 1 ─┬─ connection 1: ▪▪▪▪▪▪▪▪
+//!                         │              └─ connection 2: ▪▪
+//!                         └─ identity 2 ──── connection 3: ▪
+//!  normal ─ B (weight 1) ─── identity 3 ──── connection 4: ▪
 //! ```
 //!
 //! **Time.** Each owner has a virtual time: the cost of the jobs that it was given, divided by its weight
-//! (start-time fair queueing). The owner with the least virtual time is served next, so owners that always
-//! have jobs waiting are served in proportion to their weights, however many sessions or jobs each has. An
-//! owner that comes back starts at the least virtual time of those that wait: it is served next,
-//! and gets no credit for its idle time.
+//! (start-time fair queueing, Goyal and others 1996). The owner of a level with the least virtual time is served next,
+//! so owners that always have jobs waiting are served in proportion to their weights, however many members, sessions
+//! or jobs each has. An owner that comes back starts at the least virtual time of those that wait: it is served next,
+//! and gets no credit for its idle time. Members of an owner take turns, one job a turn, and so do the sessions of a
+//! member.
+//!
+//! **Levels.** The three levels are served in the same way, with [`LEVEL_WEIGHTS`]: a level that uses less than its
+//! part of the time is served before all lower ones, and none is starved, however many owners a level has.
 //!
 //! **Room.** While there is room, one owner may use all of it. In a full queue an owner that holds less than
 //! its share ([`FairQueue::push`] states the bound) takes the place of the newest job of the owner that
 //! exceeds its share the most.
+//!
+//! **Service rate.** The queue measures how fast its jobs are taken while some wait, and tells how long a further one
+//! would wait ([`FairQueue::projected_wait`]), so that the engine refuses at once what would be too late.
 //!
 //! **Memory.** An owner is forgotten when none of its jobs waits or is in service, and the others have
 //! caught up with its virtual time; all owners are when the class is idle.
@@ -26,8 +35,17 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+mod owned;
+mod owner;
+mod rate;
 #[cfg(test)]
 mod tests;
+
+use self::owned::OwnedJobs;
+use self::owner::LEVEL_WEIGHTS;
+pub use self::owner::{Owner, PriorityLevel};
+pub(crate) use self::rate::Contention;
+use self::rate::ServiceRate;
 
 /// Virtual time that one unit of cost takes an owner of weight 1. Divided by weights up to
 /// [`Owner::MAX_WEIGHT`], the cheapest job still costs a thousand steps, so rounding stays below 0.1 %.
@@ -37,43 +55,6 @@ const COST_SCALE: u128 = 1 << 20;
 /// than the others ([`FairQueue::pop_unserved`]). Virtual time stands still while the others' jobs are in
 /// service, which workers take a turn of several jobs at once.
 const AHEAD_JOBS: u128 = 16;
-
-/// How long a class counts as shared after jobs of two owners met: long beside the gaps between the requests
-/// of a gateway in use, so that a single operation of an otherwise idle owner finds the class ready for it.
-const CONTENTION_LASTS: Duration = Duration::from_millis(100);
-
-/// The party that fairness goes by: all sessions with the same `id` share one turn and one share of the
-/// queue. The engine does not know what an owner stands for; a node has one for each identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    id: u64,
-    weight: u32,
-}
-
-impl Owner {
-    /// The largest weight. With a thousand to one, the owner with weight 1 gets one job in a thousand, which
-    /// at 3 ms a job is within the time that a handshake waits.
-    pub const MAX_WEIGHT: u32 = 1_000;
-
-    /// The owner named `id`, which gets service in proportion to `weight` (clamped to 1 to
-    /// [`Self::MAX_WEIGHT`]). Where the sessions of one owner give several weights, the job queued last
-    /// decides.
-    #[must_use]
-    pub fn new(id: u64, weight: u32) -> Self {
-        Self {
-            id,
-            weight: weight.clamp(1, Self::MAX_WEIGHT),
-        }
-    }
-
-    pub(crate) fn id(self) -> u64 {
-        self.id
-    }
-
-    pub(crate) fn weight(self) -> u32 {
-        self.weight
-    }
-}
 
 /// What the queue needs to know of the jobs in it.
 pub(crate) trait Waiting {
@@ -87,165 +68,47 @@ pub(crate) trait Waiting {
     fn cost(&self) -> u32;
 }
 
-/// Jobs that wait, by owner and session.
+/// Jobs that wait, by level, owner, member and session.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
     owners: HashMap<u64, OwnedJobs<T>>,
+    levels: [LevelState; PriorityLevel::ALL.len()],
+    /// The time of the level that was served last, when it was chosen.
+    level_time: u128,
+    /// Jobs that wait.
+    len: usize,
+    /// Jobs that workers hold.
+    in_service: usize,
+    /// Sum of the weights of the owners with jobs waiting.
+    weights: u64,
+    limit: usize,
+    session_limit: usize,
+    /// No job here has an earlier deadline (it may be later: removals do not raise it).
+    earliest_deadline: Option<Instant>,
+    service_rate: ServiceRate,
+}
+
+/// The owners of one level.
+#[derive(Debug, Default)]
+struct LevelState {
     /// Owners with jobs waiting: (virtual time, owner).
     order: BTreeSet<(u128, u64)>,
     /// Owners with no job waiting or in service that were given more than the others: (virtual time, owner).
     ahead: BTreeSet<(u128, u64)>,
     /// The least virtual time of an owner with jobs waiting, when a job was last taken.
     virtual_time: u128,
-    /// Jobs that wait.
-    len: usize,
-    /// Jobs that workers hold.
-    in_service: usize,
+    /// Cost of the jobs that this level was given, divided by its weight.
+    time: u128,
     /// Sum of the weights of the owners in `order`.
     weights: u64,
-    limit: usize,
-    session_limit: usize,
-    /// No job here has an earlier deadline (it may be later: removals do not raise it).
-    earliest_deadline: Option<Instant>,
+    /// Cost of the jobs that wait.
+    backlog: u64,
 }
 
-/// What the queue holds of one owner.
-#[derive(Debug)]
-struct OwnedJobs<T> {
-    weight: u32,
-    virtual_time: u128,
-    sessions: HashMap<u64, VecDeque<T>>,
-    /// Sessions with jobs waiting, each once, next turn first.
-    turns: VecDeque<u64>,
-    waiting: usize,
-    in_service: usize,
-}
-
-impl<T: Waiting> OwnedJobs<T> {
-    fn new(virtual_time: u128) -> Self {
-        Self {
-            weight: 1,
-            virtual_time,
-            sessions: HashMap::new(),
-            turns: VecDeque::new(),
-            waiting: 0,
-            in_service: 0,
-        }
-    }
-
-    /// Updates the weight. An owner without waiting jobs restarts at the current virtual time.
-    fn enter(&mut self, owner: Owner, now: u128) {
-        self.weight = owner.weight;
-        if self.waiting == 0 {
-            self.virtual_time = self.virtual_time.max(now);
-        }
-    }
-
-    fn push(&mut self, job: T) {
-        let session = job.session();
-        let line = self.sessions.entry(session).or_default();
-        if line.is_empty() {
-            self.turns.push_back(session);
-        }
-        line.push_back(job);
-        self.waiting += 1;
-    }
-
-    /// The next job, in turn.
-    fn pop(&mut self) -> Option<T> {
-        let session = self.turns.pop_front()?;
-        let line = self.sessions.get_mut(&session)?;
-        let job = line.pop_front();
-        if line.is_empty() {
-            self.sessions.remove(&session);
-        } else {
-            self.turns.push_back(session);
-        }
-        self.waiting -= usize::from(job.is_some());
-        job
-    }
-
-    /// The newest job of the session with the most jobs. Linear in the sessions.
-    fn evict(&mut self) -> Option<T> {
-        let longest = self
-            .sessions
-            .iter()
-            .max_by_key(|(session, line)| (line.len(), **session));
-        let session = *longest?.0;
-        let job = self.sessions.get_mut(&session)?.pop_back();
-        self.waiting -= usize::from(job.is_some());
-        self.forget_if_empty(session);
-        job
-    }
-
-    fn remove(&mut self, session: u64, id: u64) -> Option<T> {
-        let line = self.sessions.get_mut(&session)?;
-        let position = line.iter().position(|job| job.id() == id)?;
-        let job = line.remove(position);
-        self.waiting -= usize::from(job.is_some());
-        self.forget_if_empty(session);
-        job
-    }
-
-    fn remove_session(&mut self, session: u64) -> VecDeque<T> {
-        let line = self.sessions.remove(&session).unwrap_or_default();
-        self.waiting -= line.len();
-        self.turns.retain(|turn| *turn != session);
-        line
-    }
-
-    fn forget_if_empty(&mut self, session: u64) {
-        if self.sessions.get(&session).is_some_and(VecDeque::is_empty) {
-            self.remove_session(session);
-        }
-    }
-
-    /// Moves what has expired to `expired` and returns the earliest deadline of the rest.
-    fn remove_expired(&mut self, now: Instant, expired: &mut Vec<T>) -> Option<Instant> {
-        for line in self.sessions.values_mut() {
-            // One turn of the line, which keeps the order of what stays.
-            for _ in 0..line.len() {
-                let Some(job) = line.pop_front() else { break };
-                if job.deadline() <= now {
-                    self.waiting -= 1;
-                    expired.push(job);
-                } else {
-                    line.push_back(job);
-                }
-            }
-        }
-        self.sessions.retain(|_, line| !line.is_empty());
-        self.turns.retain(|turn| self.sessions.contains_key(turn));
-        self.sessions
-            .values()
-            .flatten()
-            .map(Waiting::deadline)
-            .min()
-    }
-
-    fn remove_all(&mut self) -> Vec<T> {
-        self.waiting = 0;
-        self.turns.clear();
-        self.sessions.drain().flat_map(|(_, line)| line).collect()
-    }
-
-    /// Charges the owner for jobs of this cost.
-    fn charge(&mut self, cost: u32) {
-        self.virtual_time += self.time_of(cost);
-    }
-
-    fn time_of(&self, cost: u32) -> u128 {
-        u128::from(cost) * COST_SCALE / u128::from(self.weight)
-    }
-
-    /// Whether the owner's virtual time leads the queue's by at most [`AHEAD_JOBS`] jobs of the cost of its next one.
-    fn is_below_share(&self, now: u128) -> bool {
-        let next = self
-            .turns
-            .front()
-            .and_then(|session| self.sessions.get(session)?.front());
-        let ahead = self.virtual_time.saturating_sub(now);
-        next.is_some_and(|job| ahead <= AHEAD_JOBS * self.time_of(job.cost()))
+impl LevelState {
+    /// Charges the level for jobs of this cost.
+    fn charge(&mut self, level: PriorityLevel, cost: u32) {
+        self.time += u128::from(cost) * COST_SCALE / LEVEL_WEIGHTS[level.index()];
     }
 }
 
@@ -254,15 +117,15 @@ impl<T: Waiting> FairQueue<T> {
     pub(crate) fn new(limit: usize, session_limit: usize) -> Self {
         Self {
             owners: HashMap::new(),
-            order: BTreeSet::new(),
-            ahead: BTreeSet::new(),
-            virtual_time: 0,
+            levels: Default::default(),
+            level_time: 0,
             len: 0,
             in_service: 0,
             weights: 0,
             limit,
             session_limit,
             earliest_deadline: None,
+            service_rate: ServiceRate::default(),
         }
     }
 
@@ -275,10 +138,9 @@ impl<T: Waiting> FairQueue<T> {
     /// job. Where that share is less than one job, it takes a place only from an owner that has several.
     pub(crate) fn push(&mut self, job: T) -> Option<T> {
         let (owner, session, deadline) = (job.owner(), job.session(), job.deadline());
-        let line = self
-            .owners
-            .get(&owner.id)
-            .and_then(|owned| owned.sessions.get(&session));
+        let known = self.owners.get(&owner.id);
+        let member = known.and_then(|owned| owned.members.get(&owner.member));
+        let line = member.and_then(|member| member.sessions.get(&session));
         if line.map_or(0, VecDeque::len) >= self.session_limit {
             return Some(job);
         }
@@ -289,17 +151,22 @@ impl<T: Waiting> FairQueue<T> {
             };
             evicted = self.update(gives_way, OwnedJobs::evict).flatten();
         }
-        let now = self.virtual_time;
-        self.owners
-            .entry(owner.id)
-            .or_insert_with(|| OwnedJobs::new(now));
-        self.update(owner.id, |owned| {
-            owned.enter(owner, now);
-            owned.push(job);
-        });
+        self.enter(owner, |owned| owned.push(job));
         let earliest = self.earliest_deadline.get_or_insert(deadline);
         *earliest = deadline.min(*earliest);
         evicted
+    }
+
+    /// Changes what is held of an owner that may be new, or come with another weight or level.
+    fn enter<R>(&mut self, owner: Owner, change: impl FnOnce(&mut OwnedJobs<T>) -> R) -> Option<R> {
+        let now = self.levels[owner.level.index()].virtual_time;
+        self.owners
+            .entry(owner.id)
+            .or_insert_with(|| OwnedJobs::new(owner.level, now));
+        self.update(owner.id, |owned| {
+            owned.enter(owner, now);
+            change(owned)
+        })
     }
 
     /// The owner whose newest job gives way to a job of `owner` in a full queue. Linear in the owners.
@@ -313,7 +180,8 @@ impl<T: Waiting> FairQueue<T> {
         if holds >= share.max(1) {
             return None;
         }
-        let owners = self.order.iter().map(|(_, id)| (*id, &self.owners[id]));
+        let owners = self.levels.iter().flat_map(|level| &level.order);
+        let owners = owners.map(|(_, id)| (*id, &self.owners[id]));
         // An owner that holds less than its share leaves another one that holds more.
         let over = owners.filter(|(_, owned)| {
             let several = share > 0 || owned.waiting > 1;
@@ -325,8 +193,33 @@ impl<T: Waiting> FairQueue<T> {
             .map(|(id, _)| id)
     }
 
-    /// Takes up to `max` jobs, those of the owner with the least virtual time first. Jobs whose deadline has
-    /// passed go to `expired` and do not count. What goes to `ready` is in service until [`Self::release`].
+    /// How long a further job of `owner` would wait, by the measured rate; `None` before it was measured, and for an
+    /// owner with no job waiting, which is served next in its level.
+    ///
+    /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
+    pub(crate) fn projected_wait(&self, owner: Owner) -> Option<Duration> {
+        let own = self
+            .owners
+            .get(&owner.id)
+            .filter(|owned| owned.waiting > 0)?;
+        let level = &self.levels[own.level.index()];
+        let due = own.backlog.saturating_mul(level.weights) / u64::from(own.weight);
+        let of_level = u128::from(due.min(level.backlog));
+        let others = PriorityLevel::ALL
+            .into_iter()
+            .filter(|other| *other != own.level);
+        let of_others = others.map(|other| {
+            let [part, own_part] = [other, own.level].map(|level| LEVEL_WEIGHTS[level.index()]);
+            let backlog = u128::from(self.levels[other.index()].backlog);
+            backlog.min(of_level * part / own_part)
+        });
+        self.service_rate
+            .time_of(of_level + of_others.sum::<u128>())
+    }
+
+    /// Takes up to `max` jobs: of the level that is due, those of the owner with the least virtual time first. Jobs
+    /// whose deadline has passed go to `expired` and do not count. What goes to `ready` is in service until
+    /// [`Self::release`].
     pub(crate) fn pop(
         &mut self,
         max: usize,
@@ -334,17 +227,25 @@ impl<T: Waiting> FairQueue<T> {
         ready: &mut Vec<T>,
         expired: &mut Vec<T>,
     ) {
-        let end = ready.len() + max;
+        let known = ready.len();
+        let end = known + max;
         while ready.len() < end {
-            let Some(&(_, owner)) = self.order.first() else {
+            let busy = self.levels.iter().filter(|level| !level.order.is_empty());
+            let Some(level) = busy.min_by_key(|level| level.time) else {
                 break;
             };
+            let Some(&(_, owner)) = level.order.first() else {
+                break;
+            };
+            self.level_time = self.level_time.max(level.time);
             self.pop_of(owner, now, ready, expired);
         }
+        let taken = ready[known..].iter().map(|job| u64::from(job.cost())).sum();
+        self.service_rate.note(taken, self.len > 0, now);
     }
 
     /// Takes up to `max` jobs of one owner that has nothing in service and was not given more than the
-    /// others, if there is one: of such owners the one with the least virtual time.
+    /// others, if there is one: of such owners of the highest level the one with the least virtual time.
     pub(crate) fn pop_unserved(
         &mut self,
         max: usize,
@@ -355,7 +256,8 @@ impl<T: Waiting> FairQueue<T> {
         let Some(owner) = self.unserved() else {
             return;
         };
-        let end = ready.len() + max;
+        let known = ready.len();
+        let end = known + max;
         while ready.len() < end
             && self
                 .owners
@@ -364,6 +266,8 @@ impl<T: Waiting> FairQueue<T> {
         {
             self.pop_of(owner, now, ready, expired);
         }
+        let taken = ready[known..].iter().map(|job| u64::from(job.cost())).sum();
+        self.service_rate.note(taken, self.len > 0, now);
     }
 
     /// Whether [`Self::pop_unserved`] would take something.
@@ -371,53 +275,86 @@ impl<T: Waiting> FairQueue<T> {
         self.unserved().is_some()
     }
 
+    /// Whether workers hold jobs of this queue.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.in_service > 0
+    }
+
     fn unserved(&self) -> Option<u64> {
-        if self.in_service == 0 {
-            // A worker is on its way.
-            return None;
-        }
-        let owners = self.order.iter().map(|(_, id)| (*id, &self.owners[id]));
+        let owners = self.levels.iter().flat_map(|level| &level.order);
+        let owners = owners.map(|(_, id)| (*id, &self.owners[id]));
         let mut unserved = owners.filter(|(_, owned)| owned.in_service == 0);
         unserved
-            .find(|(_, owned)| owned.is_below_share(self.virtual_time))
+            .find(|(_, owned)| self.is_below_share(owned))
             .map(|(id, _)| id)
+    }
+
+    /// Whether the owner leads its level, and its level the others, by at most [`AHEAD_JOBS`] jobs of the cost of its
+    /// next one.
+    fn is_below_share(&self, owned: &OwnedJobs<T>) -> bool {
+        let Some(cost) = owned.next_cost() else {
+            return false;
+        };
+        let level = &self.levels[owned.level.index()];
+        let ahead = owned.virtual_time.saturating_sub(level.virtual_time);
+        let level_ahead = level.time.saturating_sub(self.level_time);
+        let of_level = u128::from(cost) * COST_SCALE / LEVEL_WEIGHTS[owned.level.index()];
+        ahead <= AHEAD_JOBS * owned.time_of(cost)
+            && (self.is_only_level(owned.level) || level_ahead <= AHEAD_JOBS * of_level)
+    }
+
+    /// Whether no other level has jobs waiting.
+    fn is_only_level(&self, level: PriorityLevel) -> bool {
+        let mut others = PriorityLevel::ALL
+            .into_iter()
+            .filter(|other| *other != level);
+        others.all(|other| self.levels[other.index()].order.is_empty())
     }
 
     /// Takes the next job of an owner.
     fn pop_of(&mut self, owner: u64, now: Instant, ready: &mut Vec<T>, expired: &mut Vec<T>) {
-        // The least virtual time, not this owner's: his may be ahead, and the others would lose what is due to
-        // them.
-        if let Some((least, _)) = self.order.first() {
-            self.virtual_time = self.virtual_time.max(*least);
+        let Some(level) = self.owners.get(&owner).map(|owned| owned.level) else {
+            return;
+        };
+        let state = &mut self.levels[level.index()];
+        // The least virtual time, not this owner's own: that may be ahead, and the others would lose what is due
+        // to them.
+        if let Some((least, _)) = state.order.first() {
+            state.virtual_time = state.virtual_time.max(*least);
         }
-        self.update(owner, |owned| match owned.pop() {
-            Some(job) if job.deadline() <= now => expired.push(job),
+        let cost = self.update(owner, |owned| match owned.pop() {
+            Some(job) if job.deadline() <= now => {
+                expired.push(job);
+                0
+            }
             Some(job) => {
-                owned.charge(job.cost());
+                let cost = job.cost();
+                owned.charge(cost);
                 owned.in_service += 1;
                 ready.push(job);
+                cost
             }
-            None => {}
+            None => 0,
         });
-        self.forget_overtaken();
+        self.levels[level.index()].charge(level, cost.unwrap_or(0));
+        self.forget_overtaken(level);
     }
 
     /// Puts jobs into service that never waited, and charges their owner for their cost together. To be
     /// used only while nothing waits.
     pub(crate) fn pass(&mut self, owner: Owner, jobs: usize, cost: u32) {
-        let now = self.virtual_time;
-        self.owners
-            .entry(owner.id)
-            .or_insert_with(|| OwnedJobs::new(now));
-        let start = self.update(owner.id, |owned| {
-            owned.enter(owner, now);
+        let start = self.enter(owner, |owned| {
             owned.in_service += jobs;
             let start = owned.virtual_time;
             owned.charge(cost);
             start
         });
-        self.virtual_time = start.unwrap_or(now);
-        self.forget_overtaken();
+        let level = &mut self.levels[owner.level.index()];
+        level.virtual_time = start.unwrap_or(level.virtual_time);
+        level.time = level.time.max(self.level_time);
+        self.level_time = level.time;
+        level.charge(owner.level, cost);
+        self.forget_overtaken(owner.level);
     }
 
     /// Ends the service of jobs of one owner.
@@ -428,23 +365,23 @@ impl<T: Waiting> FairQueue<T> {
     }
 
     /// Takes one job out, wherever it stands. Linear in the jobs of its session.
-    pub(crate) fn remove(&mut self, owner: u64, session: u64, id: u64) -> Option<T> {
-        self.update(owner, |owned| owned.remove(session, id))
+    pub(crate) fn remove(&mut self, owner: Owner, session: u64, id: u64) -> Option<T> {
+        self.update(owner.id, |owned| owned.remove(owner.member, session, id))
             .flatten()
     }
 
     /// Takes out everything of one session.
-    pub(crate) fn remove_session(&mut self, owner: u64, session: u64) -> VecDeque<T> {
-        self.update(owner, |owned| owned.remove_session(session))
-            .unwrap_or_default()
+    pub(crate) fn remove_session(&mut self, owner: Owner, session: u64) -> VecDeque<T> {
+        self.update(owner.id, |owned| {
+            owned.remove_session(owner.member, session)
+        })
+        .unwrap_or_default()
     }
 
     /// Takes out everything.
     pub(crate) fn remove_all(&mut self) -> Vec<T> {
-        let owners: Vec<u64> = self.order.iter().map(|(_, id)| *id).collect();
-        let lines = owners
-            .into_iter()
-            .filter_map(|owner| self.update(owner, OwnedJobs::remove_all));
+        let owners = self.waiting_owners().into_iter();
+        let lines = owners.filter_map(|owner| self.update(owner, OwnedJobs::remove_all));
         lines.flatten().collect()
     }
 
@@ -453,12 +390,17 @@ impl<T: Waiting> FairQueue<T> {
         if self.earliest_deadline.is_none_or(|earliest| earliest > now) {
             return;
         }
-        let owners: Vec<u64> = self.order.iter().map(|(_, id)| *id).collect();
-        let earliest = owners.into_iter().filter_map(|owner| {
+        let owners = self.waiting_owners().into_iter();
+        let earliest = owners.filter_map(|owner| {
             self.update(owner, |owned| owned.remove_expired(now, expired))
                 .flatten()
         });
         self.earliest_deadline = earliest.min();
+    }
+
+    fn waiting_owners(&self) -> Vec<u64> {
+        let owners = self.levels.iter().flat_map(|level| &level.order);
+        owners.map(|(_, id)| *id).collect()
     }
 
     /// Jobs that wait.
@@ -473,75 +415,69 @@ impl<T: Waiting> FairQueue<T> {
 
     /// Owners with jobs waiting.
     pub(crate) fn owners_waiting(&self) -> usize {
-        self.order.len()
+        self.levels.iter().map(|level| level.order.len()).sum()
     }
 
     /// Changes what is held of an owner, and everything that follows from it: the order, the sums, and
     /// whether the owner is still to be remembered.
     fn update<R>(&mut self, owner: u64, change: impl FnOnce(&mut OwnedJobs<T>) -> R) -> Option<R> {
+        let idle = self.levels.each_ref().map(|level| level.order.is_empty());
         let owned = self.owners.get_mut(&owner)?;
         let place = (owned.virtual_time, owner);
         self.len -= owned.waiting;
         self.in_service -= owned.in_service;
-        if self.order.remove(&place) {
+        let level = &mut self.levels[owned.level.index()];
+        level.backlog -= owned.backlog;
+        if level.order.remove(&place) {
             self.weights -= u64::from(owned.weight);
+            level.weights -= u64::from(owned.weight);
         } else {
-            self.ahead.remove(&place);
+            level.ahead.remove(&place);
         }
         let result = change(owned);
         let place = (owned.virtual_time, owner);
         self.len += owned.waiting;
         self.in_service += owned.in_service;
+        let level = &mut self.levels[owned.level.index()];
+        level.backlog += owned.backlog;
         if owned.waiting > 0 {
             self.weights += u64::from(owned.weight);
-            self.order.insert(place);
+            level.weights += u64::from(owned.weight);
+            level.order.insert(place);
+            if idle[owned.level.index()] {
+                // As with owners: no credit for the time without jobs.
+                level.time = level.time.max(self.level_time);
+            }
         } else if owned.in_service > 0 {
             // In neither set: it comes back with its next job or its last completion.
-        } else if owned.virtual_time > self.virtual_time {
-            self.ahead.insert(place);
+        } else if owned.virtual_time > level.virtual_time {
+            level.ahead.insert(place);
         } else {
             self.owners.remove(&owner);
         }
         if self.len == 0 && self.in_service == 0 {
             self.owners.clear();
-            self.ahead.clear();
+            for level in &mut self.levels {
+                level.ahead.clear();
+                level.time = 0;
+            }
+            self.level_time = 0;
             self.earliest_deadline = None;
         }
         Some(result)
     }
 
     /// Forgets owners that the others have caught up with.
-    fn forget_overtaken(&mut self) {
-        while self
+    fn forget_overtaken(&mut self, level: PriorityLevel) {
+        let level = &mut self.levels[level.index()];
+        while level
             .ahead
             .first()
-            .is_some_and(|(time, _)| *time <= self.virtual_time)
+            .is_some_and(|(time, _)| *time <= level.virtual_time)
         {
-            if let Some((_, owner)) = self.ahead.pop_first() {
+            if let Some((_, owner)) = level.ahead.pop_first() {
                 self.owners.remove(&owner);
             }
         }
-    }
-}
-
-/// Whether several owners use a class at present. Pure: time is an argument.
-#[derive(Debug, Default)]
-pub(crate) struct Contention {
-    last_owner: Option<u64>,
-    /// Until when the class counts as shared, though one owner alone submits.
-    until: Option<Instant>,
-}
-
-impl Contention {
-    /// Records a submission; returns whether two owners submitted within [`CONTENTION_LASTS`].
-    pub(crate) fn note(&mut self, owner: u64, now: Instant) -> bool {
-        if self
-            .last_owner
-            .replace(owner)
-            .is_some_and(|last| last != owner)
-        {
-            self.until = Some(now + CONTENTION_LASTS);
-        }
-        self.until.is_some_and(|until| now < until)
     }
 }

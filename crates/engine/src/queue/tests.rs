@@ -6,6 +6,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use super::owned::Member;
+use super::rate::CONTENTION_LASTS;
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,34 +105,144 @@ impl Fixture {
             owners().map(|owned| owned.in_service).sum::<usize>()
         );
         for (id, owned) in &queue.owners {
-            let held: usize = owned.sessions.values().map(VecDeque::len).sum();
-            assert_eq!(owned.waiting, held);
-            assert_eq!(owned.turns.len(), owned.sessions.len());
-            assert!(
-                owned
-                    .turns
-                    .iter()
-                    .all(|session| !owned.sessions[session].is_empty())
+            let members = || owned.members.values();
+            let jobs = || members().flat_map(Member::jobs);
+            let (held, cost) = (
+                jobs().count(),
+                jobs().map(|item| u64::from(item.cost)).sum(),
             );
+            assert_eq!((owned.waiting, owned.backlog), (held, cost));
+            assert_eq!(owned.turns.len(), owned.members.len());
+            for (id, member) in &owned.members {
+                assert!(owned.turns.contains(id) && member.waiting > 0);
+                assert_eq!(member.waiting, member.jobs().count());
+                assert_eq!(member.turns.len(), member.sessions.len());
+                let mut sessions = member.turns.iter();
+                assert!(sessions.all(|session| !member.sessions[session].is_empty()));
+            }
             let place = (owned.virtual_time, *id);
-            assert_eq!(queue.order.contains(&place), held > 0);
+            let level = &queue.levels[owned.level.index()];
+            assert_eq!(level.order.contains(&place), held > 0);
             let idle = held == 0 && owned.in_service == 0;
-            assert_eq!(queue.ahead.contains(&place), idle);
-            assert!(!idle || owned.virtual_time > queue.virtual_time);
+            assert_eq!(level.ahead.contains(&place), idle);
+            assert!(!idle || owned.virtual_time > level.virtual_time);
         }
-        let waiting = || owners().filter(|owned| owned.waiting > 0);
-        assert_eq!(
-            queue.weights,
-            waiting().map(|owned| u64::from(owned.weight)).sum::<u64>()
-        );
-        assert_eq!(queue.order.len(), waiting().count());
-        let idle = owners()
-            .filter(|owned| owned.waiting + owned.in_service == 0)
-            .count();
-        assert_eq!(queue.ahead.len(), idle);
+        let mut weights = 0;
+        for of in PriorityLevel::ALL {
+            let level = &queue.levels[of.index()];
+            let owners = || owners().filter(|owned| owned.level == of);
+            let waiting = || owners().filter(|owned| owned.waiting > 0);
+            let sum: u64 = waiting().map(|owned| u64::from(owned.weight)).sum();
+            assert_eq!(level.weights, sum);
+            assert_eq!(
+                level.backlog,
+                owners().map(|owned| owned.backlog).sum::<u64>()
+            );
+            assert_eq!(level.order.len(), waiting().count());
+            let idle = owners().filter(|owned| owned.waiting + owned.in_service == 0);
+            assert_eq!(level.ahead.len(), idle.count());
+            weights += sum;
+        }
+        assert_eq!(queue.weights, weights);
         assert!(queue.len + queue.in_service > 0 || queue.owners.is_empty());
         assert!(queue.len <= queue.limit);
     }
+}
+
+#[test]
+fn members_of_an_owner_take_turns_however_many_sessions_each_has() {
+    let mut fixture = Fixture::new(100, 100);
+    let of = |member| Owner::new(1, 1).with_member(member);
+    for session in 0..4 {
+        let many = fixture.item(of(1), session, session);
+        assert!(fixture.queue.push(many).is_none());
+    }
+    let one = fixture.item(of(2), 9, 9);
+    assert!(fixture.queue.push(one).is_none());
+    let ids: Vec<u64> = fixture.pop(3).iter().map(|(_, id)| *id).collect();
+    assert_eq!(ids, [0, 9, 1]);
+    fixture.check();
+}
+
+/// Cost served by level while all levels always have jobs of `owners` owners waiting.
+fn served_by_level(owners: u64, jobs: usize) -> [u64; 3] {
+    let mut fixture = Fixture::new(10_000, 10_000);
+    let mut served = [0; 3];
+    let mut id = 0;
+    let mut top_up = |fixture: &mut Fixture, owner: u64| {
+        let level = PriorityLevel::ALL[usize::try_from(owner % 3).unwrap()];
+        let item = fixture.item(Owner::new(owner, 1).at_level(level), owner, id);
+        id += 1;
+        assert!(fixture.queue.push(item).is_none());
+    };
+    for owner in 0..3 * owners {
+        top_up(&mut fixture, owner);
+        top_up(&mut fixture, owner);
+    }
+    for _ in 0..jobs {
+        for (owner, _) in fixture.pop(1) {
+            served[usize::try_from(owner % 3).unwrap()] += 1;
+            fixture.queue.release(owner, 1);
+            top_up(&mut fixture, owner);
+        }
+    }
+    served
+}
+
+#[test]
+fn levels_get_their_parts_however_many_owners_each_has() {
+    for owners in [1, 20] {
+        let [high, normal, low] = served_by_level(owners, 7_300);
+        assert!(high.abs_diff(6_400) <= 64, "{high} of 6400");
+        assert!(normal.abs_diff(800) <= 64, "{normal} of 800");
+        assert!(low.abs_diff(100) <= 10, "{low} of 100: not starved");
+    }
+}
+
+#[test]
+fn job_of_a_high_level_is_next_beside_a_flood_of_a_lower_one() {
+    let mut fixture = Fixture::new(1_000, 1_000);
+    for id in 0..500 {
+        let low = fixture.item(Owner::new(1, 1_000).at_level(PriorityLevel::Low), 1, id);
+        assert!(fixture.queue.push(low).is_none());
+    }
+    assert_eq!(fixture.pop(3).len(), 3);
+    let high = fixture.item(Owner::new(2, 1).at_level(PriorityLevel::High), 2, 7);
+    assert!(fixture.queue.push(high).is_none());
+    assert_eq!(fixture.pop(1), [(2, 7)]);
+}
+
+#[test]
+fn projected_wait_is_the_cost_before_a_job_at_the_measured_rate() {
+    let mut fixture = Fixture::new(10_000, 10_000);
+    let start = fixture.now;
+    for id in 0..1_000 {
+        fixture.push(1, id);
+    }
+    let (flood, newcomer) = (Owner::new(1, 1), Owner::new(2, 1));
+    assert_eq!(
+        fixture.queue.projected_wait(flood),
+        None,
+        "not measured yet"
+    );
+    // One job of cost 1 each millisecond.
+    for ms in 0..=200 {
+        fixture.now = start + Duration::from_millis(ms);
+        assert_eq!(fixture.pop(1).len(), 1);
+    }
+    let wait = fixture.queue.projected_wait(flood).unwrap().as_secs_f64();
+    assert!((0.79..=0.81).contains(&wait), "{wait} s for 799 jobs");
+    assert_eq!(fixture.queue.projected_wait(newcomer), None, "served next");
+    for id in 0..100 {
+        fixture.push(2, id);
+    }
+    // Each of its jobs waits for one of the other owner.
+    let wait = fixture
+        .queue
+        .projected_wait(newcomer)
+        .unwrap()
+        .as_secs_f64();
+    assert!((0.19..=0.21).contains(&wait), "{wait} s for 200 jobs");
 }
 
 #[test]
@@ -168,7 +280,7 @@ fn sessions_of_one_owner_share_its_turn() {
 }
 
 #[test]
-fn an_owner_that_comes_back_is_next_but_has_saved_nothing() {
+fn owner_that_comes_back_is_next_but_has_saved_nothing() {
     let mut fixture = Fixture::new(100, 100);
     for id in 0..40 {
         fixture.push(1, id);
@@ -196,7 +308,7 @@ fn expensive_job_counts_as_many_cheap_ones() {
 }
 
 #[test]
-fn a_job_alone_for_its_owner_is_charged_like_one_of_many() {
+fn job_alone_for_its_owner_is_charged_like_one_of_many() {
     // One job of the first owner at a time: nothing of it waits when the next one is chosen.
     let mut fixture = Fixture::new(1_000, 1_000);
     for id in 0..200 {
@@ -266,7 +378,9 @@ fn only_an_owner_with_nothing_in_service_is_unserved() {
     for id in 0..500 {
         fixture.push(1, id);
     }
+    assert!(!fixture.queue.is_serving());
     fixture.pop(1);
+    assert!(fixture.queue.is_serving());
     assert!(fixture.pop_unserved().is_empty());
     fixture.push(2, 0);
     fixture.push(2, 1);
@@ -277,7 +391,7 @@ fn only_an_owner_with_nothing_in_service_is_unserved() {
 }
 
 #[test]
-fn an_owner_that_was_given_more_than_the_others_is_not_unserved() {
+fn owner_that_was_given_more_than_the_others_is_not_unserved() {
     let mut fixture = Fixture::new(1_000, 1_000);
     for id in 0..500 {
         fixture.push(1, id);
@@ -318,7 +432,7 @@ fn idle_owners_are_forgotten() {
 }
 
 #[test]
-fn an_expired_job_is_set_aside_and_does_not_count() {
+fn expired_job_is_set_aside_and_does_not_count() {
     let mut fixture = Fixture::new(9, 9);
     let mut late = fixture.item(Owner::new(1, 1), 1, 0);
     late.deadline = fixture.now;
@@ -354,10 +468,16 @@ fn one_job_or_one_session_can_be_taken_out() {
     fixture.push(1, 0);
     fixture.push(2, 0);
     fixture.push(2, 1);
-    assert!(fixture.queue.remove(1, 1, 7).is_none());
-    assert!(fixture.queue.remove(3, 3, 0).is_none());
-    assert_eq!(fixture.queue.remove(1, 1, 0).map(|item| item.id), Some(0));
-    assert_eq!(fixture.queue.remove_session(2, 2).len(), 2);
+    assert!(fixture.queue.remove(Owner::new(1, 1), 1, 7).is_none());
+    assert!(fixture.queue.remove(Owner::new(3, 1), 3, 0).is_none());
+    assert_eq!(
+        fixture
+            .queue
+            .remove(Owner::new(1, 1), 1, 0)
+            .map(|item| item.id),
+        Some(0)
+    );
+    assert_eq!(fixture.queue.remove_session(Owner::new(2, 1), 2).len(), 2);
     assert!(fixture.queue.is_empty());
     assert!(fixture.pop(9).is_empty());
 }
@@ -433,9 +553,13 @@ proptest! {
         steps in steps(),
         limit in 1_usize..20,
         weights in prop::array::uniform5(1_u32..6),
+        levels in prop::array::uniform5(prop::sample::select(&PriorityLevel::ALL[..])),
     ) {
         let mut fixture = Fixture::new(limit, 8);
-        let owner = |id: u64| Owner::new(id, weights[usize::try_from(id).unwrap()]);
+        let owner = |id: u64| {
+            let index = usize::try_from(id).unwrap();
+            Owner::new(id, weights[index]).at_level(levels[index])
+        };
         let soon = fixture.now + Duration::from_millis(1);
         // What the queue must hold, and what is in service.
         let mut waiting: Vec<Item> = Vec::new();
@@ -447,7 +571,8 @@ proptest! {
                     let deadline = if expires { soon } else { fixture.later };
                     // Sessions belong to one owner.
                     let session = name * 10 + session;
-                    let item = Item { owner: owner(name), session, id, deadline, cost };
+                    let owner_of_item = owner(name).with_member(session % 2);
+                    let item = Item { owner: owner_of_item, session, id, deadline, cost };
                     let held = waiting.iter().filter(|held| held.owner.id == name).count();
                     let line = waiting.iter().filter(|held| held.session == session).count();
                     let mut owners: Vec<u64> = waiting.iter().map(|held| held.owner.id).collect();
@@ -507,11 +632,15 @@ proptest! {
                         fixture.queue.release(owner, 1);
                     }
                 }
-                Step::Remove { owner, session, id } => {
-                    left.extend(fixture.queue.remove(owner, owner * 10 + session, id));
+                Step::Remove { owner: name, session, id } => {
+                    let session = name * 10 + session;
+                    let of = owner(name).with_member(session % 2);
+                    left.extend(fixture.queue.remove(of, session, id));
                 }
-                Step::CloseSession { owner, session } => {
-                    left.extend(fixture.queue.remove_session(owner, owner * 10 + session));
+                Step::CloseSession { owner: name, session } => {
+                    let session = name * 10 + session;
+                    let of = owner(name).with_member(session % 2);
+                    left.extend(fixture.queue.remove_session(of, session));
                 }
                 Step::Expire => {
                     let before = waiting.iter().filter(|item| item.deadline <= soon).count();

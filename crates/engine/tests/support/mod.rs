@@ -35,6 +35,8 @@ pub(crate) struct Scripted {
     /// While closed, tasks of slow keys wait in `poll`.
     pub(crate) gate: Gate,
     pub(crate) served: AtomicU64,
+    /// Names of the threads at which slow tasks were computed, by task.
+    pub(crate) threads: Mutex<Vec<String>>,
     /// Why queues are refused, if they are.
     pub(crate) refuses_queues: Mutex<Option<&'static str>>,
     pub(crate) queues_asked_for: AtomicU64,
@@ -95,6 +97,7 @@ impl Scripted {
             behaviour: Mutex::new(Behaviour::Answer),
             gate: Gate::default(),
             served: AtomicU64::new(0),
+            threads: Mutex::default(),
             refuses_queues: Mutex::default(),
             queues_asked_for: AtomicU64::new(0),
             open_keys: AtomicU64::new(0),
@@ -185,6 +188,8 @@ impl Queue for ScriptedQueue {
             return 0;
         };
         if task.key == BackendKey(0) {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            self.backend.threads.lock().unwrap().push(thread);
             self.backend.gate.pass();
         }
         let behaviour = *self.backend.behaviour.lock().unwrap();
@@ -267,12 +272,33 @@ impl Fixture {
         workers: usize,
         queue_limit: usize,
     ) -> Self {
-        let config = millrace_engine::EngineConfig {
-            workers,
-            queue_limit,
-            session_queue_limit: queue_limit / 2,
-            placement: None,
-        };
+        Self::start(
+            backends,
+            millrace_engine::EngineConfig {
+                workers,
+                queue_limit,
+                session_queue_limit: queue_limit / 2,
+                ..millrace_engine::EngineConfig::default()
+            },
+        )
+    }
+
+    pub(crate) fn with_placement(
+        backends: &[&Arc<Scripted>],
+        workers: usize,
+        placement: Arc<dyn millrace_engine::Placement>,
+    ) -> Self {
+        Self::start(
+            backends,
+            millrace_engine::EngineConfig {
+                workers,
+                placement: Some(placement),
+                ..millrace_engine::EngineConfig::default()
+            },
+        )
+    }
+
+    fn start(backends: &[&Arc<Scripted>], config: millrace_engine::EngineConfig) -> Self {
         let backends = backends
             .iter()
             .map(|scripted| Arc::new(Shared(Arc::clone(scripted))) as Arc<dyn Backend>)

@@ -5,6 +5,7 @@
 //! write or read permission at its end. The module evaluates only permission bits: for an access control list it reports
 //! the list instead of a verdict, and it does not see security modules.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -29,13 +30,28 @@ pub(super) enum Obstacle {
     Denied {
         /// The folder or the file.
         path: PathBuf,
-        /// Permissions, owner, group.
-        owner: (u32, u32, u32),
+        /// Its permissions and owners.
+        ownership: Ownership,
     },
     /// Permissions suffice, except that here an access control list decides.
     Listed(PathBuf),
     /// This process may not read the permissions.
     Unseen(PathBuf),
+}
+
+/// The permission bits, the user and the group of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ownership {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl fmt::Display for Ownership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, uid, gid } = self;
+        write!(f, "mode {mode:04o}, owner {uid}, group {gid}")
+    }
 }
 
 /// Checks every component of `socket` below `root`.
@@ -91,17 +107,21 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
         std::io::ErrorKind::PermissionDenied => Obstacle::Unseen(path.to_owned()),
         _ => Obstacle::Missing(path.to_owned()),
     })?;
-    let owner = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
+    let ownership = Ownership {
+        mode: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+    };
     // For the owner a list equals the permission bits, and root needs neither.
     if ![0, metadata.uid()].contains(&user.uid) && has_list(path) {
         return Err(Obstacle::Listed(path.to_owned()));
     }
-    if may(user, owner, wanted) {
+    if may(user, ownership, wanted) {
         Ok(())
     } else {
         Err(Obstacle::Denied {
             path: path.to_owned(),
-            owner,
+            ownership,
         })
     }
 }
@@ -114,7 +134,7 @@ fn has_list(path: &Path) -> bool {
 }
 
 /// The kernel's rule: of owner, group and others the first class that applies decides.
-fn may(user: &User, (mode, uid, gid): (u32, u32, u32), wanted: u32) -> bool {
+fn may(user: &User, Ownership { mode, uid, gid }: Ownership, wanted: u32) -> bool {
     if user.uid == 0 {
         return true;
     }
@@ -136,17 +156,21 @@ mod tests {
 
     #[test]
     fn first_permission_class_that_applies_decides() {
+        let owned = |mode, uid, gid| Ownership { mode, uid, gid };
         let user = User {
             uid: 33,
             gid: 33,
             groups: vec![112],
         };
-        assert!(may(&user, (0o660, 33, 0), WRITE));
-        assert!(may(&user, (0o660, 0, 112), WRITE));
-        assert!(!may(&user, (0o660, 0, 0), WRITE));
-        assert!(may(&user, (0o666, 0, 0), WRITE));
-        assert!(!may(&user, (0o606, 0, 33), WRITE), "the group is refused");
-        assert!(may(&User::default(), (0o000, 7, 7), WRITE), "root");
+        assert!(may(&user, owned(0o660, 33, 0), WRITE));
+        assert!(may(&user, owned(0o660, 0, 112), WRITE));
+        assert!(!may(&user, owned(0o660, 0, 0), WRITE));
+        assert!(may(&user, owned(0o666, 0, 0), WRITE));
+        assert!(
+            !may(&user, owned(0o606, 0, 33), WRITE),
+            "the group is refused"
+        );
+        assert!(may(&User::default(), owned(0o000, 7, 7), WRITE), "root");
     }
 
     #[test]

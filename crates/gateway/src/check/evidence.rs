@@ -7,24 +7,25 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use millrace_hostfs::accounts::{self, UserAccount};
 use millrace_hostfs::maps::MappedFile;
 use millrace_hostfs::openssl_cnf::Cnf;
 use millrace_hostfs::process::{Proc, Process};
 use millrace_hostfs::systemd::{self, ServiceEnvironment, ServiceVariable};
 use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
-use super::pool::Place;
+use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
-use super::{Options, Outcome, Report, Server, User, utf8};
+use super::{CheckOptions, CheckReport, Outcome, Server, User, utf8};
 use crate::verify::below;
 
-/// Bound on an `openssl.cnf` and on a `client.toml`, in bytes.
+/// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
 
 /// Exists where systemd manages the machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Bound on files that include each other.
+/// Bound on the files that an `openssl.cnf` includes, so that files that include each other end. Debian's has none.
 const MAX_INCLUDES: usize = 32;
 
 /// Default paths of OpenSSL: of Debian, of Red Hat, and of OpenSSL's own installation.
@@ -91,7 +92,7 @@ pub(super) struct Evidence {
 
 /// Where a worker is: see [`Evidence::worker`].
 pub(super) struct Worker {
-    pub(super) place: Place,
+    pub(super) place: ProcessContext,
     /// Its chroot, if it has one.
     pub(super) confined: Option<PathBuf>,
 }
@@ -106,7 +107,7 @@ impl Evidence {
                 |chroot| below(&self.root_path, chroot),
             );
             let user = server_user(&self.root, self.server, &self.config)?;
-            let place = Place {
+            let place = ProcessContext {
                 pid: None,
                 root,
                 user,
@@ -124,7 +125,7 @@ impl Evidence {
                 (below(&self.root_path, root), confined)
             }
         };
-        let place = Place {
+        let place = ProcessContext {
             pid: Some(process.pid),
             root,
             user: process.user.clone(),
@@ -160,16 +161,11 @@ impl Evidence {
 /// The user with this name or number, without further groups.
 #[must_use]
 pub fn user_named(root: &Root, name: &str) -> Option<User> {
-    let passwd = root.text("/etc/passwd", MAX_CONFIG).ok()?;
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (known, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
-        (known == name || uid == name).then_some(())?;
-        Some(User {
-            uid: uid.parse().ok()?,
-            gid: gid.parse().ok()?,
-            groups: Vec::new(),
-        })
+    let UserAccount { uid, gid } = accounts::user(root, name).ok()??;
+    Some(User {
+        uid,
+        gid,
+        groups: Vec::new(),
     })
 }
 
@@ -245,7 +241,7 @@ impl Variable {
 }
 
 /// Finds the server and reads what it was started with, or would be.
-pub(super) fn gather(options: &Options, report: &mut Report) -> Gathered {
+pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gathered {
     let found = find_settled(options).and_then(|(proc, running)| {
         let (root, root_path) = root_of(&proc, running.as_ref())?;
         Ok((proc, running, root, root_path))
@@ -320,7 +316,7 @@ struct NotFound {
 }
 
 /// As [`find`], once the workers of a server that has just started are those that will serve.
-fn find_settled(options: &Options) -> Result<(Proc, Option<Running>), NotFound> {
+fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
     /// A worker of HAProxy has loaded its libraries and dropped root some hundredths of a second after its start,
     /// on a busy machine a second. Only a script asks that early.
     const SETTLED: Duration = Duration::from_secs(2);
@@ -337,7 +333,7 @@ fn find_settled(options: &Options) -> Result<(Proc, Option<Running>), NotFound> 
 }
 
 /// The processes of the server; none if it does not run.
-fn find(options: &Options) -> Result<(Proc, Option<Running>), NotFound> {
+fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
     let server = options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {
         seen: format!("{}: {error}", options.proc.display()),
@@ -485,7 +481,7 @@ pub(super) fn server_user(root: &Root, server: Server, config: &ServerConfig) ->
 }
 
 fn server_config(
-    options: &Options,
+    options: &CheckOptions,
     proc: &Proc,
     master: Option<&Process>,
     root: &Root,

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use millrace_hostfs::{ReadResult, Root, Unavailable};
 use zeroize::Zeroizing;
 
-use super::pool::Stub;
+use super::pool::KeyStub;
 use super::utf8;
 
 /// Bound on a key file, in bytes: a bundle with a long chain has 20 KiB.
@@ -31,7 +31,7 @@ const OCTET_STRING: u8 = 0x04;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyFile {
     /// A stub of a key in the pool.
-    Stub(Stub),
+    Stub(KeyStub),
     /// A private key.
     Plain,
     /// Neither.
@@ -75,7 +75,7 @@ fn classify(text: &str) -> KeyFile {
 }
 
 /// A stub, as `SEQUENCE { UTF8String description, UTF8String uri, OCTET STRING spki }`.
-fn stub(text: &str) -> Option<Stub> {
+fn stub(text: &str) -> Option<KeyStub> {
     let (_, rest) = text.split_once(STUB_BEGIN)?;
     let (body, _) = rest.split_once(STUB_END)?;
     let body: String = body.split_whitespace().collect();
@@ -88,7 +88,7 @@ fn stub(text: &str) -> Option<Stub> {
         return None;
     }
     let name = std::str::from_utf8(uri).ok()?.strip_prefix("millrace:")?;
-    Some(Stub {
+    Some(KeyStub {
         name: name.to_owned(),
         spki: spki.to_vec(),
     })
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn named(name: &str, spki: &[u8]) -> KeyFile {
-        KeyFile::Stub(Stub {
+        KeyFile::Stub(KeyStub {
             name: name.to_owned(),
             spki: spki.to_vec(),
         })

@@ -25,9 +25,11 @@
 //! good nor bad.
 
 mod access;
+mod compression;
 mod evidence;
 mod judge;
 mod keys;
+mod local;
 pub mod pool;
 mod proof;
 mod server;
@@ -44,7 +46,7 @@ pub use evidence::user_named;
 pub use millrace_hostfs::process::User;
 
 use evidence::Gathered;
-use pool::{NodeAnswer, Place, Question};
+use pool::{NodeAnswer, ProcessContext, Question};
 
 /// The servers that can be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display)]
@@ -60,7 +62,7 @@ pub enum Server {
 
 /// The server to check, and how.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CheckOptions {
     /// The server.
     pub server: Server,
     /// Process id of its master; by default found by name.
@@ -82,7 +84,7 @@ pub struct Options {
 /// Access to nodes.
 pub trait Nodes {
     /// Asks every node as a process at this place would; `None` if this user may not take that place.
-    fn ask(&self, place: &Place, question: &Question) -> Option<Vec<NodeAnswer>>;
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>>;
 
     /// Number of private-key operations that the node on this machine has completed since its start. `socket`
     /// is its socket, if that is known.
@@ -130,14 +132,14 @@ pub struct Finding {
 
 /// A count out of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Share {
+pub struct Proportion {
     /// The count.
     pub count: u64,
     /// The total.
     pub of: u64,
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for Proportion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.count, self.of)
     }
@@ -145,20 +147,20 @@ impl fmt::Display for Share {
 
 /// The result of all checks.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Report {
+pub struct CheckReport {
     /// The server.
     pub server: Server,
     /// Process id of its master.
     pub pid: Option<u32>,
     /// Handshakes that the pool signed; `None` if that is not visible.
-    pub pooled: Option<Share>,
+    pub pooled: Option<Proportion>,
     /// Handshakes that waited without blocking; `None` if that is not visible.
-    pub asynchronous: Option<Share>,
+    pub asynchronous: Option<Proportion>,
     /// All checks, each after those that it depends on.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl CheckReport {
     /// Number of findings with this result.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
@@ -189,8 +191,8 @@ fn utf8(path: &Path) -> &str {
 
 /// Runs all checks.
 #[must_use]
-pub fn run(options: &Options, nodes: &dyn Nodes) -> Report {
-    let mut report = Report {
+pub fn run(options: &CheckOptions, nodes: &dyn Nodes) -> CheckReport {
+    let mut report = CheckReport {
         server: options.server,
         pid: None,
         pooled: None,
@@ -202,9 +204,14 @@ pub fn run(options: &Options, nodes: &dyn Nodes) -> Report {
         Gathered::Elsewhere => None,
         Gathered::Nothing => return report,
     };
+    compression::judge(options, &mut report);
+    let counted = local::counts(options, &report);
     let pool = evidence
         .as_ref()
         .and_then(|evidence| judge::judge(options, evidence, nodes, &mut report));
+    let provider = evidence
+        .as_ref()
+        .and_then(|evidence| judge::Provider::of(options, evidence));
     // Handshakes with a server that does not run show nothing new.
     if evidence
         .as_ref()
@@ -215,8 +222,12 @@ pub fn run(options: &Options, nodes: &dyn Nodes) -> Report {
             evidence.as_ref(),
             nodes,
             pool.as_ref(),
+            provider.as_ref(),
             &mut report,
         );
+        if let Some(provider) = &provider {
+            local::judge(options, counted.as_ref(), provider, &mut report);
+        }
     }
     report
 }

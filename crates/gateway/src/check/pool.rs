@@ -21,7 +21,7 @@ use super::{Server, User, utf8};
 
 /// Where from to ask: the place of a worker process.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ProcessContext {
     /// A process whose network is used; `None`: this process's.
     pub pid: Option<u32>,
     /// The root of its file system, as this process sees it.
@@ -36,14 +36,14 @@ pub struct Question {
     /// The endpoints, in the order of the configuration.
     pub nodes: Vec<String>,
     /// The files for `tcp:` endpoints, as the process sees them.
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<ProviderTls>,
     /// The stubs whose keys to open.
-    pub keys: Vec<Stub>,
+    pub keys: Vec<KeyStub>,
 }
 
 /// The provider's TLS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TlsFiles {
+pub struct ProviderTls {
     /// `tls_ca`
     pub ca: PathBuf,
     /// `tls_cert`
@@ -54,7 +54,7 @@ pub struct TlsFiles {
     pub server_name: Option<String>,
 }
 
-impl TlsFiles {
+impl ProviderTls {
     /// The three files with the names of their settings.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &PathBuf); 3] {
@@ -68,7 +68,7 @@ impl TlsFiles {
 
 /// A stub: a name in the pool and the public half of its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Stub {
+pub struct KeyStub {
     /// The name.
     pub name: String,
     /// DER `SubjectPublicKeyInfo`.
@@ -134,7 +134,7 @@ impl ConfiguredPool {
                     KeyFile::Stub(stub) => Some(stub),
                     KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
                 });
-            let stubs: Vec<Stub> = stubs.filter(|stub| !keys.contains(stub)).collect();
+            let stubs: Vec<KeyStub> = stubs.filter(|stub| !keys.contains(stub)).collect();
             if !stubs.is_empty() && user.is_none() {
                 user = evidence::server_user(root, server, &config);
             }
@@ -165,7 +165,7 @@ fn installed(root: &Root, server: Server) -> ServerConfig {
     }
 }
 
-/// The nodes of a pool, as `millrace status --pool --json` prints them.
+/// The nodes of a pool, as `millrace status --gateway --json` prints them.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PoolStatus {
     /// The file that names the pool.
@@ -182,7 +182,7 @@ pub struct PoolNode {
     /// The endpoint.
     pub node: String,
     /// What it said.
-    pub state: Option<NodeState>,
+    pub state: Option<NodeReport>,
     /// Why there is no answer.
     pub fault: Option<NodeFault>,
 }
@@ -207,12 +207,12 @@ pub struct NodeAnswer {
     /// The endpoint.
     pub node: String,
     /// What it said, or why there is no answer.
-    pub answer: Result<NodeState, NodeFault>,
+    pub answer: Result<NodeReport, NodeFault>,
 }
 
 /// What a node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NodeState {
+pub struct NodeReport {
     /// Its name for itself.
     pub name: String,
     /// Name and version of its software; none from an older version.

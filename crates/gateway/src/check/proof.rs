@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::evidence::Evidence;
-use super::judge::Pool;
+use super::judge::{Pool, Provider};
 use super::pool::{Edges, NodeAnswer};
-use super::{Nodes, Options, Outcome, Report, Share, Silence, tls};
+use super::{CheckOptions, CheckReport, Nodes, Outcome, Proportion, Silence, local, tls};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 
@@ -89,11 +89,12 @@ fn edges_of(answer: &NodeAnswer) -> Option<&Edges> {
 
 /// Makes the handshakes and adds the findings about them.
 pub(super) fn prove(
-    options: &Options,
+    options: &CheckOptions,
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
     pool: Option<&Pool>,
-    report: &mut Report,
+    provider: Option<&Provider>,
+    report: &mut CheckReport,
 ) {
     if options.handshakes == 0 {
         return;
@@ -108,6 +109,22 @@ pub(super) fn prove(
     if let Err(error) = tls::handshakes(&address, &name, 1) {
         let remedy = "give the right address with --connect".to_owned();
         return report.add("handshakes", Failure, error.to_string(), remedy);
+    }
+    if provider.is_some_and(|provider| provider.local) {
+        local::group(&address, &name, report);
+    }
+    if let Some(provider) = provider.filter(|provider| provider.local) {
+        let named = evidence.map_or(&[][..], |evidence| &evidence.config.groups);
+        local::groups((&address, &name), options, provider, named, report);
+    }
+    if provider.is_some_and(|provider| provider.poolless) {
+        match tls::handshakes(&address, &name, options.handshakes) {
+            Ok(held) => {
+                let _ = handshakes(&address, &held, report);
+            }
+            Err(error) => report.add("handshakes", Failure, error.to_string(), None),
+        }
+        return;
     }
     let socket = pool.and_then(|pool| pool.socket.as_deref());
     if let Some(counters) = settling {
@@ -156,7 +173,7 @@ pub(super) fn prove(
 }
 
 /// The operations that the edges did themselves, by reason.
-fn fallbacks(told: &Edges, report: &mut Report) {
+fn fallbacks(told: &Edges, report: &mut CheckReport) {
     let reasons: Vec<String> = told
         .fallbacks
         .iter()
@@ -170,7 +187,7 @@ fn fallbacks(told: &Edges, report: &mut Report) {
 }
 
 /// The address and the server name of the handshakes.
-fn target(options: &Options, evidence: Option<&Evidence>) -> Option<(String, String)> {
+fn target(options: &CheckOptions, evidence: Option<&Evidence>) -> Option<(String, String)> {
     let config = evidence.map(|evidence| &evidence.config);
     let listens = config.and_then(|config| config.listens.first());
     let address = options.connect.as_ref().or(listens)?.clone();
@@ -189,11 +206,11 @@ fn target(options: &Options, evidence: Option<&Evidence>) -> Option<(String, Str
 fn handshakes(
     address: &str,
     held: &[Result<tls::Held, tls::HandshakeError>],
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> u64 {
     let good = held.iter().filter(|handshake| handshake.is_ok()).count();
     let first = held.iter().find_map(|handshake| handshake.as_ref().err());
-    let share = Share {
+    let share = Proportion {
         count: good as u64,
         of: held.len() as u64,
     };
@@ -219,7 +236,7 @@ fn pooled_here(
     after: Result<u64, Silence>,
     of: u64,
     local: bool,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) {
     const CHECK: &str = "pooled";
     match (before, after) {
@@ -245,8 +262,8 @@ fn pooled_here(
 }
 
 /// At most `of` operations belong to these handshakes; other clients of the gateway make some, too.
-fn pooled(count: u64, of: u64, by: &str, report: &mut Report) {
-    let share = Share {
+fn pooled(count: u64, of: u64, by: &str, report: &mut CheckReport) {
+    let share = Proportion {
         count: count.min(of),
         of,
     };
@@ -287,9 +304,9 @@ fn eventfds(evidence: &Evidence) -> Option<u64> {
     counts.sum::<Option<usize>>().map(|count| count as u64)
 }
 
-fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Report) {
+fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut CheckReport) {
     const CHECK: &str = "asynchronous";
-    let like = |report: &Report, outcome| {
+    let like = |report: &CheckReport, outcome| {
         let findings = report.findings.iter();
         findings
             .filter(|finding| finding.check == "waiting")
@@ -311,7 +328,7 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Repo
             "run this as root, where the node is".to_owned(),
         );
     }
-    let share = Share {
+    let share = Proportion {
         count: waited.min(of),
         of,
     };

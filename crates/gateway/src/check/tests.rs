@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 
-use super::pool::{CertificateFacts, FaultKind, KeyAnswer, KeyState, NodeFault, NodeState};
+use super::pool::{CertificateFacts, FaultKind, KeyAnswer, KeyState, NodeFault, NodeReport};
 use super::*;
 
 const MASTER: u32 = 100;
@@ -24,12 +24,12 @@ struct Machine {
 }
 
 impl Nodes for Machine {
-    fn ask(&self, place: &Place, question: &Question) -> Option<Vec<NodeAnswer>> {
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
         assert!([0, 33].contains(&place.user.uid), "as the worker's user");
         let names: Vec<&str> = question.keys.iter().map(|key| key.name.as_str()).collect();
         assert!(names.iter().all(|name| *name == "www"), "{names:?}");
         let answer = self.answer.clone()?;
-        let state = |key: KeyState| NodeState {
+        let state = |key: KeyState| NodeReport {
             name: "node-1".to_owned(),
             software: Some("millrace/1".to_owned()),
             draining: false,
@@ -165,8 +165,8 @@ impl Machine {
         symlink("/", root).expect("link");
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> CheckOptions {
+        CheckOptions {
             server: self.server,
             pid: None,
             connect: None,
@@ -178,7 +178,7 @@ impl Machine {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> CheckReport {
         run(&self.options(), self)
     }
 

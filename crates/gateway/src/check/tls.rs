@@ -12,9 +12,15 @@ use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConnection, Resumption};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::aws_lc_rs::kx_group;
+use rustls::crypto::{
+    CryptoProvider, SupportedKxGroup, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{
+    AlertDescription, ClientConfig, DigitallySignedStruct, SignatureScheme,
+    SupportedProtocolVersion, version,
+};
 use thiserror::Error;
 
 /// Time limit of a handshake. The provider's default deadline is 2 s; a loaded server is slow without a fault.
@@ -55,7 +61,7 @@ impl From<io::Error> for HandshakeError {
 #[derive(Debug)]
 pub(super) struct Held {
     _stream: TcpStream,
-    _connection: ClientConnection,
+    connection: ClientConnection,
 }
 
 /// Makes `count` concurrent handshakes and holds their connections.
@@ -69,7 +75,7 @@ pub(super) fn handshakes(
 ) -> Result<Vec<Result<Held, HandshakeError>>, HandshakeError> {
     let name = ServerName::try_from(name.to_owned())
         .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
-    let config = Arc::new(config()?);
+    let config = Arc::new(config(aws_lc_rs::default_provider())?);
     // All connections first, so that the handshakes begin together.
     let streams: Vec<TcpStream> = (0..count)
         .map(|_| connect(address))
@@ -87,6 +93,86 @@ pub(super) fn handshakes(
             .map(|thread| thread.join().unwrap_or(Err(HandshakeError::Panic)))
             .collect()
     }))
+}
+
+/// The group that the server chooses for a client that prefers X25519MLKEM768 and offers the usual curves, too.
+///
+/// # Errors
+/// As the handshake fails.
+pub(super) fn post_quantum_group(address: &str, name: &str) -> Result<String, HandshakeError> {
+    let server = ServerName::try_from(name.to_owned())
+        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
+    let mut provider = aws_lc_rs::default_provider();
+    provider.kx_groups = vec![
+        kx_group::X25519MLKEM768,
+        kx_group::X25519,
+        kx_group::SECP256R1,
+        kx_group::SECP384R1,
+    ];
+    let held = handshake(connect(address)?, Arc::new(config(provider)?), server)?;
+    let group = held.connection.negotiated_key_exchange_group();
+    Ok(group.map_or_else(
+        || "no group".to_owned(),
+        |group| format!("{:?}", group.name()),
+    ))
+}
+
+/// The groups that the provider may compute, by OpenSSL's names.
+pub(super) fn local_groups() -> [(&'static str, &'static dyn SupportedKxGroup); 3] {
+    [
+        ("X25519MLKEM768", kx_group::X25519MLKEM768),
+        ("SecP256r1MLKEM768", kx_group::SECP256R1MLKEM768),
+        ("X25519", kx_group::X25519),
+    ]
+}
+
+/// Whether the server agrees on TLS 1.3 with a client that offers this group alone.
+///
+/// # Errors
+/// The handshake fails for another reason than the lack of a common group.
+pub(super) fn agrees(
+    address: &str,
+    name: &str,
+    group: &'static dyn SupportedKxGroup,
+) -> Result<bool, HandshakeError> {
+    let server = ServerName::try_from(name.to_owned())
+        .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
+    let provider = CryptoProvider {
+        kx_groups: vec![group],
+        ..aws_lc_rs::default_provider()
+    };
+    let config = config_of(provider, &[&version::TLS13])?;
+    match handshake(connect(address)?, Arc::new(config), server) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_refusal() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl HandshakeError {
+    /// Whether the server has no group, cipher or version in common with the client.
+    fn is_refusal(&self) -> bool {
+        let tls = match self {
+            Self::Tls(error) => Some(error),
+            Self::Stream(error) => error.get_ref().and_then(|inner| inner.downcast_ref()),
+            Self::ServerName(_)
+            | Self::NoAddress(_)
+            | Self::Connect { .. }
+            | Self::Timeout
+            | Self::Closed
+            | Self::Panic => None,
+        };
+        let alert = |error: &rustls::Error| match error {
+            rustls::Error::AlertReceived(alert) => Some(*alert),
+            _ => None,
+        };
+        let refusals = [
+            AlertDescription::HandshakeFailure,
+            AlertDescription::ProtocolVersion,
+        ];
+        tls.and_then(alert)
+            .is_some_and(|alert| refusals.contains(&alert))
+    }
 }
 
 fn connect(address: &str) -> Result<TcpStream, HandshakeError> {
@@ -124,14 +210,21 @@ fn handshake(
     }
     Ok(Held {
         _stream: stream,
-        _connection: connection,
+        connection,
     })
 }
 
-fn config() -> Result<ClientConfig, HandshakeError> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
+fn config(provider: CryptoProvider) -> Result<ClientConfig, HandshakeError> {
+    config_of(provider, rustls::DEFAULT_VERSIONS)
+}
+
+fn config_of(
+    provider: CryptoProvider,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<ClientConfig, HandshakeError> {
+    let provider = Arc::new(provider);
     let mut config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
+        .with_protocol_versions(versions)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();

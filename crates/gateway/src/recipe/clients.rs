@@ -3,7 +3,7 @@
 
 //! Programs that a person starts: anything on OpenSSL, and curl with a client key in the pool.
 
-use crate::plan::{Plan, Step};
+use crate::plan::{CommandStep, Plan};
 use crate::settings::Settings;
 
 use super::Application;
@@ -27,7 +27,7 @@ pub(super) fn curl(settings: &Settings) -> Plan {
     let before = if settings.plain_keys {
         Vec::new()
     } else {
-        vec![Step {
+        vec![CommandStep {
             command: format!("millrace key stub {key} -o {key}.key"),
             why: "the stub names the pool's key and holds no secret; write it where the node is",
         }]
@@ -37,7 +37,7 @@ pub(super) fn curl(settings: &Settings) -> Plan {
         before,
         files: vec![parts::openssl_cnf(settings)],
         snippets: Vec::new(),
-        after: vec![Step {
+        after: vec![CommandStep {
             command: format!(
                 "OPENSSL_CONF={OPENSSL_CNF} curl --cert {key}.crt --key {key}.key https://HOST/"
             ),

@@ -3,12 +3,12 @@
 
 //! HAProxy 2.6 or later, as distributions build it: it drives asynchronous handshakes by itself.
 
-use crate::plan::{Plan, Snippet, Step};
-use crate::settings::{Mode, Settings};
-use crate::verify::{Argument, Verification};
+use crate::plan::{Plan, Snippet};
+use crate::settings::{Settings, WaitMode};
+use crate::verify::Argument;
 
 use super::Application;
-use super::parts::{self, OPENSSL_CNF};
+use super::parts::Service;
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
 const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
@@ -20,71 +20,42 @@ const PRELOAD_WHY: &str = "\
 ";
 
 pub(super) fn plan(settings: &Settings) -> Plan {
-    let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == Mode::Async);
-    if let Some(library) = preload {
-        environment.push(("LD_PRELOAD", Argument::Owned(library.display().to_string())));
-    }
-    let service = parts::Service {
-        unit: "haproxy",
-        preload: preload.map(|library| (library, PRELOAD_WHY)),
-        chroot: Some(CHROOT),
-        lines: String::new(),
-    };
-    let (asynchronous, sign) = match settings.mode {
-        Mode::Async => (
+    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
+    let (asynchronous, marker) = match settings.mode {
+        WaitMode::Async => (
             "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
             "ssl-mode-async",
         ),
-        Mode::Sync | Mode::Off => ("    # No ssl-mode-async: handshakes block.", "global"),
+        WaitMode::Sync | WaitMode::Off => ("    # No ssl-mode-async: handshakes block.", "global"),
     };
+    let maxconn = global_maxconn(settings.connections.into()).to_string();
     let contents = CFG
         .replace("{async}", asynchronous)
-        .replace(
-            "{global}",
-            &global_maxconn(settings.connections.into()).to_string(),
-        )
+        .replace("{global}", &maxconn)
         .replace("{connections}", &settings.connections.to_string())
         .replace("{key}", &settings.key);
-    let key = format!("/etc/haproxy/{}.pem.key", settings.key);
-    Plan {
+    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
+    let arguments = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
+    Service {
         application: Application::Haproxy,
-        before: parts::stub(settings, &key, "haproxy"),
-        files: [Some(parts::openssl_cnf(settings)), service.files(settings)]
-            .into_iter()
-            .flatten()
-            .collect(),
-        snippets: vec![Snippet {
+        unit: "haproxy".to_owned(),
+        user: "haproxy",
+        key: format!("/etc/haproxy/{}.pem.key", settings.key),
+        preload: preload.map(|library| (library, PRELOAD_WHY)),
+        chroot: Some(CHROOT),
+        lines: String::new(),
+        include: None,
+        snippet: Snippet {
             path: HAPROXY_CFG.into(),
             contents,
             why: "ssl-mode-async is needed; the rest is what to compare yours with",
-            marker: sign.to_owned(),
-        }],
-        after: [
-            service.start(settings),
-            vec![Step {
-                command: "millrace gateway check haproxy".to_owned(),
-                why: "says whether handshakes are pooled and asynchronous",
-            }],
-        ]
-        .concat(),
-        verifications: vec![
-            parts::provider_loads(),
-            Verification {
-                name: "haproxy -c",
-                program: "haproxy",
-                arguments: vec![
-                    Argument::Text("-c"),
-                    Argument::Text("-q"),
-                    Argument::Text("-f"),
-                    Argument::File(HAPROXY_CFG),
-                ],
-                environment,
-                wants: None,
-            },
-        ],
+            marker: marker.to_owned(),
+        },
+        is_checked: true,
+        test: Some(("haproxy -c", "haproxy", arguments)),
     }
+    .plan(settings)
 }
 
 /// The global `maxconn` with which HAProxy's table of descriptors holds three per connection: the table has two
@@ -154,7 +125,7 @@ mod tests {
     #[test]
     fn sync_mode_has_no_async_directive_and_no_preload() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
-        settings.mode = Mode::Sync;
+        settings.mode = WaitMode::Sync;
         let text = plan(&settings).text();
         assert!(!text.contains("\n    ssl-mode-async\n") && !text.contains("LD_PRELOAD"));
         assert!(text.contains("mode = sync\n"));

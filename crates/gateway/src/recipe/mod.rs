@@ -7,23 +7,28 @@
 //! Applications differ in how they wait for the pool, in their chroot or sandbox, and in where they name a key.
 
 mod clients;
+mod compression;
 mod haproxy;
+mod local;
 mod nginx;
 mod parts;
 mod servers;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use strum::{Display, VariantArray};
 
 use crate::plan::Plan;
 use crate::settings::Settings;
 
+pub use compression::plan as compression_plan;
 pub(crate) use haproxy::global_maxconn;
+pub use local::{LocalSettings, plan as local_plan};
 pub(crate) use parts::provider_loads;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 
 /// An application with a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Display, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display, VariantArray)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -54,9 +59,9 @@ impl Application {
             Self::Openssl => clients::openssl(settings),
             Self::Nginx => nginx::plan(settings),
             Self::Haproxy => haproxy::plan(settings),
-            Self::Apache => servers::apache(settings),
-            Self::Lighttpd => servers::lighttpd(settings),
-            Self::Stunnel => servers::stunnel(settings),
+            Self::Apache => servers::APACHE.plan(settings),
+            Self::Lighttpd => servers::LIGHTTPD.plan(settings),
+            Self::Stunnel => servers::STUNNEL.plan(settings),
             Self::Openvpn => servers::openvpn(settings),
             Self::Curl => clients::curl(settings),
         }

@@ -3,18 +3,19 @@
 
 //! Stock nginx. The preload library makes its handshakes asynchronous.
 
-use crate::plan::{Plan, PlannedFile, Snippet, Step};
-use crate::settings::{Mode, Settings};
-use crate::verify::{Argument, Verification};
+use crate::plan::{Plan, PlannedFile, Snippet};
+use crate::settings::{Settings, WaitMode};
+use crate::verify::Argument;
 
 use super::Application;
-use super::parts::{self, FILES_BESIDES, FILES_PER_CONNECTION, OPENSSL_CNF};
+use super::compression;
+use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, Service};
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");
 
-const INCLUDE: &str = "/etc/nginx/millrace.conf";
-const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+pub(super) const INCLUDE: &str = "/etc/nginx/millrace.conf";
+pub(super) const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
 
 /// Workers per core if handshakes block: the pool takes some milliseconds per operation, and the gateway's
 /// part of a handshake well under one.
@@ -23,76 +24,53 @@ const BLOCKING_WORKERS_PER_CORE: u32 = 4;
 /// Lower bound on blocking workers.
 const FEWEST_BLOCKING_WORKERS: u32 = 16;
 
-const PRELOAD_WHY: &str = "\
+pub(super) const PRELOAD_WHY: &str = "\
 # Makes handshakes asynchronous: a worker serves others while the pool works.
 ";
 
 pub(super) fn plan(settings: &Settings) -> Plan {
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == Mode::Async);
-    let mut environment = vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))];
-    let mut main = String::new();
-    if let Some(library) = preload {
-        main.push_str("env LD_PRELOAD;\n");
-        environment.push(("LD_PRELOAD", Argument::Owned(library.display().to_string())));
-    }
+    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
     let sizes = Sizes::of(settings, preload.is_some());
-    let service = parts::Service {
-        unit: "nginx",
-        preload: preload.map(|library| (library, PRELOAD_WHY)),
+    let libraries = compression::libraries(preload, settings.compression.as_deref());
+    let mut kept = String::new();
+    if libraries.is_some() {
+        kept.push_str("env LD_PRELOAD;\n");
+    }
+    if settings.compression.is_some() {
+        kept.push_str(compression::ENV_LINES);
+    }
+    let include = PlannedFile::new(
+        INCLUDE,
+        &MAIN.replace("{preload}\n", &kept),
+        "keeps the environment across an upgrade",
+    );
+    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
+    let arguments = vec![test, quiet, file, Argument::File(NGINX_CONF)];
+    Service {
+        application: Application::Nginx,
+        unit: "nginx".to_owned(),
+        user: "www-data",
+        key: format!("/etc/nginx/{}.key", settings.key),
+        preload: libraries
+            .as_ref()
+            .map(|(libraries, why)| (libraries.as_path(), why.as_str())),
         chroot: None,
         lines: format!(
             "# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n",
             sizes.files
         ),
-    };
-    let body = MAIN.replace("{preload}\n", &main);
-    let key = format!("/etc/nginx/{}.key", settings.key);
-    Plan {
-        application: Application::Nginx,
-        before: parts::stub(settings, &key, "www-data"),
-        files: [
-            Some(parts::openssl_cnf(settings)),
-            service.files(settings),
-            Some(PlannedFile::new(
-                INCLUDE,
-                &body,
-                "keeps the environment across an upgrade",
-            )),
-        ]
-        .into_iter()
-        .flatten()
-        .collect(),
-        snippets: vec![Snippet {
+        include: Some(include),
+        snippet: Snippet {
             path: NGINX_CONF.into(),
             contents: sizes.fill(&settings.key),
             why: "the include is needed; the rest is what to compare yours with",
             marker: "include millrace.conf".to_owned(),
-        }],
-        after: [
-            service.start(settings),
-            vec![Step {
-                command: "millrace gateway check nginx".to_owned(),
-                why: "says whether handshakes are pooled and asynchronous",
-            }],
-        ]
-        .concat(),
-        verifications: vec![
-            parts::provider_loads(),
-            Verification {
-                name: "nginx -t",
-                program: "nginx",
-                arguments: vec![
-                    Argument::Text("-t"),
-                    Argument::Text("-q"),
-                    Argument::Text("-c"),
-                    Argument::File(NGINX_CONF),
-                ],
-                environment,
-                wants: None,
-            },
-        ],
+        },
+        is_checked: true,
+        test: Some(("nginx -t", "nginx", arguments)),
     }
+    .plan(settings)
 }
 
 /// Worker counts and limits.
@@ -159,13 +137,13 @@ mod tests {
             "{with}"
         );
         assert!(with.contains("\nworker_processes auto;\n"));
-        settings.mode = Mode::Sync;
+        settings.mode = WaitMode::Sync;
         let sync = plan(&settings).text();
         assert!(
             !sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"),
             "{sync}"
         );
-        settings.mode = Mode::Async;
+        settings.mode = WaitMode::Async;
         settings.preload = None;
         let without = plan(&settings).text();
         assert!(!without.contains("LD_PRELOAD") && without.contains("\nworker_processes 16;\n"));

@@ -6,9 +6,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::plan::{PlannedFile, Step};
-use crate::settings::{Mode, Settings};
+use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
+use crate::settings::{Settings, WaitMode};
 use crate::verify::{Argument, Verification};
+
+use super::Application;
 
 /// Path of the generated `openssl.cnf`.
 pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
@@ -66,28 +68,76 @@ fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
         }
     }
     match settings.mode {
-        Mode::Async => {}
-        Mode::Sync => keys.push(("mode", "sync".to_owned())),
-        Mode::Off => keys.push(("mode", "off".to_owned())),
+        WaitMode::Async => {}
+        WaitMode::Sync => keys.push(("mode", "sync".to_owned())),
+        WaitMode::Off => keys.push(("mode", "off".to_owned())),
     }
     keys.extend(settings.provider.iter().cloned());
     keys
 }
 
-/// The environment of a service and the folders inside its chroot.
+/// A service that gets the pool.
 pub(super) struct Service<'a> {
-    pub(super) unit: &'a str,
+    pub(super) application: Application,
+    pub(super) unit: String,
+    /// The user of the processes that use the key.
+    pub(super) user: &'static str,
+    /// The path of the key.
+    pub(super) key: String,
     /// The preload library with the reason for it.
     pub(super) preload: Option<(&'a Path, &'a str)>,
     /// The chroot of the packaged configuration.
     pub(super) chroot: Option<&'a str>,
     /// Further lines of the drop-in.
     pub(super) lines: String,
+    /// A further generated file.
+    pub(super) include: Option<PlannedFile>,
+    pub(super) snippet: Snippet,
+    /// Whether `millrace gateway check` knows the server.
+    pub(super) is_checked: bool,
+    /// The server's test of its configuration: name, program, arguments.
+    pub(super) test: Option<(&'static str, &'static str, Vec<Argument>)>,
 }
 
 impl Service<'_> {
+    /// The steps that put the pool under the service.
+    pub(super) fn plan(self, settings: &Settings) -> Plan {
+        let mut after = self.start(settings);
+        if self.is_checked {
+            after.push(CommandStep {
+                command: format!("millrace gateway check {}", self.unit),
+                why: "says whether handshakes are pooled and asynchronous",
+            });
+        }
+        let preload = self
+            .preload
+            .map(|(library, _)| library.display().to_string());
+        let preload = preload.map(|library| ("LD_PRELOAD", Argument::Owned(library)));
+        let conf = ("OPENSSL_CONF", Argument::File(OPENSSL_CNF));
+        let files = [
+            Some(openssl_cnf(settings)),
+            self.files(settings),
+            self.include,
+        ];
+        let test = self.test.map(|(name, program, arguments)| Verification {
+            name,
+            program,
+            arguments,
+            environment: [conf].into_iter().chain(preload).collect(),
+            wants: None,
+        });
+        Plan {
+            application: self.application,
+            before: stub(settings, &self.key, self.user),
+            files: files.into_iter().flatten().collect(),
+            snippets: vec![self.snippet],
+            after,
+            verifications: [provider_loads()].into_iter().chain(test).collect(),
+        }
+    }
+
     /// The systemd drop-in that passes the configuration to the service; none where systemd is not in charge.
-    pub(super) fn files(&self, settings: &Settings) -> Option<PlannedFile> {
+    fn files(&self, settings: &Settings) -> Option<PlannedFile> {
         if !settings.systemd {
             return None;
         }
@@ -129,7 +179,7 @@ impl Service<'_> {
         let Some(root) = self.chroot else {
             return lines;
         };
-        for Opened { path, kind } in opened_later(settings) {
+        for OpenedSocket { path, kind } in opened_later(settings) {
             let path = path.display();
             if lines.is_empty() {
                 let _ = write!(
@@ -149,10 +199,10 @@ impl Service<'_> {
     }
 
     /// The commands that make the service use the new files.
-    pub(super) fn start(&self, settings: &Settings) -> Vec<Step> {
-        let unit = self.unit;
+    fn start(&self, settings: &Settings) -> Vec<CommandStep> {
+        let unit = &self.unit;
         if settings.systemd {
-            return vec![Step {
+            return vec![CommandStep {
                 command: format!("systemctl daemon-reload && systemctl restart {unit}"),
                 why: "a service takes its environment at a start, not at a reload",
             }];
@@ -160,14 +210,16 @@ impl Service<'_> {
         let mut steps = Vec::new();
         let environment = self.environment();
         let root = self.chroot.unwrap_or_default();
-        for Opened { path, kind } in self.chroot.into_iter().flat_map(|_| opened_later(settings)) {
+        for OpenedSocket { path, kind } in
+            self.chroot.into_iter().flat_map(|_| opened_later(settings))
+        {
             let (outside, inside) = (path.display(), format!("{root}{}", path.display()));
             let (make, read_only) = match kind {
                 Kind::Socket => (format!("mkdir -p {inside}"), ""),
                 Kind::Certificates => (format!("mkdir -p {inside}"), " -o ro"),
                 Kind::NameService => (format!("mkdir -p {root}/etc && touch {inside}"), " -o ro"),
             };
-            steps.push(Step {
+            steps.push(CommandStep {
                 command: format!("{make} && mount --bind{read_only} {outside} {inside}"),
                 why: "the provider opens this after the chroot; repeat it at every boot (/etc/fstab)",
             });
@@ -175,11 +227,11 @@ impl Service<'_> {
         let exports = environment
             .iter()
             .map(|(name, value)| format!("export {name}={value}\n"));
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("cat >> /etc/default/{unit} <<EOF\n{}EOF", exports.collect::<String>()),
             why: "scripts in /etc/init.d start a server with an empty environment and read this file",
         });
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("service {unit} restart"),
             why: "a server takes its environment at a start, not at a reload",
         });
@@ -188,7 +240,7 @@ impl Service<'_> {
 }
 
 /// A path that the provider opens when it first connects.
-struct Opened<'a> {
+struct OpenedSocket<'a> {
     path: &'a Path,
     kind: Kind,
 }
@@ -206,8 +258,8 @@ enum Kind {
 /// Files with which the C library resolves a name.
 const NAME_SERVICE: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
-fn opened_later(settings: &Settings) -> Vec<Opened<'_>> {
-    let mut paths: Vec<Opened<'_>> = Vec::new();
+fn opened_later(settings: &Settings) -> Vec<OpenedSocket<'_>> {
+    let mut paths: Vec<OpenedSocket<'_>> = Vec::new();
     let sockets = settings.sockets().filter_map(Path::parent);
     let certificates = settings.certificates.as_deref();
     let names: &[&str] = if settings.has_names() {
@@ -225,24 +277,24 @@ fn opened_later(settings: &Settings) -> Vec<Opened<'_>> {
         );
     for (path, kind) in found {
         if !paths.iter().any(|known| known.path == path) {
-            paths.push(Opened { path, kind });
+            paths.push(OpenedSocket { path, kind });
         }
     }
     paths
 }
 
 /// The commands that write a stub to the path of the server's key; none for plain keys.
-pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
+pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<CommandStep> {
     if settings.plain_keys {
         return Vec::new();
     }
     let Settings { key, .. } = settings;
-    let mut steps = vec![Step {
+    let mut steps = vec![CommandStep {
         command: format!("millrace key stub {key} -o {path}"),
         why: "the stub names the pool's key and holds no secret; write it where the node is",
     }];
     if settings.sockets().next().is_some() {
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("millrace key policy {key} --add-uid {user}"),
             why: "lets the server's user use the key",
         });
@@ -252,15 +304,15 @@ pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<Step> {
         let folder = folder.display();
         // Debian's users have a group of their name, this one excepted.
         let group = if user == "nobody" { "nogroup" } else { user };
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("millrace cert client {name} -o {folder}"),
             why: "makes the certificate files, on the node; copy the folder here",
         });
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("chgrp -R {group} {folder} && chmod -R g+rX {folder}"),
             why: "the server's processes read the files as their own user",
         });
-        steps.push(Step {
+        steps.push(CommandStep {
             command: format!("millrace key policy {key} --add-cert {name}"),
             why: "lets that certificate use the key",
         });

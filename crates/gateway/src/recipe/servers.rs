@@ -6,169 +6,111 @@
 
 use crate::plan::{Plan, Snippet};
 use crate::settings::Settings;
-use crate::verify::{Argument, Verification};
+use crate::verify::Argument;
 
 use super::Application;
-use super::parts::{self, OPENSSL_CNF};
+use super::parts::{self, Service};
 
-/// A service with one place where a key is named.
-struct Service {
+/// A server; `{key}` in its texts is the name of the key.
+pub(super) struct Server {
     application: Application,
-    unit: String,
+    unit: &'static str,
     user: &'static str,
-    key: String,
-    snippet: (String, String, &'static str),
-    test: Option<Verification>,
-}
-
-fn service(settings: &Settings, service: Service) -> Plan {
-    let (path, contents, sign) = service.snippet;
-    let started = parts::Service {
-        unit: &service.unit,
-        preload: None,
-        chroot: None,
-        lines: String::new(),
-    };
-    Plan {
-        application: service.application,
-        before: parts::stub(settings, &service.key, service.user),
-        files: [Some(parts::openssl_cnf(settings)), started.files(settings)]
-            .into_iter()
-            .flatten()
-            .collect(),
-        snippets: vec![Snippet {
-            path: path.into(),
-            contents,
-            why: "names the key",
-            marker: sign.to_owned(),
-        }],
-        after: started.start(settings),
-        verifications: [
-            vec![parts::provider_loads()],
-            service.test.into_iter().collect(),
-        ]
-        .concat(),
-    }
-}
-
-fn test(name: &'static str, program: &'static str, arguments: &[&'static str]) -> Verification {
-    Verification {
-        name,
-        program,
-        arguments: arguments.iter().map(|word| Argument::Text(word)).collect(),
-        environment: vec![("OPENSSL_CONF", Argument::File(OPENSSL_CNF))],
-        wants: None,
-    }
+    key: &'static str,
+    /// The file that names the key.
+    path: &'static str,
+    /// Its lines; `{workers}` is a number of workers for handshakes that block.
+    contents: &'static str,
+    marker: &'static str,
+    /// The test of its configuration: name, program, arguments.
+    test: Option<(&'static str, &'static str, &'static [&'static str])>,
 }
 
 /// Apache httpd has a process or thread per connection: a waiting handshake blocks only itself.
-pub(super) fn apache(settings: &Settings) -> Plan {
-    let Settings { key, .. } = settings;
-    let contents = format!(
-        "# Handshakes block the thread that has the connection: with mpm_event raise\n\
-         # ThreadsPerChild (or MaxRequestWorkers) by what waits at a time.\n\
-         SSLCertificateFile    /etc/apache2/{key}.crt\n\
-         SSLCertificateKeyFile /etc/apache2/{key}.key\n"
-    );
-    service(
-        settings,
-        Service {
-            application: Application::Apache,
-            unit: "apache2".to_owned(),
-            user: "www-data",
-            key: format!("/etc/apache2/{key}.key"),
-            snippet: (
-                "/etc/apache2/sites-available/default-ssl.conf".to_owned(),
-                contents,
-                "SSLCertificateKeyFile",
-            ),
-            test: Some(test("apachectl -t", "apachectl", &["-t"])),
-        },
-    )
-}
+pub(super) const APACHE: Server = Server {
+    application: Application::Apache,
+    unit: "apache2",
+    user: "www-data",
+    key: "/etc/apache2/{key}.key",
+    path: "/etc/apache2/sites-available/default-ssl.conf",
+    contents: include_str!("../../templates/apache.conf"),
+    marker: "SSLCertificateKeyFile",
+    test: Some(("apachectl -t", "apachectl", &["-t"])),
+};
+
+const LIGHTTPD_CONF: &str = "/etc/lighttpd/lighttpd.conf";
 
 /// lighttpd: one thread per worker, so a worker waits.
-pub(super) fn lighttpd(settings: &Settings) -> Plan {
-    let Settings { key, .. } = settings;
-    let contents = format!(
-        "# Handshakes block their worker: have more workers than cores.\n\
-         server.max-worker = {}\nserver.modules += ( \"mod_openssl\" )\n\
-         $SERVER[\"socket\"] == \":443\" {{\n    ssl.engine  = \"enable\"\n\
-         \x20   ssl.pemfile = \"/etc/lighttpd/{key}.crt\"\n\
-         \x20   ssl.privkey = \"/etc/lighttpd/{key}.key\"\n}}\n",
-        (settings.cores * 4).max(16)
-    );
-    service(
-        settings,
-        Service {
-            application: Application::Lighttpd,
-            unit: "lighttpd".to_owned(),
-            user: "www-data",
-            key: format!("/etc/lighttpd/{key}.key"),
-            snippet: (
-                "/etc/lighttpd/lighttpd.conf".to_owned(),
-                contents,
-                "ssl.privkey",
-            ),
-            test: Some(test(
-                "lighttpd -tt",
-                "lighttpd",
-                &["-tt", "-f", "/etc/lighttpd/lighttpd.conf"],
-            )),
-        },
-    )
-}
+pub(super) const LIGHTTPD: Server = Server {
+    application: Application::Lighttpd,
+    unit: "lighttpd",
+    user: "www-data",
+    key: "/etc/lighttpd/{key}.key",
+    path: LIGHTTPD_CONF,
+    contents: include_str!("../../templates/lighttpd.conf"),
+    marker: "ssl.privkey",
+    test: Some(("lighttpd -tt", "lighttpd", &["-tt", "-f", LIGHTTPD_CONF])),
+};
 
 /// stunnel has a thread per connection: a waiting handshake blocks only itself.
-pub(super) fn stunnel(settings: &Settings) -> Plan {
-    let Settings { key, .. } = settings;
-    let contents = format!(
-        "; With `chroot`, bind the folder of the node's socket into it (BindPaths= of the service).\n\
-         foreground = yes\nsetuid = stunnel4\nsetgid = stunnel4\n[{key}]\naccept  = 443\nconnect = 127.0.0.1:80\n\
-         cert = /etc/stunnel/{key}.crt\nkey  = /etc/stunnel/{key}.key\n"
-    );
-    service(
-        settings,
+pub(super) const STUNNEL: Server = Server {
+    application: Application::Stunnel,
+    unit: "stunnel@{key}",
+    user: "stunnel4",
+    key: "/etc/stunnel/{key}.key",
+    path: "/etc/stunnel/{key}.conf",
+    contents: include_str!("../../templates/stunnel.conf"),
+    marker: "/etc/stunnel/",
+    test: None,
+};
+
+/// OpenVPN: one thread for all tunnels, which wait together.
+const OPENVPN: Server = Server {
+    application: Application::Openvpn,
+    unit: "openvpn-server@{key}",
+    user: "nobody",
+    key: "/etc/openvpn/server/{key}.key",
+    path: "/etc/openvpn/server/{key}.conf",
+    contents: include_str!("../../templates/openvpn.conf"),
+    marker: "/etc/openvpn/server/",
+    test: None,
+};
+
+impl Server {
+    pub(super) fn plan(&self, settings: &Settings) -> Plan {
+        let fill = |text: &str| text.replace("{key}", &settings.key);
+        let workers = (settings.cores * 4).max(16).to_string();
+        let snippet = Snippet {
+            path: fill(self.path).into(),
+            contents: fill(self.contents).replace("{workers}", &workers),
+            why: "names the key",
+            marker: self.marker.to_owned(),
+        };
+        let test = self.test.map(|(name, program, arguments)| {
+            let arguments = arguments.iter().map(|word| Argument::Text(word));
+            (name, program, arguments.collect())
+        });
         Service {
-            application: Application::Stunnel,
-            unit: format!("stunnel@{key}"),
-            user: "stunnel4",
-            key: format!("/etc/stunnel/{key}.key"),
-            snippet: (
-                format!("/etc/stunnel/{key}.conf"),
-                contents,
-                "/etc/stunnel/",
-            ),
-            test: None,
-        },
-    )
+            application: self.application,
+            unit: fill(self.unit),
+            user: self.user,
+            key: fill(self.key),
+            preload: None,
+            chroot: None,
+            lines: String::new(),
+            include: None,
+            snippet,
+            is_checked: false,
+            test,
+        }
+        .plan(settings)
+    }
 }
 
-/// OpenVPN: one thread for all tunnels, which wait together. It reads `openssl.cnf`; where its
-/// environment cannot be set, it loads the module by its name, and the provider reads a file of its own.
+/// It reads `openssl.cnf`; where its environment cannot be set, it loads the module by its name, and the provider
+/// reads a file of its own.
 pub(super) fn openvpn(settings: &Settings) -> Plan {
-    let Settings { key, .. } = settings;
-    let contents = format!(
-        "# One thread serves all tunnels, and they wait with it: keep deadline_ms short (200, say).\n\
-         # Without OPENSSL_CONF in the environment, say here `providers default millrace`.\n\
-         user nobody\ngroup nogroup\npersist-key\npersist-tun\n\
-         cert /etc/openvpn/server/{key}.crt\nkey  /etc/openvpn/server/{key}.key\n"
-    );
-    let mut plan = service(
-        settings,
-        Service {
-            application: Application::Openvpn,
-            unit: format!("openvpn-server@{key}"),
-            user: "nobody",
-            key: format!("/etc/openvpn/server/{key}.key"),
-            snippet: (
-                format!("/etc/openvpn/server/{key}.conf"),
-                contents,
-                "/etc/openvpn/server/",
-            ),
-            test: None,
-        },
-    );
+    let mut plan = OPENVPN.plan(settings);
     plan.files.push(parts::client_toml(settings));
     plan
 }

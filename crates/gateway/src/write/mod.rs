@@ -4,7 +4,7 @@
 //! Puts the files of a [`Plan`] in place: compare, verify, apply, verify again, and restore everything if the
 //! server's own test no longer passes.
 //!
-//! [`compare`] returns the [`Changes`] that a person may read first; [`Changes::apply`] writes these and no
+//! [`compare`] returns the [`FileChanges`] that a person may read first; [`FileChanges::apply`] writes these and no
 //! others: a file that was changed after the comparison is an error.
 //!
 //! A file that was not generated, or was edited since, is replaced only by force, and a copy is kept. Each file
@@ -18,16 +18,18 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::plan::{Origin, Plan, PlannedFile, Snippet};
-use crate::verify::{Verdict, below};
+use crate::verify::{ConfigVerdict, Verification, below};
 
 /// Bound on a file that is compared, in bytes: a generated file has 2 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Bound on the copies of a file that are kept beside it.
+/// Bound on the copies of a file that are kept beside it. A copy is made only with `--force`; a script that runs it
+/// every day is noticed after three months.
 const MAX_COPIES: usize = 100;
 
 /// Error of a write. After an error everything is restored.
@@ -72,7 +74,7 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 /// How the file at a path compares with the planned one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FileState {
     /// There is no file.
@@ -88,8 +90,8 @@ pub enum FileState {
 }
 
 /// One file of the plan, compared.
-#[derive(Clone, Debug, Serialize)]
-pub struct Change {
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct FileChange {
     /// Its path below the root.
     pub path: PathBuf,
     /// How it compares.
@@ -103,29 +105,30 @@ pub struct Change {
 
 /// The difference between a plan and the files below a root.
 #[derive(Clone, Debug)]
-pub struct Changes<'a> {
-    plan: &'a Plan,
+pub struct FileChanges<'a> {
+    planned: &'a [PlannedFile],
+    verifications: &'a [Verification],
     root: &'a Path,
     /// One entry for each file of the plan, in its order.
-    pub files: Vec<Change>,
+    pub files: Vec<FileChange>,
 }
 
 /// The result of a test of the server's configuration, before and after.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Verified {
     /// Name of the test.
     pub name: &'static str,
     /// With the old files.
-    pub before: Verdict,
+    pub before: ConfigVerdict,
     /// With the new files.
-    pub after: Verdict,
+    pub after: ConfigVerdict,
 }
 
 /// The result of a write.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Written {
     /// The files of the plan.
-    pub files: Vec<Change>,
+    pub files: Vec<FileChange>,
     /// Copies of files that were replaced by force.
     pub saved: Vec<PathBuf>,
     /// The tests; none if there was nothing to do.
@@ -136,13 +139,30 @@ pub struct Written {
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn compare<'a>(plan: &'a Plan, root: &'a Path) -> Result<Changes<'a>, WriteError> {
-    let files = plan.files.iter().map(|file| compare_file(file, root));
-    let files = files.collect::<Result<_, _>>()?;
-    Ok(Changes { plan, root, files })
+pub fn compare<'a>(plan: &'a Plan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
+    compare_files(&plan.files, &plan.verifications, root)
 }
 
-fn compare_file(file: &PlannedFile, root: &Path) -> Result<Change, WriteError> {
+/// Compares planned files with those below a root; `verifications` run before and after they are written.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn compare_files<'a>(
+    planned: &'a [PlannedFile],
+    verifications: &'a [Verification],
+    root: &'a Path,
+) -> Result<FileChanges<'a>, WriteError> {
+    let files = planned.iter().map(|file| compare_file(file, root));
+    let files = files.collect::<Result<_, _>>()?;
+    Ok(FileChanges {
+        planned,
+        verifications,
+        root,
+        files,
+    })
+}
+
+fn compare_file(file: &PlannedFile, root: &Path) -> Result<FileChange, WriteError> {
     let path = below(root, &file.path);
     let before = existing(&path)?;
     let (state, diff) = match &before {
@@ -172,7 +192,7 @@ fn compare_file(file: &PlannedFile, root: &Path) -> Result<Change, WriteError> {
             (state, lines)
         }
     };
-    Ok(Change {
+    Ok(FileChange {
         path,
         state,
         diff,
@@ -196,7 +216,7 @@ pub fn missing_snippets<'a>(plan: &'a Plan, root: &Path) -> Vec<&'a Snippet> {
     plan.snippets.iter().filter(missing).collect()
 }
 
-impl Changes<'_> {
+impl FileChanges<'_> {
     /// Whether every file is as planned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -220,7 +240,7 @@ impl Changes<'_> {
             });
         }
         let foreign =
-            |change: &&Change| matches!(change.state, FileState::Foreign | FileState::Edited);
+            |change: &&FileChange| matches!(change.state, FileState::Foreign | FileState::Edited);
         let in_the_way: Vec<PathBuf> = self
             .files
             .iter()
@@ -230,24 +250,21 @@ impl Changes<'_> {
         if !in_the_way.is_empty() && !force {
             return Err(WriteError::InTheWay(in_the_way));
         }
-        let verify = || {
-            self.plan
-                .verifications
-                .iter()
-                .map(|test| test.run(self.root))
-        };
-        let before: Vec<Verdict> = verify().collect();
+        let verify = || self.verifications.iter().map(|test| test.run(self.root));
+        let before: Vec<ConfigVerdict> = verify().collect();
         let mut undo = Undo::default();
-        for (file, change) in self.plan.files.iter().zip(&self.files) {
+        for (file, change) in self.planned.iter().zip(&self.files) {
             if change.state != FileState::Unchanged {
                 replace(file, change, &mut undo)?;
             }
         }
         let mut verified = Vec::new();
-        for ((test, before), after) in self.plan.verifications.iter().zip(before).zip(verify()) {
+        for ((test, before), after) in self.verifications.iter().zip(before).zip(verify()) {
             // A test that failed with the old files, too, was not broken by the new ones: the caller reports it.
-            if let (Verdict::Passed | Verdict::Skipped(_), Verdict::Failed(output)) =
-                (&before, &after)
+            if let (
+                ConfigVerdict::Passed | ConfigVerdict::Skipped(_),
+                ConfigVerdict::Failed(output),
+            ) = (&before, &after)
             {
                 return Err(WriteError::Verification {
                     name: test.name,
@@ -268,7 +285,7 @@ impl Changes<'_> {
     }
 }
 
-impl Change {
+impl FileChange {
     /// # Errors
     /// The file is not the one that was compared.
     fn check_current(&self) -> Result<(), WriteError> {
@@ -307,6 +324,38 @@ fn existing(path: &Path) -> Result<Option<ExistingFile>, WriteError> {
     }))
 }
 
+/// The result of [`remove`].
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct RemovedFiles {
+    /// The files that are gone.
+    pub removed: Vec<PathBuf>,
+    /// Files that were edited since they were generated, or are not ours: they stay.
+    pub kept: Vec<PathBuf>,
+}
+
+/// Removes the files of a plan that are as they were generated, whatever their contents were then.
+///
+/// # Errors
+/// A file that cannot be read or removed.
+pub fn remove(plan: &Plan, root: &Path) -> Result<RemovedFiles, WriteError> {
+    let mut result = RemovedFiles::default();
+    for change in compare(plan, root)?.files {
+        match change.state {
+            FileState::New => {}
+            FileState::Unchanged | FileState::Changed => {
+                fs::remove_file(&change.path).map_err(|source| WriteError::Io {
+                    doing: "removing",
+                    path: change.path.clone(),
+                    source,
+                })?;
+                result.removed.push(change.path);
+            }
+            FileState::Edited | FileState::Foreign => result.kept.push(change.path),
+        }
+    }
+    Ok(result)
+}
+
 /// Restores everything when it is dropped before [`Undo::keep`].
 #[derive(Default)]
 struct Undo {
@@ -343,7 +392,7 @@ impl Drop for Undo {
     }
 }
 
-fn replace(file: &PlannedFile, change: &Change, undo: &mut Undo) -> Result<(), WriteError> {
+fn replace(file: &PlannedFile, change: &FileChange, undo: &mut Undo) -> Result<(), WriteError> {
     let path = &change.path;
     make_folders(path, undo)?;
     change.check_current()?;

@@ -1,6 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
+//! Comparing and writing a plan: new, unchanged, edited and foreign files, links, failures half-way.
+
 use std::os::unix::fs::symlink;
 
 use super::*;
@@ -34,7 +36,7 @@ fn write(plan: &Plan, root: &Path, force: bool) -> Result<Written, WriteError> {
     compare(plan, root)?.apply(force)
 }
 
-fn states(changes: &[Change]) -> Vec<FileState> {
+fn states(changes: &[FileChange]) -> Vec<FileState> {
     changes.iter().map(|change| change.state).collect()
 }
 
@@ -158,7 +160,7 @@ fn test_that_failed_before_does_not_prevent_the_write() {
     let mut plan = refusing(plan());
     plan.verifications[0].arguments[1] = Argument::Text("echo broken; exit 1");
     let written = write(&plan, root.path(), false).expect("written");
-    let failed = Verdict::Failed("broken".to_owned());
+    let failed = ConfigVerdict::Failed("broken".to_owned());
     assert_eq!(
         (&written.verified[0].before, &written.verified[0].after),
         (&failed, &failed)

@@ -21,7 +21,8 @@ use super::record::{MANIFEST, MAX_CONTENT, Manifest, ManifestError, Recorder};
 
 /// Bound on the entries of a bundle: an inspection of a large host reads some thousand files.
 const MAX_ENTRIES: usize = 65_536;
-/// Bound on the unpacked bundle in bytes, headers and padding included.
+/// Bound on the unpacked bundle in bytes: its content, and 1 KiB of header and padding for each entry. A small archive
+/// can unpack to any size.
 const MAX_UNPACKED: u64 = MAX_CONTENT as u64 + (64 << 20);
 
 /// Error of reading a bundle.

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn after_eight_hung_calls_no_call_is_made() {
+    fn timeout_makes_no_call_after_eight_hung_ones() {
         let worker = TimedWorker::default();
         let mut holds = Vec::new();
         for _ in 0..MAX_ABANDONED {

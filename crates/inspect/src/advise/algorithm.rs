@@ -79,7 +79,7 @@ pub(crate) struct Esp {
 
 /// A key exchange group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum ExchangeGroup {
     /// X25519.
     Curve25519,
     /// NIST P-256.
@@ -102,7 +102,7 @@ pub(crate) struct GroupNames {
     pub(crate) vyos: Option<u8>,
 }
 
-impl Group {
+impl ExchangeGroup {
     /// Its names in every format.
     #[rustfmt::skip]
     pub(crate) const fn names(self) -> GroupNames {

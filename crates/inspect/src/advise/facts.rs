@@ -4,14 +4,14 @@
 //! The few facts of a report that matter for decisions, with their evidence in words.
 
 use super::Subject;
-use super::software::{Software, since};
+use super::software::{InstalledSoftware, since};
 use crate::cpu::{Architecture, State};
-use crate::kernel::crypto::Engine;
-use crate::kernel::{Candidate, load_aes_modules};
-use crate::libcrypto::{Library, Maker};
+use crate::kernel::crypto::ComputeSite;
+use crate::kernel::{AlgorithmCandidate, load_aes_modules};
+use crate::libcrypto::{Library, Maker, version_numbers};
 use crate::network::InterfaceKind;
-use crate::qat::Device;
-use crate::qat::formats::Heartbeat;
+use crate::qat::QatDevice;
+use crate::qat::formats::FirmwareHeartbeat;
 use crate::report::Report;
 
 /// The kernel's name for IPsec's AES-CBC with HMAC-SHA-256.
@@ -22,7 +22,7 @@ const GCM: &str = "rfc4106(gcm(aes))";
 
 /// Facts about one machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct AdviseFacts {
     /// AES as the code computes it that encrypts the packets: for IPsec the kernel's, else the processor's.
     pub(crate) aes: Aes,
     pub(crate) aes_evidence: String,
@@ -56,7 +56,7 @@ pub(crate) struct Facts {
     pub(crate) openssl: Option<String>,
     /// Libraries that are slower than necessary, in words.
     pub(crate) slow: Vec<String>,
-    pub(crate) software: Software,
+    pub(crate) software: InstalledSoftware,
 }
 
 /// How AES is computed.
@@ -85,9 +85,9 @@ pub(crate) enum QatUse {
     Serves(String),
 }
 
-impl Facts {
+impl AdviseFacts {
     /// Extracts them from a report.
-    pub(crate) fn of(report: &Report, software: &Software, subject: Subject) -> Self {
+    pub(crate) fn of(report: &Report, software: &InstalledSoftware, subject: Subject) -> Self {
         let (mut aes, mut aes_evidence) = aes(report);
         let mut load_aes = None;
         if let (Subject::Ipsec, Aes::Wide | Aes::Instructions, Some(driver)) =
@@ -105,10 +105,10 @@ impl Facts {
         let libraries = libraries.map_or(&[][..], |known| &known.libraries);
         let cards = network.map_or(&[][..], |known| &known.interfaces);
         let cbc = winner(report, "cbc(aes)");
-        let device = |found: &Candidate| {
+        let device = |found: &AlgorithmCandidate| {
             let name = found.device.clone()?;
             let (driver, priority) = (&found.driver, found.priority);
-            (found.engine == Engine::Device)
+            (found.site == ComputeSite::Device)
                 .then(|| format!("{name} ({driver}, priority {priority})"))
         };
         Self {
@@ -199,7 +199,7 @@ fn aes(report: &Report) -> (Aes, String) {
 fn portable_aes(report: &Report) -> Option<&str> {
     let kernel = report.kernel.known.as_ref()?;
     if let Some(gcm) = kernel.preferred(GCM) {
-        return (gcm.engine == Engine::Generic).then_some(&*gcm.driver);
+        return (gcm.site == ComputeSite::Generic).then_some(&*gcm.driver);
     }
     let modes = kernel
         .choices
@@ -211,7 +211,7 @@ fn portable_aes(report: &Report) -> Option<&str> {
     (1 + portable.count() == requested).then_some(&*first.driver)
 }
 
-fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a Candidate> {
+fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a AlgorithmCandidate> {
     report.kernel.known.as_ref()?.preferred(algorithm)
 }
 
@@ -221,11 +221,11 @@ fn qat(report: &Report) -> QatUse {
         .known
         .as_ref()
         .map_or(&[][..], |known| &known.devices);
-    let name = |device: &Device| format!("QAT {} ({})", device.model, device.address);
-    let obstacle = |device: &Device| {
+    let name = |device: &QatDevice| format!("QAT {} ({})", device.model, device.address);
+    let obstacle = |device: &QatDevice| {
         if device.virtual_function {
             Some("is a virtual function, for guests and user space")
-        } else if device.heartbeat == Some(Heartbeat::Silent) {
+        } else if device.heartbeat == Some(FirmwareHeartbeat::Silent) {
             Some("does not answer its heartbeat")
         } else if device.up == Some(false) {
             Some("is down")
@@ -241,7 +241,7 @@ fn qat(report: &Report) -> QatUse {
         .iter()
         .filter(|device| !(device.virtual_function && some_physical));
     // The kernel spreads its requests: one silent device stalls tunnels, also beside a healthy one.
-    let silent = |device: &&Device| device.heartbeat == Some(Heartbeat::Silent);
+    let silent = |device: &&QatDevice| device.heartbeat == Some(FirmwareHeartbeat::Silent);
     let usable = devices.clone().find(|device| obstacle(device).is_none());
     let Some(usable) = usable.filter(|_| !devices.clone().any(|device| silent(&device))) else {
         let obstacles =
@@ -253,7 +253,8 @@ fn qat(report: &Report) -> QatUse {
     };
     let name = name(usable);
     let useless = |why: &str| QatUse::Useless(format!("{name} {why}"));
-    let device = |found: &&Candidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
+    let device =
+        |found: &&AlgorithmCandidate| found.device.as_deref().is_some_and(|d| d.contains("QAT"));
     let Some(served) = winner(report, CBC_SHA256).filter(device) else {
         return useless("serves no algorithm that IPsec uses in the kernel");
     };
@@ -274,11 +275,7 @@ fn openssl(libraries: &[Library]) -> Option<String> {
         .iter()
         .filter(|library| library.identity.maker == Maker::OpenSsl && !library.inside_program)
         .filter_map(|library| library.identity.version.clone());
-    let numbers = |version: &String| -> Vec<u32> {
-        let parts = version.split('.');
-        parts.map(|part| part.parse().unwrap_or(0)).collect()
-    };
-    versions.min_by_key(numbers)
+    versions.min_by_key(|version| version_numbers(version))
 }
 
 fn slow(libraries: &[Library]) -> Vec<String> {

@@ -4,25 +4,26 @@
 //! Recommended configuration for this machine: cipher, integrity, group, lifetimes, and their reasons.
 //!
 //! Pure rules over a report: they measure nothing and change nothing. A saved measurement
-//! (`millrace bench sizes --json FILE`) outranks a rule.
+//! (`millrace bench sizes --output FILE`) outranks a rule.
 //!
 //! ```text
 //! algorithm.rs  all algorithms that may be recommended; forbidden ones have no name here
 //! software.rs   installed versions of the programs to configure
 //! facts.rs      the few facts of a report that matter for decisions
-//! sizes.rs      a saved measurement
+//! sizes.rs      a saved measurement of ciphers
+//! handshakes.rs a saved measurement of handshakes
 //! rules/        facts, request and measurement → choices with reasons
 //! formats/      choices → swanctl.conf, OpenVPN, nginx, HAProxy, `set` commands
 //! ```
 //!
 //! ```
-//! use millrace_inspect::advise::{Subject, Request, advise, software};
+//! use millrace_inspect::advise::{Subject, AdviseRequest, advise, software};
 //! use millrace_inspect::report::Report;
 //! use millrace_hostfs::Root;
 //!
 //! let root = Root::open("fixtures/atom-c3000")?;
 //! let software = software::section(&root);
-//! let advice = advise(&Report::of(&root), &software, &Request::of(Subject::Ipsec));
+//! let advice = advise(&Report::of(&root), &software, &AdviseRequest::of(Subject::Ipsec));
 //! assert!(advice.configuration.contains("esp_proposals = aes256-sha256"));
 //! # Ok::<(), millrace_hostfs::OpenError>(())
 //! ```
@@ -30,6 +31,7 @@
 mod algorithm;
 mod facts;
 mod formats;
+pub mod handshakes;
 mod rules;
 pub mod sizes;
 pub mod software;
@@ -37,9 +39,10 @@ pub mod software;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::facts::Facts;
+use self::facts::AdviseFacts;
+use self::handshakes::HandshakeRun;
 use self::sizes::Sizes;
-use self::software::Software;
+use self::software::InstalledSoftware;
 use crate::report::{Report, Section, Unread};
 
 /// Largest packet size in a request, in bytes: the limit of IP.
@@ -106,7 +109,7 @@ pub enum Format {
 
 /// A request for advice.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct AdviseRequest {
     /// The subject of the configuration.
     pub subject: Subject,
     /// The priority.
@@ -117,9 +120,11 @@ pub struct Request {
     pub format: Format,
     /// A saved measurement; it outranks a rule.
     pub sizes: Option<Sizes>,
+    /// A saved measurement of handshakes that a server computes itself.
+    pub handshakes: Option<HandshakeRun>,
 }
 
-impl Request {
+impl AdviseRequest {
     /// For throughput, the usual packet size and the default format, without a measurement.
     #[must_use]
     pub fn of(subject: Subject) -> Self {
@@ -129,15 +134,15 @@ impl Request {
             packet_bytes: USUAL_PACKET_BYTES,
             format: subject.formats()[0],
             sizes: None,
+            handshakes: None,
         }
     }
 }
 
 /// The topic of a choice.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, strum::IntoStaticStr,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Topic {
     /// Versions of the protocol.
@@ -171,6 +176,10 @@ pub enum Topic {
     Compression,
     /// Session resumption.
     Resumption,
+    /// Session tickets after a full handshake.
+    Tickets,
+    /// Where the ephemeral part of a handshake is computed.
+    Handshakes,
     /// Sizes of TLS records.
     Records,
     /// Certificates and their keys.
@@ -188,11 +197,11 @@ impl Topic {
 /// One choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Choice {
-    /// The topic
+    /// The question that the choice answers
     pub topic: Topic,
     /// The recommended value
     pub value: String,
-    /// The reason
+    /// Why this value, in one sentence
     pub reason: String,
     /// Facts about this machine, or a measurement, that support it
     pub evidence: Vec<String>,
@@ -201,7 +210,7 @@ pub struct Choice {
 /// A recipe that is often copied, and why it is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RejectedAlternative {
-    /// The recipe
+    /// The setting, as guides write it
     pub recipe: String,
     /// Why it is rejected
     pub reason: String,
@@ -222,7 +231,7 @@ pub struct Advice {
     pub packet_bytes: u32,
     /// Steps to take before this configuration pays off
     pub first: Vec<String>,
-    /// The choices
+    /// One choice for each topic, in the order of the page
     pub choices: Vec<Choice>,
     /// Recipes that are often copied, and why they are rejected
     pub rejected_alternatives: Vec<RejectedAlternative>,
@@ -241,9 +250,13 @@ impl Advice {
 
 /// Recommends a configuration for the machine that `report` and `software` describe.
 #[must_use]
-pub fn advise(report: &Report, software: &Section<Software>, request: &Request) -> Advice {
+pub fn advise(
+    report: &Report,
+    software: &Section<InstalledSoftware>,
+    request: &AdviseRequest,
+) -> Advice {
     let known = software.known.clone().unwrap_or_default();
-    let facts = Facts::of(report, &known, request.subject);
+    let facts = AdviseFacts::of(report, &known, request.subject);
     let format = if request.subject.formats().contains(&request.format) {
         request.format
     } else {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A run saved by `millrace bench sizes --json FILE`: which cipher is faster at a packet size.
+//! A run saved by `millrace bench sizes --output FILE`: which cipher is faster at a packet size.
 //!
 //! The reader is lenient about fields that it does not need, and bounded: the file comes from a user.
 
@@ -33,16 +33,18 @@ pub struct Sizes {
 #[derive(Debug, Error)]
 pub enum SizesError {
     /// Larger than a saved run can be.
-    #[error("it is larger than any saved run; save one with `millrace bench sizes --json FILE`")]
+    #[error("it is larger than any saved run; save one with `millrace bench sizes --output FILE`")]
     TooLarge,
     /// Not JSON, or JSON of another shape.
-    #[error("it is not a run saved by `millrace bench sizes --json FILE`: {0}")]
+    #[error("it is not a run saved by `millrace bench sizes --output FILE`: {0}")]
     Shape(#[from] serde_json::Error),
     /// JSON with another format name.
-    #[error("it is not a run saved by `millrace bench sizes --json FILE`: its format is {0:?}")]
+    #[error("it is not a run saved by `millrace bench sizes --output FILE`: its format is {0:?}")]
     Format(String),
     /// It contains no measured cipher.
-    #[error("it has no measured ciphers; run `millrace bench sizes --json FILE` over the ciphers")]
+    #[error(
+        "it has no measured ciphers; run `millrace bench sizes --output FILE` over the ciphers"
+    )]
     Empty,
 }
 
@@ -76,7 +78,7 @@ struct Range {
 
 /// What a measurement says about two ciphers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SizeVerdict {
     /// The first is faster: the ranges do not overlap.
     Faster(String),
     /// The second is faster: the ranges do not overlap.
@@ -89,7 +91,7 @@ pub(crate) enum Verdict {
     OtherProcessor,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for SizeVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Faster(times) | Self::Slower(times) => f.write_str(times),
@@ -161,13 +163,13 @@ impl Sizes {
         first: Cipher,
         second: Cipher,
         packet: u32,
-    ) -> Verdict {
+    ) -> SizeVerdict {
         // The servers of this machine load OpenSSL; the run also has it with masked instructions.
         const LIBRARY: &str = "openssl";
         if let (Some(own), Some(model)) = (&self.processor, model)
             && *own != words(model)
         {
-            return Verdict::OtherProcessor;
+            return SizeVerdict::OtherProcessor;
         }
         let of = |cipher: Cipher, size: u64| {
             // The run measures only AEAD.
@@ -187,7 +189,7 @@ impl Sizes {
             .into_iter()
             .find_map(|size| Some((size, of(first, size)?, of(second, size)?)));
         let Some((size, (first, one), (second, other))) = found else {
-            return Verdict::NotBoth;
+            return SizeVerdict::NotBoth;
         };
         let times = format!(
             "measured at {size} bytes: {first} {}, {second} {}",
@@ -195,11 +197,11 @@ impl Sizes {
             other.show()
         );
         if one.max < other.min {
-            Verdict::Faster(times)
+            SizeVerdict::Faster(times)
         } else if other.max < one.min {
-            Verdict::Slower(times)
+            SizeVerdict::Slower(times)
         } else {
-            Verdict::NoDifference(times)
+            SizeVerdict::NoDifference(times)
         }
     }
 }
@@ -259,15 +261,15 @@ mod tests {
         };
         assert!(matches!(
             verdict([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]),
-            Verdict::Faster(_)
+            SizeVerdict::Faster(_)
         ));
         assert!(matches!(
             verdict([2.0, 2.1, 2.2], [1.0, 1.1, 1.2]),
-            Verdict::Slower(_)
+            SizeVerdict::Slower(_)
         ));
         assert!(matches!(
             verdict([1.0, 2.0, 3.0], [2.5, 2.6, 2.7]),
-            Verdict::NoDifference(_)
+            SizeVerdict::NoDifference(_)
         ));
     }
 

@@ -6,11 +6,12 @@
 //! A program refuses a whole configuration for one unknown setting, so the rules use only features that the
 //! installed version is known to have.
 
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::libcrypto::version_numbers;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Root;
 
 /// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
 const DATABASES: [&str; 3] = [
@@ -22,12 +23,12 @@ const DATABASES: [&str; 3] = [
 /// Debian's mark of a package that is removed except for its configuration.
 const REMOVED: &str = "Status: deinstall";
 
-/// Longest version that is accepted.
+/// Longest version that is accepted, in bytes: Debian's longest have about 30. The text goes into the report.
 const MAX_VERSION: usize = 64;
 
 /// Versions; none if a program is not installed or no database lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Software {
+pub struct InstalledSoftware {
     /// strongSwan
     pub strongswan: Option<String>,
     /// OpenVPN
@@ -40,9 +41,9 @@ pub struct Software {
 
 /// Reads the package databases.
 #[must_use]
-pub fn section(root: &Root) -> Section<Software> {
+pub fn section(root: &Root) -> Section<InstalledSoftware> {
     let mut reader = SectionReader::new(root);
-    let mut software = Software::default();
+    let mut software = InstalledSoftware::default();
     for database in DATABASES {
         // Only these lines: a bundle must not list the other packages of a machine.
         let words = [
@@ -102,17 +103,7 @@ fn either<'a>(line: &'a str, one: &str, other: &str) -> Option<&'a str> {
 
 /// Whether a version is known and at least `wanted`.
 pub(crate) fn since(version: Option<&str>, wanted: [u32; 3]) -> bool {
-    let Some(version) = version else {
-        return false;
-    };
-    let mut numbers = version.split(['.', '-', '+', '~']).map(|part| {
-        let end = part
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(part.len());
-        part[..end].parse::<u32>().unwrap_or(0)
-    });
-    let mut next = || numbers.next().unwrap_or(0);
-    [next(), next(), next()] >= wanted
+    version.is_some_and(|version| version_numbers(version) >= wanted.into())
 }
 
 #[cfg(test)]

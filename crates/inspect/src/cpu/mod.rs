@@ -15,6 +15,7 @@ mod cpuinfo;
 mod features;
 mod models;
 
+use millrace_hostfs::{LIBRARY_BYTES, Root, Unavailable};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -22,7 +23,6 @@ pub use self::cpuinfo::CpuInfo;
 pub use self::features::{Feature, State};
 use crate::elf::Elf;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{LIBRARY_BYTES, Root, Unavailable};
 
 /// Bound on folders of processors and nodes; more would repeat the same facts.
 const MAX_FOLDERS: usize = 8_192;
@@ -40,7 +40,7 @@ const EVERYWHERE: &[&str] = &[
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Cpu {
-    /// Architecture
+    /// Instruction set
     pub architecture: Option<Architecture>,
     /// Source of the architecture: `cpuinfo`, or the program whose header gives it
     pub architecture_from: Option<String>,
@@ -52,7 +52,7 @@ pub struct Cpu {
     pub processors: Option<usize>,
     /// Physical cores
     pub cores: Option<usize>,
-    /// Sockets
+    /// Processor packages
     pub sockets: Option<usize>,
     /// NUMA nodes, with their processors
     pub numa_nodes: Vec<NumaNode>,
@@ -139,7 +139,7 @@ pub struct Frequency {
     pub max_khz: Option<u64>,
     /// The governors in use, each once
     pub governors: Vec<String>,
-    /// The driver
+    /// The cpufreq driver, such as `intel_pstate`
     pub driver: Option<String>,
 }
 
@@ -148,14 +148,14 @@ pub struct Frequency {
 pub struct Hypervisor {
     /// Name of the hypervisor or cloud service, if known
     pub name: Option<String>,
-    /// The evidence
+    /// The file or flag that shows it
     pub evidence: String,
 }
 
 /// An extension that the processor must have but does not show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Hidden {
-    /// The extension
+    /// Name of the extension, as in /proc/cpuinfo
     pub feature: String,
     /// What hides it, and how that is known
     pub reason: String,
@@ -164,7 +164,7 @@ pub struct Hidden {
 /// One vulnerability, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Vulnerability {
-    /// Its name
+    /// Name of its file in /sys/devices/system/cpu/vulnerabilities
     pub name: String,
     /// The kernel's description of its state
     pub state: String,

@@ -21,7 +21,7 @@ const ICE_LAKE: &str = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmo
     flags: lm hypervisor aes pclmulqdq avx avx2 bmi2 adx sha_ni\n";
 
 #[test]
-fn what_a_hypervisor_hides_is_named() {
+fn feature_that_a_hypervisor_hides_is_reported() {
     let section = look_at(&[
         ("proc/cpuinfo", ICE_LAKE),
         ("sys/class/dmi/id/sys_vendor", "QEMU\n"),
@@ -49,7 +49,7 @@ fn what_a_hypervisor_hides_is_named() {
 }
 
 #[test]
-fn without_a_hypervisor_it_is_the_firmware() {
+fn hidden_feature_without_hypervisor_is_blamed_on_the_firmware() {
     let text = ICE_LAKE.replace("hypervisor ", "");
     let cpu = look_at(&[("proc/cpuinfo", &text)]).known.unwrap();
     assert!(cpu.hypervisor.is_none());
@@ -57,7 +57,7 @@ fn without_a_hypervisor_it_is_the_firmware() {
 }
 
 #[test]
-fn a_generic_model_tells_nothing_of_the_real_one() {
+fn generic_model_tells_nothing_of_the_real_one() {
     let text = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 15\nmodel: 6\n\
         model name: Common KVM processor\nflags: lm hypervisor\n";
     let cpu = look_at(&[("proc/cpuinfo", text)]).known.unwrap();
@@ -117,7 +117,7 @@ fn nodes_governors_and_topology_come_from_sysfs() {
 }
 
 #[test]
-fn nothing_known_is_no_processor() {
+fn missing_cpuinfo_is_no_processor() {
     let section = look_at(&[("etc/hostname", "x")]);
     assert_eq!(section.known, None);
     assert_eq!(section.unread[0].what, "proc/cpuinfo");

@@ -35,7 +35,7 @@ use crate::cpu::Cpu;
 use crate::kernel::Kernel;
 use crate::libcrypto::Libraries;
 use crate::network::Network;
-use crate::qat::{Device, Qat};
+use crate::qat::{Qat, QatDevice};
 use crate::report::{Report, Unread};
 
 /// The findings of one examination.
@@ -161,7 +161,7 @@ impl<'a> Facts<'a> {
     }
 
     /// QAT devices other than virtual functions.
-    fn devices(&self) -> impl Iterator<Item = &'a Device> + use<'a> {
+    fn devices(&self) -> impl Iterator<Item = &'a QatDevice> + use<'a> {
         let devices = self.qat().map_or(&[][..], |qat| &qat.devices);
         devices.iter().filter(|device| !device.virtual_function)
     }

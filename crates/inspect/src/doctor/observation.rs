@@ -7,13 +7,14 @@ use std::mem;
 use std::thread;
 use std::time::Duration;
 
-use super::watch::{self, Rates};
+use millrace_hostfs::Root;
+
+use super::watch::{self, CounterRates};
 use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
 use crate::network::Network;
 use crate::qat::Qat;
 use crate::report::{Report, Section, Unread};
 use crate::{kernel, network, qat};
-use millrace_hostfs::Root;
 
 /// Time between two readings of a device with open requests: a healthy device answers within microseconds.
 const BETWEEN_READINGS: Duration = Duration::from_secs(1);
@@ -112,7 +113,7 @@ impl<'a> Observation<'a> {
 
     /// How fast counters moved between the last two readings, `elapsed` apart; none after the first.
     #[must_use]
-    pub fn rates(&self, elapsed: Duration) -> Option<Rates> {
+    pub fn rates(&self, elapsed: Duration) -> Option<CounterRates> {
         let (qat, network) = self.earlier.as_ref()?;
         Some(watch::rates(
             (qat.known.as_ref(), network.known.as_ref()),

@@ -4,11 +4,11 @@
 //! The settings of servers that checks judge. Only lines with the names in [`PLACES`] are read from each file,
 //! so that neither a report nor a bundle contains anything else of it.
 
+use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::SectionReader;
-use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 
 /// The program that reads the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -46,9 +46,9 @@ pub struct Settings {
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Setting {
-    /// Name
+    /// Directive or option, as the file spells it
     pub name: String,
-    /// Value
+    /// Its arguments, cut to a bound
     pub value: String,
 }
 
@@ -137,14 +137,14 @@ const PLACES: [Place; 9] = [
     place(Program::Nginx, "",
         "etc/nginx/nginx.conf etc/nginx/conf.d/ etc/nginx/sites-enabled/ \
          usr/local/nginx/conf/nginx.conf",
-        "listen ssl_protocols ssl_ciphers ssl_engine use_engine ssl_conf_command sendfile \
-         worker_connections worker_rlimit_nofile worker_rlimit_core"),
+        "listen ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_engine use_engine ssl_conf_command sendfile \
+         gzip gzip_comp_level gzip_types gzip_vary worker_connections worker_rlimit_nofile worker_rlimit_core"),
     place(Program::Haproxy, ".cfg",
         "etc/haproxy/haproxy.cfg etc/haproxy/conf.d/",
-        "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-engine ulimit-n bind"),
+        "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-default-bind-curves ssl-engine ulimit-n bind"),
     place(Program::Openssl, ".cnf",
-        "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf",
-        "engines engine_id dynamic_path MinProtocol CipherString \
+        "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf etc/millrace/openssl.cnf",
+        "engines engine_id dynamic_path MinProtocol CipherString Groups Curves local \
          SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD"),
     place(Program::Systemd, "",
         "etc/systemd/system/ etc/systemd/system.conf",
@@ -159,9 +159,9 @@ const PLACES: [Place; 9] = [
 
 /// Bound on the files of one program: a gateway with more tunnels repeats the same settings.
 const MAX_FILES: usize = 512;
-/// Bound on the settings of one file.
+/// Bound on the settings of one file: a file with 100 tunnels has five each that checks judge.
 pub const MAX_SETTINGS: usize = 512;
-/// Longest value, in bytes; the rest is cut.
+/// Longest value, in characters; the rest is cut. The longest that a check judges is a list of TLS ciphers.
 const MAX_VALUE: usize = 1_024;
 
 /// Finds the settings of all programs.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use millrace_hostfs::{Root, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -13,7 +14,6 @@ use super::settings::{self, Settings};
 use crate::machine;
 use crate::offload_status::program_of;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{Root, process};
 
 /// Facts about the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -37,7 +37,7 @@ pub struct System {
     /// Firmware files of QAT; null without a firmware folder
     pub qat_firmware: Option<Vec<String>>,
     /// Running servers and their limits
-    pub servers: Vec<Server>,
+    pub servers: Vec<RunningServer>,
     /// Settings of servers and libraries
     pub settings: Vec<Settings>,
 }
@@ -64,7 +64,7 @@ pub struct Zone {
 
 /// A running server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Server {
+pub struct RunningServer {
     /// Process ID
     pub pid: u32,
     /// Name of the program
@@ -75,7 +75,7 @@ pub struct Server {
     pub dumps_core: bool,
 }
 
-/// Bound on zones, modules and other rows.
+/// Bound on thermal zones, modules and other rows: a kernel with every driver loaded has a few hundred modules.
 const MAX_ROWS: usize = 1_024;
 
 /// Numbers below `/proc/sys` that checks judge.
@@ -212,7 +212,7 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
     Some(names)
 }
 
-fn servers(reader: &SectionReader<'_>) -> Vec<Server> {
+fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
     let root = reader.root();
     let running = process::named(root, |name| program_of(name).is_some()).into_iter();
     let servers = running.filter_map(|server| {
@@ -220,7 +220,7 @@ fn servers(reader: &SectionReader<'_>) -> Vec<Server> {
             .text(&format!("proc/{}/limits", server.pid), 16 << 10)
             .ok()?;
         let limit = |name| process::soft_limit(&limits, name);
-        Some(Server {
+        Some(RunningServer {
             pid: server.pid,
             name: server.name,
             open_files: limit("Max open files").and_then(|word| word.parse().ok()),

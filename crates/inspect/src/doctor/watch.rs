@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::{Finding, Severity};
 use crate::network::Network;
 use crate::qat::Qat;
-use crate::qat::formats::Heartbeat;
+use crate::qat::formats::FirmwareHeartbeat;
 
 /// Consecutive readings with a finding before it alerts, unless it is critical: a single reading may show a
 /// passing state.
@@ -35,7 +35,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
-pub enum Change {
+pub enum FindingChange {
     /// New since the last readings
     Appears,
     /// Its severity changed
@@ -44,7 +44,7 @@ pub enum Change {
     Goes,
 }
 
-impl Change {
+impl FindingChange {
     /// Name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -55,8 +55,8 @@ impl Change {
 /// An alert about one finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Alert {
-    /// The change
-    pub change: Change,
+    /// Whether the finding appeared, changed its severity or disappeared
+    pub change: FindingChange,
     /// The finding at its last reading
     pub finding: Finding,
 }
@@ -68,7 +68,7 @@ pub struct Line {
     pub time: u64,
     /// How fast counters moved since the previous reading
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rates: Option<Rates>,
+    pub rates: Option<CounterRates>,
     /// Change of a finding
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<Alert>,
@@ -114,7 +114,7 @@ impl Watcher {
             }
             self.recent.pop_front();
         }
-        let mut due: Vec<(Severity, String, Change)> = self
+        let mut due: Vec<(Severity, String, FindingChange)> = self
             .known
             .iter()
             .filter_map(|(id, known)| Some((known.finding.severity, id.clone(), known.due()?)))
@@ -150,11 +150,11 @@ impl Watcher {
         }
     }
 
-    fn alert(&mut self, id: &str, change: Change) -> Option<Alert> {
+    fn alert(&mut self, id: &str, change: FindingChange) -> Option<Alert> {
         let known = self.known.get_mut(id)?;
         known.alerted = match change {
-            Change::Goes => None,
-            Change::Appears | Change::Changes => Some(known.finding.severity),
+            FindingChange::Goes => None,
+            FindingChange::Appears | FindingChange::Changes => Some(known.finding.severity),
         };
         known.differing = 0;
         Some(Alert {
@@ -182,16 +182,16 @@ impl Known {
         }
     }
 
-    fn due(&self) -> Option<Change> {
+    fn due(&self) -> Option<FindingChange> {
         let urgent = self.finding.severity == Severity::Critical;
         match (self.present, self.alerted) {
             (true, None) => {
-                (urgent || self.readings >= READINGS_TO_APPEAR).then_some(Change::Appears)
+                (urgent || self.readings >= READINGS_TO_APPEAR).then_some(FindingChange::Appears)
             }
             (true, Some(told)) if told != self.finding.severity => {
-                (urgent || self.differing >= READINGS_TO_APPEAR).then_some(Change::Changes)
+                (urgent || self.differing >= READINGS_TO_APPEAR).then_some(FindingChange::Changes)
             }
-            (false, Some(_)) => (self.readings >= READINGS_TO_GO).then_some(Change::Goes),
+            (false, Some(_)) => (self.readings >= READINGS_TO_GO).then_some(FindingChange::Goes),
             _ => None,
         }
     }
@@ -199,7 +199,7 @@ impl Known {
 
 /// How fast counters moved between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Rates {
+pub struct CounterRates {
     /// Time between the readings, in seconds
     pub seconds: f64,
     /// QAT devices other than virtual functions
@@ -224,13 +224,13 @@ pub struct DeviceRate {
     /// Open requests at the second reading
     pub open: u64,
     /// Answer of the firmware; null if it was not asked
-    pub heartbeat: Option<Heartbeat>,
+    pub heartbeat: Option<FirmwareHeartbeat>,
 }
 
 /// One interface.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct InterfaceRate {
-    /// Its name
+    /// Name of the interface
     pub name: String,
     /// Received bytes per second
     pub received_bytes_per_second: f64,
@@ -244,7 +244,7 @@ pub fn rates(
     before: (Option<&Qat>, Option<&Network>),
     after: (Option<&Qat>, Option<&Network>),
     elapsed: Duration,
-) -> Rates {
+) -> CounterRates {
     let seconds = elapsed.as_secs_f64();
     // Counters stay far below 2^53.
     #[expect(
@@ -265,7 +265,7 @@ pub fn rates(
         let (before, after) = (before.1.and_then(pick)?, after.1.and_then(pick)?);
         rate(sum(before, names), sum(after, names))
     };
-    Rates {
+    CounterRates {
         seconds,
         qat: devices(before.0, after.0, &rate),
         interfaces: interfaces(before.1, after.1, &rate),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     /// The alerts of readings ten seconds apart.
-    fn alerts(readings: &[&[Finding]]) -> Vec<Vec<(Change, Severity)>> {
+    fn alerts(readings: &[&[Finding]]) -> Vec<Vec<(FindingChange, Severity)>> {
         let mut watcher = Watcher::new();
         readings
             .iter()
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn findings_alert_once_and_their_end_once() {
-        use Change::{Appears, Goes};
+        use FindingChange::{Appears, Goes};
         use Severity::Warning;
         let found = [finding("x", Warning)];
         let (there, gone): (&[Finding], &[Finding]) = (&found, &[]);
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn critical_finding_alerts_at_once() {
-        use Change::{Appears, Changes};
+        use FindingChange::{Appears, Changes};
         use Severity::{Critical, Warning};
         let (bad, better) = ([finding("x", Critical)], [finding("x", Warning)]);
         assert_eq!(

@@ -42,7 +42,7 @@ pub struct Algorithm {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Engine {
+pub enum ComputeSite {
     /// Portable code.
     Generic,
     /// The processor's vector or crypto instructions.
@@ -108,20 +108,20 @@ const INSTRUCTIONS: [&str; 21] = [
 impl Algorithm {
     /// Where it computes.
     #[must_use]
-    pub fn engine(&self) -> Engine {
+    pub fn site(&self) -> ComputeSite {
         if self.device().is_some() {
-            return Engine::Device;
+            return ComputeSite::Device;
         }
         let driver = self.driver.to_ascii_lowercase();
         let has = |parts: &[&str]| parts.iter().any(|part| driver.contains(part));
         if has(&PORTABLE_AES) {
-            Engine::Generic
+            ComputeSite::Generic
         } else if has(&INSTRUCTIONS) {
-            Engine::Instructions
+            ComputeSite::Instructions
         } else if driver.contains("generic") {
-            Engine::Generic
+            ComputeSite::Generic
         } else {
-            Engine::Other
+            ComputeSite::Other
         }
     }
 
@@ -253,26 +253,29 @@ type         : skcipher
     }
 
     #[test]
-    fn name_of_a_driver_gives_its_engine() {
-        let engine = |driver: &str| {
+    fn name_of_a_driver_gives_its_compute_site() {
+        let site = |driver: &str| {
             Algorithm {
                 driver: driver.to_owned(),
                 ..Algorithm::default()
             }
-            .engine()
+            .site()
         };
-        assert_eq!(engine("qat_aes_cbc_hmac_sha256"), Engine::Device);
-        assert_eq!(engine("virtio-crypto-rsa"), Engine::Device);
-        assert_eq!(engine("mv-cbc-aes"), Engine::Device);
-        assert_eq!(engine("cbc-aes-caam"), Engine::Device);
-        assert_eq!(engine("generic-gcm-vaes-avx10_512"), Engine::Instructions);
-        assert_eq!(engine("cbc-aes-neonbs"), Engine::Instructions);
-        assert_eq!(engine("sha256-ce"), Engine::Instructions);
-        assert_eq!(engine("aes-generic"), Engine::Generic);
-        assert_eq!(engine("cbc(ecb(aes-fixed-time))"), Engine::Generic);
+        assert_eq!(site("qat_aes_cbc_hmac_sha256"), ComputeSite::Device);
+        assert_eq!(site("virtio-crypto-rsa"), ComputeSite::Device);
+        assert_eq!(site("mv-cbc-aes"), ComputeSite::Device);
+        assert_eq!(site("cbc-aes-caam"), ComputeSite::Device);
+        assert_eq!(
+            site("generic-gcm-vaes-avx10_512"),
+            ComputeSite::Instructions
+        );
+        assert_eq!(site("cbc-aes-neonbs"), ComputeSite::Instructions);
+        assert_eq!(site("sha256-ce"), ComputeSite::Instructions);
+        assert_eq!(site("aes-generic"), ComputeSite::Generic);
+        assert_eq!(site("cbc(ecb(aes-fixed-time))"), ComputeSite::Generic);
         let mixed = "gcm_base(ctr(aes-generic),ghash-pclmulqdqni)";
-        assert_eq!(engine(mixed), Engine::Generic);
-        assert_eq!(engine("cryptd(something)"), Engine::Other);
+        assert_eq!(site(mixed), ComputeSite::Generic);
+        assert_eq!(site("cryptd(something)"), ComputeSite::Other);
     }
 
     #[test]

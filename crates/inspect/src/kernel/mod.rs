@@ -6,13 +6,13 @@
 
 pub mod crypto;
 
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::crypto::{Algorithm, Engine, algorithms, candidates};
+use self::crypto::{Algorithm, ComputeSite, algorithms, candidates};
 use crate::cpu::Architecture;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Root;
 
 /// Algorithms that gateways use from the kernel, and their users.
 #[rustfmt::skip]
@@ -35,7 +35,7 @@ const ASKED_FOR: [(&str, &str); 12] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Kernel {
     /// Algorithms that gateways use, and their implementations
-    pub choices: Vec<Choice>,
+    pub choices: Vec<AlgorithmChoice>,
     /// Devices with registered implementations
     pub devices: Vec<DeviceDriver>,
     /// Number of registered implementations
@@ -47,7 +47,7 @@ pub struct Kernel {
 impl Kernel {
     /// The implementation that the kernel prefers; none if nothing has requested the algorithm yet.
     #[must_use]
-    pub fn preferred(&self, algorithm: &str) -> Option<&Candidate> {
+    pub fn preferred(&self, algorithm: &str) -> Option<&AlgorithmCandidate> {
         let mut choices = self.choices.iter();
         choices
             .find(|choice| choice.algorithm == algorithm)?
@@ -56,14 +56,14 @@ impl Kernel {
     }
 
     /// The modes of AES that the kernel computes in portable code: algorithm and implementation.
-    pub fn portable_aes(&self) -> impl Iterator<Item = (&str, &Candidate)> {
+    pub fn portable_aes(&self) -> impl Iterator<Item = (&str, &AlgorithmCandidate)> {
         let modes = self
             .choices
             .iter()
             .filter(|choice| choice.algorithm.contains("aes"));
         let preferred =
             modes.filter_map(|choice| Some((&*choice.algorithm, choice.candidates.first()?)));
-        preferred.filter(|(_, candidate)| candidate.engine == Engine::Generic)
+        preferred.filter(|(_, candidate)| candidate.site == ComputeSite::Generic)
     }
 }
 
@@ -78,25 +78,26 @@ pub fn load_aes_modules(architecture: Option<Architecture>) -> &'static str {
 
 /// One algorithm and its implementations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Choice {
+pub struct AlgorithmChoice {
     /// The kernel's name of the algorithm
     pub algorithm: String,
     /// Its users
     pub for_what: String,
     /// Implementations, the preferred one first. Empty if none was requested yet: the kernel assembles one at the
     /// first request
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<AlgorithmCandidate>,
 }
 
 /// One implementation of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Candidate {
+pub struct AlgorithmCandidate {
     /// Its name
     pub driver: String,
     /// The kernel prefers the highest
     pub priority: i64,
     /// Portable code, instructions, or a device
-    pub engine: Engine,
+    #[serde(rename = "engine")]
+    pub site: ComputeSite,
     /// Name of the device, if it is one
     pub device: Option<String>,
     /// Whether it passed its self-test
@@ -106,7 +107,7 @@ pub struct Candidate {
 /// A device with drivers in the kernel's crypto API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceDriver {
-    /// The device
+    /// Name of the device
     pub device: String,
     /// Algorithms for which the kernel prefers it
     pub taken_for: Vec<String>,
@@ -117,7 +118,7 @@ pub struct DeviceDriver {
 /// An algorithm of a device for which the kernel prefers another implementation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PassedOver {
-    /// The algorithm
+    /// The kernel's name of the algorithm, such as `gcm(aes)`
     pub algorithm: String,
     /// Priority of the device
     pub priority: i64,
@@ -138,7 +139,7 @@ pub fn section(root: &Root) -> Section<Kernel> {
 }
 
 fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
-    let choice = |(algorithm, for_what): &(&str, &str)| Choice {
+    let choice = |(algorithm, for_what): &(&str, &str)| AlgorithmChoice {
         algorithm: (*algorithm).to_owned(),
         for_what: (*for_what).to_owned(),
         candidates: candidates(all, algorithm)
@@ -154,11 +155,11 @@ fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
     }
 }
 
-fn candidate(entry: &Algorithm) -> Candidate {
-    Candidate {
+fn candidate(entry: &Algorithm) -> AlgorithmCandidate {
+    AlgorithmCandidate {
         driver: entry.driver.clone(),
         priority: entry.priority,
-        engine: entry.engine(),
+        site: entry.site(),
         device: entry.device().map(str::to_owned),
         tested: entry.tested,
     }
@@ -221,7 +222,7 @@ internal : no
 ";
 
     #[test]
-    fn a_device_with_a_low_priority_is_passed_over() {
+    fn device_with_a_low_priority_is_passed_over() {
         let kernel = of(&algorithms(TEXT), None);
         assert_eq!(kernel.devices.len(), 1);
         let qat = &kernel.devices[0];
@@ -234,6 +235,9 @@ internal : no
             .iter()
             .find(|choice| choice.algorithm == "cbc(aes)");
         let taken = cbc.and_then(|choice| choice.candidates.first());
-        assert_eq!(taken.map(|taken| taken.engine), Some(Engine::Instructions));
+        assert_eq!(
+            taken.map(|taken| taken.site),
+            Some(ComputeSite::Instructions)
+        );
     }
 }

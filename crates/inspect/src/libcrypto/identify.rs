@@ -11,11 +11,11 @@ use super::Slow;
 use super::report::VARIABLES;
 use crate::elf::Elf;
 
-/// The maker of a library.
+/// Project or company that develops a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 pub enum Maker {
-    /// The OpenSSL project
+    /// The OpenSSL project; also distributions that patch it
     #[strum(serialize = "OpenSSL")]
     OpenSsl,
     /// OpenBSD's LibreSSL
@@ -34,14 +34,14 @@ pub enum Maker {
     /// Trusted Firmware's Mbed TLS
     #[strum(serialize = "Mbed TLS")]
     MbedTls,
-    /// GnuTLS, which computes with Nettle
+    /// GnuTLS; its ciphers are in Nettle
     #[strum(serialize = "GnuTLS")]
     GnuTls,
-    /// Nettle
+    /// Nettle, which GnuTLS computes with
     Nettle,
     /// GNU's libgcrypt
     Libgcrypt,
-    /// Botan
+    /// Botan, a library in C++
     Botan,
 }
 
@@ -53,41 +53,44 @@ impl Maker {
     }
 }
 
-/// Maker and version of a library.
+/// Who made a library, and which release it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Identity {
-    /// Maker
+pub struct LibraryIdentity {
+    /// Project or company that develops it
     pub maker: Maker,
-    /// Version; null if the file has none
+    /// Version as its maker writes it; null if the file does not contain one
     pub version: Option<String>,
 }
 
-impl Identity {
+impl LibraryIdentity {
     /// Whether the version is known and at least this.
     #[must_use]
     pub fn since(&self, wanted: (u32, u32, u32)) -> bool {
-        let Some(version) = &self.version else {
-            return false;
-        };
-        let mut numbers = version.split('.').map(|part| {
-            let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
-            digits.parse::<u32>().unwrap_or(0)
-        });
-        let mut next = || numbers.next().unwrap_or(0);
-        (next(), next(), next()) >= wanted
+        let version = self.version.as_deref().map(version_numbers);
+        version.is_some_and(|version| version >= wanted)
     }
+}
+
+/// The first three numbers of a version, without the letters behind them: `1.0.2k-fips`, `6.12.48+deb13`.
+pub(crate) fn version_numbers(version: &str) -> (u32, u32, u32) {
+    let mut numbers = version.split(['.', '-', '+', '~']).map(|part| {
+        let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or(0)
+    });
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next(), next())
 }
 
 /// Build options that the library itself names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Build {
-    /// Configuration target
+    /// Target of its `Configure` run, such as `linux-x86_64`
     pub platform: Option<String>,
-    /// Command line of the compiler
+    /// Command line of the compiler, of which the library keeps a copy
     pub compiler: Option<String>,
     /// The effective optimisation level: `-O2`, `-Os`
     pub optimisation: Option<String>,
-    /// Compilation target: `-march`, `-mcpu`, `-mfpu`, `-mfloat-abi`
+    /// Flags that select the processor: `-march`, `-mcpu`, `-mfpu`, `-mfloat-abi`
     pub target: Vec<String>,
     /// `OPENSSL_SMALL_FOOTPRINT`: small tables and loops instead of fast ones
     pub small_footprint: bool,
@@ -104,7 +107,7 @@ pub(super) fn identify(
     path: &str,
     elf: &Elf,
     program: bool,
-) -> Option<(Identity, Build)> {
+) -> Option<(LibraryIdentity, Build)> {
     let identity = maker(bytes, path)?;
     let build = build(bytes);
     if program {
@@ -143,26 +146,26 @@ const FILES: &[(Maker, &str)] = &[
     (Maker::BoringSsl, "libboringssl"),
 ];
 
-fn maker(bytes: &[u8], path: &str) -> Option<Identity> {
+fn maker(bytes: &[u8], path: &str) -> Option<LibraryIdentity> {
     let name = path.rsplit('/').next().unwrap_or_default();
     if let Some((maker, _)) = FILES.iter().find(|(_, start)| name.starts_with(start)) {
         let mut marks = MARKS.iter().filter(|(of, _)| of == maker);
         let version = marks.find_map(|(_, mark)| version_after(bytes, mark));
         let version = version.or_else(|| version_of_file(name));
-        return Some(Identity {
+        return Some(LibraryIdentity {
             maker: *maker,
             version,
         });
     }
     if memmem::find(bytes, b"(compatible; BoringSSL)").is_some() {
-        return Some(Identity {
+        return Some(LibraryIdentity {
             maker: Maker::BoringSsl,
             version: None,
         });
     }
     MARKS.iter().find_map(|(maker, mark)| {
         let version = version_after(bytes, mark)?;
-        Some(Identity {
+        Some(LibraryIdentity {
             maker: *maker,
             version: Some(version),
         })
@@ -310,7 +313,7 @@ mod tests {
 
     #[test]
     fn versions_compare_by_their_numbers() {
-        let identity = |version: &str| Identity {
+        let identity = |version: &str| LibraryIdentity {
             maker: Maker::OpenSsl,
             version: Some(version.to_owned()),
         };
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_level_of_optimisation_wins() {
+    fn last_level_of_optimisation_wins() {
         let build = build(b"x\0compiler: gcc -fPIC -O3 -Os -march=armv7-a -mfpu=vfpv3-d16 -DOPENSSL_SMALL_FOOTPRINT\0");
         assert_eq!(build.optimisation.as_deref(), Some("-Os"));
         assert_eq!(build.target, ["-march=armv7-a", "-mfpu=vfpv3-d16"]);

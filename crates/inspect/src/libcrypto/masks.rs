@@ -4,19 +4,19 @@
 //! Settings that switch instructions off for programs that load OpenSSL: variables like `OPENSSL_ia32cap` in
 //! the environment of services. Only lines with such a variable are read and kept in a bundle.
 
+use millrace_hostfs::systemd;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::VARIABLES;
 use crate::report::SectionReader;
-use millrace_hostfs::systemd;
 
 /// A setting that switches instructions off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Mask {
-    /// The variable
+    /// Name of the environment variable
     pub variable: String,
-    /// Its value
+    /// The value that the file gives it
     pub value: String,
     /// The file that sets it
     pub file: String,
@@ -41,7 +41,7 @@ const FOLDERS: &[&str] = &[
 ];
 /// Bound on files; an ordinary system has fewer.
 const MAX_FILES: usize = 2_048;
-/// Longest value that is reported.
+/// Longest value that is reported, in characters: a mask with all five words of OpenSSL 3.5 has 99.
 const MAX_VALUE: usize = 120;
 
 /// Finds all masks.

@@ -26,19 +26,20 @@ mod processes;
 mod report;
 mod timed;
 
+use millrace_hostfs::{Root, Unavailable};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use self::identify::{Build, Identity, Maker};
+pub(crate) use self::identify::version_numbers;
+pub use self::identify::{Build, LibraryIdentity, Maker};
 pub use self::masks::Mask;
-pub use self::modules::{AlgorithmUse, Assembly, Level};
-pub use self::processes::User;
+pub use self::modules::{AlgorithmUse, Assembly, ModuleLevel};
+pub use self::processes::LibraryUser;
 pub use self::report::OwnReport;
 pub use self::timed::{CLEAR_RATIO, Timed, timed};
 use crate::cpu::{Architecture, Cpu};
 use crate::elf::{Elf, ElfError};
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{Root, Unavailable};
 
 /// The crypto libraries of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -60,7 +61,7 @@ pub struct Library {
     /// True if it is linked into this program
     pub inside_program: bool,
     /// Maker and version
-    pub identity: Identity,
+    pub identity: LibraryIdentity,
     /// Facts from its ELF headers
     pub elf: Elf,
     /// Build options
@@ -76,7 +77,7 @@ pub struct Library {
     /// Reasons why it is slower than necessary
     pub slow: Vec<Slow>,
     /// Running programs that have loaded it; null if unknown
-    pub used_by: Option<Vec<User>>,
+    pub used_by: Option<Vec<LibraryUser>>,
 }
 
 /// A reason why a library is slower than necessary.
@@ -84,7 +85,7 @@ pub struct Library {
 pub struct Slow {
     /// The slow algorithms
     pub what: String,
-    /// The evidence
+    /// The sign in the file, such as a missing module or a compiler option
     pub evidence: String,
 }
 

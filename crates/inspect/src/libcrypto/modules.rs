@@ -33,7 +33,7 @@ pub enum Assembly {
 /// How an algorithm runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
+pub enum ModuleLevel {
     /// Compiled from portable C
     Portable,
     /// Assembly, one value at a time
@@ -44,7 +44,7 @@ pub enum Level {
     Instructions,
 }
 
-impl Level {
+impl ModuleLevel {
     /// The displayed name.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -60,12 +60,12 @@ impl Level {
 /// How one algorithm runs in one library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AlgorithmUse {
-    /// The algorithm
+    /// Name of the algorithm
     pub algorithm: &'static str,
     /// How it runs on these processors; if they are unknown, on the best ones
-    pub level: Level,
+    pub level: ModuleLevel,
     /// How it would run in a full build
-    pub possible: Level,
+    pub possible: ModuleLevel,
 }
 
 /// A module: architecture, algorithm, beginning of its title, level, required feature of the processor (empty for
@@ -74,7 +74,7 @@ type Row = (
     Architecture,
     &'static str,
     &'static str,
-    Level,
+    ModuleLevel,
     &'static str,
     (u32, u32, u32),
 );
@@ -85,7 +85,7 @@ const V111: (u32, u32, u32) = (1, 1, 1);
 const V300: (u32, u32, u32) = (3, 0, 0);
 
 use Architecture::{Aarch64, Arm, Power, S390x, X86, X86_64};
-use Level::{Assembly as Scalar, Instructions, Vectors};
+use ModuleLevel::{Assembly as Scalar, Instructions, Vectors};
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
@@ -167,7 +167,7 @@ const ROWS: &[Row] = &[
 const AUTHORS: &[&str] = &[", CRYPTOGAMS by", ", Mike Hamburg"];
 /// Bound on titles; the largest build has about fifty.
 const MAX_MODULES: usize = 256;
-/// Longest title, in bytes.
+/// Longest title, in bytes: those of OpenSSL 3.0 have at most 56.
 const MAX_TITLE: usize = 100;
 
 /// The titles in a file, sorted, each once.
@@ -249,7 +249,11 @@ pub(super) fn algorithms(
     let mut algorithms: Vec<AlgorithmUse> = Vec::new();
     for (_, algorithm, title, possible, needs, _) in rows(library).filter(usable) {
         let is_used = has(library, title) && !ignored.contains(needs);
-        let level = if is_used { *possible } else { Level::Portable };
+        let level = if is_used {
+            *possible
+        } else {
+            ModuleLevel::Portable
+        };
         match algorithms
             .iter_mut()
             .find(|known| known.algorithm == *algorithm)
@@ -319,7 +323,7 @@ mod tests {
     fn every_algorithm_of_the_table_can_be_judged_without_features() {
         for row in ROWS {
             assert!(row.5 <= V300 && !row.2.is_empty());
-            assert!(row.3 > Level::Portable);
+            assert!(row.3 > ModuleLevel::Portable);
         }
     }
 }

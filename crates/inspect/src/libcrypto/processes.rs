@@ -6,15 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use millrace_hostfs::{Root, maps, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::SectionReader;
-use millrace_hostfs::{Root, maps, process};
 
 /// Processes of one program that have loaded a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct User {
+pub struct LibraryUser {
     /// The program's short name
     pub program: String,
     /// Number of its processes
@@ -106,13 +106,13 @@ fn libraries(lines: &str) -> Vec<(String, bool)> {
 }
 
 /// The users of this file, also under another name of it.
-pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<User> {
+pub(super) fn users_of(loaded: &Loaded, root: &Root, path: &str) -> Vec<LibraryUser> {
     let mut users = Vec::new();
     for ((mapped, deleted), programs) in &loaded.files {
         if mapped != path && !same(root, mapped, path) {
             continue;
         }
-        users.extend(programs.iter().map(|(program, processes)| User {
+        users.extend(programs.iter().map(|(program, processes)| LibraryUser {
             program: program.clone(),
             processes: *processes,
             deleted: *deleted,

@@ -4,13 +4,13 @@
 //! A loaded library's own report of the processor: `openssl version -c` prints the capability words that it uses,
 //! and whether the environment changed them.
 
+use millrace_hostfs::Probe;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Library, Maker, Slow};
 use crate::cpu::{Architecture, Cpu, State};
 use crate::report::SectionReader;
-use millrace_hostfs::Probe;
 
 /// A library's own report of the processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_report_ignores_nothing() {
+    fn full_report_ignores_nothing() {
         let answer =
             "OpenSSL 3.0.22\nCPUINFO: OPENSSL_ia32cap=0xfffa3203078bffff:0x405fc6f1bf07ab\n";
         let all: Vec<&str> = IA32.iter().map(|(feature, ..)| *feature).collect();
@@ -197,7 +197,7 @@ mod tests {
 
     /// The mask that guides call "without AES-NI" has one word and also zeroes the second one.
     #[test]
-    fn the_popular_mask_switches_off_more_than_it_says() {
+    fn popular_mask_switches_off_more_than_it_says() {
         let answer = "CPUINFO: OPENSSL_ia32cap=0xfdfa3201078bffff:0x0 env:~0x200000200000000\n";
         let what = ignored(
             answer,

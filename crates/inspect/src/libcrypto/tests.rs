@@ -32,7 +32,7 @@ fn file_without_titles_is_a_library_without_assembly() {
         library
             .algorithms
             .iter()
-            .all(|used| used.level == Level::Portable)
+            .all(|used| used.level == ModuleLevel::Portable)
     );
     assert!(library.slow.len() >= 2, "{:?}", library.slow);
 }
@@ -47,13 +47,16 @@ fn file_with_all_titles_is_a_full_library() {
         .iter()
         .find(|used| used.algorithm == "AES")
         .unwrap();
-    assert_eq!((aes.level, aes.possible), (Level::Vectors, Level::Vectors));
+    assert_eq!(
+        (aes.level, aes.possible),
+        (ModuleLevel::Vectors, ModuleLevel::Vectors)
+    );
     assert_eq!(library.slow, []);
 }
 
 /// Without one module, that algorithm is slow and no other.
 #[test]
-fn a_missing_module_is_named() {
+fn missing_module_is_named() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/arm-a9-router");
     let mut bytes = fs::read(path.join("usr/lib/libcrypto.so.3")).unwrap();
     let title = b"Bit-sliced AES for NEON, CRYPTOGAMS";
@@ -83,7 +86,7 @@ fn a_missing_module_is_named() {
 }
 
 #[test]
-fn the_machine_itself_has_its_libraries_described() {
+fn machine_itself_has_its_libraries_described() {
     let root = Root::open("/").unwrap();
     let cpu = cpu::section(&root);
     let libraries = section(&root, cpu.known.as_ref()).known.unwrap();

@@ -4,20 +4,20 @@
 //! Measures whether instructions are used: the same operation of the same program, with and without them, in
 //! turns. Only the ratio is judged, because other load on the machine disturbs it little.
 
+use millrace_hostfs::Probe;
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cpu::Architecture;
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::Probe;
-use millrace_hostfs::Root;
 
 /// Speeds with and without the instructions for an algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Timed {
-    /// The algorithm
+    /// Algorithm, as `openssl speed` names it
     pub algorithm: &'static str,
-    /// The masked instructions
+    /// Instructions that are masked in every second run
     pub instructions: &'static str,
     /// Speed with them, in MB/s
     pub with_mb_per_s: f64,
@@ -114,7 +114,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn the_machine_readable_line_is_understood() {
+    fn machine_readable_line_is_understood() {
         assert_eq!(parse("+H:8192\n+F:25:AES-256-GCM:2500000.00\n"), Some(2.5));
         for text in ["", "+F:", "+F:25:x:inf", "speed"] {
             assert_eq!(parse(text), None);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -14,23 +15,22 @@ use crate::network;
 use crate::qat;
 use crate::qat::formats::interrupts;
 use crate::report::SectionReader;
-use millrace_hostfs::Root;
 
 /// The device of counters that a node keeps for its clients; the counter is the client's identity (`uid:33`).
 pub const POOL: &str = "a Millrace pool";
 
 /// The counters of all devices at one time, by device and counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters(BTreeMap<(String, String), u64>);
+pub struct CounterReading(BTreeMap<(String, String), u64>);
 
 /// A counter that moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Moved {
-    /// The device
+    /// Name of the device
     pub device: String,
-    /// The counter
+    /// Name of its counter
     pub counter: String,
-    /// The difference
+    /// Increase between the two readings
     pub by: u64,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Moved {
     }
 }
 
-impl Counters {
+impl CounterReading {
     /// Reads the counters of all devices.
     #[must_use]
     pub fn read(root: &Root) -> Self {
@@ -142,13 +142,13 @@ fn virtio_interrupts(reader: &mut SectionReader<'_>) -> Vec<(String, u64)> {
 mod tests {
     use super::*;
 
-    fn counters(count: u64) -> Counters {
+    fn counters(count: u64) -> CounterReading {
         let key = ("Intel QAT".to_owned(), "requests".to_owned());
-        Counters(BTreeMap::from([(key, count)]))
+        CounterReading(BTreeMap::from([(key, count)]))
     }
 
     #[test]
-    fn only_what_moved_is_named() {
+    fn report_names_only_counters_that_moved() {
         assert!(counters(5).moved(&counters(5)).is_empty());
         let moved = counters(5).moved(&counters(12));
         assert_eq!(moved[0].to_string(), "Intel QAT: requests moved by 7");
@@ -157,7 +157,7 @@ mod tests {
             3,
             "the device was reset in between"
         );
-        assert_eq!(Counters::default().moved(&counters(2))[0].by, 2);
-        assert!(counters(5).moved(&Counters::default()).is_empty());
+        assert_eq!(CounterReading::default().moved(&counters(2))[0].by, 2);
+        assert!(counters(5).moved(&CounterReading::default()).is_empty());
     }
 }

@@ -16,25 +16,25 @@
 mod counters;
 mod states;
 
+use millrace_hostfs::{Probe, Root, TABLE_BYTES, maps, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use self::counters::{Counters, Moved, POOL, Watched};
+pub use self::counters::{CounterReading, Moved, POOL, Watched};
 pub use self::states::{SecurityAssociation, security_associations};
 
-use crate::kernel::crypto::{Algorithm, Engine, algorithms, winner};
+use crate::kernel::crypto::{Algorithm, ComputeSite, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{Probe, Root, TABLE_BYTES, maps, process};
 
-/// Bound on the rows of the report.
+/// Bound on the tunnels and servers in the report. A user can start any number of processes that look like one.
 const MAX_SUBJECTS: usize = 1024;
 
 /// The users of cryptography on this machine, and whether a device serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Used {
     /// Running tunnels and servers
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<CryptoUser>,
     /// Time between the two readings of counters, in milliseconds; null after a single reading
     pub watched_ms: Option<u64>,
     /// Counters of devices that moved between the readings
@@ -43,29 +43,29 @@ pub struct Used {
 
 /// A tunnel or a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Subject {
+pub struct CryptoUser {
     /// The tunnel or server
     pub what: String,
     /// The algorithm, if known
     pub algorithm: Option<String>,
-    /// The implementation
+    /// Driver or library that computes it, by the kernel's or the library's name
     pub implementation: Option<String>,
     /// The device, if one computes it
     pub device: Option<String>,
-    /// The answer
-    pub accelerated: Answer,
+    /// Whether a device computes it
+    pub accelerated: Accelerated,
     /// The evidence for the answer
     pub evidence: Vec<String>,
 }
 
-impl Subject {
+impl CryptoUser {
     fn unknown(what: String) -> Self {
         Self {
             what,
             algorithm: None,
             implementation: None,
             device: None,
-            accelerated: Answer::Unknown,
+            accelerated: Accelerated::Unknown,
             evidence: Vec::new(),
         }
     }
@@ -79,7 +79,7 @@ impl Subject {
 /// Whether a device other than the processor does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum Accelerated {
     /// Its counters moved
     Yes,
     /// The processor does it, or the device's counters did not move under load
@@ -119,13 +119,13 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// The kernel's implementation of an algorithm, with the answer.
-    fn by_kernel(&self, what: String, algorithm: String) -> Subject {
+    fn by_kernel(&self, what: String, algorithm: String) -> CryptoUser {
         let taken = winner(self.kernel, &algorithm);
-        let mut subject = Subject {
+        let mut subject = CryptoUser {
             algorithm: Some(algorithm.clone()),
             implementation: taken.map(|taken| taken.driver.clone()),
             device: taken.and_then(|taken| taken.device()).map(str::to_owned),
-            ..Subject::unknown(what)
+            ..CryptoUser::unknown(what)
         };
         let Some(taken) = taken else {
             return subject.with(format!("/proc/crypto has no {algorithm}"));
@@ -142,32 +142,34 @@ impl Judge<'_> {
                 "{device} has {driver} for it with priority {priority}, which is lower"
             ));
         }
-        let by_processor = match (taken.engine(), subject.device.clone()) {
-            (Engine::Device, Some(device)) => {
+        let by_processor = match (taken.site(), subject.device.clone()) {
+            (ComputeSite::Device, Some(device)) => {
                 self.by_device(&mut subject, &device);
                 return subject;
             }
-            (Engine::Instructions, _) => "that uses the processor's instructions, not a device",
-            (Engine::Generic, _) => "that is portable code: neither instructions nor a device",
-            (Engine::Device | Engine::Other, _) => return subject,
+            (ComputeSite::Instructions, _) => {
+                "that uses the processor's instructions, not a device"
+            }
+            (ComputeSite::Generic, _) => "that is portable code: neither instructions nor a device",
+            (ComputeSite::Device | ComputeSite::Other, _) => return subject,
         };
-        subject.accelerated = Answer::No;
+        subject.accelerated = Accelerated::No;
         subject.with(by_processor.to_owned())
     }
 
     /// The answer for a device that should do the work: do its counters move?
-    fn by_device(&self, subject: &mut Subject, device: &str) {
+    fn by_device(&self, subject: &mut CryptoUser, device: &str) {
         let moved = self
             .watched
             .map(|watched| watched.moved.iter().find(|moved| moved.device == device));
         let (accelerated, evidence) = match moved {
-            Some(Some(moved)) => (Answer::Yes, moved.to_string()),
+            Some(Some(moved)) => (Accelerated::Yes, moved.to_string()),
             Some(None) => (
-                Answer::No,
+                Accelerated::No,
                 format!("no counter of {device} moved between the readings"),
             ),
             None => (
-                Answer::Unknown,
+                Accelerated::Unknown,
                 format!("the counters of {device} were read only once"),
             ),
         };
@@ -176,7 +178,7 @@ impl Judge<'_> {
     }
 
     /// The answer for a client of the pool with these identities: did the node of this machine do jobs for it?
-    fn by_pool(&self, subject: &mut Subject, identities: &[String]) {
+    fn by_pool(&self, subject: &mut CryptoUser, identities: &[String]) {
         let is_own = |identity: &String| identities.contains(identity);
         let moved = self.watched.and_then(|watched| {
             let mut moved = watched.moved.iter();
@@ -186,14 +188,14 @@ impl Judge<'_> {
         let known = clients.and_then(|clients| clients.iter().find(|identity| is_own(identity)));
         let (accelerated, evidence) = match (moved, known) {
             (Some(Moved { counter, by, .. }), _) => {
-                (Answer::Yes, format!("the node of this machine did {by} jobs of {counter}"))
+                (Accelerated::Yes, format!("the node of this machine did {by} jobs of {counter}"))
             }
             (None, Some(identity)) => (
-                Answer::No,
+                Accelerated::No,
                 format!("the node of this machine knows {identity} and did none of its jobs between the readings"),
             ),
             (None, None) => (
-                Answer::Unknown,
+                Accelerated::Unknown,
                 "no node of this machine counts its jobs; `millrace gateway check` shows whether its handshakes \
                  are pooled"
                     .to_owned(),
@@ -206,7 +208,7 @@ impl Judge<'_> {
 
 // ---- IPsec ----------------------------------------------------------------------------------------
 
-fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<Subject> {
+fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<CryptoUser> {
     let program = ["sbin/ip", "usr/sbin/ip", "bin/ip", "usr/bin/ip"];
     let has_states = reader.root().exists("proc/net/xfrm_stat");
     let program = program.into_iter().find(|path| reader.root().exists(path));
@@ -225,7 +227,7 @@ fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<Subject> {
         let what = format!("IPsec {} to {}", state.source, state.destination);
         let mut subject = judge.by_kernel(what, state.algorithm.clone());
         if let Some(card) = &state.offload {
-            subject.accelerated = Answer::Yes;
+            subject.accelerated = Accelerated::Yes;
             subject.device = Some(card.clone());
             subject
                 .evidence
@@ -273,9 +275,9 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
     ("libmillrace_preload", POOL, "Millrace's library for nginx"),
 ];
 
-fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<Subject> {
+fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<CryptoUser> {
     let running = process::named(root, |name| program_of(name).is_some());
-    let mut subjects: Vec<Subject> = Vec::new();
+    let mut subjects: Vec<CryptoUser> = Vec::new();
     for process in &running {
         let (name, pid) = (process.name.as_str(), process.pid);
         let program = program_of(name).unwrap_or(name);
@@ -290,14 +292,15 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<S
                 judge,
                 network,
             ),
-            Err(why) => Subject {
+            Err(why) => CryptoUser {
                 evidence: vec![format!("its libraries could not be read: {why}")],
-                ..Subject::unknown(format!("{program} (process {pid})"))
+                ..CryptoUser::unknown(format!("{program} (process {pid})"))
             },
         };
         // Workers of one server are alike: one is enough.
-        let same =
-            |known: &Subject| known.evidence == subject.evidence && known.what.starts_with(program);
+        let same = |known: &CryptoUser| {
+            known.evidence == subject.evidence && known.what.starts_with(program)
+        };
         if !subjects.iter().any(same) && subjects.len() < MAX_SUBJECTS {
             subjects.push(subject);
         }
@@ -311,7 +314,7 @@ fn of_process(
     identities: &[String],
     judge: &Judge<'_>,
     network: Option<&Network>,
-) -> Subject {
+) -> CryptoUser {
     let libraries = mapped(maps);
     let what = format!("{program} (process {pid})");
     let in_kernel = network.is_some_and(|network| {
@@ -327,15 +330,15 @@ fn of_process(
         return subject;
     }
     let libcrypto = libraries.iter().find(|path| path.contains("libcrypto.so"));
-    let mut subject = Subject {
+    let mut subject = CryptoUser {
         implementation: libcrypto.cloned(),
-        accelerated: Answer::No,
-        ..Subject::unknown(what)
+        accelerated: Accelerated::No,
+        ..CryptoUser::unknown(what)
     };
     match libcrypto {
         Some(path) => subject.evidence.push(format!("it has mapped {path}")),
         None => {
-            subject.accelerated = Answer::Unknown;
+            subject.accelerated = Accelerated::Unknown;
             let text =
                 "it has not mapped libcrypto: it uses another library, or one that is linked in";
             subject.evidence.push(text.to_owned());
@@ -374,7 +377,7 @@ fn mapped(maps: &str) -> Vec<String> {
 
 // ---- kernel TLS -----------------------------------------------------------------------------------
 
-fn kernel_tls(judge: &Judge<'_>, network: &Network) -> Option<Subject> {
+fn kernel_tls(judge: &Judge<'_>, network: &Network) -> Option<CryptoUser> {
     let stat = network.ktls.as_ref()?;
     let count = |name: &str| stat.get(name).copied().unwrap_or(0);
     let (software, device) = (
@@ -389,7 +392,7 @@ fn kernel_tls(judge: &Judge<'_>, network: &Network) -> Option<Subject> {
         "connections since boot: {software} encrypted by the kernel, {device} by a card"
     ));
     if device > 0 {
-        subject.accelerated = Answer::Yes;
+        subject.accelerated = Accelerated::Yes;
         subject.device = Some("a network card".to_owned());
     }
     Some(subject)
@@ -425,7 +428,7 @@ internal : no
         }
     }
 
-    fn answer(algorithm: &str, watched: Option<&Watched>) -> Subject {
+    fn answer(algorithm: &str, watched: Option<&Watched>) -> CryptoUser {
         let kernel = algorithms(CRYPTO);
         let judge = Judge {
             kernel: &kernel,
@@ -438,19 +441,22 @@ internal : no
     fn only_counters_that_move_prove_a_device() {
         let cbc = "authenc(hmac(sha256),cbc(aes))";
         let (moved, still) = (watched("Intel QAT", "requests"), Watched::default());
-        assert_eq!(answer(cbc, Some(&moved)).accelerated, Answer::Yes);
-        assert_eq!(answer(cbc, Some(&still)).accelerated, Answer::No);
-        assert_eq!(answer(cbc, None).accelerated, Answer::Unknown);
+        assert_eq!(answer(cbc, Some(&moved)).accelerated, Accelerated::Yes);
+        assert_eq!(answer(cbc, Some(&still)).accelerated, Accelerated::No);
+        assert_eq!(answer(cbc, None).accelerated, Accelerated::Unknown);
         // A device that is busy with other algorithms does not serve AES-GCM.
         let gcm = answer("rfc4106(gcm(aes))", Some(&moved));
-        assert_eq!((gcm.accelerated, gcm.device), (Answer::No, None));
-        assert_eq!(answer("rot13", Some(&moved)).accelerated, Answer::Unknown);
+        assert_eq!((gcm.accelerated, gcm.device), (Accelerated::No, None));
+        assert_eq!(
+            answer("rot13", Some(&moved)).accelerated,
+            Accelerated::Unknown
+        );
     }
 
     const LIBCRYPTO: &str = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n\
         7f02-7f03 rw-p 0 00:00 0 [heap]\n";
 
-    fn nginx(maps: &str, uid: u32, watched: &Watched) -> Subject {
+    fn nginx(maps: &str, uid: u32, watched: &Watched) -> CryptoUser {
         let judge = Judge {
             kernel: &[],
             watched: Some(watched),
@@ -462,13 +468,21 @@ internal : no
     fn libraries_of_a_process_tell_who_computes() {
         let still = Watched::default();
         let subject = nginx(LIBCRYPTO, 33, &still);
-        assert_eq!((subject.accelerated, subject.device), (Answer::No, None));
+        assert_eq!(
+            (subject.accelerated, subject.device),
+            (Accelerated::No, None)
+        );
         let engine =
             format!("{LIBCRYPTO}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
         let subject = nginx(&engine, 33, &still);
-        assert_eq!(subject.accelerated, Answer::No, "{:?}", subject.evidence);
+        assert_eq!(
+            subject.accelerated,
+            Accelerated::No,
+            "{:?}",
+            subject.evidence
+        );
         assert_eq!(subject.device.as_deref(), Some("Intel QAT"));
-        assert_eq!(nginx("", 33, &still).accelerated, Answer::Unknown);
+        assert_eq!(nginx("", 33, &still).accelerated, Accelerated::Unknown);
     }
 
     #[test]
@@ -477,10 +491,10 @@ internal : no
             "{LIBCRYPTO}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/ossl-modules/millrace_provider.so\n"
         );
         let answer = |uid, watched: &Watched| nginx(&maps, uid, watched).accelerated;
-        assert_eq!(answer(33, &watched(POOL, "uid:33")), Answer::Yes);
-        assert_eq!(answer(33, &watched(POOL, "uid:34")), Answer::No);
+        assert_eq!(answer(33, &watched(POOL, "uid:33")), Accelerated::Yes);
+        assert_eq!(answer(33, &watched(POOL, "uid:34")), Accelerated::No);
         let stranger = nginx(&maps, 35, &watched(POOL, "uid:33"));
-        assert_eq!(stranger.accelerated, Answer::Unknown);
+        assert_eq!(stranger.accelerated, Accelerated::Unknown);
         let said = stranger.evidence.last().expect("evidence");
         assert!(said.contains("millrace gateway check"), "{said}");
     }

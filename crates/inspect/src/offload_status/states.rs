@@ -3,7 +3,7 @@
 
 //! Security associations, as `ip -s xfrm state list nokeys` prints them.
 
-/// Bound on security associations.
+/// Bound on security associations, which the report lists one by one. A hub has two for each of its tunnels.
 const MAX_STATES: usize = 1024;
 
 /// A security association, without its keys.

@@ -20,7 +20,7 @@ pub const MAX_KEYS: usize = 4096;
 
 /// Counters of one acceleration engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EngineCounters {
+pub struct QatEngineCounters {
     /// Engine number.
     pub engine: u32,
     /// Requests accepted by its firmware since the device came up.
@@ -51,8 +51,8 @@ pub fn full_address(address: &str) -> String {
 
 /// Parses `fw_counters` of either family of drivers.
 #[must_use]
-pub fn fw_counters(text: &str) -> Vec<EngineCounters> {
-    let mut engines: BTreeMap<u32, EngineCounters> = BTreeMap::new();
+pub fn fw_counters(text: &str) -> Vec<QatEngineCounters> {
+    let mut engines: BTreeMap<u32, QatEngineCounters> = BTreeMap::new();
     for line in text.lines() {
         if engines.len() >= MAX_ROWS {
             break;
@@ -83,10 +83,10 @@ fn framed_counter(line: &str) -> Option<(&str, u32, u64)> {
 }
 
 /// ` 0:            83909            83909`
-fn tabled_counter(line: &str) -> Option<EngineCounters> {
+fn tabled_counter(line: &str) -> Option<QatEngineCounters> {
     let (engine, values) = line.split_once(':')?;
     let mut values = values.split_whitespace();
-    let row = EngineCounters {
+    let row = QatEngineCounters {
         engine: number(engine)?,
         requests: number(values.next()?)?,
         responses: number(values.next()?)?,
@@ -110,7 +110,7 @@ pub fn trimmed(text: &str) -> &str {
 /// Result of a device's heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Heartbeat {
+pub enum FirmwareHeartbeat {
     /// The firmware answers.
     Alive,
     /// The firmware does not answer, or this device has no heartbeat.
@@ -119,10 +119,10 @@ pub enum Heartbeat {
 
 /// Parses `heartbeat/status`. (Reading that file makes the driver query the firmware.)
 #[must_use]
-pub fn heartbeat(text: &str) -> Option<Heartbeat> {
+pub fn heartbeat(text: &str) -> Option<FirmwareHeartbeat> {
     match number::<i64>(text)? {
-        0 => Some(Heartbeat::Alive),
-        -1 => Some(Heartbeat::Silent),
+        0 => Some(FirmwareHeartbeat::Alive),
+        -1 => Some(FirmwareHeartbeat::Silent),
         _ => None,
     }
 }
@@ -180,7 +180,7 @@ pub struct Ring {
     pub name: String,
     /// Bytes between head and tail: written, but not yet read
     pub used_bytes: u64,
-    /// Size, in bytes
+    /// Bytes that fit into the ring
     pub size_bytes: u64,
 }
 
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn heartbeats_end_in_a_nul() {
-        assert_eq!(heartbeat("0\n\0"), Some(Heartbeat::Alive));
-        assert_eq!(heartbeat("-1\n\0"), Some(Heartbeat::Silent));
+        assert_eq!(heartbeat("0\n\0"), Some(FirmwareHeartbeat::Alive));
+        assert_eq!(heartbeat("-1\n\0"), Some(FirmwareHeartbeat::Silent));
         assert_eq!(heartbeat("1"), None);
         assert_eq!(number::<u64>("123\n\0"), Some(123));
     }

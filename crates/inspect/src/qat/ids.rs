@@ -30,7 +30,7 @@ pub enum Generation {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct QatModel {
     /// PCI device number.
     pub device: u16,
     /// Whether it is a virtual function.
@@ -56,8 +56,8 @@ const fn row(
     generation: Generation,
     in_tree: bool,
     firmware: &'static str,
-) -> Identity {
-    Identity {
+) -> QatModel {
+    QatModel {
         device,
         virtual_function,
         model,
@@ -71,7 +71,7 @@ const fn row(
 use Generation::{Gen1, Gen2, Gen4, Gen6};
 
 /// All known devices. Device numbers are unique.
-pub const IDENTITIES: [Identity; 21] = [
+pub const IDENTITIES: [QatModel; 21] = [
     row(
         0x0435,
         false,
@@ -106,7 +106,7 @@ pub const IDENTITIES: [Identity; 21] = [
 
 /// The row of a PCI device.
 #[must_use]
-pub fn identify(vendor: u16, device: u16) -> Option<&'static Identity> {
+pub fn identify(vendor: u16, device: u16) -> Option<&'static QatModel> {
     IDENTITIES
         .iter()
         .find(|identity| vendor == VENDOR_INTEL && identity.device == device)

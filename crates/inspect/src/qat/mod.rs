@@ -15,17 +15,21 @@
 //! `/proc/crypto` (AES-GCM, with the kernel's own driver) never reaches the device.
 
 pub mod formats;
+mod holders;
 pub mod ids;
+pub mod library;
 
 use std::collections::BTreeMap;
 
+use millrace_hostfs::{ATTRIBUTE_BYTES, Root, Unavailable};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::formats::{EngineCounters, Heartbeat, Ring};
+pub use self::holders::FunctionHolder;
+
+use self::formats::{FirmwareHeartbeat, QatEngineCounters, Ring};
 use self::ids::{Generation, identify};
 use crate::report::{Section, SectionReader};
-use millrace_hostfs::{ATTRIBUTE_BYTES, Root, Unavailable};
 
 const PCI: &str = "sys/bus/pci/devices";
 
@@ -39,7 +43,7 @@ const MAX_DEVICES: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Qat {
     /// Devices and their virtual functions, by bus address
-    pub devices: Vec<Device>,
+    pub devices: Vec<QatDevice>,
     /// Loaded kernel modules of QAT
     pub modules: Vec<String>,
     /// Whether Intel's service for its own drivers is installed
@@ -74,14 +78,14 @@ pub struct Instances {
 
 /// One device or virtual function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Device {
+pub struct QatDevice {
     /// Bus address
     pub address: String,
     /// PCI device number
     pub device_id: u16,
     /// Product line
     pub model: String,
-    /// Generation
+    /// Generation of the hardware, which decides on services and counters
     pub generation: Generation,
     /// Whether it is a virtual function
     pub virtual_function: bool,
@@ -91,24 +95,28 @@ pub struct Device {
     pub driver: Option<String>,
     /// Whether the kernel's tree has a driver for it; otherwise only Intel's package does
     pub driver_in_tree: bool,
+    /// Number of its IOMMU group, which is its file in /dev/vfio; null without an IOMMU
+    pub group: Option<String>,
+    /// The processes that have a virtual function open; root sees all
+    pub holders: Vec<FunctionHolder>,
     /// NUMA node; null if the machine has only one
     pub numa_node: Option<u32>,
     /// Speed and width of its PCIe link, current and possible
-    pub link: Option<Link>,
+    pub link: Option<PcieLink>,
     /// Number of virtual functions, current and possible
     pub functions: Option<Functions>,
     /// Whether it is up; null if unknown
     pub up: Option<bool>,
     /// Configured services; empty if unknown
     pub services: Vec<String>,
-    /// Ring pairs
+    /// Request and response rings, in pairs, that it can offer
     pub ring_pairs: Option<u64>,
     /// Whether it resets itself after a fatal error; null if it has no such setting
     pub resets_itself: Option<bool>,
     /// Counters of each engine's firmware; empty if they could not be read
-    pub engines: Vec<EngineCounters>,
+    pub engines: Vec<QatEngineCounters>,
     /// Answer of the firmware; null if it was not asked
-    pub heartbeat: Option<Heartbeat>,
+    pub heartbeat: Option<FirmwareHeartbeat>,
     /// Heartbeats that the firmware missed since the driver was loaded
     pub heartbeats_failed: Option<u64>,
     /// Errors since the counters were reset
@@ -123,7 +131,7 @@ pub struct Device {
 
 /// A PCIe link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Link {
+pub struct PcieLink {
     /// Current speed, in the kernel's words
     pub speed: String,
     /// Possible speed of the device
@@ -134,7 +142,7 @@ pub struct Link {
     pub possible_width: u32,
 }
 
-impl Link {
+impl PcieLink {
     /// Whether the link is slower or narrower than the device allows.
     #[must_use]
     pub fn below_its_possibilities(&self) -> bool {
@@ -170,7 +178,7 @@ impl Errors {
     }
 }
 
-impl Device {
+impl QatDevice {
     /// Requests accepted by all engines.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -184,6 +192,18 @@ impl Device {
         let gaps = self.engines.iter();
         let gaps = gaps.map(|engine| engine.requests.saturating_sub(engine.responses));
         gaps.fold(0, u64::saturating_add)
+    }
+
+    /// The kernel's module for it.
+    #[must_use]
+    pub fn module(&self) -> String {
+        let row = ids::IDENTITIES
+            .iter()
+            .find(|row| row.device == self.device_id);
+        row.map_or_else(
+            || "intel_qat".to_owned(),
+            |row| format!("qat_{}", row.class),
+        )
     }
 
     /// Whether the kernel's crypto (IPsec, dm-crypt) can use it in its configuration; none if unknown. `sym`
@@ -227,7 +247,7 @@ pub fn section(root: &Root) -> Section<Qat> {
     reader.section(Some(qat))
 }
 
-fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
+fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
     let mut devices = Vec::new();
     let folders = reader.names(DEBUG);
     for address in reader.names(PCI) {
@@ -249,7 +269,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
         if devices.len() == MAX_DEVICES {
             break;
         }
-        let mut device = Device {
+        let mut device = QatDevice {
             address: address.clone(),
             device_id,
             model: identity.model.to_owned(),
@@ -258,6 +278,8 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
             parent: reader.root().link_name(&format!("{folder}/physfn")),
             driver: reader.root().link_name(&format!("{folder}/driver")),
             driver_in_tree: identity.in_tree,
+            group: reader.root().link_name(&format!("{folder}/iommu_group")),
+            holders: Vec::new(),
             numa_node: reader.numa_node(&folder),
             link: link(reader, &folder),
             functions: functions(reader, &folder),
@@ -282,6 +304,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<Device> {
         }
         devices.push(device);
     }
+    holders::note(reader.root(), &mut devices);
     devices
 }
 
@@ -294,9 +317,9 @@ fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
     found.is_some_and(|found| formats::full_address(found) == address)
 }
 
-fn link(reader: &mut SectionReader<'_>, folder: &str) -> Option<Link> {
+fn link(reader: &mut SectionReader<'_>, folder: &str) -> Option<PcieLink> {
     let mut text = |name: &str| reader.word(&format!("{folder}/{name}"));
-    Some(Link {
+    Some(PcieLink {
         speed: text("current_link_speed")?,
         possible_speed: text("max_link_speed")?,
         width: text("current_link_width")?.parse().ok()?,
@@ -321,7 +344,7 @@ fn errors(reader: &mut SectionReader<'_>, folder: &str) -> Option<Errors> {
 }
 
 /// Facts from sysfs, shown by newer drivers of the kernel's tree.
-fn sysfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
+fn sysfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut QatDevice) {
     let mut word = |name: &str| reader.word(&format!("{folder}/qat/{name}"));
     let either = |word: Option<String>, yes: &str, no: &str| match word? {
         word if word == yes => Some(true),
@@ -335,7 +358,7 @@ fn sysfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
 }
 
 /// Facts from debugfs, which drivers show only to root.
-fn debugfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut Device) {
+fn debugfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut QatDevice) {
     let path = format!("{folder}/fw_counters");
     let is_denied = reader.root().read(&path, ATTRIBUTE_BYTES) == Err(Unavailable::Denied);
     let counters = reader.text_if_there(&path);

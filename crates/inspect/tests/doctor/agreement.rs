@@ -4,7 +4,7 @@
 //! `doctor` and `advise` say the same about one machine.
 
 use millrace_hostfs::Root;
-use millrace_inspect::advise::{Advice, Request, Subject, Topic, advise, software};
+use millrace_inspect::advise::{Advice, AdviseRequest, Subject, Topic, advise, software};
 use millrace_inspect::doctor::{Severity, diagnose};
 use millrace_inspect::report::Report;
 
@@ -36,7 +36,7 @@ fn advice(machine: Machine, subject: Subject) -> Advice {
     advise(
         &Report::of(&root),
         &software::section(&root),
-        &Request::of(subject),
+        &AdviseRequest::of(subject),
     )
 }
 

@@ -673,6 +673,47 @@ pub(crate) const CASES: &[Case] = &[
         ("qat-8970", &[GOOD_NGINX]),
     ),
     case(
+        "tls-no-post-quantum",
+        (
+            "aes-ni-vm",
+            &[File(NGINX, "http { server { listen 443 ssl; } }\n")],
+        ),
+        (
+            "aes-ni-vm",
+            &[File(
+                NGINX,
+                "http { ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 443 ssl; } }\n",
+            )],
+        ),
+    ),
+    case(
+        "tls-no-post-quantum",
+        (
+            "aes-ni-vm",
+            &[
+                File("etc/millrace/openssl.cnf", "[m]\nlocal = on\n"),
+                File(
+                    "etc/haproxy/haproxy.cfg",
+                    "global\n  ssl-default-bind-curves X25519:P-256\nfrontend a\n  bind :443 ssl crt /a.pem\n",
+                ),
+            ],
+        ),
+        // A list for every program of the machine.
+        (
+            "aes-ni-vm",
+            &[
+                File(
+                    "etc/millrace/openssl.cnf",
+                    "[m]\nlocal = on\n[g]\nGroups = X25519MLKEM768:X25519\n",
+                ),
+                File(
+                    "etc/haproxy/haproxy.cfg",
+                    "frontend a\n  bind :443 ssl crt /a.pem\n",
+                ),
+            ],
+        ),
+    ),
+    case(
         "tls-ktls-unused",
         (
             "qat-8970",
@@ -684,6 +725,56 @@ pub(crate) const CASES: &[Case] = &[
         (
             "qat-8970",
             &[File("proc/net/tls_stat", "TlsTxSw \t0\n"), GOOD_NGINX],
+        ),
+    ),
+    case(
+        "http-compression-secrets",
+        (
+            "qat-8970",
+            &[File(
+                NGINX,
+                "http { gzip on; server { listen 443 ssl; } }\n",
+            )],
+        ),
+        (
+            "qat-8970",
+            &[File(
+                NGINX,
+                "http { gzip on; server { listen 443 ssl;\nlocation /login { gzip off; } } }\n",
+            )],
+        ),
+    ),
+    case(
+        "http-compression-level",
+        (
+            "qat-8970",
+            &[File(NGINX, "http { gzip on; gzip_comp_level 9; }\n")],
+        ),
+        (
+            "qat-8970",
+            &[File(NGINX, "http { gzip on; gzip_comp_level 6; }\n")],
+        ),
+    ),
+    case(
+        "http-compression-vary",
+        (
+            "qat-8970",
+            &[File(NGINX, "http { gzip on; # gzip_vary on;\n}\n")],
+        ),
+        (
+            "qat-8970",
+            &[File(NGINX, "http { gzip on; gzip_vary on; }\n")],
+        ),
+    ),
+    case(
+        "http-compression-types",
+        ("qat-8970", &[File(NGINX, "http { gzip on; }\n")]),
+        (
+            "qat-8970",
+            &[File(
+                NGINX,
+                "http { gzip on; gzip_types application/json; }\n",
+            )],
         ),
     ),
 ];

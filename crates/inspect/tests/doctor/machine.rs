@@ -62,9 +62,10 @@ pub(crate) fn build((name, changes): Machine) -> TempDir {
             Change::Link(path, target) => symlink(target, place(path)).expect("a link"),
             Change::Gone(path) => {
                 let path = folder.path().join(path);
-                let removed = match path.is_dir() && !path.is_symlink() {
-                    true => fs::remove_dir_all(&path),
-                    false => fs::remove_file(&path),
+                let removed = if path.is_dir() && !path.is_symlink() {
+                    fs::remove_dir_all(&path)
+                } else {
+                    fs::remove_file(&path)
                 };
                 removed.expect("it was there");
             }

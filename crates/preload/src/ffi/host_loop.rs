@@ -260,7 +260,7 @@ pub(super) enum Nothing {
 }
 
 /// One call by which the program waits for its events.
-pub(super) struct Waiting<'a> {
+pub(super) struct HostWait<'a> {
     pub(super) epoll: c_int,
     pub(super) events: *mut libc::epoll_event,
     pub(super) max: c_int,
@@ -275,7 +275,7 @@ pub(super) struct Waiting<'a> {
 ///
 /// # Safety
 /// `next` writes as many events to `events` as it returns, and there is room for `max`.
-pub(super) unsafe fn wait(libc: &Libc, waiting: &Waiting<'_>) -> c_int {
+pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
     let current = entered(libc, waiting.epoll);
     let (events, next) = (waiting.events, waiting.next);
     loop {

@@ -7,11 +7,14 @@
 //! Debian's libssl calls its own public functions through its symbol table, so all of these may also
 //! be called from inside one another; each leaves everything as it is when there is nothing to do.
 
+mod fetch;
 mod host_loop;
 mod next;
 mod program;
+mod sigalgs;
 mod stack;
 mod tables;
+mod tickets;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
@@ -38,7 +41,7 @@ const SSL_MODE_ASYNC: c_long = 0x100;
 /// finished without asynchrony.
 const MAX_WAIT_FDS: usize = 8;
 
-/// Times that a job is resumed with the order to give up before it is waited for. The provider gives
+/// Times that a job is resumed and told to give up before it is waited for. The provider gives
 /// up at the first.
 const MAX_CANCEL_ROUNDS: usize = 16;
 
@@ -71,14 +74,15 @@ pub unsafe extern "C" fn SSL_do_handshake(ssl: *mut Ssl) -> c_int {
     let Some(libssl) = next::libssl() else {
         return -1;
     };
+    fetch::handshake_started();
     if is_haproxy() {
         host_loop::handshake_started();
         if let Some(jobs) = &libssl.jobs {
             stack::install_guarded_stacks(jobs);
         }
     }
-    // SAFETY: forwarded unchanged.
-    let call = || unsafe { (libssl.do_handshake)(ssl) };
+    // SAFETY: forwarded unchanged; `ssl` is valid by this function's contract.
+    let call = || unsafe { tickets::during(ssl, || (libssl.do_handshake)(ssl)) };
     // SAFETY: `ssl` is valid by this function's contract.
     match unsafe { Handshake::new(ssl) } {
         Some(handshake) => handshake.run(&call, |result| result == 1),
@@ -100,6 +104,7 @@ pub unsafe extern "C" fn SSL_read_early_data(
     let Some(next) = next::libssl().and_then(|libssl| libssl.read_early_data) else {
         return SSL_READ_EARLY_DATA_ERROR;
     };
+    fetch::handshake_started();
     if is_haproxy() {
         host_loop::handshake_started();
     }
@@ -318,7 +323,7 @@ unsafe fn wait(
     } else {
         return entry(libc, false);
     };
-    let waiting = host_loop::Waiting {
+    let waiting = host_loop::HostWait {
         epoll,
         events,
         max,
@@ -410,6 +415,9 @@ impl Handshake {
     unsafe fn new(ssl: *mut Ssl) -> Option<Self> {
         if !is_nginx() {
             say_if_not_known();
+            return None;
+        }
+        if program::jobs_are_off() {
             return None;
         }
         let (libc, jobs) = (next::libc()?, next::libssl()?.jobs.as_ref()?);
@@ -512,7 +520,7 @@ fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
     (filled == 1 && fds.iter().all(|fd| *fd >= 0)).then_some(fds)
 }
 
-/// Ends a paused job: resumes it with the order to give up. A job of a provider that does not know
+/// Ends a paused job: resumes it and told to give up. A job of a provider that does not know
 /// the order is waited for, up to a minute.
 fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
     // The mode is still set, by `Handshake::run` or by HAProxy: only so does libssl resume the job.

@@ -13,6 +13,19 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::Ssl;
+use super::fetch::MethodFunctions;
+use super::sigalgs::KeyCalls;
+use super::tickets::TicketCalls;
+
+/// Resolves a symbol as a function pointer of the type of its field.
+macro_rules! symbol {
+    ($library:expr, $name:literal) => {{
+        let found = find($library, $name);
+        // SAFETY: the definition behind this symbol has the documented C signature, which is the
+        // type of the field that it is assigned to; null becomes None.
+        (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, _>(found) })
+    }};
+}
 
 /// Allocates and frees stacks of ASYNC jobs (`ASYNC_stack_alloc_fn`, `ASYNC_stack_free_fn`).
 pub(super) type StackAlloc = unsafe extern "C" fn(*mut usize) -> *mut c_void;
@@ -46,6 +59,8 @@ pub(super) struct Libc {
         ) -> c_int,
     >,
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
+    pub(super) write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
+    pub(super) send: unsafe extern "C" fn(c_int, *const c_void, usize, c_int) -> isize,
     /// In a library of its own before glibc 2.34, which a program without threads does not have.
     pub(super) pthread_create: Option<
         unsafe extern "C" fn(
@@ -69,6 +84,8 @@ pub(super) struct Libssl {
     pub(super) free: unsafe extern "C" fn(*mut Ssl),
     /// All of it or nothing.
     pub(super) jobs: Option<Jobs>,
+    /// All of it or nothing.
+    pub(super) tickets: Option<TicketCalls>,
 }
 
 /// What a libssl with `ASYNC_JOB`s has besides.
@@ -84,18 +101,83 @@ pub(super) struct Jobs {
     pub(super) set_mem_functions: Option<unsafe extern "C" fn(StackAlloc, StackFree) -> c_int>,
 }
 
+/// libcrypto's definitions for the fetch cache. Valid for the life of the process, as libssl's.
+pub(super) struct Libcrypto {
+    /// By the numbers in `fetch`.
+    pub(super) methods: [MethodFunctions; 8],
+    /// `OSSL_LIB_CTX_set0_default`
+    pub(super) set_default: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    pub(super) keys: KeyCalls,
+}
+
+/// Names under which a program may have loaded libcrypto with `dlopen`, newest first.
+const CRYPTO_SONAMES: [&CStr; 2] = [c"libcrypto.so.4", c"libcrypto.so.3"];
+
+/// libcrypto's definitions, if this process has a libcrypto with providers by now.
+pub(super) fn libcrypto() -> Option<&'static Libcrypto> {
+    static FOUND: OnceLock<Libcrypto> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Some(found);
+    }
+    let found = methods_in(crypto_library()?)?;
+    Some(FOUND.get_or_init(|| found))
+}
+
+/// A handle by which libcrypto's functions are found.
+fn crypto_library() -> Option<*mut c_void> {
+    let has = |library: &*mut c_void| !find(*library, c"EVP_MD_fetch").is_null();
+    std::iter::once(libc::RTLD_NEXT)
+        .chain(CRYPTO_SONAMES.iter().map(|name| {
+            // SAFETY: a C string; nothing is loaded that is not there already.
+            unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+        }))
+        .find(has)
+}
+
+/// The function of libcrypto with this name, which ends with a zero byte.
+///
+/// # Safety
+/// `F` is the type of that function.
+pub(super) unsafe fn in_libcrypto<F: Copy>(name: &str) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
+    let address = find(crypto_library()?, name);
+    // SAFETY: not null, and by this function's contract the address of an `F`.
+    (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
+}
+
+fn methods_in(library: *mut c_void) -> Option<Libcrypto> {
+    macro_rules! methods {
+        ($($fetch:literal $up_ref:literal $free:literal;)*) => {
+            [$(MethodFunctions {
+                fetch: symbol!(library, $fetch)?,
+                up_ref: symbol!(library, $up_ref)?,
+                free: symbol!(library, $free)?,
+            }),*]
+        };
+    }
+    Some(Libcrypto {
+        methods: methods! {
+            c"EVP_MD_fetch" c"EVP_MD_up_ref" c"EVP_MD_free";
+            c"EVP_KDF_fetch" c"EVP_KDF_up_ref" c"EVP_KDF_free";
+            c"EVP_MAC_fetch" c"EVP_MAC_up_ref" c"EVP_MAC_free";
+            c"EVP_CIPHER_fetch" c"EVP_CIPHER_up_ref" c"EVP_CIPHER_free";
+            c"EVP_SIGNATURE_fetch" c"EVP_SIGNATURE_up_ref" c"EVP_SIGNATURE_free";
+            c"EVP_KEYMGMT_fetch" c"EVP_KEYMGMT_up_ref" c"EVP_KEYMGMT_free";
+            c"EVP_KEYEXCH_fetch" c"EVP_KEYEXCH_up_ref" c"EVP_KEYEXCH_free";
+            c"EVP_KEM_fetch" c"EVP_KEM_up_ref" c"EVP_KEM_free";
+        },
+        set_default: symbol!(library, c"OSSL_LIB_CTX_set0_default")?,
+        keys: KeyCalls {
+            supports_digest: symbol!(library, c"EVP_PKEY_digestsign_supports_digest")?,
+            up_ref: symbol!(library, c"EVP_PKEY_up_ref")?,
+            free: symbol!(library, c"EVP_PKEY_free")?,
+        },
+    })
+}
+
 /// Names under which a program may have loaded libssl with `dlopen`, newest first.
 const SONAMES: [&CStr; 3] = [c"libssl.so.4", c"libssl.so.3", c"libssl.so.1.1"];
-
-/// Resolves a symbol as a function pointer of the type of its field.
-macro_rules! symbol {
-    ($library:expr, $name:literal) => {{
-        let found = find($library, $name);
-        // SAFETY: the definition behind this symbol has the documented C signature, which is the
-        // type of the field that it is assigned to; null becomes None.
-        (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, _>(found) })
-    }};
-}
 
 /// libc's definitions; none only if there is no libc to speak of.
 pub(super) fn libc() -> Option<&'static Libc> {
@@ -107,6 +189,8 @@ pub(super) fn libc() -> Option<&'static Libc> {
             epoll_pwait: symbol!(libc::RTLD_NEXT, c"epoll_pwait")?,
             epoll_pwait2: symbol!(libc::RTLD_NEXT, c"epoll_pwait2"),
             close: symbol!(libc::RTLD_NEXT, c"close")?,
+            write: symbol!(libc::RTLD_NEXT, c"write")?,
+            send: symbol!(libc::RTLD_NEXT, c"send")?,
             pthread_create: symbol!(libc::RTLD_NEXT, c"pthread_create"),
             pthread_join: symbol!(libc::RTLD_NEXT, c"pthread_join"),
         })
@@ -141,6 +225,16 @@ fn in_library(library: *mut c_void) -> Option<Libssl> {
         get_error: symbol!(library, c"SSL_get_error")?,
         free: symbol!(library, c"SSL_free")?,
         jobs: jobs_in(library),
+        tickets: tickets_in(library),
+    })
+}
+
+fn tickets_in(library: *mut c_void) -> Option<TicketCalls> {
+    Some(TicketCalls {
+        state_string: symbol!(library, c"SSL_state_string")?,
+        session_reused: symbol!(library, c"SSL_session_reused")?,
+        get_num_tickets: symbol!(library, c"SSL_get_num_tickets")?,
+        is_server: symbol!(library, c"SSL_is_server")?,
     })
 }
 

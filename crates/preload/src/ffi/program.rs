@@ -32,6 +32,8 @@ const HAPROXY: u8 = 2;
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
 extern "C" fn before_main() {
+    // Resolved now, so that a signal handler or a child of a fork that closes or writes finds everything in place.
+    let has_libc = next::libc().is_some();
     let Some(program) = named() else {
         if let Some((device, inode)) = listener_on_stderr() {
             STDERR_DEVICE.store(device, Ordering::Relaxed);
@@ -39,19 +41,34 @@ extern "C" fn before_main() {
         }
         return;
     };
-    // Resolved now, so that a signal handler that closes a descriptor finds everything in place.
-    if next::libc().is_none() {
+    if !has_libc {
         return;
     }
     match next::libssl() {
         None => Inactive::NoLibssl.say(),
         Some(libssl) if libssl.jobs.is_none() => Inactive::NoJobs.say(),
         Some(_) if !forget_at_fork() => Inactive::NoForkHandler.say(),
-        Some(_) => match program {
-            Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
-            Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
-        },
+        Some(_) => {
+            super::fetch::allow();
+            super::tickets::allow();
+            let off = std::env::var_os(JOBS_VARIABLE).is_some_and(|value| value == "off");
+            JOBS_OFF.store(off, Ordering::Relaxed);
+            match program {
+                Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
+                Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
+            }
+        }
     }
+}
+
+/// With the value `off` nginx's handshakes do not run as jobs: nothing in them waits where there is no pool.
+const JOBS_VARIABLE: &str = "MILLRACE_JOBS";
+
+static JOBS_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Whether handshakes are left as they are.
+pub(super) fn jobs_are_off() -> bool {
+    JOBS_OFF.load(Ordering::Relaxed)
 }
 
 /// Makes forked children start with empty tables and without a loop.

@@ -3,10 +3,9 @@
 
 //! Stacks of ASYNC jobs: larger than OpenSSL's 32 KiB, with a guard page below.
 //!
-//! Only from OpenSSL 3.2 on can an application choose them; before, the 32 KiB have to do, and they
-//! do: on OpenSSL 3.0 a whole handshake of nginx with its pooled operation, client certificates, early
-//! data or certificates that are read during the handshake touches 8 KiB of it at the most, and 13 KiB
-//! with a provider that was built without optimization.
+//! An application can choose them from OpenSSL 3.2 on. Before, the 32 KiB have to suffice, and do: on OpenSSL 3.0 a
+//! whole handshake of nginx with its pooled operation, client certificates, early data or certificates that are read
+//! during the handshake uses at most 8 KiB of them, and 13 KiB with a provider built without optimization.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -17,12 +16,12 @@ use super::next::Jobs;
 /// Size of a stack without its guard, in bytes: four times OpenSSL's own.
 const STACK_LEN: usize = 128 * 1024;
 
-/// Size of the guard, in bytes: a page of every x86-64 and most Arm kernels, and a multiple of none
-/// larger than 64 KiB.
+/// Size of the guard, in bytes. `mprotect` protects whole pages: this is one page of kernels with the largest pages
+/// (64 KiB, on some Arm machines), and a whole number of them on every other.
 const GUARD_LEN: usize = 64 * 1024;
 
-/// Installs the functions below, once, where OpenSSL lets us. Has an effect only before the first
-/// job of the process.
+/// Installs the functions below, once, where OpenSSL allows it. This has an effect only before the first job of the
+/// process.
 pub(super) fn install_guarded_stacks(jobs: &Jobs) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

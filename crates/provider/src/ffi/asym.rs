@@ -60,7 +60,7 @@ impl Operation for Crypting {
     const FREE: i32 = ids::cipher::FREECTX;
     const GET_PARAMS: i32 = ids::cipher::GET_CTX_PARAMS;
 
-    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
+    fn inner(context: &'static inner::InnerContext) -> &'static [Option<InnerAlgorithm>] {
         &context.ciphers
     }
 

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
 
 use super::ids;
 use super::params;
@@ -228,10 +229,15 @@ pub(crate) fn guard_bare<T>(failed: T, entry: impl FnOnce() -> Option<T>) -> T {
 
 /// Reads the values of the provider's section.
 pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
-    crate::config::SECTION_KEYS
+    static KEYS: LazyLock<Vec<(&str, CString)>> = LazyLock::new(|| {
+        let keys = crate::config::section_keys();
+        keys.filter_map(|key| Some((key, CString::new(key).ok()?)))
+            .collect()
+    });
+    let set = KEYS
         .iter()
-        .filter_map(|key| Some((key.to_str().ok()?.to_owned(), core.setting(key)?)))
-        .collect()
+        .filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
+    set.collect()
 }
 
 /// The integer in the entry with this key, if there is one.

@@ -16,14 +16,14 @@ use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 use super::core::{Core, guard};
 use super::delegate::{dispatch, free, give};
 use super::ids;
-use super::inner::PrivateContext;
+use super::inner::InnerContext;
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::provider::Provider;
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::algorithms::{KeyType, each_key_type};
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Reason, Result};
 
 type Passphrase = *const c_void;
 
@@ -45,7 +45,7 @@ struct Decoder {
 }
 
 /// The decoders: PEM to DER, and DER to each key type that is offered.
-pub(crate) fn algorithms(context: &PrivateContext, config: &Config) -> StaticTable<Algorithm> {
+pub(crate) fn algorithms(context: &InnerContext, config: &Config) -> StaticTable<Algorithm> {
     let mut entries = vec![pem_row(table(decode_pem))];
     let decoders: [Decode; KeyType::ALL.len()] = each_key_type!(decode_der);
     let rows = KeyType::ALL.iter().zip(&context.keys).zip(decoders);
@@ -125,6 +125,11 @@ unsafe extern "C" fn decode_pem(
         let Some(der) = stub::pem_to_der(&pem) else {
             return Ok(CARRY_ON);
         };
+        if let Some(error) = excluded(decoder.provider, &der) {
+            // Here servers log it; a decoder of keys that fails says nothing.
+            decoder.provider.core.raise(&error);
+            return Ok(0);
+        }
         let found = [
             Param::bytes(c"data", &der),
             Param::text(c"data-structure", STRUCTURE),
@@ -133,6 +138,16 @@ unsafe extern "C" fn decode_pem(
         // SAFETY: the callback takes an array that a null key ends, which outlives the call, and the
         // argument that came with it.
         Ok(unsafe { callback(found.as_ptr(), argument) })
+    })
+}
+
+/// Why a stub cannot be used beside what is computed here.
+fn excluded(provider: &Provider, der: &[u8]) -> Option<Error> {
+    let stub = Stub::from_der(der).filter(|_| provider.config.keeps_x25519())?;
+    KeyType::X25519.may_be_of(&stub.spki).then(|| {
+        let text = "an X25519 key of the pool cannot be used while the setting `local` has X25519; \
+                    name the other primitives there";
+        Error::new(Reason::Config, text)
     })
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What stands between libcrypto and an algorithm of the private context, once for all operations.
+//! What stands between libcrypto and an algorithm of the inner context, once for all operations.
 //!
 //! ```text
 //!  libcrypto ── pointer ──► Wrapped<O> (or a key) ── inner pointer ──► OpenSSL's own object
@@ -29,7 +29,7 @@ use super::types::{Dispatch, Param};
 use crate::algorithms::AlgorithmRow;
 use crate::error::{Error, Result};
 
-/// An object that OpenSSL holds by a pointer that we gave it. It owns an object of the private context.
+/// An object that OpenSSL holds by a pointer that we gave it. It owns an object of the inner context.
 pub(crate) trait Handle {
     fn provider(&self) -> &'static Provider;
     /// The algorithm of the inner object.
@@ -68,7 +68,7 @@ pub(crate) trait Operation: Default + 'static {
     /// Whether an operation with a key that is not pooled counts as `local`.
     const COUNTS_LOCAL: bool = true;
 
-    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>];
+    fn inner(context: &'static inner::InnerContext) -> &'static [Option<InnerAlgorithm>];
 
     fn copy(&self) -> Result<Self>;
 
@@ -146,7 +146,7 @@ impl<O: Operation> Wrapped<O> {
         let functions = inner::algorithm_at(O::inner(context), index)?;
         let row = O::ROWS.get(index).ok_or_else(Error::library)?;
         let provctx = context.provctx;
-        // No properties: those of the application are not meant for the private context.
+        // No properties: those of the application are not meant for the inner context.
         let none: *const c_char = std::ptr::null();
         // SAFETY: `newctx` takes the context of the provider whose algorithm this is, and a property
         // query or null where `core_dispatch.h` has it.
@@ -229,8 +229,8 @@ impl<O: Operation> Wrapped<O> {
 macro_rules! dispatch {
     ($ids:ident { $($id:ident => $function:ident<$($argument:ident),*>;)* }) => {
         vec![$((
-            ids::$ids::$id,
-            $function::<$($argument,)* { ids::$ids::$id }> as *const std::ffi::c_void,
+            $crate::ffi::ids::$ids::$id,
+            $function::<$($argument,)* { $crate::ffi::ids::$ids::$id }> as *const std::ffi::c_void,
         )),*]
     };
 }

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A running digest of the private library context.
+//! A running digest of the inner library context.
 
 use millrace_engine::Hash;
 
@@ -9,7 +9,7 @@ use super::inner;
 use super::libcrypto::{Lib, Ptr};
 use crate::error::{Error, Result};
 
-/// Largest digest, in bytes.
+/// Largest digest, in bytes: SHA-512 and SHA3-512.
 pub(crate) const MAX_DIGEST: usize = 64;
 
 /// A digest of what it was updated with so far.

@@ -41,10 +41,12 @@ ids! {
         GET_CAPABILITIES = 1030;
     }
     op "OSSL_OP_" {
+        KDF = 4;
         KEYMGMT = 10;
         KEYEXCH = 11;
         SIGNATURE = 12;
         ASYM_CIPHER = 13;
+        KEM = 14;
         DECODER = 21;
         STORE = 22;
     }
@@ -89,6 +91,26 @@ ids! {
         SETTABLE_CTX_PARAMS = 8;
         GET_CTX_PARAMS = 9;
         GETTABLE_CTX_PARAMS = 10;
+    }
+    kem "OSSL_FUNC_KEM_" {
+        NEWCTX = 1;
+        ENCAPSULATE_INIT = 2;
+        ENCAPSULATE = 3;
+        DECAPSULATE_INIT = 4;
+        DECAPSULATE = 5;
+        FREECTX = 6;
+        DUPCTX = 7;
+    }
+    kdf "OSSL_FUNC_KDF_" {
+        NEWCTX = 1;
+        DUPCTX = 2;
+        FREECTX = 3;
+        RESET = 4;
+        DERIVE = 5;
+        GETTABLE_CTX_PARAMS = 7;
+        SETTABLE_CTX_PARAMS = 8;
+        GET_CTX_PARAMS = 10;
+        SET_CTX_PARAMS = 11;
     }
     signature "OSSL_FUNC_SIGNATURE_" {
         NEWCTX = 1;

@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The private library context: OpenSSL's own `default` provider, called through its dispatch tables.
+//! The inner library context: OpenSSL's own `default` provider, called through its dispatch tables.
 //!
 //! A function of an inner algorithm gets inner objects only: its own provider context, its own key
-//! data. No property query leads out of the private context, so nothing recurses into us, whatever
+//! data. No property query leads out of the inner context, so nothing recurses into us, whatever
 //! `openssl.cnf` prefers.
 //!
 //! Functions are called through [`call!`], which states the C type of the function beside its number.
@@ -18,7 +18,7 @@ use super::core;
 use super::ids::{self, FUNCTIONS};
 use super::libcrypto::{Lib, LibError, Ptr};
 use super::types::{Algorithm, Dispatch};
-use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
+use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Share, Signature};
 use crate::error::{Error, Reason, Result};
 use crate::names;
 
@@ -72,8 +72,8 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// The private library context and what is offered from it.
-pub(crate) struct PrivateContext {
+/// The inner library context and what is offered from it.
+pub(crate) struct InnerContext {
     pub(crate) lib: &'static Lib,
     pub(crate) libctx: Ptr,
     /// The inner provider.
@@ -85,6 +85,11 @@ pub(crate) struct PrivateContext {
     pub(crate) signatures: Vec<Option<InnerAlgorithm>>,
     pub(crate) exchanges: Vec<Option<InnerAlgorithm>>,
     pub(crate) ciphers: Vec<Option<InnerAlgorithm>>,
+    /// Key managers, by the index of [`Share`].
+    pub(crate) shares: Vec<Option<InnerAlgorithm>>,
+    /// Key encapsulations, by the index of [`Share`].
+    pub(crate) kems: Vec<Option<InnerAlgorithm>>,
+    pub(crate) tls13_kdf: Option<InnerAlgorithm>,
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
@@ -98,12 +103,12 @@ unsafe impl Sync for Digest {}
 
 // SAFETY: a library context is made to be shared between threads; the tables are constants of
 // libcrypto.
-unsafe impl Send for PrivateContext {}
+unsafe impl Send for InnerContext {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for PrivateContext {}
+unsafe impl Sync for InnerContext {}
 
 static LIB: OnceLock<std::result::Result<Lib, LibError>> = OnceLock::new();
-static CONTEXT: OnceLock<Result<PrivateContext>> = OnceLock::new();
+static CONTEXT: OnceLock<Result<InnerContext>> = OnceLock::new();
 
 /// The libcrypto of this process. There is one per process that can use this module.
 ///
@@ -128,26 +133,26 @@ pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
     Err(Error::new(Reason::Library, text))
 }
 
-/// The private context, made at the first call.
+/// The inner context, made at the first call.
 ///
 /// # Errors
 /// If libcrypto cannot make one.
-pub(crate) fn context() -> Result<&'static PrivateContext> {
+pub(crate) fn context() -> Result<&'static InnerContext> {
     let lib = LIB.get().and_then(|lib| lib.as_ref().ok());
     let lib = lib.ok_or_else(|| Error::new(Reason::Internal, "used before it was initialised"))?;
     CONTEXT
-        .get_or_init(|| PrivateContext::new(lib))
+        .get_or_init(|| InnerContext::new(lib))
         .as_ref()
         .map_err(Error::clone)
 }
 
-impl PrivateContext {
+impl InnerContext {
     fn new(lib: &'static Lib) -> Result<Self> {
         let failed = |text: &str| Err(Error::new(Reason::Library, text));
         // SAFETY: takes nothing.
         let libctx = unsafe { (lib.OSSL_LIB_CTX_new)() };
         if libctx.is_null() {
-            return failed("no private library context could be made");
+            return failed("no inner library context could be made");
         }
         // SAFETY: takes a library context and a C string.
         let provider = unsafe { (lib.OSSL_PROVIDER_load)(libctx, c"default".as_ptr()) };
@@ -169,6 +174,10 @@ impl PrivateContext {
             .iter()
             .map(|key_type| key_type.name())
             .collect();
+        let share_names = Share::ROWS.iter().map(|row| row.name.to_str());
+        let share_names: Vec<&str> = share_names
+            .map(std::result::Result::unwrap_or_default)
+            .collect();
         let names = |rows: &'static [AlgorithmRow]| -> Vec<&str> {
             rows.iter().map(|row| row.name).collect()
         };
@@ -181,11 +190,14 @@ impl PrivateContext {
             signatures: find(ids::op::SIGNATURE, &names(Signature::ROWS)),
             exchanges: find(ids::op::KEYEXCH, &names(Exchange::ROWS)),
             ciphers: find(ids::op::ASYM_CIPHER, &names(Cipher::ROWS)),
+            shares: find(ids::op::KEYMGMT, &share_names),
+            kems: find(ids::op::KEM, &share_names),
+            tls13_kdf: find(ids::op::KDF, &["TLS13-KDF"]).pop().flatten(),
             digests: [const { OnceLock::new() }; Hash::ALL.len()],
         })
     }
 
-    /// The `EVP_MD` of a digest in the private context.
+    /// The `EVP_MD` of a digest in the inner context.
     pub(crate) fn digest(&self, hash: Hash) -> Result<Ptr> {
         let place = Hash::ALL.iter().position(|known| *known == hash);
         let cell = place

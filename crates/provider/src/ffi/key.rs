@@ -13,13 +13,13 @@ use zeroize::Zeroizing;
 use super::core::guard_bare;
 use super::delegate::Handle;
 use super::ids;
-use super::inner::{self, InnerAlgorithm, PrivateContext, call, key_functions};
+use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions};
 use super::libcrypto::Ptr;
 use super::params::string_in;
 use super::provider::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
-use crate::config::Mode;
+use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
 use crate::process::{KeyIdentity, Source};
 use crate::remote::{FailureKind, PoolError};
@@ -38,13 +38,13 @@ pub(crate) enum Origin {
 }
 
 /// Key data of the inner provider, freed with this value.
-pub(crate) struct KeyData {
+pub(crate) struct InnerKeyData {
     pub(crate) key_type: KeyType,
     functions: &'static InnerAlgorithm,
     pointer: Ptr,
 }
 
-impl KeyData {
+impl InnerKeyData {
     /// Takes over key data that a function of this key type made; null is its failure.
     pub(crate) fn taking(key_type: KeyType, pointer: Ptr) -> Result<Self> {
         let functions = key_functions(key_type)?;
@@ -95,7 +95,7 @@ impl KeyData {
     }
 }
 
-impl Drop for KeyData {
+impl Drop for InnerKeyData {
     fn drop(&mut self) {
         // SAFETY: `keymgmt_free` takes the key data, which this value owns and uses no more. Every key
         // type of OpenSSL has the function, so that nothing is left to do about an error.
@@ -107,7 +107,7 @@ impl Drop for KeyData {
 pub(crate) struct Key {
     pub(crate) provider: &'static Provider,
     /// Public half only if the key is resident in the pool.
-    pub(crate) data: KeyData,
+    pub(crate) data: InnerKeyData,
     /// As it was made.
     origin: Origin,
     /// Whether the private part of a public key was imported since.
@@ -146,7 +146,7 @@ impl Handle for Key {
 }
 
 impl Key {
-    pub(crate) fn new(provider: &'static Provider, data: KeyData, origin: Origin) -> Self {
+    pub(crate) fn new(provider: &'static Provider, data: InnerKeyData, origin: Origin) -> Self {
         Self {
             provider,
             data,
@@ -158,7 +158,7 @@ impl Key {
     }
 
     /// The same key with other inner key data.
-    pub(crate) fn like(&self, data: KeyData) -> Self {
+    pub(crate) fn like(&self, data: InnerKeyData) -> Self {
         let mut key = Self::new(self.provider, data, self.origin());
         key.name.clone_from(&self.name);
         key.identity = self.identity.clone();
@@ -171,7 +171,12 @@ impl Key {
             spki: spki.to_vec(),
             name: Some(name.to_owned()),
         };
-        let mut key = Self::new(provider, KeyData::public(spki)?, Origin::Resident);
+        let data = InnerKeyData::public(spki)?;
+        if data.key_type == KeyType::X25519 && provider.config.keeps_x25519() {
+            // Its key manager holds no keys of the pool; the decoder of stubs has said so.
+            return Err(Error::new(Reason::Config, "X25519 is computed here"));
+        }
+        let mut key = Self::new(provider, data, Origin::Resident);
         key.name = Some(name.to_owned());
         key.identity = OnceLock::from(Arc::new(identity));
         Ok(key)
@@ -222,7 +227,7 @@ impl Key {
         match self.origin() {
             Origin::Resident => true,
             Origin::Imported => {
-                self.data.key_type.row().pooled && self.provider.config.mode != Mode::Off
+                self.data.key_type.row().pooled && self.provider.config.mode != WaitMode::Off
             }
             Origin::Public | Origin::Generated => false,
         }
@@ -324,8 +329,8 @@ impl Key {
             .map_err(|_| PoolError::new(FailureKind::Refused, refused))
     }
 
-    /// An `EVP_PKEY` of the private context with the selected parts.
-    fn pkey(&self, context: &'static PrivateContext, selection: c_int) -> Result<Pkey> {
+    /// An `EVP_PKEY` of the inner context with the selected parts.
+    fn pkey(&self, context: &'static InnerContext, selection: c_int) -> Result<Pkey> {
         let name = self.data.key_type.row().name;
         let id = ids::keymgmt::EXPORT;
         exported(
@@ -344,8 +349,8 @@ impl Key {
     }
 }
 
-/// An `EVP_PKEY` of the private context, freed with this value.
-struct Pkey(Ptr, &'static PrivateContext);
+/// An `EVP_PKEY` of the inner context, freed with this value.
+struct Pkey(Ptr, &'static InnerContext);
 
 impl Drop for Pkey {
     fn drop(&mut self) {
@@ -355,7 +360,7 @@ impl Drop for Pkey {
 }
 
 impl Pkey {
-    fn from_spki(context: &'static PrivateContext, spki: &[u8]) -> Result<Self> {
+    fn from_spki(context: &'static InnerContext, spki: &[u8]) -> Result<Self> {
         let mut cursor = spki.as_ptr();
         let len = c_long::try_from(spki.len()).map_err(|_| Error::library())?;
         let (reuse, none) = (std::ptr::null_mut(), std::ptr::null());
@@ -372,7 +377,7 @@ impl Pkey {
     /// # Safety
     /// `params` is an array that a null key ends, which describes a key of the type `name`.
     unsafe fn from_params(
-        context: &'static PrivateContext,
+        context: &'static InnerContext,
         name: &CStr,
         selection: c_int,
         params: *const Param,

@@ -63,7 +63,7 @@ impl Operation for Agreeing {
     /// There is a derivation with an ephemeral key in every handshake, and no pool could do it.
     const COUNTS_LOCAL: bool = false;
 
-    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
+    fn inner(context: &'static inner::InnerContext) -> &'static [Option<InnerAlgorithm>] {
         &context.exchanges
     }
 

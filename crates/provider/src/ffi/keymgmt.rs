@@ -15,7 +15,7 @@ use super::delegate::{
 };
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call, key_functions};
-use super::key::{Key, KeyData, Origin, succeeded};
+use super::key::{InnerKeyData, Key, Origin, succeeded};
 use super::libcrypto::Ptr;
 use super::provider::Provider;
 use super::types::{Callback, Param};
@@ -97,7 +97,7 @@ unsafe extern "C" fn new<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, Ptr::VALUE, || {
-        let data = KeyData::empty(KeyType::ALL[A])?;
+        let data = InnerKeyData::empty(KeyType::ALL[A])?;
         Ok(Key::new(provider, data, Origin::Public).into_object())
     })
 }
@@ -182,7 +182,7 @@ unsafe extern "C" fn generate<const ID: i32>(
             call!(generation.functions, ID,
                 fn(generation.inner => Ptr, callback => Option<Callback>, argument => *mut c_void) -> Ptr)
         }?;
-        let data = KeyData::taking(generation.key_type, data)?;
+        let data = InnerKeyData::taking(generation.key_type, data)?;
         Ok(Key::new(generation.provider, data, Origin::Generated).into_object())
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
@@ -347,7 +347,7 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         let data = unsafe {
             call!(key.functions(), ID, fn(key.inner() => Ptr, selection => c_int) -> Ptr)
         }?;
-        let data = KeyData::taking(key.data.key_type, data)?;
+        let data = InnerKeyData::taking(key.data.key_type, data)?;
         let copy = if selection & ids::select::PRIVATE_KEY != 0 {
             key.like(data)
         } else {

@@ -107,6 +107,7 @@ symbols! {
         EVP_DigestFinal_ex: unsafe extern "C" fn(Ptr, *mut c_uchar, *mut u32) -> c_int;
     }
     optional {
+        OpenSSL_version: unsafe extern "C" fn(c_int) -> *const c_char;
         CONF_get1_default_config_file: DefaultFile;
         CRYPTO_free: Free;
         NCONF_new: unsafe extern "C" fn(Ptr) -> Ptr;

@@ -6,11 +6,12 @@
 //! - `ids`: OpenSSL's numbers. [`types`]: its four structs that are interface.
 //! - `libcrypto`: the library that loaded us, found at run time.
 //! - `core`: upcalls, error stack, and the `guard` through which every entry goes.
-//! - `inner`: the private library context and the functions of its `default` provider.
+//! - `inner`: the inner library context and the functions of its `default` provider.
 //! - `params`: `OSSL_PARAM` arrays.
 //! - `wait`: `ASYNC_JOB`s; `preload`: what the preload library does for them.
 //! - `delegate`: contexts and functions that all operations have in common; `signature`, `keyexch`, `asym`:
 //!   the operations, each a table of rows and what it intercepts; `key`, `keymgmt`: key objects.
+//! - `local`: what AWS-LC computes here; `cells`: the memory file in which it is counted.
 //! - `private`: from an operation to the pool; `hasher`: digests of messages that the pool signs.
 //! - `decoder`, `store`: stubs and `millrace:` URIs.
 //! - `provider`: `OSSL_provider_init` and the tables; `section`: mistakes in `openssl.cnf`; `unusable`: the
@@ -21,6 +22,7 @@
 //! still holds a late completion, and at exit nothing may call libcrypto any more.
 
 mod asym;
+mod cells;
 mod core;
 mod decoder;
 mod delegate;
@@ -31,6 +33,7 @@ mod key;
 mod keyexch;
 mod keymgmt;
 mod libcrypto;
+mod local;
 mod params;
 mod preload;
 mod private;

@@ -24,6 +24,15 @@ impl Param {
         return_size: 0,
     };
 
+    /// An entry of a list of parameters: a name and a type, without a value.
+    pub(crate) const fn listed(key: &'static CStr, kind: i32) -> Self {
+        Self {
+            key: key.as_ptr(),
+            data_type: kind.unsigned_abs(),
+            ..Self::END
+        }
+    }
+
     fn over<T: ?Sized>(key: &'static CStr, data_type: i32, data: *mut T, size: usize) -> Self {
         Self {
             key: key.as_ptr(),
@@ -195,6 +204,79 @@ pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
         param.data_size
     };
     true
+}
+
+/// Writes an integer into a place of 4 or 8 bytes, of either sign. Without a place only its size is written.
+///
+/// # Safety
+/// `param` describes writable memory.
+pub(crate) unsafe fn set_integer(param: &mut Param, value: i64) -> bool {
+    if param.data_type != ids::param::INTEGER.unsigned_abs() {
+        // SAFETY: by this function's contract.
+        return u64::try_from(value).is_ok_and(|value| unsafe { set_unsigned(param, value) });
+    }
+    match (param.data_size, i32::try_from(value)) {
+        _ if param.data.is_null() => {}
+        // SAFETY: not null, and four writable bytes by this function's contract.
+        (4, Ok(small)) => unsafe { param.data.cast::<i32>().write_unaligned(small) },
+        // SAFETY: not null, and eight writable bytes by this function's contract.
+        (8, _) => unsafe { param.data.cast::<i64>().write_unaligned(value) },
+        _ => return false,
+    }
+    param.return_size = if param.data.is_null() {
+        size_of::<c_int>()
+    } else {
+        param.data_size
+    };
+    true
+}
+
+/// Copies bytes into an `OCTET_STRING`. Without a place only their number is written.
+///
+/// # Safety
+/// `param` describes writable memory.
+pub(crate) unsafe fn set_bytes(param: &mut Param, bytes: &[u8]) -> bool {
+    if param.data_type != ids::param::OCTET_STRING.unsigned_abs() {
+        return false;
+    }
+    param.return_size = bytes.len();
+    if param.data.is_null() {
+        return true;
+    }
+    if param.data_size < bytes.len() {
+        return false;
+    }
+    // SAFETY: not null, and writable for at least as many bytes; the bytes are memory of ours.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), param.data.cast(), bytes.len()) };
+    true
+}
+
+/// The bytes of an `OCTET_STRING`.
+///
+/// # Safety
+/// `param` describes memory that is readable and unchanged for `'a`.
+pub(crate) unsafe fn octets<'a>(param: &Param) -> Option<&'a [u8]> {
+    let right = param.data_type == ids::param::OCTET_STRING.unsigned_abs();
+    // SAFETY: by this function's contract; null becomes no bytes.
+    right.then(|| unsafe { super::private::bytes(param.data.cast(), param.data_size) })
+}
+
+/// The text of a `UTF8_STRING`.
+///
+/// # Safety
+/// `param` describes memory that is readable and unchanged for `'a`.
+pub(crate) unsafe fn text<'a>(param: &Param) -> Option<&'a str> {
+    if param.data_type != ids::param::UTF8_STRING.unsigned_abs() {
+        return None;
+    }
+    // SAFETY: by this function's contract; null becomes no bytes.
+    let bytes = unsafe { super::private::bytes(param.data.cast::<u8>(), param.data_size) };
+    // Some applications count the terminator.
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).ok()
 }
 
 /// Points a `UTF8_PTR` at a constant.

@@ -7,12 +7,14 @@
 use std::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use millrace_client::HostLoop;
 
 use super::core::guard_bare;
 use super::libcrypto::Ptr;
 use crate::process::Process;
+use crate::shared_cells::{LocalEvent, SharedCells};
 
 type Turn = unsafe extern "C" fn(Ptr);
 
@@ -32,6 +34,27 @@ pub(super) fn given_up() -> bool {
     let ask = preloaded!(c"millrace_preload_cancelling": unsafe extern "C" fn() -> c_int);
     // SAFETY: takes nothing, and answers from a thread-local.
     ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
+/// Tells the preload library where it counts what it spares OpenSSL. A library of another version counts what it
+/// knows of.
+pub(super) fn count_in(cells: SharedCells) {
+    type CountTwo = unsafe extern "C" fn(*mut AtomicU64, *mut AtomicU64);
+    type CountOne = unsafe extern "C" fn(*mut AtomicU64);
+    let address = |event| std::ptr::from_ref::<AtomicU64>(cells.event(event)).cast_mut();
+    if let Some(count) = preloaded!(c"millrace_preload_count_fetches": CountTwo) {
+        // SAFETY: takes two counters, which are never unmapped.
+        unsafe {
+            count(
+                address(LocalEvent::FetchHit),
+                address(LocalEvent::FetchMiss),
+            )
+        };
+    }
+    if let Some(count) = preloaded!(c"millrace_preload_count_tickets": CountOne) {
+        // SAFETY: takes a counter, which is never unmapped.
+        unsafe { count(address(LocalEvent::TicketJoined)) };
+    }
 }
 
 /// Offers the pool's sockets to the application's event loop: once in each process, as soon as the pool

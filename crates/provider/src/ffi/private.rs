@@ -7,7 +7,7 @@ use millrace_engine::{Operation, Output};
 
 use super::key::{Key, Origin};
 use super::{preload, wait};
-use crate::config::Mode;
+use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
 use crate::remote::FailureKind;
 use crate::route::Request;
@@ -36,7 +36,7 @@ pub(crate) fn run(
                     choose another digest, padding or key derivation";
         return Err(Error::new(Reason::NotOffered, text));
     };
-    if provider.config.mode == Mode::Off && !here {
+    if provider.config.mode == WaitMode::Off && !here {
         let text = "the pool holds the private key, and the provider is configured with mode = off";
         return Err(Error::new(Reason::Config, text));
     }
@@ -51,7 +51,7 @@ pub(crate) fn run(
     };
     let process = provider.process();
     let job = match provider.config.mode {
-        Mode::Async => wait::Job::current(provider, process),
+        WaitMode::Async => wait::Job::current(provider, process),
         _ => None,
     };
     if job.is_some() {

@@ -18,10 +18,14 @@ use super::inner::{self, InnerAlgorithm};
 use super::libcrypto::{Lib, Ptr};
 use super::params::{self, set_string_ptr, set_unsigned};
 use super::types::{Algorithm, Callback, Dispatch, Item, Param, StaticTable};
-use super::{asym, decoder, ids, keyexch, keymgmt, section, signature, store, unusable};
+use super::{
+    asym, cells, decoder, ids, keyexch, keymgmt, local, preload, section, signature, store,
+    unusable,
+};
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
+use crate::local::ahead::PairMaker;
 use crate::oneshot::lock;
 use crate::process::Process;
 use crate::remote;
@@ -44,6 +48,7 @@ struct SharedProvider {
     stats: Arc<Stats>,
     process: ProcessCell,
     tables: OnceLock<AlgorithmTables>,
+    chosen: OnceLock<local::Chosen>,
 }
 
 impl SharedProvider {
@@ -59,6 +64,7 @@ impl SharedProvider {
             stats: Arc::default(),
             process,
             tables: OnceLock::new(),
+            chosen: OnceLock::new(),
         }));
         all.push(fresh);
         fresh
@@ -73,16 +79,22 @@ struct AlgorithmTables {
     ciphers: StaticTable<Algorithm>,
     decoders: StaticTable<Algorithm>,
     stores: StaticTable<Algorithm>,
+    kems: StaticTable<Algorithm>,
+    kdfs: StaticTable<Algorithm>,
 }
 
 /// Environment variable: if set, a line on standard error for each operation that the pool did not do.
 const LOG_VARIABLE: &str = "MILLRACE_LOG";
 
-/// Every algorithm carries them, so that `provider=millrace` selects it; or `millrace.pool=yes`,
+/// Properties of every algorithm, so that `provider=millrace` selects it; or `millrace.pool=yes`,
 /// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
 /// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
 /// know has to have a dot in it.
 pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
+
+/// Properties of what is computed here: `?millrace.local=yes` prefers that and leaves every key where it is.
+pub(crate) const LOCAL_PROPERTIES: &CStr =
+    c"provider=millrace,millrace.pool=yes,millrace.local=yes";
 
 impl Provider {
     /// The provider behind a context that OpenSSL hands back.
@@ -123,11 +135,22 @@ impl Provider {
         }
     }
 
-    fn tables(&self) -> Result<&AlgorithmTables> {
+    /// What is computed here: chosen at the first question.
+    pub(crate) fn chosen(&'static self) -> &'static local::Chosen {
+        self.shared.chosen.get_or_init(|| local::Chosen::of(self))
+    }
+
+    /// Makes X25519 pairs as the configuration says, and counts those made ahead.
+    pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
+        let ahead = self.chosen().pairs_ahead;
+        PairMaker::new(ahead.then_some(&*self.stats))
+    }
+
+    fn tables(&'static self) -> Result<&'static AlgorithmTables> {
         if let Some(tables) = self.shared.tables.get() {
             return Ok(tables);
         }
-        let tables = AlgorithmTables::new(self.config)?;
+        let tables = AlgorithmTables::new(self.config, self.chosen())?;
         // Lost the race: the other's tables are the same.
         let _ = self.shared.tables.set(tables);
         self.shared
@@ -192,34 +215,55 @@ impl ProcessCell {
 }
 
 impl AlgorithmTables {
-    fn new(config: &Config) -> Result<Self> {
+    fn new(config: &Config, chosen: &local::Chosen) -> Result<Self> {
         let context = inner::context()?;
-        let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| config.offers(*key));
-        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
-            algorithms(rows.iter().map(offered), inner, dispatch, &[])
+        let local = local::Tables::new(chosen)?;
+        let delegated =
+            |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
+        let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| delegated(*key));
+        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows], own| {
+            algorithms(rows.iter().map(offered), inner, dispatch, &[], own)
         };
-        let keys = KeyType::ALL.iter().map(|key_type| config.offers(*key_type));
+        let keys = KeyType::ALL.iter().map(|key_type| delegated(*key_type));
         // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
         let load = [ids::keymgmt::LOAD];
         Ok(Self {
-            keys: algorithms(keys, &context.keys, &keymgmt::DISPATCH, &load),
-            signatures: tables(Signature::ROWS, &context.signatures, &signature::DISPATCH),
-            exchanges: tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
-            ciphers: tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH),
+            keys: algorithms(keys, &context.keys, &keymgmt::DISPATCH, &load, local.keys),
+            signatures: tables(
+                Signature::ROWS,
+                &context.signatures,
+                &signature::DISPATCH,
+                Vec::new(),
+            ),
+            exchanges: tables(
+                Exchange::ROWS,
+                &context.exchanges,
+                &keyexch::DISPATCH,
+                local.exchanges,
+            ),
+            ciphers: tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH, Vec::new()),
             decoders: decoder::algorithms(context, config),
             stores: store::algorithms(),
+            kems: ended(local.kems),
+            kdfs: ended(local.kdfs),
         })
     }
 }
 
-/// The algorithms that are offered and that the inner provider has, under its names.
+/// A table of algorithms, kept forever.
+fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
+    entries.push(Algorithm::END);
+    StaticTable::leak(entries)
+}
+
+/// The algorithms that are offered and that the inner provider has, under its names, behind `entries`.
 fn algorithms(
     offered: impl Iterator<Item = bool>,
     inner: &'static [Option<InnerAlgorithm>],
     dispatch: &[fn() -> Rows],
     own: &[i32],
+    mut entries: Vec<Algorithm>,
 ) -> StaticTable<Algorithm> {
-    let mut entries = Vec::new();
     for ((offered, inner), rows) in offered.zip(inner).zip(dispatch) {
         if let Some(inner) = inner.as_ref().filter(|_| offered) {
             entries.push(Algorithm {
@@ -231,8 +275,7 @@ fn algorithms(
             });
         }
     }
-    entries.push(Algorithm::END);
-    StaticTable::leak(entries)
+    ended(entries)
 }
 
 /// Entry point: the only symbol that the module exports.
@@ -285,6 +328,12 @@ fn start(core: Core) -> Result<&'static Provider> {
     config::check_section(&section::keys(&core, lib, &section))?;
     let config = config::load(&section, variable_file.as_deref())?;
     let shared = SharedProvider::of(config);
+    if shared.config.computes_here()
+        && let Some(cells) = cells::shared()
+    {
+        shared.stats.share(cells);
+        preload::count_in(cells);
+    }
     Ok(Box::leak(Box::new(Provider {
         core,
         lib,
@@ -340,13 +389,15 @@ unsafe extern "C" fn query_operation<const ID: i32>(
             ids::op::ASYM_CIPHER => &provider.tables()?.ciphers,
             ids::op::DECODER => &provider.tables()?.decoders,
             ids::op::STORE => &provider.tables()?.stores,
+            ids::op::KEM => &provider.tables()?.kems,
+            ids::op::KDF => &provider.tables()?.kdfs,
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())
     })
 }
 
-/// The capabilities of the inner provider: TLS groups and, since OpenSSL 3.5, TLS signature algorithms.
+/// The capabilities of the inner provider, and TLS groups that it does not have: TLS groups and, since OpenSSL 3.5, TLS signature algorithms.
 /// libssl takes one only from the provider whose key type it fetches, and that is this one wherever it
 /// is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
@@ -361,14 +412,19 @@ unsafe extern "C" fn get_capabilities<const ID: i32>(
         let context = inner::context()?;
         // SAFETY: takes a loaded provider, which is never unloaded; the rest is libcrypto's for this very
         // function.
-        Ok(unsafe {
+        let done = unsafe {
             (provider.lib.OSSL_PROVIDER_get_capabilities)(
                 context.provider,
                 capability,
                 callback,
                 argument,
             )
-        })
+        };
+        if done != 1 {
+            return Ok(done);
+        }
+        // SAFETY: libcrypto's, for this very function.
+        unsafe { local::announce(provider.chosen(), capability, callback, argument) }
     })
 }
 
@@ -378,21 +434,11 @@ unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Para
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, std::ptr::null(), || {
         let list = LIST.get_or_init(|| {
-            let entry = |key: &'static CStr, kind: i32| Param {
-                key: key.as_ptr(),
-                data_type: kind.unsigned_abs(),
-                ..Param::END
-            };
-            let mut entries = vec![
-                entry(c"name", ids::param::UTF8_PTR),
-                entry(c"version", ids::param::UTF8_PTR),
-                entry(c"buildinfo", ids::param::UTF8_PTR),
-                entry(c"status", ids::param::UNSIGNED_INTEGER),
-            ];
             let counters = provider.stats.each();
-            entries.extend(counters.map(|(name, _)| entry(name, ids::param::UNSIGNED_INTEGER)));
-            entries.push(Param::END);
-            StaticTable::leak(entries)
+            let counters =
+                counters.map(|(name, _)| Param::listed(name, ids::param::UNSIGNED_INTEGER));
+            let [own @ .., end] = PARAMS;
+            StaticTable::leak(own.into_iter().chain(counters).chain([end]).collect())
         });
         Ok(list.as_ptr())
     })
@@ -405,47 +451,64 @@ pub(crate) const VERSION: &CStr =
         Err(_) => panic!(),
     };
 
+/// The parameters of every provider; those of a usable one include counters, too.
+pub(crate) const PARAMS: [Param; 5] = [
+    Param::listed(c"name", ids::param::UTF8_PTR),
+    Param::listed(c"version", ids::param::UTF8_PTR),
+    Param::listed(c"buildinfo", ids::param::UTF8_PTR),
+    Param::listed(c"status", ids::param::UNSIGNED_INTEGER),
+    Param::END,
+];
+
+/// Fills the entries of a request that are in [`PARAMS`] or have a counter. Returns `false` at the first entry of
+/// an unexpected type.
+///
+/// # Safety
+/// `request` is null or an array that a null key ends, and each entry describes writable memory.
+pub(crate) unsafe fn answer(
+    request: *mut Param,
+    name: &'static CStr,
+    is_usable: bool,
+    counter: impl Fn(&CStr) -> Option<u64>,
+) -> bool {
+    // SAFETY: by this function's contract.
+    let count = unsafe { params::entries(request) }.count();
+    (0..count).all(|index| {
+        // SAFETY: one of the entries counted above, which may be written by this function's contract.
+        let param = unsafe { &mut *request.add(index) };
+        // SAFETY: the key of a counted entry is not null, and so a C string.
+        let key = unsafe { CStr::from_ptr(param.key) };
+        // SAFETY: by this function's contract each entry describes writable memory.
+        unsafe {
+            match key.to_bytes() {
+                b"name" => set_string_ptr(param, name),
+                b"version" | b"buildinfo" => set_string_ptr(param, VERSION),
+                b"status" => {
+                    // Some callers ask for a signed integer: 0 and 1 are the same in both types.
+                    param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
+                    set_unsigned(param, is_usable.into())
+                }
+                _ => counter(key).is_none_or(|value| set_unsigned(param, value)),
+            }
+        }
+    })
+}
+
 unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, 0, || {
-        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
-        let count = unsafe { params::entries(request) }.count();
-        for index in 0..count {
-            // SAFETY: one of the entries counted above, which the application has passed to be written.
-            let param = unsafe { &mut *request.add(index) };
-            // SAFETY: the key of a counted entry is not null, and so a C string.
-            let key = unsafe { CStr::from_ptr(param.key) };
-            let counter = provider.stats.each().find(|(name, _)| *name == key);
-            // SAFETY: each entry describes memory that the application has passed to be written.
-            let answered = unsafe {
-                match (key.to_bytes(), counter) {
-                    (b"name", _) => set_string_ptr(param, c"Millrace provider"),
-                    (b"version" | b"buildinfo", _) => set_string_ptr(param, VERSION),
-                    (b"status", _) => set_status(param),
-                    (_, Some((_, value))) => set_unsigned(param, value),
-                    _ => true,
-                }
-            };
-            if !answered {
-                return Err(Error::new(
-                    Reason::Internal,
-                    "a parameter has an unexpected type",
-                ));
+        let counter = |key: &CStr| Some(provider.stats.each().find(|(name, _)| *name == key)?.1);
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends, and the application has
+        // passed the memory of each to be written.
+        match unsafe { answer(request, c"Millrace provider", true, counter) } {
+            true => Ok(1),
+            false => {
+                let text = "a parameter has an unexpected type";
+                Err(Error::new(Reason::Internal, text))
             }
         }
-        Ok(1)
     })
-}
-
-/// `status` is asked for as a signed integer by some callers.
-///
-/// # Safety
-/// As [`set_unsigned`].
-unsafe fn set_status(param: &mut Param) -> bool {
-    param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
-    // SAFETY: by this function's contract; a one is the same in both types.
-    unsafe { set_unsigned(param, 1) }
 }
 
 pub(crate) unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {

@@ -94,7 +94,7 @@ impl Operation for Signing {
     const GET_PARAMS: i32 = ids::signature::GET_CTX_PARAMS;
     const NEW_TAKES_PROPERTIES: bool = true;
 
-    fn inner(context: &'static inner::PrivateContext) -> &'static [Option<InnerAlgorithm>] {
+    fn inner(context: &'static inner::InnerContext) -> &'static [Option<InnerAlgorithm>] {
         &context.signatures
     }
 

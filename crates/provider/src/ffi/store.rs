@@ -98,14 +98,8 @@ impl Loader {
 }
 
 pub(crate) unsafe extern "C" fn settable_ctx_params<const ID: i32>(_provctx: Ptr) -> *const Param {
-    static LIST: StaticTable<Param> = StaticTable(&[
-        Param {
-            key: c"expect".as_ptr(),
-            data_type: ids::param::INTEGER.unsigned_abs(),
-            ..Param::END
-        },
-        Param::END,
-    ]);
+    static LIST: StaticTable<Param> =
+        StaticTable(&[Param::listed(c"expect", ids::param::INTEGER), Param::END]);
     LIST.as_ptr()
 }
 

@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 use super::core::{Core, guard_bare};
 use super::decoder::{CARRY_ON, pem_row, read_block};
 use super::delegate::dispatch;
+use super::ids;
 use super::libcrypto::Ptr;
-use super::params::{self, set_string_ptr, set_unsigned};
-use super::provider::{VERSION, reason_strings, teardown};
+use super::provider::{PARAMS, answer, reason_strings, teardown};
+use super::store::{self, settable_ctx_params};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
-use super::{ids, store};
 use crate::error::Error;
 
 /// A provider that cannot be used. Never freed.
@@ -59,20 +59,7 @@ pub(crate) fn start(core: Core, error: Error) -> (Ptr, *const Dispatch) {
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(_provctx: Ptr) -> *const Param {
-    const fn entry(key: &'static CStr, kind: i32) -> Param {
-        Param {
-            key: key.as_ptr(),
-            data_type: kind.unsigned_abs(),
-            ..Param::END
-        }
-    }
-    static LIST: StaticTable<Param> = StaticTable(&[
-        entry(c"name", ids::param::UTF8_PTR),
-        entry(c"version", ids::param::UTF8_PTR),
-        entry(c"buildinfo", ids::param::UTF8_PTR),
-        entry(c"status", ids::param::UNSIGNED_INTEGER),
-        Param::END,
-    ]);
+    static LIST: StaticTable<Param> = StaticTable(&PARAMS);
     LIST.as_ptr()
 }
 
@@ -80,28 +67,10 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Unusable::of(provctx) };
     guard_bare(0, || {
-        // SAFETY: libcrypto passes null or an array of parameters that a null key ends.
-        let count = unsafe { params::entries(request) }.count();
-        for index in 0..count {
-            // SAFETY: one of the entries counted above, which the application has passed to be written.
-            let param = unsafe { &mut *request.add(index) };
-            // SAFETY: the key of a counted entry is not null, and so a C string.
-            let key = unsafe { CStr::from_ptr(param.key) }.to_bytes();
-            // SAFETY: each entry describes memory that the application has passed to be written.
-            let answered = unsafe {
-                match key {
-                    b"name" => set_string_ptr(param, provider.name),
-                    b"version" | b"buildinfo" => set_string_ptr(param, VERSION),
-                    b"status" => {
-                        param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
-                        set_unsigned(param, 0)
-                    }
-                    _ => true,
-                }
-            };
-            answered.then_some(())?;
-        }
-        Some(1)
+        // SAFETY: libcrypto passes null or an array of parameters that a null key ends, and the application has
+        // passed the memory of each to be written.
+        let answered = unsafe { answer(request, provider.name, false, |_| None) };
+        answered.then_some(1)
     })
 }
 
@@ -175,11 +144,6 @@ unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, _uri: *const c_char) -> P
         provider.core.raise(&provider.error);
         None
     })
-}
-
-unsafe extern "C" fn settable_ctx_params<const ID: i32>(provctx: Ptr) -> *const Param {
-    // SAFETY: takes anything.
-    unsafe { store::settable_ctx_params::<ID>(provctx) }
 }
 
 unsafe extern "C" fn load<const ID: i32>(

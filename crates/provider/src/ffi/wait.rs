@@ -37,7 +37,7 @@ use crate::process::Process;
 use crate::stats::Stats;
 
 /// Its address names our descriptor among those of a wait context.
-static NAME: u8 = 0;
+static WAIT_KEY: u8 = 0;
 
 /// A pause that returns within this was none: the application has blocked pauses
 /// (`ASYNC_block_pause`) or resumes in a tight loop. Saving and restoring a stack alone takes longer.
@@ -46,11 +46,12 @@ const NO_PAUSE: Duration = Duration::from_micros(1);
 /// Number of such resumes in a row after which the operation blocks instead of spinning.
 const QUICK_RESUMES: u32 = 3;
 
-/// The functions of libcrypto that pausing takes; absent where it is built without.
-#[derive(Clone, Copy)]
-struct Functions {
-    pause_job: unsafe extern "C" fn() -> c_int,
-}
+/// Bound on one wait of a blocked caller, milliseconds: a wake-up that was lost costs at most this, and the job has
+/// a deadline of its own.
+const POLL_MS: c_int = 1000;
+
+/// `ASYNC_pause_job`; absent where libcrypto is built without.
+type PauseJob = unsafe extern "C" fn() -> c_int;
 
 /// What a wait context and the completions share.
 struct Waiter {
@@ -115,7 +116,7 @@ pub(crate) struct Job {
     registered: Cell<bool>,
     /// Whether the thread was blocked.
     blocked: Cell<bool>,
-    functions: Functions,
+    pause_job: PauseJob,
     stats: Arc<Stats>,
     host_loop: Option<&'static HostLoop>,
     process: libc::pid_t,
@@ -135,9 +136,7 @@ impl Job {
         if wait_ctx.is_null() {
             return None;
         }
-        let functions = Functions {
-            pause_job: lib.ASYNC_pause_job?,
-        };
+        let pause_job = lib.ASYNC_pause_job?;
         let known = waiter_of(lib, wait_ctx);
         let registered = Cell::new(known.is_some());
         let token = preload::wake_token();
@@ -160,7 +159,7 @@ impl Job {
             wait_ctx,
             registered,
             blocked: Cell::new(false),
-            functions,
+            pause_job,
             stats,
             host_loop: process.host_loop(),
             // SAFETY: takes nothing.
@@ -201,7 +200,7 @@ impl Job {
             revents: 0,
         };
         // SAFETY: takes one writable pollfd.
-        unsafe { libc::poll(&mut event, 1, 1000) };
+        unsafe { libc::poll(&mut event, 1, POLL_MS) };
         if let Some(host_loop) = host_loop {
             host_loop.on_readable();
         }
@@ -231,7 +230,7 @@ impl Pause for Job {
             }
             let start = Instant::now();
             // SAFETY: the thread runs a job, and holds no lock across the pause.
-            let resumed = unsafe { (self.functions.pause_job)() };
+            let resumed = unsafe { (self.pause_job)() };
             if done() {
                 continue;
             }
@@ -286,7 +285,7 @@ impl Waiter {
 
 /// The waiter that is registered with this wait context.
 fn waiter_of(lib: &Lib, wait_ctx: Ptr) -> Option<Arc<Waiter>> {
-    let name = std::ptr::from_ref(&NAME).cast::<c_void>();
+    let name = std::ptr::from_ref(&WAIT_KEY).cast::<c_void>();
     let (mut fd, mut custom): (c_int, Ptr) = (-1, std::ptr::null_mut());
     // SAFETY: takes a live wait context (that of the current job), a name, and two writable places.
     let known = unsafe { lib.ASYNC_WAIT_CTX_get_fd?(wait_ctx, name, &mut fd, &mut custom) } == 1;
@@ -303,7 +302,7 @@ fn waiter_of(lib: &Lib, wait_ctx: Ptr) -> Option<Arc<Waiter>> {
 
 /// Registers the waiter with the wait context, which gets a reference.
 fn register(lib: &Lib, wait_ctx: Ptr, waiter: &Arc<Waiter>) -> Option<()> {
-    let name = std::ptr::from_ref(&NAME).cast::<c_void>();
+    let name = std::ptr::from_ref(&WAIT_KEY).cast::<c_void>();
     let set_wait_fd = lib.ASYNC_WAIT_CTX_set_wait_fd?;
     let shared = Arc::into_raw(Arc::clone(waiter));
     let cleanup: FdCleanup = forget;

@@ -11,16 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_backends::Software;
 use millrace_client::stub::Stub;
 use millrace_engine::backend::Backend;
-use millrace_engine::{Engine, EngineConfig, KeyPolicy};
+use millrace_engine::{Engine, EngineConfig};
 use millrace_server::config::{StoreConfig, UnixConfig};
 use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_service::KeyPolicy;
 use millrace_service::store::pem::read_private_key;
 use millrace_service::{KekSource, KeyStore};
+pub(crate) use millrace_testkit::wait::eventually;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -345,16 +347,43 @@ impl Running {
     }
 }
 
-/// Polls until `what` returns `true`.
-#[track_caller]
-pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !what() {
-        assert!(Instant::now() < end, "the condition stays false");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 pub(crate) fn exists(path: &Path) -> bool {
     path.exists()
+}
+
+/// A test application from its C source in `tests/`, compiled with these libraries; `None` without a compiler or
+/// headers.
+///
+/// # Panics
+/// If the compiler has another complaint.
+pub(crate) fn compiled(source: &str, libraries: &[&str]) -> Option<PathBuf> {
+    let name = source.trim_end_matches(".c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(source);
+    let binary =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]);
+    compile.arg(&binary).arg(&source);
+    if let Ok(dir) = std::env::var("MILLRACE_TEST_OPENSSL") {
+        compile.args([
+            format!("-I{dir}/include"),
+            format!("-L{dir}"),
+            format!("-L{dir}/lib"),
+        ]);
+        compile.args([format!("-Wl,-rpath,{dir}"), format!("-Wl,-rpath,{dir}/lib")]);
+    }
+    let output = compile.args(libraries).output().ok()?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            error.contains("No such file"),
+            "{name} does not compile: {error}"
+        );
+        return None;
+    }
+    let finished = binary.with_file_name(name);
+    std::fs::rename(&binary, &finished).expect("rename");
+    Some(finished)
 }

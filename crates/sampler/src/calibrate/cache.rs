@@ -20,7 +20,7 @@ const SCHEMA: u32 = 5;
 /// Bound on a file: real ones have 100 KiB.
 const MAX_LEN: u64 = 8 << 20;
 
-/// Bound on the templates in a file.
+/// Bound on the templates in a file: a calibration makes one for each operation that it runs.
 const MAX_TEMPLATES: usize = 100;
 
 #[derive(Serialize, Deserialize)]
@@ -109,7 +109,7 @@ pub(super) fn store(path: &Path, calibration: &Calibration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Class;
+    use crate::SymbolClass;
 
     #[test]
     fn stored_calibration_is_loaded_and_damaged_ones_are_not() {
@@ -117,7 +117,7 @@ mod tests {
         let start = image.regions()[7].start;
         let calibration = Calibration {
             templates: vec![Template {
-                class: Class::Aes,
+                class: SymbolClass::Aes,
                 counts: [(start, 3)].into(),
             }],
             handshakes: true,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 pub(super) use self::runs::run;
 use super::unmix::Template;
-use super::{Class, Image, SampleError};
+use super::{Image, SampleError, SymbolClass};
 
 /// The templates of one libcrypto.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub(super) struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// One repeated operation. The curve is the one whose key agreement it resembles.
-    Operation(Class, Option<Curve>),
+    Operation(SymbolClass, Option<Curve>),
     /// The client of handshakes with key agreement on this curve, and an RSA certificate.
     Client(Curve),
     /// The server of such handshakes.
@@ -108,7 +108,7 @@ impl Calibration {
             }
             let curve = one.what.agreement();
             let whole = Template {
-                class: Class::Overhead,
+                class: SymbolClass::Overhead,
                 counts: one.counts.clone(),
             };
             let mut agreement = BTreeMap::new();
@@ -127,7 +127,7 @@ impl Calibration {
             }
             if !agreement.is_empty() {
                 agreements.push(Template {
-                    class: Class::KeyAgreement,
+                    class: SymbolClass::KeyAgreement,
                     counts: agreement,
                 });
             }
@@ -136,13 +136,13 @@ impl Calibration {
         // assign key generation to the signatures that it resembles.
         let sampled: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
         pure.retain(|(one, curve)| {
-            one.class != Class::KeyAgreement || curve.is_none() || !sampled.contains(curve)
+            one.class != SymbolClass::KeyAgreement || curve.is_none() || !sampled.contains(curve)
         });
         let mut templates: Vec<Template> = pure.into_iter().map(|(one, _)| one).collect();
         templates.extend(agreements);
         if !overhead.is_empty() {
             templates.push(Template {
-                class: Class::Overhead,
+                class: SymbolClass::Overhead,
                 counts: overhead,
             });
         }
@@ -233,13 +233,16 @@ mod tests {
     fn handshakes_add_key_agreement_and_overhead() {
         // 1: RSA, 2: field of the curve, 3: its fixed-base multiplication, 4: memory, 5: parsing.
         let calibration = Calibration::from_runs(&[
-            seen(What::Operation(Class::RsaPrivate, None), &[(1, 98), (4, 2)]),
             seen(
-                What::Operation(Class::EcPrivate, Some(Curve::P256)),
+                What::Operation(SymbolClass::RsaPrivate, None),
+                &[(1, 98), (4, 2)],
+            ),
+            seen(
+                What::Operation(SymbolClass::EcPrivate, Some(Curve::P256)),
                 &[(2, 60), (3, 40)],
             ),
             seen(
-                What::Operation(Class::KeyAgreement, Some(Curve::P256)),
+                What::Operation(SymbolClass::KeyAgreement, Some(Curve::P256)),
                 &[(2, 100)],
             ),
             seen(
@@ -253,7 +256,7 @@ mod tests {
                 .map(|one| one.counts.keys().copied().collect::<Vec<_>>())
                 .collect()
         };
-        assert_eq!(of(Class::Overhead), [[4, 5]]);
-        assert_eq!(of(Class::KeyAgreement), [[2, 3]]);
+        assert_eq!(of(SymbolClass::Overhead), [[4, 5]]);
+        assert_eq!(of(SymbolClass::KeyAgreement), [[2, 3]]);
     }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::{Curve, Seen, What};
 use crate::samples::Samples;
 use crate::target;
-use crate::{Class, Image, MAX_FREQUENCY, SampleError, Sampler};
+use crate::{Image, MAX_FREQUENCY, SampleError, Sampler, SymbolClass};
 
 /// Sampling frequency of calibrations, per second: too few samples in a template shift shares to similar ones.
 const FREQUENCY: u32 = MAX_FREQUENCY;
@@ -49,7 +49,7 @@ const PHASES: [&str; 2] = ["1", "5"];
 /// Runs of `openssl speed`: arguments and phases.
 #[rustfmt::skip]
 const OPERATIONS: &[(&[&str], &[What])] = {
-    use Class::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
+    use SymbolClass::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
     use What::Operation;
     const P256: Option<Curve> = Some(Curve::P256);
     const X25519: Option<Curve> = Some(Curve::X25519);
@@ -170,9 +170,10 @@ impl<'a> Bench<'a> {
         while windows.len() < phases.len() {
             let from = wait_for(&lines, "+D", deadline);
             let is_last = windows.len() + 1 == phases.len();
-            let to = match is_last {
-                true => look(&lines, child.id(), deadline),
-                false => wait_for(&lines, "+R", deadline).map(|(time, _)| time),
+            let to = if is_last {
+                look(&lines, child.id(), deadline)
+            } else {
+                wait_for(&lines, "+R", deadline).map(|(time, _)| time)
             };
             let (Some((from, _)), Some(to)) = (from, to) else {
                 return Err(self.problem("openssl speed did not do what it was asked to"));

@@ -117,7 +117,7 @@ fn poll_while_woken(connection: &mut Connection<FakeStream>) {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_late_gets_every_answer() {
+async fn client_that_reads_late_gets_every_answer() {
     // Four times the bytes that the node keeps for a client that does not read.
     let pings = HIGH_WATER / 4;
     let directory = tempfile::tempdir().unwrap();
@@ -163,6 +163,7 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
         served_by: None,
         queue_time: Duration::ZERO,
         service_time: Duration::ZERO,
+        retry_after: None,
     };
     connection.outbox.complete(&mut vec![refused]);
     let begin = Instant::now();
@@ -227,4 +228,21 @@ fn sent_bytes_do_not_stay_in_memory() {
     assert!(buffer.is_empty() && buffer.bytes.capacity() >= 100);
     buffer.bytes.resize(100, 0);
     assert_eq!(*buffer.bytes, vec![0; 100]);
+}
+
+#[test]
+fn connection_with_refused_jobs_pauses_longer_each_time_and_then_reads_little() {
+    let (mut refusals, now) = (Refusals::default(), Instant::now());
+    assert_eq!(refusals.begin_turn(), JOBS_PER_TURN);
+    for pause in [50, 100, 200, 400, 400] {
+        let mut until = None;
+        refusals.pause(&mut until, now);
+        assert_eq!(until, Some(now + Duration::from_millis(pause)));
+        // A second refused job of the turn does not prolong the pause.
+        refusals.pause(&mut until, now + BUSY_PAUSE);
+        assert_eq!(until, Some(now + Duration::from_millis(pause)));
+        assert_eq!(refusals.begin_turn(), JOBS_AFTER_REFUSAL);
+    }
+    // A turn without a refused job ends it.
+    assert_eq!(refusals.begin_turn(), JOBS_PER_TURN);
 }

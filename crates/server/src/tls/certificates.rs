@@ -21,6 +21,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use millrace_service::store::{valid_name, write_private};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
@@ -34,7 +35,6 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::revocation;
-use millrace_service::store::{valid_name, write_private};
 
 /// Validity of the CA, days: longer than the life of its machine.
 pub(super) const CA_DAYS: i64 = 3650;
@@ -82,7 +82,7 @@ pub enum CertificateError {
     #[error("{0:?} cannot name a client: use letters, digits, '.' and '-'; not \"ca\" or \"node\"")]
     Name(String),
     /// The directory has no certificate for that name.
-    #[error("there is no certificate {}: it was not issued here, or is revoked already", .0.display())]
+    #[error("there is no certificate {}: it was not issued here, or is revoked already (`millrace cert list` shows which)", .0.display())]
     NotIssued(PathBuf),
     /// Files of that client already exist.
     #[error("{} exists: remove it first to issue another certificate", .0.display())]
@@ -209,8 +209,9 @@ pub fn issue_client_certificate(
     Ok(files)
 }
 
-const CA: &str = "ca";
-const NODE: &str = "node";
+/// Names of files that no client may have.
+pub(super) const CA: &str = "ca";
+pub(super) const NODE: &str = "node";
 const NODE_COMMON_NAME: &str = "millrace node";
 
 fn files(directory: &Path, name: &str) -> CertificateFiles {

@@ -8,6 +8,7 @@
 //! since, and connections last hours, so resumption would save nothing.
 
 mod certificates;
+mod issued;
 mod revocation;
 
 use std::collections::HashMap;
@@ -17,6 +18,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use millrace_service::outbox::Order;
+use millrace_service::service::SessionSink;
+use millrace_service::store::valid_identity;
 use millrace_wire::ALPN;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
@@ -33,25 +37,23 @@ use tracing::warn;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::config::TlsFiles;
-use millrace_service::outbox::Order;
-use millrace_service::service::SessionSink;
-use millrace_service::store::valid_identity;
 
 pub use certificates::{
     CertificateError, CertificateFiles, IssuedNode, ensure_authority, ensure_node_certificates,
     issue_client_certificate, issue_node_certificate,
 };
+pub use issued::{CertificateKind, IssuedCertificate, client_certificate, issued_certificates};
 pub use revocation::{revocation_list, revoke_client_certificate};
 
 /// The TLS settings in force, replaced as a whole by a reload.
 pub(crate) struct Acceptor {
     files: TlsFiles,
-    current: RwLock<Arc<InForce>>,
+    current: RwLock<Arc<TlsInForce>>,
     open: Mutex<OpenConnections>,
 }
 
 /// What new connections use.
-pub(crate) struct InForce {
+pub(crate) struct TlsInForce {
     pub(crate) config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -99,7 +101,7 @@ impl Acceptor {
     }
 
     /// The settings for one new connection.
-    pub(crate) fn current(&self) -> Arc<InForce> {
+    pub(crate) fn current(&self) -> Arc<TlsInForce> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
@@ -107,7 +109,7 @@ impl Acceptor {
     /// Keeps the certificates of a connection that was accepted with `accepted_by`, until the guard is dropped.
     pub(crate) fn watch(
         self: &Arc<Self>,
-        accepted_by: &Arc<InForce>,
+        accepted_by: &Arc<TlsInForce>,
         chain: &[CertificateDer<'_>],
         identity: Arc<str>,
         connection: Arc<dyn SessionSink>,
@@ -140,7 +142,7 @@ impl Acceptor {
 }
 
 impl Certified {
-    fn end_if_revoked(&self, in_force: &InForce) {
+    fn end_if_revoked(&self, in_force: &TlsInForce) {
         let Some((own, authorities)) = self.chain.split_first() else {
             return;
         };
@@ -192,7 +194,15 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-fn load(files: &TlsFiles) -> Result<Arc<InForce>, TlsError> {
+/// Checks that a node could use these files.
+///
+/// # Errors
+/// The problem with the files.
+pub fn check_files(files: &TlsFiles) -> Result<(), TlsError> {
+    load(files).map(drop)
+}
+
+fn load(files: &TlsFiles) -> Result<Arc<TlsInForce>, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = verifier(files, &provider)?;
     let failed = |source: rustls::Error| TlsError::Use {
@@ -210,7 +220,7 @@ fn load(files: &TlsFiles) -> Result<Arc<InForce>, TlsError> {
     config.max_early_data_size = 0;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(Arc::new(InForce {
+    Ok(Arc::new(TlsInForce {
         config: Arc::new(config),
         verifier,
     }))
@@ -294,9 +304,10 @@ fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), Tl
     Ok(())
 }
 
-/// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS name, or
-/// the common name if there is none. `None` if that name is not a valid identity.
-pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
+/// The identity of a client whose certificate the handshake has verified: `cert:` and the first DNS name; without one
+/// the SPIFFE ID, or `cert:` and the common name. `None` if that is not a valid identity.
+#[must_use]
+pub fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
     let dns = names
@@ -314,10 +325,30 @@ pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
             .as_str()
             .ok()
     };
-    let name = dns.or_else(common)?;
-    let identity = format!("cert:{name}");
+    let mut spiffe = names
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::URI(uri) => uri.starts_with(SPIFFE).then_some(*uri),
+            _ => None,
+        });
+    let identity = match (dns, spiffe.next(), spiffe.next()) {
+        (Some(name), _, _) => certified(name)?,
+        // A workload has one SPIFFE ID (X509-SVID section 2): which of two would decide?
+        (None, Some(_), Some(_)) => return None,
+        (None, Some(uri), None) => uri.to_owned(),
+        (None, None, _) => certified(common()?)?,
+    };
     // `*` in a policy stands for every client.
-    (!name.is_empty() && !name.contains('*') && valid_identity(&identity)).then(|| identity.into())
+    (!identity.contains('*') && valid_identity(&identity)).then(|| identity.into())
+}
+
+/// How a SPIFFE ID begins.
+const SPIFFE: &str = "spiffe://";
+
+/// The identity of a certificate with this name.
+fn certified(name: &str) -> Option<String> {
+    (!name.is_empty()).then(|| format!("cert:{name}"))
 }
 
 /// The identity in a client's certificate, without `cert:`, and the end of a certificate, in seconds since 1970;
@@ -327,10 +358,9 @@ pub fn facts(certificate: &[u8]) -> Option<(String, i64)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let end = parsed.validity().not_after.timestamp();
     let identity = identity(&CertificateDer::from(certificate));
-    let name = identity
-        .as_deref()
-        .and_then(|identity| identity.strip_prefix("cert:"));
-    Some((name.unwrap_or_default().to_owned(), end))
+    let name = identity.as_deref().unwrap_or_default();
+    let name = name.strip_prefix("cert:").unwrap_or(name);
+    Some((name.to_owned(), end))
 }
 
 /// Error of the TLS settings.
@@ -417,6 +447,24 @@ mod tests {
             identity_of("gateway-3", vec![]).as_deref(),
             Some("cert:gateway-3")
         );
+    }
+
+    #[test]
+    fn spiffe_id_is_the_identity_of_a_certificate_without_a_dns_name() {
+        let uri = |text: &str| SanType::URI(text.try_into().unwrap());
+        let id = "spiffe://pool/gateway-1";
+        assert_eq!(identity_of("", vec![uri(id)]).as_deref(), Some(id));
+        assert_eq!(identity_of("other", vec![uri(id)]).as_deref(), Some(id));
+        let both = vec![uri(id), dns("gateway-1")];
+        assert_eq!(identity_of("", both).as_deref(), Some("cert:gateway-1"));
+        let two = vec![uri(id), uri("spiffe://pool/gateway-2")];
+        assert_eq!(identity_of("gateway-1", two), None);
+        let foreign = vec![uri("https://pool/gateway-1")];
+        assert_eq!(
+            identity_of("gateway-3", foreign).as_deref(),
+            Some("cert:gateway-3")
+        );
+        assert_eq!(identity_of("", vec![uri("spiffe://pool/*")]), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use millrace_service::store::write_private;
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
 use rustix::fs::{FlockOperation, flock};
 use rustls_pki_types::pem::PemObject;
@@ -18,7 +19,6 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::certificates::{BACKDATE_HOURS, CA_DAYS, CertificateError, at, client_files, load_ca};
-use millrace_service::store::write_private;
 
 /// The path of the revocation list of the CA in `directory`.
 #[must_use]
@@ -84,7 +84,7 @@ fn serial_of(path: &Path) -> Result<Vec<u8>, CertificateError> {
 }
 
 /// The entries of the list; empty if the file does not exist.
-fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>, CertificateError> {
+pub(super) fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>, CertificateError> {
     let path = revocation_list(directory);
     if !path.exists() {
         return Ok(Vec::new());
@@ -102,8 +102,8 @@ fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>, Certificat
 mod tests {
     use tempfile::TempDir;
 
-    use super::super::{ensure_node_certificates, issue_client_certificate};
     use super::*;
+    use crate::tls::{ensure_node_certificates, issue_client_certificate};
 
     fn serials(directory: &Path) -> Vec<Vec<u8>> {
         let revoked = revoked_before(directory).unwrap();

@@ -13,19 +13,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_backends::Software;
 use millrace_engine::backend::Backend;
-use millrace_engine::{
-    Engine, EngineConfig, Hash, JobError, KeyInfo, KeyPolicy, Operation, PrivateKey,
-};
+use millrace_engine::{Engine, EngineConfig, Hash, JobError, KeyInfo, Operation, PrivateKey};
 use millrace_server::config::{StoreConfig, UnixConfig};
 use millrace_server::{Node, NodeConfig, NodeHandle};
+use millrace_service::KeyPolicy;
 use millrace_service::settings::Limits;
 use millrace_service::{KekSource, KeyStore};
 use millrace_testkit::keys::TestKey;
+pub(crate) use millrace_testkit::wait::eventually;
 use millrace_wire::codec::encode_submit_batch;
 use millrace_wire::{
     ClientMessage, Decoder, Fault, Hello, JobCompletion, KeyHandle, KeySelector, Message,
@@ -194,15 +194,6 @@ impl Drop for TestNode {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Polls until the condition holds.
-pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !what() {
-        assert!(Instant::now() < end, "it does not happen");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -3,11 +3,12 @@
 
 //! Conversations with a session, without a socket, a clock or an engine.
 
-use millrace_engine::{Curve, Hash as Digest, HashSet as Digests, KeyType, MlDsaInput, MlDsaSet};
+use millrace_engine::{Curve, Hash as Digest, HashAlgorithms, KeyType, MlDsaInput, MlDsaSet};
 use millrace_wire::{EdgeCounter, FEATURE_ML_DSA, FEATURES};
 use zeroize::Zeroizing;
 
 use super::*;
+use crate::tenants::Terms;
 
 const SIGN: Operation = Operation::EcdsaSign {
     hash: Digest::Sha256,
@@ -102,7 +103,7 @@ impl Client {
             state: SessionState::new(
                 Arc::new(rules),
                 "uid:1".into(),
-                Arc::new(Quota::new(None, Instant::now())),
+                Arc::new(Account::unlimited("uid:1", Instant::now())),
             ),
             keys: entries.iter().cloned().collect(),
             entries,
@@ -279,7 +280,7 @@ fn policy_counts_operation_hash_and_mask_hash() {
     };
     assert_eq!(client.refusal(rsa, pss(Digest::Sha1)), None);
     let policy = KeyPolicy {
-        hashes: [Digest::Sha256].into_iter().collect::<Digests>(),
+        hashes: [Digest::Sha256].into_iter().collect::<HashAlgorithms>(),
         ..KeyPolicy::signing(["*"])
     };
     client.entries[2].set_policy(policy);
@@ -574,7 +575,12 @@ fn draining_node_still_takes_reports() {
 #[test]
 fn jobs_above_the_quota_are_refused_and_refused_jobs_do_not_count() {
     let mut client = Client::silent(rules());
-    client.state.quota = Arc::new(Quota::new(Some(3), client.now));
+    let mut settings = Settings::default();
+    settings.limits.quota = Some(3);
+    let terms = Arc::new(Terms::of_identity("uid:1", &settings));
+    client
+        .state
+        .set_account(Arc::new(Account::new(terms, client.now)));
     client.say(hello());
     let mine = client.handle("mine");
     for _ in 0..10 {
@@ -598,6 +604,66 @@ fn jobs_above_the_quota_are_refused_and_refused_jobs_do_not_count() {
     let effects = client.say(submit((0..4).map(|id| job(id, mine, SIGN))));
     assert_eq!(effects.jobs.len(), 3);
     assert_eq!(effects.refused, [(3, JobError::OverQuota)]);
+}
+
+/// The waits in these replies, each with its key.
+fn waits(effects: &Effects<Key>) -> Vec<(KeyHandle, Duration)> {
+    let wait = |reply: &NodeMessage| match reply {
+        NodeMessage::RetryAfter { handle, wait } => Some((*handle, *wait)),
+        _ => None,
+    };
+    effects.replies.iter().filter_map(wait).collect()
+}
+
+#[test]
+fn client_hears_once_when_its_refused_jobs_will_be_taken() {
+    for features in [0, millrace_wire::FEATURE_RETRY_AFTER] {
+        let mut client = Client::silent(rules());
+        let mut settings = Settings::default();
+        settings.limits.quota = Some(4);
+        let terms = Arc::new(Terms::of_identity("uid:1", &settings));
+        let account = Account::new(terms, client.now);
+        client.state.set_account(Arc::new(account));
+        client.say(ClientMessage::Hello(Hello {
+            min_version: 1,
+            max_version: 1,
+            features,
+            agent: "test".to_owned(),
+        }));
+        let mine = client.handle("mine");
+        for id in 0..4 {
+            client.say(submit([job(id, mine, SIGN)]));
+            client.state.completed(id);
+        }
+        let told: &[_] = match features {
+            0 => &[],
+            _ => &[(mine, Duration::from_millis(250))],
+        };
+        let effects = client.say(submit([job(5, mine, SIGN)]));
+        assert_eq!(effects.refused, [(5, JobError::OverQuota)]);
+        assert_eq!(waits(&effects), told);
+        client.now += Duration::from_millis(249);
+        let effects = client.say(submit([job(6, mine, SIGN)]));
+        assert_eq!(effects.refused, [(6, JobError::OverQuota)]);
+        assert_eq!(waits(&effects), [], "it knows");
+        client.now += Duration::from_millis(1);
+        assert_eq!(client.refusal(mine, SIGN), None);
+
+        // The engine's refusals have bounds of their own.
+        for (id, wait, heard) in [(7, 1, 1), (8, 3_600_000, 1000)] {
+            client.now += Duration::from_secs(2);
+            client.say(submit([job(id, mine, SIGN)]));
+            let mut effects = Effects::default();
+            let wait = Duration::from_millis(wait);
+            client.state.busy(id, wait, client.now, &mut effects);
+            assert!(client.state.completed(id));
+            let heard = [(mine, Duration::from_millis(heard))];
+            assert_eq!(
+                waits(&effects),
+                if features == 0 { &[] } else { &heard[..] }
+            );
+        }
+    }
 }
 
 const ML_DSA: Operation = Operation::MlDsaSign {
@@ -647,4 +713,148 @@ fn ml_dsa_keys_are_opened_for_a_client_with_the_feature() {
         let effects = client.say(submit([job(u64::from(handle), handle, ML_DSA)]));
         assert_eq!((effects.jobs.len(), effects.refused.len()), (1, 0));
     }
+}
+
+/// Every operation with every hash and padding that a client could ask for, for each key.
+fn all_operations() -> Vec<Operation> {
+    let hashes = || Digest::ALL.iter().copied();
+    let pairs = || hashes().flat_map(move |hash| hashes().map(move |mgf_hash| (hash, mgf_hash)));
+    let pkcs1 = hashes().map(|hash| Operation::RsaPkcs1Sign { hash });
+    let ecdsa = hashes().map(|hash| Operation::EcdsaSign { hash });
+    let pss = pairs().map(|(hash, mgf_hash)| Operation::RsaPssSign {
+        hash,
+        mgf_hash,
+        salt_len: 32,
+    });
+    let oaep = pairs().map(|(hash, mgf_hash)| Operation::RsaOaepDecrypt {
+        hash,
+        mgf_hash,
+        label: Vec::new(),
+    });
+    let plain = [
+        Operation::RsaPkcs1Decrypt,
+        Operation::RsaRaw,
+        Operation::Ecdh,
+        Operation::X25519,
+        Operation::Ed25519Sign,
+    ];
+    pkcs1
+        .chain(ecdsa)
+        .chain(pss)
+        .chain(oaep)
+        .chain(plain)
+        .collect()
+}
+
+/// Policies that differ in each dimension, with the identities that they name.
+fn policies() -> Vec<KeyPolicy> {
+    let identities: [&[&str]; 5] = [
+        &["tenant:acme"],
+        &["tenant:other"],
+        &["uid:1"],
+        &["uid:2", "tenant:acme"],
+        &[],
+    ];
+    let operations: [&[OperationKind]; 4] = [
+        &[OperationKind::RsaPssSign],
+        &[OperationKind::RsaPkcs1Sign, OperationKind::EcdsaSign],
+        &[
+            OperationKind::RsaOaepDecrypt,
+            OperationKind::RsaPkcs1Decrypt,
+        ],
+        OperationKind::ALL,
+    ];
+    let hashes: [&[Digest]; 2] = [&[Digest::Sha256], &[Digest::Sha256, Digest::Sha384]];
+    let mut policies = Vec::new();
+    for identities in identities {
+        for operations in operations {
+            for hashes in hashes {
+                policies.push(KeyPolicy {
+                    identities: identities.iter().map(|&name| name.to_owned()).collect(),
+                    operations: operations.iter().copied().collect(),
+                    hashes: hashes.iter().copied().collect(),
+                });
+            }
+        }
+    }
+    policies
+}
+
+#[test]
+fn exactly_what_a_policy_allows_is_done_for_tenant_key_operation_hash_and_padding() {
+    let keys = [
+        ("rsa", KeyType::Rsa { bits: 2048 }),
+        ("p256", KeyType::Ec(Curve::P256)),
+        ("ed25519", KeyType::Ed25519),
+    ];
+    let operations = all_operations();
+    let (mut allowed, mut denied) = (0, 0);
+    for policy in policies() {
+        for (identity, tenant) in [
+            ("uid:1", None),
+            ("uid:2", Some("acme")),
+            ("uid:3", Some("other")),
+        ] {
+            let mut client = Client::silent(Rules {
+                max_keys: 10,
+                ..rules()
+            });
+            let mut settings = Settings::default();
+            if let Some(tenant) = tenant {
+                let tenant_settings = crate::tenants::TenantSettings {
+                    identities: [identity.parse().unwrap()].into(),
+                    ..Default::default()
+                };
+                settings.tenant.insert(tenant.to_owned(), tenant_settings);
+            }
+            let directory = crate::tenants::Directory::of_settings("n", &settings);
+            let terms = directory.terms(identity, &settings).unwrap();
+            let account = Arc::new(Account::new(terms, client.now));
+            client.state = SessionState::new(Arc::new(rules()), identity.into(), account);
+            let entries = keys.map(|(name, key_type)| {
+                Arc::new(KeyEntry::new(name, name, info(key_type), policy.clone()))
+            });
+            client.keys = entries.into_iter().collect();
+            client.say(hello());
+            let named = |name: &str| policy.identities.iter().any(|known| known == name);
+            let admitted =
+                named(identity) || tenant.is_some_and(|tenant| named(&format!("tenant:{tenant}")));
+            for (name, key_type) in keys {
+                let effects = client.say(open(name));
+                let handle = match &effects.replies[0] {
+                    NodeMessage::KeyOpened { handle, .. } => *handle,
+                    NodeMessage::KeyRefused { reason, .. } => {
+                        assert_eq!(*reason, KeyRefusal::NoSuchKey);
+                        assert!(!admitted, "{identity} {policy:?}");
+                        continue;
+                    }
+                    other => panic!("{other:?}"),
+                };
+                assert!(admitted, "{identity} {policy:?}");
+                for operation in &operations {
+                    let kind = operation.kind();
+                    let by_policy = policy.operations.contains(kind)
+                        && operation
+                            .hashes()
+                            .into_iter()
+                            .flatten()
+                            .all(|hash| policy.hashes.contains(hash))
+                        && kind.fits(key_type)
+                        && kind != OperationKind::RsaRaw;
+                    let refusal = client.refusal(handle, operation.clone());
+                    assert_eq!(
+                        refusal.is_none(),
+                        by_policy,
+                        "{identity} {name} {operation:?} {policy:?}"
+                    );
+                    allowed += u32::from(by_policy);
+                    denied += u32::from(!by_policy);
+                }
+            }
+        }
+    }
+    assert!(
+        allowed > 100 && denied > 3_000,
+        "{allowed} allowed, {denied} denied"
+    );
 }

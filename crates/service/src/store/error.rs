@@ -59,7 +59,7 @@ pub enum StoreError {
         name: String,
     },
     /// The store has no key of that name.
-    #[error("there is no key named {name}")]
+    #[error("there is no key named {name}: `millrace key list` shows the names")]
     NoSuchKey {
         /// The name.
         name: String,

@@ -103,7 +103,7 @@ pub(crate) mod fake {
 
     /// The step at which the disk is full.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Step {
+    pub(crate) enum DiskStep {
         /// After half of the bytes.
         Write,
         /// At the rename.
@@ -112,11 +112,11 @@ pub(crate) mod fake {
 
     /// A disk that is full at one step.
     #[derive(Debug)]
-    pub(crate) struct FullDisk(pub(crate) Step);
+    pub(crate) struct FullDisk(pub(crate) DiskStep);
 
     impl FileLayer for FullDisk {
         fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-            if self.0 == Step::Write {
+            if self.0 == DiskStep::Write {
                 Disk.write_new(path, &bytes[..bytes.len() / 2])?;
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -124,7 +124,7 @@ pub(crate) mod fake {
         }
 
         fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-            if self.0 == Step::Rename {
+            if self.0 == DiskStep::Rename {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             Disk.rename(from, to, replace)

@@ -20,9 +20,12 @@
 //! only a reader with the key-encryption key can verify them ([`super::KeyMeta::authenticated`]).
 
 use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_engine::policy::{HashSet, OperationSet};
-use millrace_engine::{KeyInfo, KeyPolicy, KeyType};
+use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_engine::{KeyInfo, KeyType};
 use thiserror::Error;
+
+use crate::fields::{Damaged, RecordReader, push_len, push_short};
+use crate::policy::KeyPolicy;
 
 /// Bound on a key's name, in bytes: the bound of the wire protocol.
 pub const MAX_NAME_LEN: usize = 128;
@@ -104,7 +107,7 @@ pub struct KeyFile<'a> {
 /// # Errors
 /// The first problem of the file.
 pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = RecordReader::new(bytes);
     if reader
         .take(MAGIC.len(), "magic")
         .map_err(|_| FormatError::Magic)?
@@ -119,10 +122,10 @@ pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
     let fingerprint = reader.array("fingerprint")?;
     let metadata_len = usize::from(reader.u16("metadata")?);
     let metadata = parse_metadata(reader.take(metadata_len, "metadata")?)?;
-    let aad = &bytes[..bytes.len() - reader.rest.len()];
+    let aad = &bytes[..bytes.len() - reader.rest().len()];
     let nonce = reader.array("nonce")?;
-    let sealed_len = u32::from_be_bytes(reader.array("sealed key")?);
-    let sealed = reader.rest;
+    let sealed_len = reader.u32("sealed key")?;
+    let sealed = reader.rest();
     let in_bounds = (TAG_LEN + 1..=MAX_PRIVATE_KEY_LEN + TAG_LEN).contains(&sealed.len());
     if !in_bounds || usize::try_from(sealed_len) != Ok(sealed.len()) {
         return Err(FormatError::Damaged("sealed key"));
@@ -145,13 +148,11 @@ pub(super) fn encode_aad(
     fingerprint: [u8; FINGERPRINT_LEN],
 ) -> Result<Vec<u8>, FormatError> {
     let body = encode_metadata(metadata)?;
-    let len = u16::try_from(body.len()).map_err(|_| FormatError::Damaged("metadata"))?;
     let mut out = Vec::with_capacity(FIXED_LEN + body.len());
     out.extend_from_slice(MAGIC);
     out.push(VERSION);
     out.extend_from_slice(&fingerprint);
-    out.extend_from_slice(&len.to_be_bytes());
-    out.extend_from_slice(&body);
+    push_short(&mut out, &body, "metadata")?;
     // Ensures that every written file can be read: only the reader checks the bounds.
     parse_metadata(&body)?;
     Ok(out)
@@ -200,8 +201,7 @@ fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>, FormatError> {
     out.push(code);
     out.extend_from_slice(&bits.to_be_bytes());
     push_short(&mut out, &info.spki, "public key")?;
-    let count = u16::try_from(identities.len()).map_err(|_| FormatError::Damaged("identities"))?;
-    out.extend_from_slice(&count.to_be_bytes());
+    push_len(&mut out, identities.len(), "identities")?;
     for identity in identities {
         push_short(&mut out, identity.as_bytes(), "identity")?;
     }
@@ -210,20 +210,13 @@ fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>, FormatError> {
     Ok(out)
 }
 
-fn push_short(out: &mut Vec<u8>, bytes: &[u8], what: &'static str) -> Result<(), FormatError> {
-    let len = u16::try_from(bytes.len()).map_err(|_| FormatError::Damaged(what))?;
-    out.extend_from_slice(&len.to_be_bytes());
-    out.extend_from_slice(bytes);
-    Ok(())
-}
-
 fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = RecordReader::new(bytes);
     let name = reader.text("name")?;
-    if !valid_name(&name) {
+    if !valid_name(name) {
         return Err(FormatError::Damaged("name"));
     }
-    let created = u64::from_be_bytes(reader.array("time")?);
+    let created = reader.u64("time")?;
     let (code, bits) = (reader.u8("key type")?, reader.u16("key type")?);
     let key_type = KeyType::from_stored(code, bits).ok_or(FormatError::Unknown("key type"))?;
     let spki = reader.short("public key")?;
@@ -237,17 +230,17 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     let mut identities = Vec::with_capacity(count);
     for _ in 0..count {
         let identity = reader.text("identity")?;
-        if !valid_identity(&identity) {
+        if !valid_identity(identity) {
             return Err(FormatError::Damaged("identity"));
         }
-        identities.push(identity);
+        identities.push(identity.to_owned());
     }
-    let operations = u32::from_be_bytes(reader.array("operations")?);
-    let hashes = u32::from_be_bytes(reader.array("hashes")?);
+    let operations = reader.u32("operations")?;
+    let hashes = reader.u32("hashes")?;
     let policy = KeyPolicy {
         identities,
         operations: OperationSet::from_bits(operations),
-        hashes: HashSet::from_bits(hashes),
+        hashes: HashAlgorithms::from_bits(hashes),
     };
     // A policy that this version does not fully understand must not silently become a different policy.
     if policy.operations.bits() != operations {
@@ -256,11 +249,11 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     if policy.hashes.bits() != hashes {
         return Err(FormatError::Unknown("hash"));
     }
-    if !reader.rest.is_empty() {
+    if !reader.rest().is_empty() {
         return Err(FormatError::Damaged("metadata"));
     }
     Ok(Metadata {
-        name,
+        name: name.to_owned(),
         created,
         info: KeyInfo {
             key_type,
@@ -270,42 +263,9 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     })
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], FormatError> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(len)
-            .ok_or(FormatError::Damaged(what))?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], FormatError> {
-        self.take(N, what)?
-            .try_into()
-            .map_err(|_| FormatError::Damaged(what))
-    }
-
-    fn u8(&mut self, what: &'static str) -> Result<u8, FormatError> {
-        self.array(what).map(|[byte]| byte)
-    }
-
-    fn u16(&mut self, what: &'static str) -> Result<u16, FormatError> {
-        self.array(what).map(u16::from_be_bytes)
-    }
-
-    fn short(&mut self, what: &'static str) -> Result<&'a [u8], FormatError> {
-        let len = usize::from(self.u16(what)?);
-        self.take(len, what)
-    }
-
-    fn text(&mut self, what: &'static str) -> Result<String, FormatError> {
-        let bytes = self.short(what)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| FormatError::Damaged(what))
+impl From<Damaged> for FormatError {
+    fn from(Damaged(what): Damaged) -> Self {
+        Self::Damaged(what)
     }
 }
 

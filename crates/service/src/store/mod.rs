@@ -23,34 +23,36 @@
 //! the node's own user.
 
 mod audit;
+pub mod bundle;
 mod error;
 mod files;
 mod format;
 mod kek;
 pub mod pem;
+mod sealed;
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::{KeyInfo, KeyPolicy, KeyType, OperationKind, PrivateKey};
+use millrace_engine::{KeyInfo, OperationKind, PrivateKey};
 use serde_json::{Value, json};
 
+use crate::policy::KeyPolicy;
 pub use audit::AUDIT_LOG;
 pub use error::StoreError;
 pub use files::write_private;
 use files::{Disk, FileLayer, write_atomically};
-use kek::Kek;
 
 pub use format::{
     FINGERPRINT_LEN, FormatError, KeyFile, MAX_FILE_LEN, MAX_IDENTITIES, MAX_IDENTITY_LEN,
     MAX_NAME_LEN, MAX_SPKI_LEN, Metadata, NONCE_LEN, parse, valid_identity, valid_name,
 };
 pub use kek::{CREDENTIAL_NAME, KEK_LEN, KekError, KekId, KekSource};
+pub use sealed::{KeySealer, OpenError};
 
 /// Bound on the keys of one store. Each key takes memory in every backend, and the node scans the directory
 /// every second.
@@ -63,7 +65,7 @@ pub const MAX_FORMER: usize = 4;
 /// Keys at rest. Share it in an `Arc`; every method may be called from any thread and blocks on the disk.
 pub struct KeyStore {
     directory: PathBuf,
-    kek: Option<Kek>,
+    sealer: Option<KeySealer>,
     files: Box<dyn FileLayer>,
 }
 
@@ -89,7 +91,7 @@ impl KeyStore {
         check(&directory, &metadata)?;
         let store = Self {
             directory,
-            kek: None,
+            sealer: None,
             files: Box::new(Disk),
         };
         store.unlock(kek)
@@ -112,14 +114,14 @@ impl KeyStore {
                 sealed: sealed.kek,
             });
         }
-        self.kek = Kek::load(kek)?;
+        self.sealer = KeySealer::load(kek)?;
         Ok(self)
     }
 
     /// The id of the loaded key-encryption key.
     #[must_use]
     pub fn kek(&self) -> Option<KekId> {
-        self.kek.as_ref().map(Kek::id)
+        self.sealer.as_ref().map(KeySealer::id)
     }
 
     /// Checks that no key of the store was sealed under another key-encryption key: a further key would be
@@ -172,15 +174,7 @@ impl KeyStore {
         policy: KeyPolicy,
         replace: bool,
     ) -> Result<KeyMeta, StoreError> {
-        let created = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |age| age.as_secs());
-        let metadata = Metadata {
-            name: name.to_owned(),
-            created,
-            policy: fitting(policy, info.key_type)?,
-            info,
-        };
+        let metadata = Metadata::new(name, info, policy)?;
         let id = VersionId::current(name);
         let replaced = self.path(&id)?.exists();
         if replaced && !replace {
@@ -321,19 +315,18 @@ impl KeyStore {
     pub(crate) fn load_version(&self, id: &VersionId) -> Result<(PrivateKey, KeyMeta), StoreError> {
         let bytes = self.read(id)?;
         let file = self.parse(id, &bytes)?;
-        let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
-        let path = || self.path_of(id);
-        if file.fingerprint != kek.fingerprint() {
-            return Err(StoreError::WrongKek {
-                path: path(),
-                sealed: KekId(file.fingerprint),
-                ours: kek.id(),
-            });
-        }
-        let secret = kek
-            .open(file.aad, file.nonce, file.sealed)
-            .map_err(|_| StoreError::Changed { path: path() })?;
-        Ok((PrivateKey::from_pkcs8(secret), self.meta(id, &file, true)))
+        let sealer = self.sealer.as_ref().ok_or(StoreError::Locked)?;
+        let key = sealer.open(&file).map_err(|error| match error {
+            OpenError::OtherKek { sealed, ours } => StoreError::WrongKek {
+                path: self.path_of(id),
+                sealed,
+                ours,
+            },
+            OpenError::Changed => StoreError::Changed {
+                path: self.path_of(id),
+            },
+        })?;
+        Ok((key, self.meta(id, &file, true)))
     }
 
     fn meta(&self, id: &VersionId, file: &KeyFile<'_>, authenticated: bool) -> KeyMeta {
@@ -354,7 +347,7 @@ impl KeyStore {
             replaced,
             info,
             policy,
-            kek: KekId(file.fingerprint),
+            kek: file.kek(),
             authenticated,
         }
     }
@@ -375,6 +368,23 @@ impl KeyStore {
         self.remove_file(&id)?;
         self.sync()?;
         self.audit(None, "remove", Some(name), &Value::Null)
+    }
+
+    /// The files of a key: the one of its current version, then those of its former versions.
+    ///
+    /// # Errors
+    /// If there is no key of that name, or the directory cannot be read.
+    pub fn files_of(&self, name: &str) -> Result<Vec<PathBuf>, StoreError> {
+        let id = VersionId::current(name);
+        let current = self.path(&id)?;
+        if !current.exists() {
+            return Err(StoreError::NoSuchKey {
+                name: name.to_owned(),
+            });
+        }
+        let former = self.former_of(name)?.into_iter();
+        let former = former.map(|(id, _)| self.path_of(&id));
+        Ok([current].into_iter().chain(former).collect())
     }
 
     /// Removes the former versions of a key, and returns how many there were. Nodes revoke them within a
@@ -411,13 +421,11 @@ impl KeyStore {
     /// As [`Self::load`] and [`Self::import`].
     pub fn set_policy(&self, name: &str, policy: KeyPolicy) -> Result<KeyMeta, StoreError> {
         let (key, meta) = self.load(name)?;
-        let policy = fitting(policy, meta.info.key_type)?;
         let metadata = Metadata {
-            name: meta.name.clone(),
             created: meta.created,
-            info: meta.info.clone(),
-            policy: policy.clone(),
+            ..Metadata::new(&meta.name, meta.info.clone(), policy)?
         };
+        let policy = metadata.policy.clone();
         self.write(&metadata, &key, true)?;
         let detail = json!({
             "before": policy_of(&meta.policy),
@@ -485,12 +493,8 @@ impl KeyStore {
         replace: bool,
     ) -> Result<(), StoreError> {
         let path = self.path(&VersionId::current(&metadata.name))?;
-        let kek = self.kek.as_ref().ok_or(StoreError::Locked)?;
-        let aad = format::encode_aad(metadata, kek.fingerprint())?;
-        let (nonce, sealed) = kek.seal(&aad, key.dangerous_pkcs8())?;
-        let bytes = format::encode(&aad, nonce, &sealed);
-        // Never writes a file that it could not read again.
-        parse(&bytes)?;
+        let sealer = self.sealer.as_ref().ok_or(StoreError::Locked)?;
+        let bytes = sealer.seal(metadata, key)?;
         write_atomically(&*self.files, &path, &bytes, replace).map_err(|source| {
             if source.kind() == io::ErrorKind::AlreadyExists {
                 StoreError::Exists {
@@ -593,17 +597,6 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The policy without operations that do not fit the type of the key. If stored, they would have no meaning,
-/// and an operation added by a later version would make the file of every key unreadable for this one.
-fn fitting(mut policy: KeyPolicy, key_type: KeyType) -> Result<KeyPolicy, StoreError> {
-    if policy.operations.contains(OperationKind::RsaRaw) {
-        return Err(StoreError::RawRsa);
-    }
-    let operations = policy.operations.iter();
-    policy.operations = operations.filter(|kind| kind.fits(key_type)).collect();
-    Ok(policy)
-}
-
 /// A policy in the form of the audit log.
 fn policy_of(policy: &KeyPolicy) -> Value {
     let operations = policy.operations.iter().map(OperationKind::name);
@@ -643,7 +636,7 @@ impl VersionId {
         let hash = digest(&SHA256, &info.spki);
         Self {
             name: name.to_owned(),
-            former: Some(hex(&hash.as_ref()[..16])),
+            former: Some(hex::encode(&hash.as_ref()[..16])),
         }
     }
 
@@ -661,11 +654,6 @@ impl VersionId {
             former,
         })
     }
-}
-
-/// Lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The public description of a version of a stored key.

@@ -10,7 +10,7 @@ use millrace_engine::{KeyType, OperationSet};
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use super::files::fake::{FullDisk, Step};
+use super::files::fake::{DiskStep, FullDisk};
 use super::*;
 
 const SECRET: &[u8] = b"not really PKCS#8, but the store does not look";
@@ -269,7 +269,7 @@ fn locked_store_can_be_unlocked() {
 
 #[test]
 fn full_disk_is_reported_and_changes_nothing() {
-    for step in [Step::Write, Step::Rename] {
+    for step in [DiskStep::Write, DiskStep::Rename] {
         let directory = TempDir::new().unwrap();
         let mut store = store_in(&directory);
         import(&store, "www").unwrap();
@@ -379,7 +379,7 @@ fn former_version_under_the_name_of_another_is_damaged() {
 
 #[test]
 fn full_disk_at_a_replacement_leaves_the_versions_unchanged() {
-    for step in [Step::Write, Step::Rename] {
+    for step in [DiskStep::Write, DiskStep::Rename] {
         let directory = TempDir::new().unwrap();
         let mut store = store_in(&directory);
         replace(&store, 1);

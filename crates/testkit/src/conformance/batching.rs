@@ -10,7 +10,7 @@ use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{BackendError, KeyInfo, Operation};
 
 use super::comparison::{Expectation, check, operations, takes_any_length};
-use super::{Driver, Report};
+use super::{ConformanceReport, Driver};
 use crate::keys::{self, TestKey};
 
 /// One task of the mix, with its expected result.
@@ -22,7 +22,7 @@ struct Wanted {
     input: Vec<u8>,
 }
 
-pub(super) fn run(driver: &Driver, report: &mut Report) {
+pub(super) fn run(driver: &Driver, report: &mut ConformanceReport) {
     let wanted = mix(driver);
     let mut queue = driver.backend().open_queue().expect("a queue");
     let capacity = queue.capacity();
@@ -128,7 +128,7 @@ fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTr
 }
 
 /// Mixes good and bad tasks: only the bad ones fail.
-fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Report) {
+fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut ConformanceReport) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let count = 2 * wanted.len();
     let mut tasks = tasks(wanted, count);
@@ -154,7 +154,7 @@ fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Report) 
 }
 
 /// Closing a key does not affect the tasks that a queue has accepted.
-fn closing_in_flight(driver: &Driver, wanted: &[Wanted], report: &mut Report) {
+fn closing_in_flight(driver: &Driver, wanted: &[Wanted], report: &mut ConformanceReport) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let Wanted {
         key,

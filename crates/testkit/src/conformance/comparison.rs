@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use millrace_engine::operation::ML_DSA_MU_LEN;
 use millrace_engine::{Hash, KeyInfo, KeyType, MlDsaInput, Operation, Output};
 
-use super::{Driver, Report};
+use super::{ConformanceReport, Driver};
 use crate::keys::{self, TestKey};
 use crate::verify;
 
@@ -197,7 +197,7 @@ pub(super) fn run(
     driver: &mut Driver,
     mut reference: Option<&mut Driver>,
     rounds: usize,
-    report: &mut Report,
+    report: &mut ConformanceReport,
 ) {
     for key in keys::all() {
         let part = format!("comparison, {}", key.name);

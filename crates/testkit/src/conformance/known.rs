@@ -24,7 +24,7 @@ use millrace_engine::{
 };
 use serde_json::Value;
 
-use super::{Driver, Report};
+use super::{ConformanceReport, Driver};
 use crate::vectors::{Vectors, bytes, tests, text};
 use crate::{keys, verify};
 
@@ -58,7 +58,7 @@ const FILES: [(&str, OperationKind, KeyType, GroupTest); 18] = {
     ]
 };
 
-pub(super) fn run(driver: &mut Driver, report: &mut Report) {
+pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
     for (name, kind, key_type, test) in FILES {
         if !driver.offers(kind, key_type) {
             report.left_out(name);
@@ -79,21 +79,21 @@ pub(super) fn run(driver: &mut Driver, report: &mut Report) {
     } else {
         report.left_out("ed25519 of RFC 8032");
     }
-    let kind = OperationKind::RsaPkcs1Decrypt;
-    if [2048, 3072]
-        .into_iter()
-        .all(|bits| driver.offers(kind, KeyType::Rsa { bits }))
-    {
-        let file = Vectors::implicit_rejection();
-        let executed = file
-            .groups
-            .iter()
-            .map(|group| implicit_rejection(driver, group))
-            .sum();
-        assert_eq!(executed, file.number_of_tests);
+    let file = Vectors::implicit_rejection();
+    let mut executed = 0;
+    for group in &file.groups {
+        let bits = group["keySize"]
+            .as_u64()
+            .and_then(|bits| u16::try_from(bits).ok());
+        let bits = bits.expect("a size of a key");
+        if driver.offers(OperationKind::RsaPkcs1Decrypt, KeyType::Rsa { bits }) {
+            executed += implicit_rejection(driver, group);
+        } else {
+            report.left_out(format!("implicit rejection, {bits} bits"));
+        }
+    }
+    if executed > 0 {
         report.ran("implicit rejection", executed);
-    } else {
-        report.left_out("implicit rejection");
     }
 }
 

@@ -8,11 +8,11 @@ use millrace_engine::backend::BackendKey;
 use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
 
 use super::comparison::{operations, takes_any_length};
-use super::{Driver, Report};
+use super::{ConformanceReport, Driver};
 use crate::keys::{self, TestKey};
 use crate::verify;
 
-pub(super) fn run(driver: &mut Driver, report: &mut Report) {
+pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
     let mut executed = unknown_keys(driver);
     let keys: Vec<_> = keys::all()
         .into_iter()
@@ -219,7 +219,7 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
 }
 
 /// Every bad key is refused. The error must match if the backend offers keys of that family.
-fn bad_keys(driver: &Driver, report: &mut Report) -> usize {
+fn bad_keys(driver: &Driver, report: &mut ConformanceReport) -> usize {
     let mut refused = 0;
     for key in keys::bad() {
         let error = driver

@@ -15,7 +15,7 @@
 //!
 //! The suite leaves out parts whose operations the backend does not offer. Every operation that the backend
 //! offers must succeed at least once with every kind of key, so a capability without a test fails the suite.
-//! A file with tests that did not run also fails it. [`Report`] counts the tests that ran.
+//! A file with tests that did not run also fails it. [`ConformanceReport`] counts the tests that ran.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,14 +53,14 @@ impl Default for Options {
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ConformanceReport {
     /// Tests executed, by part.
     pub executed: BTreeMap<String, usize>,
     /// Parts that the backend does not offer.
     pub left_out: Vec<String>,
 }
 
-impl Report {
+impl ConformanceReport {
     /// Number of executed tests.
     #[must_use]
     pub fn total(&self) -> usize {
@@ -78,7 +78,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (part, count) in &self.executed {
             writeln!(f, "{count:6}  {part}")?;
@@ -95,10 +95,10 @@ impl fmt::Display for Report {
 /// # Panics
 /// On the first test that fails, with its name.
 #[must_use]
-pub fn run(backend: Arc<dyn Backend>, options: &Options) -> Report {
+pub fn run(backend: Arc<dyn Backend>, options: &Options) -> ConformanceReport {
     backend.probe().expect("a backend that can be used here");
     let mut driver = Driver::new(backend);
-    let mut report = Report::default();
+    let mut report = ConformanceReport::default();
     known::run(&mut driver, &mut report);
     signatures::run(&mut driver, &mut report);
     misuse::run(&mut driver, &mut report);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, MlDsaInput, Operation, Output};
-use millrace_engine::policy::{KeyPolicy, OperationSet};
+use millrace_engine::sets::OperationSet;
 use millrace_engine::{BackendKind, OperationKind};
 use millrace_wire::message::*;
 use millrace_wire::{Decoder, EdgeCounter, EdgeReport, Message, WireError};
@@ -202,7 +202,7 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
                     spki: SPKI.to_vec(),
                 },
                 operations: OperationSet::from_iter([OperationKind::Ed25519Sign]),
-                hashes: KeyPolicy::signing(["*"]).hashes,
+                hashes: Hash::ALL.iter().copied().collect(),
             },
         ),
         (
@@ -239,6 +239,13 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
             NodeMessage::Description {
                 software: "millrace/0.1.0".to_owned(),
                 edges: report(&[(EdgeCounter::Pooled, 16)]),
+            },
+        ),
+        (
+            "retry-after",
+            NodeMessage::RetryAfter {
+                handle: 7,
+                wait: Duration::from_millis(250),
             },
         ),
     ]
@@ -363,6 +370,16 @@ pub(crate) fn assert_same_node(a: &NodeMessage, b: &NodeMessage) {
                 edges: counts,
             },
         ) => assert_eq!((software, edges), (other, counts)),
+        (
+            RetryAfter {
+                handle: h1,
+                wait: w1,
+            },
+            RetryAfter {
+                handle: h2,
+                wait: w2,
+            },
+        ) => assert_eq!((h1, w1), (h2, w2)),
         _ => panic!("{a:?} is not {b:?}"),
     }
 }

@@ -45,7 +45,7 @@ mod rsa;
 pub(crate) use curves::{EcKey, ed25519_expand, ed25519_sign, x25519, x25519_public};
 pub(crate) use finite_field::{Dh, Dsa};
 pub(crate) use ml_dsa::MlDsa;
-pub(crate) use number::Number;
+pub(crate) use number::{Factor, Modulus, Number};
 pub(crate) use rsa::{Rsa, RsaParts};
 
 /// The name and version of the library.

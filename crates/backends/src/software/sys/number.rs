@@ -126,3 +126,90 @@ impl NumberContext {
         owned(unsafe { aws::BN_CTX_new() }).map(Self)
     }
 }
+
+owner! {
+    /// The constants of a modulus for Montgomery multiplication.
+    MontgomeryContext(aws::BN_MONT_CTX), freed by aws::BN_MONT_CTX_free;
+}
+
+/// An odd modulus, for multiplications in constant time.
+pub(crate) struct Modulus(MontgomeryContext);
+
+// SAFETY: after construction the constants are only read.
+unsafe impl Send for Modulus {}
+// SAFETY: as above.
+unsafe impl Sync for Modulus {}
+
+// SAFETY: a number has no thread affinity.
+unsafe impl Send for Number {}
+
+/// A number in Montgomery form: times R, modulo n.
+pub(crate) struct Factor(Number);
+
+impl Modulus {
+    /// `None` for an even modulus, or if there is no memory.
+    pub(crate) fn new(modulus: &Number) -> Option<Self> {
+        let scratch = NumberContext::new()?;
+        // SAFETY: number and scratch space are valid.
+        let context =
+            unsafe { aws::BN_MONT_CTX_new_for_modulus(modulus.as_ptr(), scratch.0.as_ptr()) };
+        Some(Self(MontgomeryContext(owned(context)?)))
+    }
+
+    /// A number below the modulus as a factor.
+    pub(crate) fn factor(&self, number: &Number) -> Option<Factor> {
+        self.computed(|out, scratch| {
+            // SAFETY: all are valid; the number is below the modulus or the call fails.
+            unsafe { aws::BN_to_montgomery(out, number.as_ptr(), self.0.0.as_ptr(), scratch) }
+        })
+        .map(Factor)
+    }
+
+    /// `number · factor mod n`, for a number below n.
+    pub(crate) fn multiply(&self, number: &Number, factor: &Factor) -> Option<Number> {
+        self.product(number, &factor.0)
+    }
+
+    /// The square of a factor.
+    pub(crate) fn square(&self, factor: &Factor) -> Option<Factor> {
+        self.product(&factor.0, &factor.0).map(Factor)
+    }
+
+    /// `1/number mod n`, without a trace of the number in the time; `None` if there is no inverse.
+    pub(crate) fn inverse(&self, number: &Number) -> Option<Number> {
+        let mut none = 0;
+        self.computed(|out, scratch| {
+            // SAFETY: all are valid; the number is below the modulus or the call fails.
+            unsafe {
+                aws::BN_mod_inverse_blinded(
+                    out,
+                    &raw mut none,
+                    number.as_ptr(),
+                    self.0.0.as_ptr(),
+                    scratch,
+                )
+            }
+        })
+    }
+
+    fn product(&self, a: &Number, b: &Number) -> Option<Number> {
+        self.computed(|out, scratch| {
+            // SAFETY: all are valid.
+            unsafe {
+                aws::BN_mod_mul_montgomery(out, a.as_ptr(), b.as_ptr(), self.0.0.as_ptr(), scratch)
+            }
+        })
+    }
+
+    /// A new number that `compute` has filled.
+    fn computed(
+        &self,
+        compute: impl FnOnce(*mut aws::BIGNUM, *mut aws::BN_CTX) -> std::ffi::c_int,
+    ) -> Option<Number> {
+        let scratch = NumberContext::new()?;
+        // SAFETY: allocates a number.
+        let out = Number(owned(unsafe { aws::BN_new() })?);
+        let done = succeeded(compute(out.as_ptr(), scratch.0.as_ptr()));
+        done.then_some(out)
+    }
+}

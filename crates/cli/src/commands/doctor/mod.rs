@@ -10,8 +10,7 @@ use millrace_hostfs::Root;
 use millrace_inspect::doctor::{self, CHECKS, Check, Diagnosis, Severity, diagnose};
 use serde_json::json;
 
-use crate::args::{DoctorArgs, WatchArgs};
-use crate::commands::watch;
+use crate::args::DoctorArgs;
 use crate::exit::{self, Failure, fail};
 use crate::output::{self, Table};
 use crate::progress::while_doing;
@@ -19,30 +18,21 @@ use crate::progress::while_doing;
 /// Exit codes for monitoring; the long help documents them.
 const WARNINGS: u8 = 10;
 const CRITICAL: u8 = 11;
-/// Exit code if the machine could not be examined, also of a monitoring plugin.
-const UNKNOWN: u8 = 3;
+/// The machine could not be examined.
+const UNKNOWN: u8 = 12;
+/// The same as a monitoring plugin says it.
+const PLUGIN_UNKNOWN: u8 = 3;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     if args.list {
         return list(args.json);
-    }
-    if args.watch {
-        return watch::run(&WatchArgs {
-            json: args.json,
-            selection: args.selection.clone(),
-            again: args.again.clone(),
-        });
-    }
-    if args.again.interval.is_some() || args.again.count.is_some() || !args.again.alert.is_empty() {
-        let message = "--interval, --count and --alert need --watch";
-        return Err(fail(Failure::Usage, message));
     }
     if args.nagios {
         return match diagnosis(args) {
             Ok(diagnosis) => plugin(&diagnosis),
             Err(error) => {
                 output::print(&format!("MILLRACE UNKNOWN - {error:#}\n"))?;
-                Err(exit::exit_with(UNKNOWN))
+                Err(exit::exit_with(PLUGIN_UNKNOWN))
             }
         };
     }
@@ -79,17 +69,18 @@ fn list(as_json: bool) -> Result<()> {
         let row = |check: &Check| json!({ "id": check.id, "about": check.title });
         return output::print_json(&CHECKS.iter().map(row).collect::<Vec<_>>());
     }
-    let mut table = Table::new(&["check", "finds"]);
-    for check in CHECKS {
-        table.row(vec![check.id.to_owned(), check.title.to_owned()]);
-    }
+    #[rustfmt::skip]
+    let table = Table::of(CHECKS, &[
+        ("check", &|check| check.id.to_owned()),
+        ("finds", &|check| check.title.to_owned()),
+    ]);
     table.print()
 }
 
 /// Prints one line and returns an exit code, as monitoring plugins (Nagios, Icinga, Naemon) do.
 fn plugin(diagnosis: &Diagnosis) -> Result<()> {
     let (word, code) = match diagnosis.worst() {
-        _ if diagnosis.undecided().is_some() => ("UNKNOWN", UNKNOWN),
+        _ if diagnosis.undecided().is_some() => ("UNKNOWN", PLUGIN_UNKNOWN),
         Some(Severity::Critical) => ("CRITICAL", 2),
         Some(Severity::Warning) => ("WARNING", 1),
         Some(Severity::Notice) | None => ("OK", 0),

@@ -8,12 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use millrace_gateway::check::pool::{NodeAnswer, Place, Question};
-use millrace_gateway::check::{self, Nodes, Options, Outcome, Report, Silence};
+use millrace_gateway::check::pool::{NodeAnswer, ProcessContext, Question};
+use millrace_gateway::check::{self, CheckOptions, CheckReport, Nodes, Outcome, Silence};
 use millrace_service::Status;
 
 use crate::args::CheckArgs;
-use crate::commands::{pool, status};
+use crate::commands::{ask_nodes, status};
 use crate::exit::{Failure, fail};
 use crate::output;
 use crate::progress;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::terminal::styled;
 
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
-    let options = Options {
+    let options = CheckOptions {
         server: args.server,
         pid: args.pid,
         connect: args.connect.clone(),
@@ -47,7 +47,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
 }
 
 /// One finding per line with its remedy below it, and a summary at the end.
-fn page(report: &Report) -> String {
+fn page(report: &CheckReport) -> String {
     let styled = styled(&io::stdout());
     let mut page = String::new();
     for finding in &report.findings {
@@ -71,7 +71,7 @@ fn page(report: &Report) -> String {
             page.push_str(&format!("{:25}do: {remedy}\n", ""));
         }
     }
-    let share = |share: Option<check::Share>| match share {
+    let share = |share: Option<check::Proportion>| match share {
         Some(share) if share.count == share.of => format!("yes, {share}"),
         Some(share) if share.count == 0 => format!("no, {share}"),
         Some(share) => format!("partly, {share}"),
@@ -101,8 +101,8 @@ impl LocalNode<'_> {
 }
 
 impl Nodes for LocalNode<'_> {
-    fn ask(&self, place: &Place, question: &Question) -> Option<Vec<NodeAnswer>> {
-        pool::ask_from(place, question)
+    fn ask(&self, place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
+        ask_nodes::ask_from(place, question)
     }
 
     fn completed(&self, socket: Option<&Path>) -> Result<u64, Silence> {

@@ -14,14 +14,16 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Result;
-use millrace_gateway::Settings;
 use millrace_gateway::plan::{Plan, Snippet};
-use millrace_gateway::verify::{Verdict, below};
-use millrace_gateway::write::{self, Change, FileState, Written};
+use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan};
+use millrace_gateway::verify::{ConfigVerdict, below};
+use millrace_gateway::write::{self, FileChange, FileState, Written};
+use millrace_gateway::{Application, Settings};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{GatewayArgs, GatewayCommand};
-use crate::commands::pool;
+use crate::args::{Compression, GatewayArgs, GatewayCommand};
+use crate::commands::ask_nodes;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::output;
 use crate::paths;
@@ -34,19 +36,41 @@ const MODULE_NAMES: [&str; 2] = ["millrace.so", "libmillrace_provider.so"];
 /// Name of the preload library, which makes nginx asynchronous.
 const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
 
+/// Name of the library that compresses responses.
+const COMPRESSION_NAMES: [&str; 1] = ["libmillrace_zlib.so"];
+
 /// Exists where systemd manages the machine (sd_booted(3)).
 const SYSTEMD: &str = "/run/systemd/system";
 
 pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     match &args.command {
         Some(GatewayCommand::Check(args)) => return check::run(args),
-        Some(GatewayCommand::Ask) => return pool::serve_order(),
+        Some(GatewayCommand::Ask) => return ask_nodes::serve_order(),
         None => {}
     }
     let Some(application) = args.application else {
         return Err(fail(Failure::Usage, "name an application, or `check`"));
     };
-    let plan = application.plan(&settings(args)?);
+    if args.compression.is_some() && application != Application::Nginx {
+        let message = "--compression is for nginx; docs/guide/compression.md says what it does in other servers";
+        return Err(fail(Failure::Usage, message));
+    }
+    if args.local && application == Application::Openssl && args.preload.is_some() {
+        let message = "--preload is for nginx and haproxy: the library answers the look-ups of these servers alone. Leave \
+                       out --preload";
+        return Err(fail(Failure::Usage, message));
+    }
+    let plan = match (args.compression, compression_library(args)?) {
+        (Some(Compression::Only), Some(library)) => compression_plan(&library, uses_systemd(args)),
+        _ if args.local => local_plan(application, &local_settings(args)?).ok_or_else(|| {
+            let message = "--local is for nginx, haproxy and openssl; docs/guide/local.md says how others use it";
+            fail(Failure::Usage, message)
+        })?,
+        _ => application.plan(&settings(args)?),
+    };
+    if args.remove {
+        return remove(&plan, args);
+    }
     match (args.write, args.json) {
         (true, _) => put_in_place(&plan, args),
         (false, true) => output::print_json(&plan),
@@ -67,6 +91,10 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
     let over_tcp = nodes.iter().any(|node| node.starts_with("tcp:"));
     let module = match &args.module {
         Some(path) => absolute(path),
+        // What is removed is found by the paths of the files, also after the module is gone.
+        None if args.remove => {
+            find_library(&MODULE_NAMES).unwrap_or_else(|| MODULE_NAMES[0].into())
+        }
         None => find_library(&MODULE_NAMES).ok_or_else(no_module)?,
     };
     let preload = match &args.preload {
@@ -81,14 +109,73 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         plain_keys: args.plain_keys,
         module,
         preload,
+        compression: compression_library(args)?,
         mode: args.provider.mode.unwrap_or_default(),
         provider: args.provider.keys(),
         connections: args.connections,
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
-        // Below another root is a machine that is not running.
-        systemd: args.root != Path::new("/") || Path::new(SYSTEMD).exists(),
+        systemd: uses_systemd(args),
     };
     Settings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
+}
+
+/// The arguments of `--local`, with defaults filled in.
+fn local_settings(args: &GatewayArgs) -> Result<LocalSettings> {
+    let settings = settings(args)?;
+    Ok(LocalSettings {
+        module: settings.module,
+        preload: settings.preload,
+        // --remove takes away what any --write has made, whatever its options were.
+        post_quantum: args.pq || args.remove,
+        systemd: settings.systemd,
+    })
+}
+
+/// Removes the generated files of a plan.
+fn remove(plan: &Plan, args: &GatewayArgs) -> Result<()> {
+    let removed = write::remove(plan, &args.root)?;
+    if args.json {
+        return output::print_json(&removed);
+    }
+    let mut text = String::new();
+    for path in &removed.removed {
+        text.push_str(&format!("removed        {}\n", path.display()));
+    }
+    for path in &removed.kept {
+        text.push_str(&format!("edited, stays  {}\n", path.display()));
+    }
+    let missing = write::missing_snippets(plan, &args.root);
+    let is_there = |snippet: &&Snippet| !missing.iter().any(|one| one.marker == snippet.marker);
+    for snippet in plan.snippets.iter().filter(is_there) {
+        let path = snippet.path.display();
+        text.push_str(&format!("take out of {path}:\n{}", snippet.contents));
+    }
+    text.push_str("then restart the server: it takes its environment at a start\n");
+    output::print(&text)
+}
+
+/// Whether systemd starts the services. Below another root is a machine that is not running.
+fn uses_systemd(args: &GatewayArgs) -> bool {
+    args.root != Path::new("/") || Path::new(SYSTEMD).exists()
+}
+
+/// The library that compresses, if it is asked for.
+fn compression_library(args: &GatewayArgs) -> Result<Option<PathBuf>> {
+    if args.compression.is_none() {
+        return Ok(None);
+    }
+    let found = match &args.compression_library {
+        Some(path) => Some(absolute(path)),
+        None => find_library(&COMPRESSION_NAMES),
+    };
+    let missing = || {
+        let name = COMPRESSION_NAMES[0];
+        let message = format!(
+            "no {name} near this binary: build it (make build), or name it with --compression-library"
+        );
+        fail(Failure::Failed, message)
+    };
+    found.map(Some).ok_or_else(missing)
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -127,8 +214,10 @@ fn no_module() -> anyhow::Error {
 }
 
 /// The output of `--write --json`.
-#[derive(Serialize)]
-struct Answer<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "Written")]
+pub(super) struct WriteResult<'a> {
+    /// Whether the files were only compared.
     dry_run: bool,
     #[serde(flatten)]
     written: &'a Written,
@@ -156,7 +245,7 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     };
     let missing = write::missing_snippets(plan, &args.root);
     if args.json {
-        return output::print_json(&Answer {
+        return output::print_json(&WriteResult {
             dry_run: args.dry_run,
             written: &written,
             missing,
@@ -199,7 +288,7 @@ fn certificates_are_there(args: &GatewayArgs) -> Result<()> {
 }
 
 /// The changes as text.
-fn show(changes: &[Change]) -> String {
+fn show(changes: &[FileChange]) -> String {
     let styled = styled(&io::stdout());
     let mut text = String::new();
     for change in changes {
@@ -227,11 +316,11 @@ fn show(changes: &[Change]) -> String {
     text
 }
 
-fn verdict(name: &str, verdict: &Verdict) -> String {
+fn verdict(name: &str, verdict: &ConfigVerdict) -> String {
     match verdict {
-        Verdict::Passed => format!("{name}: passed"),
-        Verdict::Skipped(why) => format!("{name}: not run ({why})"),
-        Verdict::Failed(said) => {
+        ConfigVerdict::Passed => format!("{name}: passed"),
+        ConfigVerdict::Skipped(why) => format!("{name}: not run ({why})"),
+        ConfigVerdict::Failed(said) => {
             format!("{name}: fails, as it did with the old files, so the new ones are kept: {said}")
         }
     }

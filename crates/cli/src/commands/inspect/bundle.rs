@@ -61,9 +61,11 @@ fn write(args: &TreeArgs, destination: BufWriter<std::fs::File>) -> Result<Table
     let record = root.into_record();
     while_doing("writing the bundle", || record.write_bundle(destination))
         .context("writing the bundle")?;
-    let mut table = Table::new(&["file", ">bytes"]);
-    for (path, content) in record.contents() {
-        table.row(vec![plain(path), content.len().to_string()]);
-    }
+    let files = record.contents();
+    #[rustfmt::skip]
+    let table = Table::of(files, &[
+        ("file", &|(path, _)| plain(path)),
+        (">bytes", &|(_, content)| content.len().to_string()),
+    ]);
     Ok(table)
 }

@@ -3,29 +3,12 @@
 
 //! `millrace inspect cpu`: the processors.
 
-use anyhow::Result;
-use millrace_inspect::cpu::{self, Cpu, Feature, State};
+use millrace_inspect::cpu::{self, Cpu, State};
 use millrace_inspect::machine::Machine;
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_inspect::report::Section;
 
-use super::open;
-use crate::args::InspectCpuArgs;
-use crate::output::{self, Table};
+use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};
-
-pub(super) fn run(args: &InspectCpuArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let found = cpu::section(&root);
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            cpu: Some(found),
-            ..ReportParts::none(&root)
-        });
-    }
-    let mut page = Page::new();
-    section(&mut page, &found, true);
-    page.print()
-}
 
 /// The machine as a whole.
 pub(super) fn machine(page: &mut Page, section: &Section<Machine>) {
@@ -62,54 +45,44 @@ fn facts(page: &mut Page, cpu: &Cpu) {
     page.fact_if("model", cpu.model.as_deref());
     page.fact_if("design", cpu.design.as_deref());
     if let Some(architecture) = cpu.architecture {
-        let from = cpu
-            .architecture_from
-            .as_deref()
-            .filter(|from| *from != "proc/cpuinfo");
-        let from = from.map_or_else(String::new, |from| format!(" (from {from})"));
+        let from = cpu.architecture_from.as_deref();
+        let from = from.filter(|from| *from != "proc/cpuinfo");
+        let from = or(from.map(|from| format!(" (from {from})")), "");
         page.fact("architecture", &format!("{architecture}{from}"));
     }
     page.fact_if("processors", counts(cpu).as_deref());
     if let Some(hypervisor) = &cpu.hypervisor {
-        let name = hypervisor
-            .name
-            .as_deref()
-            .unwrap_or("an unnamed hypervisor");
+        let name = or(hypervisor.name.as_ref(), "an unnamed hypervisor");
         page.fact("virtual", &format!("by {name} ({})", hypervisor.evidence));
     }
     let frequency = &cpu.frequency;
     if !frequency.governors.is_empty() {
+        let governors = joined(&frequency.governors, "");
+        let driver = frequency.driver.as_ref();
+        let driver = or(driver.map(|driver| format!(" ({driver})")), "");
         let max = frequency
             .max_khz
-            .map_or_else(String::new, |khz| format!(", up to {} MHz", khz / 1000));
-        let driver = frequency
-            .driver
-            .as_deref()
-            .map_or_else(String::new, |driver| format!(" ({driver})"));
-        page.fact(
-            "governor",
-            &format!("{}{driver}{max}", frequency.governors.join(", ")),
-        );
+            .map(|khz| format!(", up to {} MHz", khz / 1000));
+        page.fact("governor", &format!("{governors}{driver}{}", or(max, "")));
     }
     page.fact_if("microcode", cpu.microcode.as_deref());
 }
 
 fn counts(cpu: &Cpu) -> Option<String> {
-    let processors = cpu.processors?;
+    let nodes = Some(cpu.numa_nodes.len()).filter(|count| *count > 0);
     let parts = [
-        cpu.cores.map(|count| plural(count, "core")),
-        cpu.sockets.map(|count| plural(count, "socket")),
-        Some(cpu.numa_nodes.len())
-            .filter(|count| *count > 0)
-            .map(|count| plural(count, "NUMA node")),
+        (cpu.cores, "core"),
+        (cpu.sockets, "socket"),
+        (nodes, "NUMA node"),
     ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let more = if parts.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", parts.join(", "))
+    let parts = parts
+        .into_iter()
+        .filter_map(|(count, what)| Some(plural(count?, what)));
+    let more = match joined(parts, "") {
+        parts if parts.is_empty() => parts,
+        parts => format!(" ({parts})"),
     };
-    Some(format!("{processors}{more}"))
+    Some(format!("{}{more}", cpu.processors?))
 }
 
 fn plural(count: usize, what: &str) -> String {
@@ -117,14 +90,8 @@ fn plural(count: usize, what: &str) -> String {
 }
 
 fn names(cpu: &Cpu, state: State) -> Option<String> {
-    let of = |feature: &&Feature| feature.state == state;
-    let names: Vec<&str> = cpu
-        .features
-        .iter()
-        .filter(of)
-        .map(|feature| feature.name)
-        .collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    let of = cpu.features.iter().filter(|feature| feature.state == state);
+    Some(joined(of.map(|feature| feature.name), "")).filter(|names| !names.is_empty())
 }
 
 fn features(page: &mut Page, cpu: &Cpu) {
@@ -132,38 +99,31 @@ fn features(page: &mut Page, cpu: &Cpu) {
         return;
     }
     page.heading("Extensions");
-    let mut table = Table::new(&["extension", "there", "makes fast"]);
-    for feature in &cpu.features {
-        let there = match feature.state {
-            State::Present => "yes",
-            State::Some => "on some",
-            State::Absent => "no",
-            State::Unknown => "not known",
-        };
-        table.row(vec![
-            feature.name.to_owned(),
-            there.to_owned(),
-            feature.serves.to_owned(),
-        ]);
-    }
-    page.table(&table);
+    let there = |state: State| match state {
+        State::Present => "yes",
+        State::Some => "on some",
+        State::Absent => "no",
+        State::Unknown => "not known",
+    };
+    #[rustfmt::skip]
+    page.table(&Table::of(&cpu.features, &[
+        ("extension", &|feature| feature.name.to_owned()),
+        ("there", &|feature| there(feature.state).to_owned()),
+        ("makes fast", &|feature| feature.serves.to_owned()),
+    ]));
 }
 
 fn vulnerabilities(page: &mut Page, cpu: &Cpu) {
-    let affected: Vec<_> = cpu
-        .vulnerabilities
-        .iter()
-        .filter(|found| found.state != "Not affected")
-        .collect();
-    if affected.is_empty() {
-        return;
+    let affected = cpu.vulnerabilities.iter();
+    #[rustfmt::skip]
+    let table = Table::of(affected.filter(|found| found.state != "Not affected"), &[
+        ("vulnerability", &|found| plain(&found.name)),
+        ("state", &|found| plain(&found.state)),
+    ]);
+    if !table.is_empty() {
+        page.heading("Vulnerabilities, as the kernel reports them");
+        page.table(&table);
     }
-    page.heading("Vulnerabilities, as the kernel reports them");
-    let mut table = Table::new(&["vulnerability", "state"]);
-    for found in affected {
-        table.row(vec![plain(&found.name), plain(&found.state)]);
-    }
-    page.table(&table);
 }
 
 fn hidden(page: &mut Page, cpu: &Cpu) {

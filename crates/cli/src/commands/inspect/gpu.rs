@@ -3,28 +3,11 @@
 
 //! `millrace inspect gpu`: graphics processors, and other accelerators except QAT.
 
-use anyhow::Result;
-use millrace_inspect::accelerators::{self, Accelerators, Engine};
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_inspect::accelerators::{AcceleratorUnit, Accelerators};
+use millrace_inspect::report::Section;
 
-use super::open;
-use crate::args::InspectGpuArgs;
-use crate::output::{self, Table};
+use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};
-
-pub(super) fn run(args: &InspectGpuArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let found = accelerators::section(&root);
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            accelerators: Some(found),
-            ..ReportParts::none(&root)
-        });
-    }
-    let mut page = Page::new();
-    section(&mut page, &found);
-    page.print()
-}
 
 /// The accelerators.
 pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
@@ -36,70 +19,46 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
             gpus(page, found);
         }
         page.fact_if("driver", found.nvidia_driver.as_deref());
-        let bound = |name: &str, driver: Option<&str>| {
-            format!("{name} ({})", driver.unwrap_or("no driver"))
-        };
-        let virtio: Vec<String> = found
-            .virtio_crypto
-            .iter()
-            .map(|device| bound(&device.name, device.driver.as_deref()))
-            .collect();
-        let none = || "none".to_owned();
-        page.fact(
-            "virtio-crypto",
-            &virtio
-                .into_iter()
-                .reduce(|all, one| format!("{all}, {one}"))
-                .unwrap_or_else(none),
-        );
-        for (name, engines) in [("DSA", &found.dsa), ("IAA", &found.iaa)] {
+        let virtio = found.virtio_crypto.iter();
+        let virtio = virtio.map(|device| {
+            let driver = device.driver.as_deref().unwrap_or("no driver");
+            format!("{} ({driver})", device.name)
+        });
+        page.fact("virtio-crypto", &joined(virtio, "none"));
+        let engines = [
+            ("DSA", &found.dsa, "copies and checksums"),
+            ("IAA", &found.iaa, "compression"),
+        ];
+        for (name, engines, what) in engines {
             if !engines.is_empty() {
-                let what = if name == "DSA" {
-                    "copies and checksums"
-                } else {
-                    "compression"
-                };
-                page.fact(
-                    name,
-                    &format!("{} ({what}, no encryption)", states(engines)),
-                );
+                let states = states(engines);
+                page.fact(name, &format!("{states} ({what}, no encryption)"));
             }
         }
         page.fact("/dev/crypto", if found.dev_crypto { "yes" } else { "no" });
-        page.fact(
-            "AF_ALG",
-            found
-                .af_alg
-                .map_or("not known", |has| if has { "yes" } else { "no" }),
-        );
+        let af_alg = found.af_alg.map(|has| if has { "yes" } else { "no" });
+        page.fact("AF_ALG", af_alg.unwrap_or("not known"));
     }
     page.unread(section);
 }
 
+#[rustfmt::skip]
 fn gpus(page: &mut Page, found: &Accelerators) {
-    let mut table = Table::new(&["GPU", "model", "compute", "driver", "NUMA"]);
-    for gpu in &found.gpus {
-        let text = |text: &Option<String>| text.as_deref().map_or_else(|| "?".to_owned(), plain);
-        table.row(vec![
-            plain(&gpu.address),
-            gpu.model
-                .as_deref()
-                .map_or_else(|| plain(&gpu.device_id), plain),
-            text(&gpu.compute_capability),
-            gpu.driver
-                .as_deref()
-                .map_or_else(|| "none".to_owned(), plain),
-            gpu.numa_node
-                .map_or_else(|| "-".to_owned(), |node| node.to_string()),
-        ]);
-    }
-    page.table(&table);
+    let text = |text: &Option<String>, absent: &str| or(text.as_deref().map(plain), absent);
+    page.table(&Table::of(&found.gpus, &[
+        ("GPU", &|gpu| plain(&gpu.address)),
+        ("model", &|gpu| text(&gpu.model, &plain(&gpu.device_id))),
+        ("compute", &|gpu| text(&gpu.compute_capability, "?")),
+        ("driver", &|gpu| text(&gpu.driver, "none")),
+        ("NUMA", &|gpu| or(gpu.numa_node, "-")),
+    ]));
 }
 
-fn states(engines: &[Engine]) -> String {
-    let state = |engine: &Engine| {
-        let state = if engine.enabled { "on" } else { "off" };
-        format!("{} {state}", engine.name)
-    };
-    engines.iter().map(state).collect::<Vec<_>>().join(", ")
+fn states(engines: &[AcceleratorUnit]) -> String {
+    let state = |enabled| if enabled { "on" } else { "off" };
+    let engines = engines.iter();
+    joined(
+        engines.map(|engine| format!("{} {}", engine.name, state(engine.enabled))),
+        "",
+    )
 }

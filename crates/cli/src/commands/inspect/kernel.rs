@@ -3,51 +3,28 @@
 
 //! `millrace inspect kernel`: the implementations that the kernel prefers, and cryptography in the network.
 
-use anyhow::Result;
-use millrace_inspect::kernel::crypto::Engine;
-use millrace_inspect::kernel::{self, Candidate, Kernel};
-use millrace_inspect::network::{self, InterfaceKind, Network};
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_inspect::kernel::crypto::ComputeSite;
+use millrace_inspect::kernel::{AlgorithmCandidate, Kernel};
+use millrace_inspect::network::{InterfaceKind, Network};
+use millrace_inspect::report::Section;
 
-use super::open;
-use crate::args::InspectKernelArgs;
-use crate::output::{self, Table};
+use crate::output::{Table, or};
 use crate::page::{Page, plain};
-
-pub(super) fn run(args: &InspectKernelArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let (kernel, network) = (kernel::section(&root), network::section(&root));
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            kernel: Some(kernel),
-            network: Some(network),
-            ..ReportParts::none(&root)
-        });
-    }
-    let mut page = Page::new();
-    section(&mut page, &kernel);
-    in_network(&mut page, &network);
-    page.print()
-}
 
 /// The kernel's implementations.
 pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
     page.heading("Cryptography in the kernel");
     if let Some(kernel) = &section.known {
-        let mut table = Table::new(&["asked for by", "algorithm", "taken", "where", ">priority"]);
-        for choice in &kernel.choices {
-            let Some(taken) = choice.candidates.first() else {
-                continue;
-            };
-            table.row(vec![
-                choice.for_what.clone(),
-                choice.algorithm.clone(),
-                plain(&taken.driver),
-                place(taken),
-                taken.priority.to_string(),
-            ]);
-        }
-        page.table(&table);
+        let choices = kernel.choices.iter();
+        let taken = choices.filter_map(|choice| Some((choice, choice.candidates.first()?)));
+        #[rustfmt::skip]
+        page.table(&Table::of(taken, &[
+            ("asked for by", &|(choice, _)| choice.for_what.clone()),
+            ("algorithm", &|(choice, _)| choice.algorithm.clone()),
+            ("taken", &|(_, taken)| plain(&taken.driver)),
+            ("where", &|(_, taken)| place(taken)),
+            (">priority", &|(_, taken)| taken.priority.to_string()),
+        ]));
         for device in &kernel.devices {
             if let Some(passed) = device.passed_over_for.first() {
                 let others = device.passed_over_for.len() - 1;
@@ -73,11 +50,11 @@ pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
     page.unread(section);
 }
 
-fn place(candidate: &Candidate) -> String {
-    match (&candidate.device, candidate.engine) {
+fn place(candidate: &AlgorithmCandidate) -> String {
+    match (&candidate.device, candidate.site) {
         (Some(device), _) => device.clone(),
-        (None, Engine::Instructions) => "instructions".to_owned(),
-        (None, Engine::Generic) => "portable code".to_owned(),
+        (None, ComputeSite::Instructions) => "instructions".to_owned(),
+        (None, ComputeSite::Generic) => "portable code".to_owned(),
         (None, _) => "?".to_owned(),
     }
 }
@@ -98,14 +75,8 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
             }
         };
         page.fact("kernel TLS", &ktls);
-        page.fact(
-            "IPsec",
-            if network.ipsec_errors.is_some() {
-                "yes"
-            } else {
-                "no"
-            },
-        );
+        let there = |there, yes, no| if there { yes } else { no };
+        page.fact("IPsec", there(network.ipsec_errors.is_some(), "yes", "no"));
         let errors = network
             .ipsec_errors
             .iter()
@@ -116,11 +87,7 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
         }
         page.fact(
             "WireGuard",
-            if network.wireguard {
-                "loaded"
-            } else {
-                "not loaded"
-            },
+            there(network.wireguard, "loaded", "not loaded"),
         );
         let openvpn = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
             (true, _) => "ovpn, for OpenVPN 2.7 and later",
@@ -133,47 +100,25 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
     page.unread(section);
 }
 
+#[rustfmt::skip]
 fn interfaces(page: &mut Page, network: &Network) {
-    let mut table = Table::new(&[
-        "interface",
-        "kind",
-        "driver",
-        ">MTU",
-        "TLS offload",
-        "IPsec offload",
-    ]);
-    let shown = |kind| kind != InterfaceKind::Virtual;
-    for interface in network
-        .interfaces
-        .iter()
-        .filter(|interface| shown(interface.kind))
-    {
-        let offload = |has: Option<bool>| match has {
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "-",
-        };
-        let kind = match interface.kind {
-            InterfaceKind::Card => "card",
-            InterfaceKind::Wireguard => "WireGuard",
-            InterfaceKind::Tun => "tunnel of a process",
-            InterfaceKind::Ovpn => "OpenVPN in the kernel",
-            InterfaceKind::Xfrm => "IPsec",
-            InterfaceKind::Virtual => "virtual",
-        };
-        table.row(vec![
-            plain(&interface.name),
-            kind.to_owned(),
-            interface
-                .driver
-                .as_deref()
-                .map_or_else(|| "-".to_owned(), plain),
-            interface
-                .mtu_bytes
-                .map_or_else(|| "?".to_owned(), |mtu| mtu.to_string()),
-            offload(interface.tls_offload).to_owned(),
-            offload(interface.esp_offload).to_owned(),
-        ]);
-    }
-    page.table(&table);
+    let kind = |kind| match kind {
+        InterfaceKind::Card => "card",
+        InterfaceKind::Wireguard => "WireGuard",
+        InterfaceKind::Tun => "tunnel of a process",
+        InterfaceKind::Ovpn => "OpenVPN in the kernel",
+        InterfaceKind::Xfrm => "IPsec",
+        InterfaceKind::Virtual => "virtual",
+    };
+    let offload = |has: Option<bool>| or(has.map(|has| if has { "yes" } else { "no" }), "-");
+    let interfaces = network.interfaces.iter();
+    let shown = interfaces.filter(|interface| interface.kind != InterfaceKind::Virtual);
+    page.table(&Table::of(shown, &[
+        ("interface", &|interface| plain(&interface.name)),
+        ("kind", &|interface| kind(interface.kind).to_owned()),
+        ("driver", &|interface| or(interface.driver.as_deref().map(plain), "-")),
+        (">MTU", &|interface| or(interface.mtu_bytes, "?")),
+        ("TLS offload", &|interface| offload(interface.tls_offload)),
+        ("IPsec offload", &|interface| offload(interface.esp_offload)),
+    ]));
 }

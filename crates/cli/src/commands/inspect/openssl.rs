@@ -3,46 +3,33 @@
 
 //! `millrace inspect openssl`: the crypto libraries.
 
-use anyhow::Result;
+use millrace_hostfs::Root;
 use millrace_inspect::cpu;
 use millrace_inspect::libcrypto::{self, Assembly, CLEAR_RATIO, Libraries, Library, Timed};
 use millrace_inspect::report::{ReportParts, Section};
 
-use super::open;
 use crate::args::InspectOpensslArgs;
-use crate::output::{self, Table};
+use crate::output::{Table, or};
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
-pub(super) fn run(args: &InspectOpensslArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let cpu = cpu::section(&root);
+/// The libraries, and how fast they are, if that is asked for.
+pub(super) fn parts(root: &Root, args: &InspectOpensslArgs) -> ReportParts {
+    let cpu = cpu::section(root).known;
     let found = while_doing("examining libraries", || {
-        libcrypto::section(&root, cpu.known.as_ref())
+        libcrypto::section(root, cpu.as_ref())
     });
-    let architecture = cpu.known.as_ref().and_then(|cpu| cpu.architecture);
-    let timed = args
-        .timed
-        .then_some(architecture)
-        .flatten()
-        .map(|architecture| {
-            while_doing("measuring with openssl speed, about 12 seconds", || {
-                libcrypto::timed(&root, architecture)
-            })
-        });
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            libcrypto: Some(found),
-            timed,
-            ..ReportParts::none(&root)
-        });
+    let architecture = cpu.and_then(|cpu| cpu.architecture);
+    let timed = architecture.filter(|_| args.timed).map(|architecture| {
+        while_doing("measuring with openssl speed, about 12 seconds", || {
+            libcrypto::timed(root, architecture)
+        })
+    });
+    ReportParts {
+        libcrypto: Some(found),
+        timed,
+        ..ReportParts::none(root)
     }
-    let mut page = Page::new();
-    section(&mut page, &found, true);
-    if let Some(timed) = timed {
-        clock(&mut page, &timed);
-    }
-    page.print()
 }
 
 /// The libraries; in `detail` with each algorithm.
@@ -78,58 +65,34 @@ pub(super) fn section(page: &mut Page, section: &Section<Libraries>, detail: boo
     page.unread(section);
 }
 
+#[rustfmt::skip]
 fn overview(libraries: &[Library]) -> Table {
-    let mut table = Table::new(&[
-        "library",
-        "version",
-        "for",
-        "assembly",
-        "optimised",
-        "used by",
-        "file",
-    ]);
-    for library in libraries {
-        let elf = &library.elf;
-        let abi = elf.abi.map_or_else(String::new, |abi| format!(" {abi}"));
-        let used = match &library.used_by {
-            None => "-".to_owned(),
-            Some(users) if users.is_empty() => "no process".to_owned(),
-            Some(users) => {
-                let processes: usize = users.iter().map(|user| user.processes).sum();
-                let plural = if processes == 1 { "" } else { "es" };
-                format!("{processes} process{plural}")
-            }
-        };
-        let inside = if library.inside_program {
-            " (inside)"
-        } else {
-            ""
-        };
-        table.row(vec![
-            library.identity.maker.name().to_owned(),
-            library
-                .identity
-                .version
-                .as_deref()
-                .map_or_else(|| "?".to_owned(), plain),
-            format!("{}{abi}", elf.architecture),
-            match library.assembly {
-                Assembly::Full => "full",
-                Assembly::Partial => "partial",
-                Assembly::None => "none",
-                Assembly::Unknown => "?",
-            }
-            .to_owned(),
-            library
-                .build
-                .optimisation
-                .as_deref()
-                .map_or_else(|| "?".to_owned(), plain),
-            used,
-            format!("{}{inside}", plain(&library.path)),
-        ]);
-    }
-    table
+    let used = |library: &Library| {
+        let users = library.used_by.as_ref()?;
+        let processes: usize = users.iter().map(|user| user.processes).sum();
+        Some(match processes {
+            0 => "no process".to_owned(),
+            1 => "1 process".to_owned(),
+            _ => format!("{processes} processes"),
+        })
+    };
+    let assembly = |assembly| match assembly {
+        Assembly::Full => "full",
+        Assembly::Partial => "partial",
+        Assembly::None => "none",
+        Assembly::Unknown => "?",
+    };
+    let abi = |library: &Library| or(library.elf.abi.map(|abi| format!(" {abi}")), "");
+    let inside = |library: &Library| if library.inside_program { " (inside)" } else { "" };
+    Table::of(libraries, &[
+        ("library", &|library| library.identity.maker.name().to_owned()),
+        ("version", &|library| or(library.identity.version.as_deref().map(plain), "?")),
+        ("for", &|library| format!("{}{}", library.elf.architecture, abi(library))),
+        ("assembly", &|library| assembly(library.assembly).to_owned()),
+        ("optimised", &|library| or(library.build.optimisation.as_deref().map(plain), "?")),
+        ("used by", &|library| or(used(library), "-")),
+        ("file", &|library| format!("{}{}", plain(&library.path), inside(library))),
+    ])
 }
 
 fn one(page: &mut Page, library: &Library) {
@@ -155,13 +118,13 @@ fn one(page: &mut Page, library: &Library) {
             &format!("{} ({}{gone})", user.program, user.processes),
         );
     }
-    if !library.algorithms.is_empty() {
-        let mut table = Table::new(&["algorithm", "runs as", "could run as"]);
-        for used in &library.algorithms {
-            let words = [used.level.words(), used.possible.words()].map(str::to_owned);
-            let [level, possible] = words;
-            table.row(vec![used.algorithm.to_owned(), level, possible]);
-        }
+    #[rustfmt::skip]
+    let table = Table::of(&library.algorithms, &[
+        ("algorithm", &|used| used.algorithm.to_owned()),
+        ("runs as", &|used| used.level.words().to_owned()),
+        ("could run as", &|used| used.possible.words().to_owned()),
+    ]);
+    if !table.is_empty() {
         page.table(&table);
     }
     slow(page, library);
@@ -173,33 +136,25 @@ fn slow(page: &mut Page, library: &Library) {
     }
 }
 
-fn clock(page: &mut Page, section: &Section<Vec<Timed>>) {
+pub(super) fn clock(page: &mut Page, section: &Section<Vec<Timed>>) {
     page.heading("Measured, 8 KiB at a time");
     if let Some(measured) = &section.known {
-        let mut table = Table::new(&[
-            "algorithm",
-            "instructions",
-            ">with",
-            ">without",
-            ">ratio",
-            "used",
-        ]);
-        for timed in measured {
-            table.row(vec![
-                timed.algorithm.to_owned(),
-                timed.instructions.to_owned(),
-                format!("{:.0} MB/s", timed.with_mb_per_s),
-                format!("{:.0} MB/s", timed.without_mb_per_s),
-                format!("{:.1}", timed.ratio),
-                if timed.ratio >= CLEAR_RATIO {
-                    "yes"
-                } else {
-                    "no"
-                }
-                .to_owned(),
-            ]);
-        }
-        page.table(&table);
+        let used = |timed: &Timed| {
+            if timed.ratio >= CLEAR_RATIO {
+                "yes"
+            } else {
+                "no"
+            }
+        };
+        #[rustfmt::skip]
+        page.table(&Table::of(measured, &[
+            ("algorithm", &|timed| timed.algorithm.to_owned()),
+            ("instructions", &|timed| timed.instructions.to_owned()),
+            (">with", &|timed| format!("{:.0} MB/s", timed.with_mb_per_s)),
+            (">without", &|timed| format!("{:.0} MB/s", timed.without_mb_per_s)),
+            (">ratio", &|timed| format!("{:.1}", timed.ratio)),
+            ("used", &|timed| used(timed).to_owned()),
+        ]));
     }
     page.unread(section);
 }

@@ -6,37 +6,23 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use millrace_inspect::qat::formats::Heartbeat;
-use millrace_inspect::qat::{self, Device, Qat};
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_hostfs::Root;
+use millrace_inspect::qat::formats::FirmwareHeartbeat;
+use millrace_inspect::qat::{self, Qat, QatDevice};
+use millrace_inspect::report::Section;
 
-use super::open;
-use crate::args::InspectQatArgs;
-use crate::output::{self, Table};
+use crate::output::{Table, or};
 use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
-pub(super) fn run(args: &InspectQatArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let found = qat::section(&root);
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            qat: Some(found),
-            ..ReportParts::none(&root)
-        });
-    }
-    let mut page = Page::new();
-    section(&mut page, &found, true);
-    if let (Some(seconds), Some(before)) = (args.seconds, &found.known) {
-        let start = Instant::now();
-        while_doing("waiting between two readings", || {
-            thread::sleep(Duration::from_secs(seconds))
-        });
-        let after = qat::section(&root).known.unwrap_or_default();
-        rates(&mut page, before, &after, start.elapsed());
-    }
-    page.print()
+/// Reads the devices again after some time, and adds the rates.
+pub(super) fn watch(page: &mut Page, root: &Root, before: &Qat, seconds: u64) {
+    let start = Instant::now();
+    while_doing("waiting between two readings", || {
+        thread::sleep(Duration::from_secs(seconds))
+    });
+    let after = qat::section(root).known.unwrap_or_default();
+    rates(page, before, &after, start.elapsed());
 }
 
 /// The devices; engines and telemetry in `detail`.
@@ -70,53 +56,35 @@ pub(super) fn section(page: &mut Page, section: &Section<Qat>, detail: bool) {
 }
 
 fn devices(page: &mut Page, qat: &Qat) {
-    let columns = [
-        "device",
-        "model",
-        "state",
-        "services",
-        "kernel",
-        ">requests",
-        ">open",
-        "heartbeat",
-    ];
-    let mut table = Table::new(&columns);
-    for device in qat.devices.iter().filter(|device| !device.virtual_function) {
-        let counters = |value: u64| match device.engines.is_empty() {
-            true => "?".to_owned(),
-            false => value.to_string(),
-        };
-        table.row(vec![
-            plain(&device.address),
-            device.model.clone(),
-            state(device).to_owned(),
-            plain(&device.services.join(";")),
-            match device.serves_the_kernel() {
-                Some(true) => "yes",
-                Some(false) => "no",
-                None => "?",
-            }
-            .to_owned(),
-            counters(device.requests()),
-            counters(device.unanswered()),
-            match device.heartbeat {
-                Some(Heartbeat::Alive) => "alive",
-                Some(Heartbeat::Silent) => "silent",
-                None => "?",
-            }
-            .to_owned(),
-        ]);
-    }
-    page.table(&table);
-    let functions = qat.devices.iter().filter(|device| device.virtual_function);
-    let bound = functions
-        .clone()
-        .filter(|device| device.driver.is_some())
-        .count();
-    if functions.clone().count() > 0 {
+    let counters = |device: &QatDevice, value: u64| {
+        or(Some(value).filter(|_| !device.engines.is_empty()), "?")
+    };
+    let kernel = |serves: bool| if serves { "yes" } else { "no" };
+    let heartbeat = |heartbeat| match heartbeat {
+        FirmwareHeartbeat::Alive => "alive",
+        FirmwareHeartbeat::Silent => "silent",
+    };
+    let (functions, devices): (Vec<&QatDevice>, Vec<_>) = qat
+        .devices
+        .iter()
+        .partition(|device| device.virtual_function);
+    #[rustfmt::skip]
+    page.table(&Table::of(devices, &[
+        ("device", &|device| plain(&device.address)),
+        ("model", &|device| device.model.clone()),
+        ("state", &|device| state(device).to_owned()),
+        ("services", &|device| plain(&device.services.join(";"))),
+        ("kernel", &|device| or(device.serves_the_kernel().map(kernel), "?")),
+        (">requests", &|device| counters(device, device.requests())),
+        (">open", &|device| counters(device, device.unanswered())),
+        ("heartbeat", &|device| or(device.heartbeat.map(heartbeat), "?")),
+    ]));
+    if !functions.is_empty() {
+        let bound = functions.iter().filter(|device| device.driver.is_some());
+        let (all, bound) = (functions.len(), bound.count());
         page.fact(
             "functions",
-            &format!("{} virtual, {bound} with a driver", functions.count()),
+            &format!("{all} virtual, {bound} with a driver"),
         );
     }
     page.remark(
@@ -125,7 +93,7 @@ fn devices(page: &mut Page, qat: &Qat) {
     );
 }
 
-fn state(device: &Device) -> &'static str {
+fn state(device: &QatDevice) -> &'static str {
     match (device.up, &device.driver) {
         (Some(true), _) => "up",
         (Some(false), _) => "down",
@@ -134,7 +102,7 @@ fn state(device: &Device) -> &'static str {
     }
 }
 
-fn in_detail(page: &mut Page, device: &Device) {
+fn in_detail(page: &mut Page, device: &QatDevice) {
     if device.virtual_function {
         return;
     }
@@ -180,59 +148,41 @@ fn in_detail(page: &mut Page, device: &Device) {
             .map(|n| n + " heartbeats")
             .as_deref(),
     );
-    if !device.engines.is_empty() {
-        let mut table = Table::new(&["engine", ">requests", ">responses"]);
-        for engine in &device.engines {
-            table.row(vec![
-                engine.engine.to_string(),
-                engine.requests.to_string(),
-                engine.responses.to_string(),
-            ]);
-        }
-        page.table(&table);
-    }
-    if !device.rings.is_empty() {
-        let mut table = Table::new(&["ring", ">waiting", ">size", ">full"]);
-        for ring in &device.rings {
-            table.row(vec![
-                plain(&ring.name),
-                format!("{} bytes", ring.used_bytes),
-                format!("{} bytes", ring.size_bytes),
-                format!(
-                    "{} %",
-                    ring.used_bytes.saturating_mul(100) / ring.size_bytes
-                ),
-            ]);
-        }
-        page.table(&table);
-    }
-    if !device.telemetry.is_empty() {
-        let mut table = Table::new(&["telemetry", ">value"]);
-        for (name, value) in &device.telemetry {
-            table.row(vec![plain(name), value.to_string()]);
-        }
-        page.table(&table);
+    #[rustfmt::skip]
+    let tables = [
+        Table::of(&device.engines, &[
+            ("engine", &|engine| engine.engine.to_string()),
+            (">requests", &|engine| engine.requests.to_string()),
+            (">responses", &|engine| engine.responses.to_string()),
+        ]),
+        Table::of(&device.rings, &[
+            ("ring", &|ring| plain(&ring.name)),
+            (">waiting", &|ring| format!("{} bytes", ring.used_bytes)),
+            (">size", &|ring| format!("{} bytes", ring.size_bytes)),
+            (">full", &|ring| format!("{} %", ring.used_bytes.saturating_mul(100) / ring.size_bytes)),
+        ]),
+        Table::of(&device.telemetry, &[
+            ("telemetry", &|(name, _)| plain(name)),
+            (">value", &|(_, value)| value.to_string()),
+        ]),
+    ];
+    for table in tables.iter().filter(|table| !table.is_empty()) {
+        page.table(table);
     }
 }
 
 fn rates(page: &mut Page, before: &Qat, after: &Qat, elapsed: Duration) {
     page.heading("While we watched");
-    let mut table = Table::new(&["device", ">requests/s", ">open"]);
-    for device in &after.devices {
-        let earlier = before
-            .devices
-            .iter()
-            .find(|earlier| earlier.address == device.address);
-        let Some(earlier) = earlier.filter(|_| !device.engines.is_empty()) else {
-            continue;
-        };
+    let moved = after.devices.iter().filter_map(|device| {
+        let mut earlier = before.devices.iter();
+        let earlier = earlier.find(|earlier| earlier.address == device.address)?;
         let moved = device.requests().saturating_sub(earlier.requests());
-        let rate = moved as f64 / elapsed.as_secs_f64();
-        table.row(vec![
-            plain(&device.address),
-            format!("{rate:.0}"),
-            device.unanswered().to_string(),
-        ]);
-    }
-    page.table(&table);
+        (!device.engines.is_empty()).then_some((device, moved))
+    });
+    #[rustfmt::skip]
+    page.table(&Table::of(moved, &[
+        ("device", &|(device, _)| plain(&device.address)),
+        (">requests/s", &|(_, moved)| format!("{:.0}", *moved as f64 / elapsed.as_secs_f64())),
+        (">open", &|(device, _)| device.unanswered().to_string()),
+    ]));
 }

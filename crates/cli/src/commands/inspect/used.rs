@@ -6,33 +6,21 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use millrace_hostfs::Root;
 use millrace_inspect::network;
-use millrace_inspect::offload_status::{self, Answer, Counters, Used, Watched};
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_inspect::offload_status::{self, Accelerated, CounterReading, Used, Watched};
+use millrace_inspect::report::Section;
 
-use super::open;
 use crate::args::InspectUsedArgs;
 use crate::commands::status;
-use crate::output;
 use crate::page::Page;
 use crate::progress::while_doing;
 
-pub(super) fn run(args: &InspectUsedArgs) -> Result<()> {
-    let root = open(&args.tree)?;
-    let watched = root.is_live().then(|| watch(&root, args));
-    let network = network::section(&root);
-    let found = offload_status::section(&root, network.known.as_ref(), watched);
-    if args.tree.json {
-        return output::print_json(&ReportParts {
-            used: Some(found),
-            ..ReportParts::none(&root)
-        });
-    }
-    let mut page = Page::new();
-    section(&mut page, &found);
-    page.print()
+/// The tunnels and servers, after two readings of the counters of a live machine.
+pub(super) fn part(root: &Root, args: &InspectUsedArgs) -> Section<Used> {
+    let watched = root.is_live().then(|| watch(root, args));
+    let network = network::section(root);
+    offload_status::section(root, network.known.as_ref(), watched)
 }
 
 /// Reads the counters twice.
@@ -46,15 +34,15 @@ fn watch(root: &Root, args: &InspectUsedArgs) -> Watched {
 }
 
 /// The counters of devices, and those that the node of this machine keeps for its clients, if one runs.
-fn counters(root: &Root, args: &InspectUsedArgs) -> Counters {
-    let mut counters = Counters::read(root);
+fn counters(root: &Root, args: &InspectUsedArgs) -> CounterReading {
+    let mut counters = CounterReading::read(root);
     for edge in status::of(&args.socket).map_or_else(Vec::new, |status| status.edges) {
         counters.add_client(edge.identity, edge.counts.pooled);
     }
     counters
 }
 
-fn section(page: &mut Page, section: &Section<Used>) {
+pub(super) fn section(page: &mut Page, section: &Section<Used>) {
     page.heading("Is it used?");
     if let Some(used) = &section.known {
         if used.subjects.is_empty() {
@@ -62,12 +50,12 @@ fn section(page: &mut Page, section: &Section<Used>) {
         }
         for subject in &used.subjects {
             let answer = match subject.accelerated {
-                Answer::Yes => "yes",
-                Answer::No => "no",
-                Answer::Unknown => "not known",
+                Accelerated::Yes => "yes",
+                Accelerated::No => "no",
+                Accelerated::Unknown => "not known",
             };
             let by = match (&subject.device, subject.accelerated) {
-                (Some(device), Answer::Yes) => format!(", by {device}"),
+                (Some(device), Accelerated::Yes) => format!(", by {device}"),
                 _ => String::new(),
             };
             page.heading(&subject.what);

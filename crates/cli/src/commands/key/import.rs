@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use millrace_engine::{KeyError, KeyInfo, KeyPolicy, KeyType, PrivateKey};
+use millrace_engine::{KeyError, KeyInfo, KeyType, PrivateKey};
+use millrace_service::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 use millrace_service::store::{KeyMeta, StoreError};
 use zeroize::Zeroizing;
@@ -134,7 +135,7 @@ fn wait_for_node(settings: &Settings, store: &Store, meta: &KeyMeta) -> Result<(
 
 /// Reads a file, or standard input for `-`, into memory that is zeroised. It reads at most one byte above the
 /// bound on PEM files, enough to detect a larger file.
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let limit = MAX_PEM_LEN + 1;
     // Reserves the full size: growing would leave copies of the key in freed memory.
     let mut pem = Zeroizing::new(Vec::with_capacity(limit));
@@ -148,7 +149,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     Ok(pem)
 }
 
-fn describe(path: &Path) -> String {
+pub(crate) fn describe(path: &Path) -> String {
     if path == Path::new("-") {
         "standard input".to_owned()
     } else {
@@ -157,7 +158,7 @@ fn describe(path: &Path) -> String {
 }
 
 /// Loads the key into a backend and unloads it, which proves that the pool can use it.
-fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
+pub(crate) fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
     let mut verdict = KeyError::NotOffered;
     // In reverse order: the last backend supports most keys, and opens no device for them.
     for backend in backends::all().into_iter().rev() {

@@ -6,12 +6,14 @@
 //! These commands work on the key store itself, so they need no running node, but the rights of its user. A
 //! running node applies the change within a second. The output never contains a secret.
 
-mod import;
-mod policy;
+pub(super) mod import;
+pub(super) mod policy;
 pub(super) mod view;
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
@@ -139,9 +141,22 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
     let KeyRemoveArgs {
         name,
         former,
+        dry_run,
         store,
     } = args;
     let store = Settings::for_keys(store)?.look_at_store()?;
+    if *dry_run {
+        let files = store.act(|keys| keys.files_of(name))?;
+        let count = files.len() - 1;
+        let mut text = format!("would remove {count} former versions of {name}\n");
+        if !*former {
+            text = format!("would remove {name} and {count} former versions\n");
+        }
+        for file in files.iter().skip(usize::from(*former)) {
+            let _ = writeln!(text, "- {}", file.display());
+        }
+        return output::print(&text);
+    }
     if !*former {
         store.act(|keys| keys.remove(name))?;
         eprintln!("removed {name}");
@@ -150,9 +165,10 @@ fn remove(args: &KeyRemoveArgs) -> Result<()> {
     store.act(|keys| keys.describe(name))?;
     match store.act(|keys| keys.remove_former(name))? {
         0 => eprintln!("{name} has no former versions"),
-        count => eprintln!(
-            "removed {count} former versions of {name}: their stubs are of no use any more"
-        ),
+        1 => eprintln!("removed the former version of {name}; its stub no longer works"),
+        count => {
+            eprintln!("removed {count} former versions of {name}; their stubs no longer work");
+        }
     }
     Ok(())
 }
@@ -168,7 +184,13 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
     policy::change_identities(&args.identities, &mut policy)?;
     policy::check_fits(&policy, meta.info.key_type)?;
     if policy == meta.policy {
-        eprintln!("the policy of {} says so already", args.name);
+        eprintln!("nothing to change: {} has this policy already", args.name);
+    } else if args.dry_run {
+        let changes = policy::changes(&meta.policy, &policy);
+        return output::print(&format!(
+            "would change the policy of {}\n{changes}",
+            args.name
+        ));
     } else {
         store.act(|keys| keys.set_policy(&args.name, policy))?;
         eprintln!("changed the policy of {}", args.name);
@@ -185,9 +207,13 @@ fn write_stub(args: &KeyStubArgs) -> Result<()> {
     if let Some(problem) = problem {
         eprintln!("warning: no node can use this key: {problem}");
     }
-    let pem = stub_of(&meta)?;
-    let Some(path) = &args.output else {
-        return output::print(&pem);
+    put_stub(&stub_of(&meta)?, args.output.as_deref())
+}
+
+/// Writes a stub to a file, or to standard output.
+pub(super) fn put_stub(pem: &str, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else {
+        return output::print(pem);
     };
     let mut file = fs::File::create(path).with_context(|| format!("making {}", path.display()))?;
     file.write_all(pem.as_bytes())

@@ -3,11 +3,14 @@
 
 //! Converts flags to a key policy.
 
-use std::fs;
+use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
-use millrace_engine::policy::EVERY_CLIENT;
-use millrace_engine::{KeyPolicy, KeyType, OperationKind};
+use anyhow::{Result, anyhow};
+use millrace_engine::{Hash, KeyType, OperationKind};
+use millrace_hostfs::{Root, accounts};
+use millrace_service::KeyPolicy;
+use millrace_service::policy::EVERY_CLIENT;
+use millrace_service::tenants::{TENANT_PREFIX, valid_tenant};
 
 use crate::args::{IdentityChangeArgs, PolicyArgs};
 use crate::exit::{Failure, fail};
@@ -15,18 +18,19 @@ use crate::exit::{Failure, fail};
 /// `base` with the parts that the flags name replaced.
 ///
 /// # Errors
-/// A user that does not exist here, or an operation that no stored key may have.
+/// A user that does not exist here, a name that no tenant can have, or an operation that no stored key may have.
 pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
     let PolicyArgs {
         allow_uid,
         allow_cert,
+        allow_tenant,
         allow_all,
         operations,
         hashes,
         allow_tls_premaster,
     } = args;
     let mut policy = base;
-    let mut identities = identities(allow_uid, allow_cert)?;
+    let mut identities = identities(allow_uid, allow_cert, allow_tenant)?;
     if *allow_all {
         identities.push(EVERY_CLIENT.to_owned());
     }
@@ -54,17 +58,19 @@ pub(crate) fn apply(args: &PolicyArgs, base: KeyPolicy) -> Result<KeyPolicy> {
 /// not, changes nothing.
 ///
 /// # Errors
-/// A user that does not exist here, or a removal that would be without effect, because `*` admits the identity
-/// all the same.
+/// A user that does not exist here, a name that no tenant can have, or a removal that would be without effect,
+/// because `*` admits the identity all the same.
 pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolicy) -> Result<()> {
     let IdentityChangeArgs {
         add_uid,
         add_cert,
+        add_tenant,
         remove_uid,
         remove_cert,
+        remove_tenant,
     } = args;
-    let removed = identities(remove_uid, remove_cert)?;
-    let added = identities(add_uid, add_cert)?;
+    let removed = identities(remove_uid, remove_cert, remove_tenant)?;
+    let added = identities(add_uid, add_cert, add_tenant)?;
     if policy
         .identities
         .iter()
@@ -90,10 +96,47 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
     Ok(())
 }
 
-fn identities(users: &[String], certificates: &[String]) -> Result<Vec<String>> {
+/// The old (`-`) and the new (`+`) line of each part in which two policies differ.
+pub(crate) fn changes(before: &KeyPolicy, after: &KeyPolicy) -> String {
+    let parts = |policy: &KeyPolicy| {
+        let KeyPolicy {
+            identities,
+            operations,
+            hashes,
+        } = policy;
+        let operations: Vec<&str> = operations.iter().map(OperationKind::name).collect();
+        let hashes: Vec<&str> = hashes.iter().map(Hash::name).collect();
+        [
+            ("identities", identities.join(" ")),
+            ("operations", operations.join(" ")),
+            ("hashes", hashes.join(" ")),
+        ]
+    };
+    let pairs = parts(before).into_iter().zip(parts(after));
+    let mut text = String::new();
+    for ((part, before), (_, after)) in pairs.filter(|(before, after)| before != after) {
+        let _ = write!(text, "- {part} {before}\n+ {part} {after}\n");
+    }
+    text
+}
+
+fn identities(
+    users: &[String],
+    certificates: &[String],
+    tenants: &[String],
+) -> Result<Vec<String>> {
     let users = users.iter().map(|user| identity_of_user(user));
     let certificates = certificates.iter().map(|name| Ok(format!("cert:{name}")));
-    users.chain(certificates).collect()
+    let tenants = tenants.iter().map(|name| identity_of_tenant(name));
+    users.chain(certificates).chain(tenants).collect()
+}
+
+fn identity_of_tenant(name: &str) -> Result<String> {
+    if valid_tenant(name) {
+        return Ok(format!("{TENANT_PREFIX}{name}"));
+    }
+    let reason = format!("{name:?} is no name of a tenant: letters, digits, - and _");
+    Err(fail(Failure::Usage, reason))
 }
 
 /// Refuses a policy under which the key could do nothing.
@@ -112,7 +155,7 @@ pub(crate) fn check_fits(policy: &KeyPolicy, key_type: KeyType) -> Result<()> {
     let possible = possible.join(", ");
     Err(fail(
         Failure::Usage,
-        format!("a {key_type} key has none of these operations, but: {possible}"),
+        format!("a {key_type} key can do none of these operations; it can do: {possible}"),
     ))
 }
 
@@ -121,22 +164,14 @@ fn identity_of_user(user: &str) -> Result<String> {
     if let Ok(uid) = user.parse::<u32>() {
         return Ok(format!("uid:{uid}"));
     }
-    let users = fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
-    let uid = uid_of(user, &users).ok_or_else(|| {
+    let found = accounts::user(&Root::open("/")?, user)
+        .map_err(|reason| anyhow!("reading /etc/passwd: {reason}"))?;
+    let account = found.ok_or_else(|| {
         let message =
             format!("there is no local user {user} in /etc/passwd: give the number instead");
         fail(Failure::Usage, message)
     })?;
-    Ok(format!("uid:{uid}"))
-}
-
-fn uid_of(user: &str, passwd: &str) -> Option<u32> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(user))
-            .then(|| fields.nth(1)?.parse().ok())
-            .flatten()
-    })
+    Ok(format!("uid:{}", account.uid))
 }
 
 #[cfg(test)]
@@ -162,6 +197,22 @@ mod tests {
         assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-1"]);
     }
 
+    #[test]
+    fn tenants_are_identities_with_their_prefix() {
+        let args = PolicyArgs {
+            allow_cert: vec!["gateway-1".to_owned()],
+            allow_tenant: vec!["acme".to_owned()],
+            ..PolicyArgs::default()
+        };
+        let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
+        assert_eq!(policy.identities, ["cert:gateway-1", "tenant:acme"]);
+        let wrong = PolicyArgs {
+            allow_tenant: vec!["a b".to_owned()],
+            ..PolicyArgs::default()
+        };
+        assert!(apply(&wrong, KeyPolicy::signing(["*"])).is_err());
+    }
+
     fn words(words: &[&str]) -> Vec<String> {
         words.iter().map(|&word| word.to_owned()).collect()
     }
@@ -169,15 +220,18 @@ mod tests {
     #[test]
     fn identities_are_added_once_and_removed_without_touching_others() {
         let mut policy = KeyPolicy::signing(["*"]);
-        policy.identities = words(&["uid:33", "cert:gateway-1"]);
+        policy.identities = words(&["uid:33", "cert:gateway-1", "tenant:former"]);
         let args = IdentityChangeArgs {
             add_uid: words(&["33", "root"]),
             add_cert: words(&["gateway-2"]),
+            add_tenant: words(&["acme"]),
             remove_cert: words(&["gateway-1", "unknown"]),
+            remove_tenant: words(&["former"]),
             ..IdentityChangeArgs::default()
         };
         change_identities(&args, &mut policy).unwrap();
-        assert_eq!(policy.identities, ["uid:33", "uid:0", "cert:gateway-2"]);
+        let changed = ["uid:33", "uid:0", "cert:gateway-2", "tenant:acme"];
+        assert_eq!(policy.identities, changed);
     }
 
     #[test]
@@ -215,13 +269,5 @@ mod tests {
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());
         assert!(check_fits(&policy, KeyType::Ec(millrace_engine::Curve::P256)).is_ok());
-    }
-
-    #[test]
-    fn users_are_found_by_their_exact_name() {
-        let passwd = "root:x:0:0::/root:/bin/sh\nwww-data:x:33:33::/:/bin/false\nbroken\n";
-        assert_eq!(uid_of("www-data", passwd), Some(33));
-        assert_eq!(uid_of("www", passwd), None);
-        assert_eq!(uid_of("broken", passwd), None);
     }
 }

@@ -3,7 +3,7 @@
 
 //! The displayed data of a key, without secrets.
 
-use std::fmt::Write as _;
+use std::iter;
 
 use aws_lc_rs::digest;
 use millrace_service::keys::{KeyReport, KeyRow};
@@ -11,7 +11,7 @@ use millrace_service::store::KeyMeta;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::output::{Table, date};
+use crate::output::{Table, date, or};
 use crate::page::facts;
 
 /// A version of a key as `list` and `show` print it. Scripts rely on the field names, which are those of the
@@ -82,95 +82,58 @@ impl KeyView {
         self.replaced.is_some() && self.name == key.name
     }
 
-    /// The cells of the table.
-    fn row(&self) -> Vec<String> {
-        let used = self.last_used.map_or_else(|| "-".to_owned(), date);
-        let state = match (&self.problem, self.replaced) {
+    fn state(&self) -> String {
+        match (&self.problem, self.replaced) {
             (Some(problem), _) => format!("cannot be used: {problem}"),
             (None, Some(replaced)) => format!("former, replaced {}", date(replaced)),
             (None, None) if self.identities.is_empty() => "for no client".to_owned(),
             (None, None) => "ok".to_owned(),
-        };
-        vec![
-            self.name.clone(),
-            self.key_type.clone(),
-            date(self.imported),
-            self.identities.join(" "),
-            self.operations.join(" "),
-            used,
-            state,
-        ]
+        }
     }
 
     /// One fact per line.
     pub(super) fn page(&self) -> String {
-        let Self {
-            name,
-            key_type,
-            imported,
-            identities,
-            operations,
-            hashes,
-            ..
-        } = self;
-        let none_if_empty = |text: String| {
-            if text.is_empty() {
-                "none".to_owned()
-            } else {
-                text
-            }
-        };
         let mut rows = vec![
-            ("name", name.clone()),
-            ("type", key_type.clone()),
-            ("imported", date(*imported)),
-            ("identities", identities.join(" ")),
-            ("operations", operations.join(" ")),
-            ("hashes", hashes.join(" ")),
+            ("name", self.name.clone()),
+            ("type", self.key_type.clone()),
+            ("imported", date(self.imported)),
+            ("identities", self.identities.join(" ")),
+            ("operations", self.operations.join(" ")),
+            ("hashes", self.hashes.join(" ")),
             ("spki sha256", self.spki_sha256.clone()),
         ];
         rows.extend(self.last_used.map(|used| ("last used", date(used))));
-        for version in &self.former {
-            let mut text = format!(
-                "{}, imported {}, replaced {}",
-                version.key_type,
-                date(version.imported),
-                date(version.replaced.unwrap_or(0)),
-            );
-            if let Some(used) = version.last_used {
-                let _ = write!(text, ", last used {}", date(used));
-            }
-            if let Some(problem) = &version.problem {
-                let _ = write!(text, ", cannot be used: {problem}");
-            }
-            rows.push(("former", text));
+        rows.extend(self.former.iter().map(|version| {
+            let (key_type, imported) = (&version.key_type, date(version.imported));
+            let replaced = date(version.replaced.unwrap_or(0));
+            let used = version
+                .last_used
+                .map(|used| format!(", last used {}", date(used)));
+            let problem = version.problem.as_ref();
+            let problem = problem.map(|problem| format!(", cannot be used: {problem}"));
+            let text = format!("{key_type}, imported {imported}, replaced {replaced}");
+            ("former", text + &or(used, "") + &or(problem, ""))
+        }));
+        for (_, value) in rows.iter_mut().filter(|(_, value)| value.is_empty()) {
+            "none".clone_into(value);
         }
-        let rows = rows.into_iter();
-        let rows: Vec<_> = rows
-            .map(|(fact, value)| (fact, none_if_empty(value)))
-            .collect();
         facts(&rows)
     }
 }
 
 /// The table of `key list`: each key, then its former versions.
+#[rustfmt::skip]
 pub(super) fn table(views: &[KeyView]) -> Table {
-    let mut table = Table::new(&[
-        "name",
-        "type",
-        "imported",
-        "identities",
-        "operations",
-        "last used",
-        "state",
-    ]);
-    for view in views {
-        table.row(view.row());
-        for former in &view.former {
-            table.row(former.row());
-        }
-    }
-    table
+    let versions = views.iter().flat_map(|view| iter::once(view).chain(&view.former));
+    Table::of(versions, &[
+        ("name", &|view| view.name.clone()),
+        ("type", &|view| view.key_type.clone()),
+        ("imported", &|view| date(view.imported)),
+        ("identities", &|view| view.identities.join(" ")),
+        ("operations", &|view| view.operations.join(" ")),
+        ("last used", &|view| or(view.last_used.map(date), "-")),
+        ("state", &|view| view.state()),
+    ])
 }
 
 /// SHA-256 of the public half, in hex.

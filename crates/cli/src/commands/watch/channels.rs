@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use millrace_hostfs::child::{self, Limits};
+use millrace_hostfs::child::{self, ChildLimits};
 use millrace_inspect::doctor::Severity;
 use millrace_inspect::doctor::watch::Alert;
 
@@ -80,7 +80,7 @@ fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
         .env("MILLRACE_ALERT_SEVERITY", alert.finding.severity.name())
         .env("MILLRACE_ALERT_TITLE", plain(&alert.finding.title))
         .stdout(Stdio::null());
-    let limits = Limits {
+    let limits = ChildLimits {
         time: limit,
         output_bytes: 0,
     };
@@ -98,13 +98,13 @@ mod tests {
     use std::fs;
 
     use millrace_inspect::doctor::Finding;
-    use millrace_inspect::doctor::watch::Change;
+    use millrace_inspect::doctor::watch::FindingChange;
 
     use super::*;
 
     fn alert() -> Alert {
         Alert {
-            change: Change::Appears,
+            change: FindingChange::Appears,
             finding: Finding {
                 id: "qat-down".to_owned(),
                 severity: Severity::Critical,

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::watch::{Alert, Line, Rates, Watcher};
+use millrace_inspect::doctor::watch::{Alert, CounterRates, Line, Watcher};
 use millrace_inspect::doctor::{self, Observation};
-use millrace_inspect::qat::formats::Heartbeat;
+use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::channels::send;
@@ -43,7 +43,7 @@ async fn watch(args: &WatchArgs) -> Result<()> {
     let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let interval = args.again.interval.unwrap_or(INTERVAL);
+    let interval = args.interval.unwrap_or(INTERVAL);
     let mut observation = while_doing("reading everything", || Observation::start(&root));
     let begun = Instant::now();
     let mut read_at = begun;
@@ -56,7 +56,7 @@ async fn watch(args: &WatchArgs) -> Result<()> {
             tell(&alert, args)?;
         }
         readings += 1;
-        if args.again.count.is_some_and(|count| readings >= count) {
+        if args.count.is_some_and(|count| readings >= count) {
             return Ok(());
         }
         tokio::select! {
@@ -89,7 +89,7 @@ fn clock(seconds: u64) -> String {
     )
 }
 
-fn show(rates: Rates, as_json: bool) -> Result<()> {
+fn show(rates: CounterRates, as_json: bool) -> Result<()> {
     let now = seconds();
     if as_json {
         return json_line(&Line {
@@ -105,7 +105,7 @@ fn show(rates: Rates, as_json: bool) -> Result<()> {
             .map_or_else(|| "?".to_owned(), |rate| format!("{rate:.0}"));
         let state = match (device.up, device.heartbeat) {
             (Some(false), _) => ", down",
-            (_, Some(Heartbeat::Silent)) => ", silent",
+            (_, Some(FirmwareHeartbeat::Silent)) => ", silent",
             _ => "",
         };
         let (address, open) = (plain(&device.address), device.open);
@@ -145,10 +145,10 @@ fn bits(bytes: f64) -> String {
 
 fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
     let default = [Channel::Stdout];
-    let channels = if args.again.alert.is_empty() {
+    let channels = if args.alert.is_empty() {
         &default[..]
     } else {
-        &args.again.alert
+        &args.alert
     };
     let now = seconds();
     for channel in channels {

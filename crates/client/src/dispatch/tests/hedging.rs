@@ -122,13 +122,13 @@ fn first_node_may_answer_before_the_hedge() {
 fn blocked_caller_is_answered_by_the_hedge() {
     for taken_first in [true, false] {
         let mut pool = pair();
-        let request = Request::Operation {
+        let request = JobRequest::Operation {
             operation: Operation::EcdsaSign { hash: Hash::Sha256 },
             input: vec![0; 32],
         };
-        let owner = Owner::Caller { waiter: None };
+        let recipient = Recipient::Caller { waiter: None };
         let deadline = pool.now + Duration::from_secs(1);
-        let job = Job::new(Arc::clone(&pool.key), request, owner, deadline);
+        let job = Job::new(Arc::clone(&pool.key), request, recipient, deadline);
         let id = pool.dispatcher.submit(job, pool.now).expect("taken");
         let (at, job) = pool.find_job().expect("sent");
         pool.tick(20);
@@ -151,13 +151,13 @@ fn blocked_caller_is_answered_by_the_hedge() {
 #[test]
 fn first_node_lost_after_the_hedge_answered_leaves_nothing() {
     let mut pool = pair();
-    let request = Request::Operation {
+    let request = JobRequest::Operation {
         operation: Operation::EcdsaSign { hash: Hash::Sha256 },
         input: vec![0; 32],
     };
     let deadline = pool.now + Duration::from_secs(1);
-    let owner = Owner::Caller { waiter: None };
-    let job = Job::new(Arc::clone(&pool.key), request, owner, deadline);
+    let recipient = Recipient::Caller { waiter: None };
+    let job = Job::new(Arc::clone(&pool.key), request, recipient, deadline);
     let id = pool.dispatcher.submit(job, pool.now).expect("taken");
     let (at, _) = pool.find_job().expect("sent");
     pool.tick(20);
@@ -300,7 +300,7 @@ fn cancelled_job_cancels_its_hedge() {
 }
 
 #[test]
-fn at_most_one_job_in_twenty_and_five_are_hedged() {
+fn hedges_are_bounded_to_one_job_in_twenty_and_five() {
     const JOBS: u32 = 800;
     let mut pool = pair();
     for number in 0..JOBS {
@@ -339,7 +339,7 @@ fn at_most_one_job_in_twenty_and_five_are_hedged() {
 }
 
 #[test]
-fn nothing_is_sent_twice_with_one_node_or_hedging_off() {
+fn job_is_sent_once_with_one_node_or_hedging_off() {
     for (nodes, hedge) in [
         (1, Hedge::After(Duration::from_millis(20))),
         (2, Hedge::Off),

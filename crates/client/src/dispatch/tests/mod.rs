@@ -5,6 +5,7 @@
 //! misbehave is tested over sockets in `tests/`, and over random schedules in [`simulation`].
 
 mod hedging;
+mod retry_after;
 mod simulation;
 
 use std::sync::Mutex;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, MlDsaInput, Operation};
-use millrace_engine::policy::OperationSet;
+use millrace_engine::sets::OperationSet;
 use millrace_engine::{Curve, Output};
 use millrace_wire::{
     ClientMessage, Decoder, EdgeCounter, EdgeReport, FEATURE_ML_DSA, KeySelector, Message,
@@ -24,7 +25,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::config::Endpoint;
-use crate::job::Request;
+use crate::job::JobRequest;
 use crate::key::KeySource;
 use crate::report::ReportSource;
 
@@ -106,13 +107,14 @@ impl Pool {
         operation: Operation,
     ) -> Result<JobRef, ClientError> {
         let tell = self.tell.clone();
-        let owner = Owner::Callback(Box::new(move |result| drop(tell.send((number, result)))));
-        let request = Request::Operation {
+        let recipient =
+            Recipient::Callback(Box::new(move |result| drop(tell.send((number, result)))));
+        let request = JobRequest::Operation {
             operation,
             input: vec![0; 32],
         };
         let deadline = self.now + Duration::from_millis(millis);
-        let job = Job::new(Arc::clone(&self.key), request, owner, deadline);
+        let job = Job::new(Arc::clone(&self.key), request, recipient, deadline);
         self.dispatcher.submit(job, self.now)
     }
 
@@ -223,7 +225,7 @@ impl Pool {
 
     /// Calls the callbacks and returns their results.
     fn ends(&mut self) -> Vec<(u32, Result<(), ClientError>)> {
-        for (callback, result) in mem::take(&mut self.dispatcher.outbox().callbacks) {
+        for (callback, result) in mem::take(&mut self.dispatcher.deliveries().callbacks) {
             callback(result);
         }
         self.ends
@@ -242,7 +244,7 @@ fn opened(request: u32) -> NodeMessage {
             spki: vec![1; 91],
         },
         operations: OperationSet::new(),
-        hashes: millrace_engine::policy::HashSet::new(),
+        hashes: millrace_engine::sets::HashAlgorithms::new(),
     }
 }
 
@@ -743,4 +745,56 @@ fn operation_goes_to_the_node_that_has_its_feature() {
         pool.answer(new, &job, good());
         assert_eq!(pool.ends(), [(number, Ok(()))]);
     }
+}
+
+#[test]
+fn node_that_is_listed_no_more_gets_no_job_and_its_place_goes_to_another() {
+    let mut pool = Pool::new(2);
+    pool.submit(1, 1000).expect("taken");
+    assert_eq!([pool.connect(), pool.connect()], [0, 1]);
+    let first = [0, 1].map(|at| pool.serve_keys(at).pop().map(|job| (at, job)));
+    for (at, job) in first.into_iter().flatten() {
+        pool.answer(at, &job, good());
+    }
+    assert_eq!(pool.ends(), [(1, Ok(()))]);
+    let endpoint = |name: &str| Endpoint::Unix(name.into());
+    // A job is under way at node 0 when the list changes.
+    let under_way = loop {
+        let _ = pool.submit(7, 1000).expect("taken");
+        if let Some(job) = pool.serve_keys(0).pop() {
+            break job;
+        }
+        let job = pool.serve_keys(1).pop().expect("at one of the two");
+        pool.answer(1, &job, good());
+        assert_eq!(pool.ends().len(), 1);
+    };
+    let places = pool
+        .dispatcher
+        .set_nodes(&[endpoint("/1"), endpoint("/2")], pool.now);
+    assert_eq!(places, [Some(1), Some(2)], "node 0 still has a job");
+    assert_eq!(pool.connect(), 2);
+    for number in 10..30 {
+        assert_ne!(pool.serve_one(number), 0);
+    }
+    // The job ends where it was, and then the connection does.
+    pool.answer(0, &under_way, good());
+    assert_eq!(pool.ends(), [(7, Ok(()))]);
+    pool.tick(1);
+    assert_eq!(pool.dispatcher.poll_close(), Some(0));
+    assert_eq!(
+        pool.dispatcher.poll_connect(),
+        None,
+        "it is not wanted back"
+    );
+    let names = |pool: &Pool| -> Vec<String> {
+        let stats = pool.dispatcher.stats();
+        stats.nodes.into_iter().map(|node| node.endpoint).collect()
+    };
+    assert_eq!(names(&pool), ["unix:/1", "unix:/2"]);
+    // Its place is free now.
+    let places = pool
+        .dispatcher
+        .set_nodes(&[endpoint("/3"), endpoint("/1")], pool.now);
+    assert_eq!(places, [Some(0), Some(1)]);
+    assert_eq!(names(&pool), ["unix:/3", "unix:/1"]);
 }

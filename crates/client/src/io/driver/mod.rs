@@ -55,7 +55,7 @@ struct Leader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum DriverMode {
     Shared,
     /// The loop of this thread drives. `collected` jobs of it wait to be sent together.
     HostLoop {
@@ -121,7 +121,7 @@ pub(super) struct IoThreadWork {
 /// The roles of the threads of one process: see the module.
 pub(super) struct Driver {
     leader: Option<Leader>,
-    mode: Mode,
+    mode: DriverMode,
     io_thread: IoThread,
     /// The eventfd was written to and not read since.
     notified: bool,
@@ -133,7 +133,7 @@ impl Driver {
     pub(super) fn new() -> Self {
         Self {
             leader: None,
-            mode: Mode::Shared,
+            mode: DriverMode::Shared,
             io_thread: IoThread::Absent,
             notified: false,
             closing: false,
@@ -148,8 +148,8 @@ impl Driver {
     pub(super) fn may_lead(&self, thread: ThreadId, has_callbacks: bool) -> bool {
         let role_is_free = match self.mode {
             _ if self.lacks_io_thread() => true,
-            Mode::HostLoop { thread: host, .. } => host == thread,
-            Mode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
+            DriverMode::HostLoop { thread: host, .. } => host == thread,
+            DriverMode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
         };
         self.leader.is_none() && role_is_free
     }
@@ -158,8 +158,8 @@ impl Driver {
     pub(super) fn needs_successor(&self, has_callbacks: bool) -> bool {
         let role_is_free = match self.mode {
             _ if self.lacks_io_thread() => true,
-            Mode::HostLoop { .. } => false,
-            Mode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
+            DriverMode::HostLoop { .. } => false,
+            DriverMode::Shared => !has_callbacks || self.io_thread == IoThread::Resolving,
         };
         self.leader.is_none() && role_is_free
     }
@@ -202,40 +202,42 @@ impl Driver {
     /// The loop of this thread drives from now on. The I/O thread goes from the sockets to the clock.
     pub(super) fn drive_from_host(&mut self, thread: ThreadId) -> [Wake; 2] {
         let collected = match self.mode {
-            Mode::HostLoop { collected, .. } => collected,
-            Mode::Shared => 0,
+            DriverMode::HostLoop { collected, .. } => collected,
+            DriverMode::Shared => 0,
         };
-        self.mode = Mode::HostLoop { thread, collected };
+        self.mode = DriverMode::HostLoop { thread, collected };
         [self.notify(), Wake::IoThread]
     }
 
     /// Whether this thread's loop drives.
     pub(super) fn is_host(&self, thread: ThreadId) -> bool {
-        matches!(self.mode, Mode::HostLoop { thread: host, .. } if host == thread)
+        matches!(self.mode, DriverMode::HostLoop { thread: host, .. } if host == thread)
     }
 
     /// This thread has submitted a job.
     pub(super) fn submitted(&mut self, by: ThreadId) -> Flush {
         match &mut self.mode {
-            Mode::HostLoop { thread, collected } if *thread == by && *collected < MAX_COLLECTED => {
+            DriverMode::HostLoop { thread, collected }
+                if *thread == by && *collected < MAX_COLLECTED =>
+            {
                 *collected += 1;
                 Flush::Later
             }
-            Mode::HostLoop { .. } => Flush::Everything,
-            Mode::Shared => Flush::Prompt,
+            DriverMode::HostLoop { .. } => Flush::Everything,
+            DriverMode::Shared => Flush::Prompt,
         }
     }
 
     /// Everything that could be sent was sent.
     pub(super) fn flushed(&mut self) {
-        if let Mode::HostLoop { collected, .. } = &mut self.mode {
+        if let DriverMode::HostLoop { collected, .. } = &mut self.mode {
             *collected = 0;
         }
     }
 
     /// Whether jobs of the host's thread wait to be sent together.
     pub(super) fn has_collected(&self) -> bool {
-        matches!(self.mode, Mode::HostLoop { collected, .. } if collected > 0)
+        matches!(self.mode, DriverMode::HostLoop { collected, .. } if collected > 0)
     }
 
     // ---- the I/O thread -----------------------------------------------------------------------
@@ -243,10 +245,10 @@ impl Driver {
     /// What the I/O thread does next. `callers_active`: calls were made since it last asked.
     pub(super) fn next_step(&self, callers_active: bool, has_callbacks: bool) -> Step {
         match self.mode {
-            Mode::HostLoop { .. } => Step::StandBy,
-            Mode::Shared if self.leader.is_some() => Step::Park,
-            Mode::Shared if callers_active && !has_callbacks => Step::Park,
-            Mode::Shared => Step::Lead,
+            DriverMode::HostLoop { .. } => Step::StandBy,
+            DriverMode::Shared if self.leader.is_some() => Step::Park,
+            DriverMode::Shared if callers_active && !has_callbacks => Step::Park,
+            DriverMode::Shared => Step::Lead,
         }
     }
 
@@ -329,7 +331,7 @@ impl Driver {
     /// After anything that may leave `work` for the I/O thread, on the thread that did it.
     pub(super) fn wake_io_thread(&mut self, work: IoThreadWork, thread: ThreadId) -> Wake {
         let callbacks_need_a_leader =
-            work.callbacks && self.leader.is_none() && self.mode == Mode::Shared;
+            work.callbacks && self.leader.is_none() && self.mode == DriverMode::Shared;
         let callbacks_to_call = work.ended_callbacks && !self.is_host(thread);
         if !(self.closing || work.connections || callbacks_need_a_leader || callbacks_to_call) {
             return Wake::None;
@@ -355,7 +357,7 @@ impl Driver {
         match (&self.leader, self.mode, &mut self.io_thread) {
             (Some(leader), ..) if is_late(leader.until) || (unsent && !collected) => self.notify(),
             // The I/O thread keeps the clock.
-            (None, Mode::HostLoop { .. }, IoThread::Parked { until }) if is_late(*until) => {
+            (None, DriverMode::HostLoop { .. }, IoThread::Parked { until }) if is_late(*until) => {
                 *until = timer;
                 Wake::IoThread
             }
@@ -366,7 +368,7 @@ impl Driver {
     /// A caller is about to sleep: in host mode the I/O thread must look for its answer.
     pub(super) fn wake_for_follower(&self) -> Wake {
         match (self.mode, self.io_thread) {
-            (Mode::HostLoop { .. }, IoThread::Parked { .. }) => Wake::IoThread,
+            (DriverMode::HostLoop { .. }, IoThread::Parked { .. }) => Wake::IoThread,
             _ => Wake::None,
         }
     }

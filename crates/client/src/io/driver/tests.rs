@@ -30,7 +30,7 @@ const PARKED: IoThread = IoThread::Parked { until: None };
 #[test]
 fn caller_leads_unless_another_does_or_the_io_thread_must() {
     let (me, other) = threads();
-    let host = |thread| Mode::HostLoop {
+    let host = |thread| DriverMode::HostLoop {
         thread,
         collected: 0,
     };
@@ -38,14 +38,14 @@ fn caller_leads_unless_another_does_or_the_io_thread_must() {
     // (mode, leader, I/O thread, has callbacks) → (a caller may lead, a sleeping one is appointed)
     #[rustfmt::skip]
     let rows = [
-        (Mode::Shared, None, PARKED,               false, (true,  true)),
-        (Mode::Shared, None, PARKED,               true,  (false, false)),
-        (Mode::Shared, None, IoThread::Working,    true,  (false, false)),
-        (Mode::Shared, None, IoThread::Resolving,  true,  (true,  true)),
-        (Mode::Shared, None, IoThread::Absent,     false, (true,  true)),
-        (Mode::Shared, busy, PARKED,               false, (false, false)),
-        (Mode::Shared, busy, IoThread::Absent,     false, (false, false)),
-        (Mode::Shared, busy, IoThread::Resolving,  true,  (false, false)),
+        (DriverMode::Shared, None, PARKED,               false, (true,  true)),
+        (DriverMode::Shared, None, PARKED,               true,  (false, false)),
+        (DriverMode::Shared, None, IoThread::Working,    true,  (false, false)),
+        (DriverMode::Shared, None, IoThread::Resolving,  true,  (true,  true)),
+        (DriverMode::Shared, None, IoThread::Absent,     false, (true,  true)),
+        (DriverMode::Shared, busy, PARKED,               false, (false, false)),
+        (DriverMode::Shared, busy, IoThread::Absent,     false, (false, false)),
+        (DriverMode::Shared, busy, IoThread::Resolving,  true,  (false, false)),
         (host(me),     None, PARKED,               false, (true,  false)),
         (host(me),     None, PARKED,               true,  (true,  false)),
         (host(me),     busy, PARKED,               false, (false, false)),
@@ -125,7 +125,7 @@ fn io_thread_is_woken_for_the_work_that_it_alone_does() {
     for (row, (host, leader, io_thread, work, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, io_thread);
         if let Some(thread) = host {
-            driver.mode = Mode::HostLoop {
+            driver.mode = DriverMode::HostLoop {
                 thread,
                 collected: 0,
             };

@@ -4,18 +4,19 @@
 //! Derives findings from the facts. Each finding comes after those that it depends on: the first failure is
 //! usually the cause of the next.
 
+mod libraries;
 mod provider;
 mod reach;
 mod server;
-mod software;
 mod start;
 
 use std::path::PathBuf;
 
-use super::evidence::{Evidence, Running};
-use super::pool::{Place, Question};
-use super::{Nodes, Options, Outcome, Report};
 use millrace_hostfs::maps::MappedFile;
+
+use super::evidence::{Evidence, Running};
+use super::pool::{ProcessContext, Question};
+use super::{CheckOptions, CheckReport, Nodes, Outcome};
 
 use Outcome::{Failure, Ok as Good, Unseen, Warning};
 pub(super) use provider::Provider;
@@ -23,7 +24,7 @@ pub(super) use provider::Provider;
 /// The pool of the server, as the judge asked it.
 pub(super) struct Pool {
     /// Where a worker is.
-    pub(super) place: Place,
+    pub(super) place: ProcessContext,
     /// The question, without keys, to the nodes that answered.
     pub(super) question: Question,
     /// The first socket of a node, as this process sees it.
@@ -32,10 +33,10 @@ pub(super) struct Pool {
 
 /// Adds all findings. Returns the pool, if it could be asked.
 pub(super) fn judge(
-    options: &Options,
+    options: &CheckOptions,
     evidence: &Evidence,
     nodes: &dyn Nodes,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Option<Pool> {
     match &evidence.running {
         Some(running) => process(options, evidence, running, report),
@@ -45,13 +46,19 @@ pub(super) fn judge(
         }
     }
     if evidence.running.is_some() {
-        software::openssl(evidence, report);
+        libraries::openssl(evidence, report);
     }
-    software::environment(options, evidence, report);
+    libraries::environment(options, evidence, report);
     let provider = Provider::of(options, evidence);
     provider::openssl_cnf(evidence, provider.as_ref(), report);
-    software::loaded(evidence, provider.as_ref(), report);
-    software::waiting(options, evidence, provider.as_ref(), report);
+    libraries::loaded(evidence, provider.as_ref(), report);
+    if provider.as_ref().is_some_and(|provider| provider.poolless) {
+        if evidence.running.is_none() {
+            start::own_test(evidence, report);
+        }
+        return None;
+    }
+    libraries::waiting(options, evidence, provider.as_ref(), report);
     server::configuration(options, evidence, report);
     let stubs = server::key_files(evidence, provider.as_ref(), report);
     let pool = reach::nodes(evidence, provider.as_ref()?, stubs, nodes, report);
@@ -61,7 +68,12 @@ pub(super) fn judge(
     pool
 }
 
-fn process(options: &Options, evidence: &Evidence, running: &Running, report: &mut Report) {
+fn process(
+    options: &CheckOptions,
+    evidence: &Evidence,
+    running: &Running,
+    report: &mut CheckReport,
+) {
     let Running {
         master, workers, ..
     } = running;

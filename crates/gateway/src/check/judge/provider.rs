@@ -5,14 +5,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::evidence::Evidence;
-use super::super::pool::TlsFiles;
-use super::super::{Options, Report};
-use super::{Failure, Good, Unseen};
-use crate::provider_keys::{self, Wrong};
 use millrace_hostfs::Unavailable;
 use millrace_hostfs::maps::file_name;
 use millrace_hostfs::openssl_cnf::{self, Cnf};
+
+use super::{Failure, Good, Unseen};
+use crate::check::evidence::Evidence;
+use crate::check::pool::ProviderTls;
+use crate::check::{CheckOptions, CheckReport};
+use crate::provider_keys::{self, Wrong};
 
 /// The provider's part of `openssl.cnf`, and of its own file.
 pub(in crate::check) struct Provider {
@@ -21,16 +22,22 @@ pub(in crate::check) struct Provider {
     pub(super) default_activated: bool,
     pub(super) preferred: bool,
     pub(super) mode: String,
+    /// Whether something is computed in the process.
+    pub(in crate::check) local: bool,
+    /// The setting `local` as it is written.
+    local_words: String,
+    /// Whether no key goes to a pool, on purpose.
+    pub(in crate::check) poolless: bool,
     pub(in crate::check) nodes: Vec<String>,
     /// The files for `tcp:` nodes; none unless all three are set.
-    pub(in crate::check) tls: Option<TlsFiles>,
+    pub(in crate::check) tls: Option<ProviderTls>,
     /// What is wrong in the section.
     wrong: Vec<Wrong>,
 }
 
 impl Provider {
     /// `None` if no section belongs to the provider.
-    pub(super) fn of(options: &Options, evidence: &Evidence) -> Option<Self> {
+    pub(in crate::check) fn of(options: &CheckOptions, evidence: &Evidence) -> Option<Self> {
         let (_, Ok(cnf)) = evidence.cnf.as_ref()? else {
             return None;
         };
@@ -72,6 +79,13 @@ impl Provider {
         })
     }
 
+    /// Whether a primitive is computed in the process.
+    pub(in crate::check) fn computes(&self, primitive: &str) -> bool {
+        let mut words = self.local_words.split(',').map(str::trim);
+        let all = matches!(&*self.local_words, "on" | "true" | "all");
+        self.local && (all || words.any(|word| word.eq_ignore_ascii_case(primitive)))
+    }
+
     /// The provider of an application that loads it by its name.
     pub(in crate::check) fn in_file(table: &toml::Table) -> Self {
         Self::with(&|key| table.get(key).map(toml_text))
@@ -80,12 +94,19 @@ impl Provider {
     fn with(setting: &dyn Fn(&str) -> Option<String>) -> Self {
         let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
         let nodes = nodes.split(',').map(|node| node.trim().to_owned());
+        let mode = setting("mode").unwrap_or_else(|| "async".to_owned());
+        let local_words = setting("local").unwrap_or_else(|| "off".to_owned());
+        let local = !matches!(&*local_words, "off" | "false");
+        let offers_none = setting("algorithms").is_some_and(|list| list.trim() == "none");
         Self {
             module: None,
             activated: true,
             default_activated: true,
             preferred: false,
-            mode: setting("mode").unwrap_or_else(|| "async".to_owned()),
+            poolless: local && mode == "off" && offers_none,
+            mode,
+            local,
+            local_words,
             nodes: nodes.filter(|node| !node.is_empty()).collect(),
             tls: tls_files(setting),
             wrong: Vec::new(),
@@ -93,9 +114,9 @@ impl Provider {
     }
 }
 
-fn tls_files(setting: &dyn Fn(&str) -> Option<String>) -> Option<TlsFiles> {
+fn tls_files(setting: &dyn Fn(&str) -> Option<String>) -> Option<ProviderTls> {
     let file = |key| setting(key).map(PathBuf::from);
-    Some(TlsFiles {
+    Some(ProviderTls {
         ca: file("tls_ca")?,
         cert: file("tls_cert")?,
         key: file("tls_key")?,
@@ -127,7 +148,11 @@ fn prefers(cnf: &Cnf, init: &str) -> bool {
         .is_some_and(|query| query.contains("provider=millrace") || query.contains("millrace.pool"))
 }
 
-pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, report: &mut Report) {
+pub(super) fn openssl_cnf(
+    evidence: &Evidence,
+    provider: Option<&Provider>,
+    report: &mut CheckReport,
+) {
     const CHECK: &str = "openssl.cnf";
     let Some((path, cnf)) = &evidence.cnf else {
         return report.add(CHECK, Failure, "there is no openssl.cnf", evidence.write());
@@ -191,6 +216,12 @@ pub(super) fn openssl_cnf(evidence: &Evidence, provider: Option<&Provider>, repo
             Failure,
             format!("{shown} does not activate `default`: naming a provider turns it off"),
             Some(remedy(what)),
+        )
+    } else if provider.poolless {
+        (
+            Good,
+            format!("{shown}, no pool: what is computed in the process is counted below"),
+            None,
         )
     } else if provider.mode == "off" {
         (

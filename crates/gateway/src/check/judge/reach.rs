@@ -7,17 +7,19 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::super::access::{self, Obstacle};
-use super::super::evidence::{Evidence, Worker};
-use super::super::pool::{
-    CertificateFacts, FaultKind, KeyState, NodeAnswer, NodeState, Place, Question, Stub, TlsFiles,
-};
-use super::super::{Nodes, Outcome, Report};
 use super::provider::Provider;
 use super::{Failure, Good, Pool, Unseen, Warning, run_as_root};
+use crate::check::access::{self, Obstacle};
+use crate::check::evidence::{Evidence, Worker};
+use crate::check::pool::{
+    CertificateFacts, FaultKind, KeyState, KeyStub, NodeAnswer, NodeReport, ProcessContext,
+    ProviderTls, Question,
+};
+use crate::check::{CheckReport, Nodes, Outcome};
 use crate::verify::below;
 
-/// Bound on the keys that every node is asked for.
+/// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
+/// 1,024; the first 64 show whether policies and stubs fit.
 const MAX_ASKED: usize = 64;
 
 /// A certificate that ends sooner is a warning: time to issue another one.
@@ -27,9 +29,9 @@ const EXPIRES_SOON: i64 = 14 * 24 * 3600;
 pub(super) fn nodes(
     evidence: &Evidence,
     provider: &Provider,
-    stubs: BTreeSet<Stub>,
+    stubs: BTreeSet<KeyStub>,
     nodes: &dyn Nodes,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Option<Pool> {
     let Some(worker) = evidence.worker() else {
         let seen = "the user of the workers is not known, so the nodes were not asked";
@@ -79,7 +81,7 @@ fn judge_node(
     question: &Question,
     node: &str,
     answer: Option<&NodeAnswer>,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) {
     const CHECK: &str = "node";
     let user = worker.place.user.uid;
@@ -116,7 +118,7 @@ fn judge_node(
     }
 }
 
-fn answered(node: &str, user: u32, state: &NodeState, report: &mut Report) {
+fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport) {
     let mut seen = format!("{node}: {}", state.name);
     if let Some(software) = &state.software {
         seen.push_str(&format!(" ({software})"));
@@ -170,7 +172,7 @@ fn answered(node: &str, user: u32, state: &NodeState, report: &mut Report) {
     }
 }
 
-fn expiry(node: &str, facts: &CertificateFacts, report: &mut Report) {
+fn expiry(node: &str, facts: &CertificateFacts, report: &mut CheckReport) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let ends = [
@@ -195,22 +197,23 @@ fn expiry(node: &str, facts: &CertificateFacts, report: &mut Report) {
 }
 
 /// The remedy for files that the worker cannot use, from what is visible from outside.
-fn files_remedy(evidence: &Evidence, worker: &Worker, files: Option<&TlsFiles>) -> Option<String> {
-    let Place { root, user, .. } = &worker.place;
+fn files_remedy(
+    evidence: &Evidence,
+    worker: &Worker,
+    files: Option<&ProviderTls>,
+) -> Option<String> {
+    let ProcessContext { root, user, .. } = &worker.place;
     for (_, named) in files?.named() {
         match access::read(user, root, named) {
-            Err(Obstacle::Missing(_)) if evidence.root.exists(super::super::utf8(named)) => {
+            Err(Obstacle::Missing(_)) if evidence.root.exists(crate::check::utf8(named)) => {
                 let confined = worker.confined.as_ref()?;
                 let folder = named.parent()?;
                 return Some(bind(evidence, folder, confined, true));
             }
-            Err(Obstacle::Denied {
-                path,
-                owner: (mode, owner, group),
-            }) => {
+            Err(Obstacle::Denied { path, ownership }) => {
                 let folder = named.parent()?.display();
                 return Some(format!(
-                    "{} has mode {mode:04o}, owner {owner}, group {group}: chgrp -R {gid} {folder} && chmod -R g+rX \
+                    "{} has {ownership}: chgrp -R {gid} {folder} && chmod -R g+rX \
                      {folder}",
                     path.display(),
                     gid = user.gid
@@ -303,13 +306,10 @@ fn blocked(
             format!("{socket} is no socket"),
             "correct `pool` in openssl.cnf".to_owned(),
         ),
-        Obstacle::Denied {
-            path,
-            owner: (mode, owner, group),
-        } => (
+        Obstacle::Denied { path, ownership } => (
             Failure,
             format!(
-                "user {uid} may not connect to {socket}{inside}: {} has mode {mode:04o}, owner {owner}, group {group}",
+                "user {uid} may not connect to {socket}{inside}: {} has {ownership}",
                 path.display()
             ),
             opening(path, path == &below(&worker.place.root, Path::new(socket))),

@@ -5,22 +5,23 @@
 
 use std::collections::BTreeSet;
 
-use super::super::evidence::Evidence;
-use super::super::keys::{self, KeyFile};
-use super::super::pool::Stub;
-use super::super::server::ServerConfig;
-use super::super::{Options, Report, Server};
-use super::provider::Provider;
-use super::software::PRELOAD;
-use super::{Failure, Good, Unseen, Warning, run_as_root};
-use crate::recipe::global_maxconn;
 use millrace_hostfs::maps::library;
 use millrace_hostfs::process::Process;
+
+use super::libraries::PRELOAD;
+use super::provider::Provider;
+use super::{Failure, Good, Unseen, Warning, run_as_root};
+use crate::check::evidence::Evidence;
+use crate::check::keys::{self, KeyFile};
+use crate::check::pool::KeyStub;
+use crate::check::server::ServerConfig;
+use crate::check::{CheckOptions, CheckReport, Server};
+use crate::recipe::global_maxconn;
 
 /// Descriptors of a connection whose handshake waited, without an upstream.
 const FEWEST_FILES_PER_CONNECTION: u64 = 2;
 
-pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut Report) {
+pub(super) fn configuration(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "configuration";
     let config = &evidence.config;
     if !config.problems.is_empty() {
@@ -51,7 +52,7 @@ pub(super) fn configuration(options: &Options, evidence: &Evidence, report: &mut
 }
 
 /// The provider starts a thread at the first operation; HAProxy forbids that without `insecure-fork-wanted`.
-fn threads(evidence: &Evidence, report: &mut Report) {
+fn threads(evidence: &Evidence, report: &mut CheckReport) {
     let forbids = |worker: &&Process| {
         worker.user.uid != 0 && evidence.proc.soft_limit(worker.pid, "Max processes") == Some(0)
     };
@@ -67,7 +68,7 @@ fn threads(evidence: &Evidence, report: &mut Report) {
     }
 }
 
-fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
+fn limits(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "descriptors";
     let config = &evidence.config;
     match options.server {
@@ -98,7 +99,7 @@ fn limits(options: &Options, evidence: &Evidence, report: &mut Report) {
 
 /// HAProxy's table has two entries per connection of the global `maxconn`. Limits of the process do not enlarge
 /// the table.
-fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
+fn table_of_descriptors(config: &ServerConfig, report: &mut CheckReport) {
     const CHECK: &str = "descriptors";
     let needed = config.connections.map(global_maxconn);
     if let Some(allowed) = config.descriptors {
@@ -135,8 +136,8 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut Report) {
 pub(super) fn key_files(
     evidence: &Evidence,
     provider: Option<&Provider>,
-    report: &mut Report,
-) -> BTreeSet<Stub> {
+    report: &mut CheckReport,
+) -> BTreeSet<KeyStub> {
     const CHECK: &str = "keys";
     let preferred = provider.is_some_and(|provider| provider.preferred);
     let mut stubs = BTreeSet::new();

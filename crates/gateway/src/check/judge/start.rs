@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use super::super::evidence::Evidence;
-use super::super::{Report, Server};
 use super::{Failure, Good, Unseen, last_words, run_as_root};
-use crate::verify::{Argument, Verdict, Verification};
+use crate::check::evidence::Evidence;
+use crate::check::{CheckReport, Server};
+use crate::verify::{Argument, ConfigVerdict, Verification};
 
 /// What to do about a server that does not run.
 pub(super) fn remedy(evidence: &Evidence) -> String {
@@ -22,7 +22,7 @@ pub(super) fn remedy(evidence: &Evidence) -> String {
 }
 
 /// Runs the server's own test.
-pub(super) fn own_test(evidence: &Evidence, report: &mut Report) {
+pub(super) fn own_test(evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "start";
     if !evidence.live {
         return;
@@ -33,16 +33,16 @@ pub(super) fn own_test(evidence: &Evidence, report: &mut Report) {
     }
     let test = test(evidence);
     match test.run(Path::new("/")) {
-        Verdict::Passed => {
+        ConfigVerdict::Passed => {
             let seen = format!("{} passes with its environment", test.name);
             report.add(CHECK, Good, seen, None);
         }
-        Verdict::Failed(said) => {
+        ConfigVerdict::Failed(said) => {
             let seen = format!("{} fails: {}", test.name, last_words(&said));
             let remedy = "see what is above; the rest is the server's own configuration".to_owned();
             report.add(CHECK, Failure, seen, remedy);
         }
-        Verdict::Skipped(why) => {
+        ConfigVerdict::Skipped(why) => {
             report.add(CHECK, Unseen, format!("{}: {why}", test.name), None);
         }
     }

@@ -92,6 +92,7 @@ fn line(root: &Root, words: &[String], base: &mut Option<PathBuf>, config: &mut 
     };
     match (name.as_str(), arguments.first()) {
         ("ssl-mode-async", _) => config.mode_async = true,
+        ("ssl-default-bind-curves", Some(list)) => config.add_groups(list),
         ("crt-base", Some(folder)) => *base = Some(folder.into()),
         ("chroot", Some(folder)) => config.chroot = Some(folder.into()),
         ("bind", Some(addresses)) if arguments.iter().any(|word| word == "ssl") => {
@@ -100,6 +101,7 @@ fn line(root: &Root, words: &[String], base: &mut Option<PathBuf>, config: &mut 
             }
             for pair in arguments.windows(2) {
                 match pair[0].as_str() {
+                    "curves" | "ecdhe" => config.add_groups(&pair[1]),
                     "crt" => certificate(root, base.as_deref(), &pair[1], config),
                     "crt-list" => list(root, base.as_deref(), &pair[1], config),
                     _ => {}
@@ -178,7 +180,8 @@ mod tests {
         put(
             "etc/h.cfg",
             "global\n ssl-mode-async\n maxconn 50\n ulimit-n 200\n crt-base /certs\n chroot /var/lib/haproxy\n\
-             frontend a\n maxconn 3\n bind :443,[::]:443 ssl crt www.pem crt many\n bind :80\n\
+             ssl-default-bind-curves X25519MLKEM768:X25519\n\
+             frontend a\n maxconn 3\n bind :443,[::]:443 ssl crt www.pem crt many curves X25519:P-256\n bind :80\n\
              listen b\n bind 10.0.0.1:8443 ssl crt-list /etc/list\n",
         );
         put("certs/www.pem", "");
@@ -191,6 +194,7 @@ mod tests {
         let root = Root::open(dir.path()).expect("folder");
         let config = read(&root, &[PathBuf::from("/etc/h.cfg")]);
         assert!(config.mode_async);
+        assert_eq!(config.groups, ["X25519MLKEM768", "X25519", "P-256"]);
         assert_eq!(
             (
                 config.global_connections,

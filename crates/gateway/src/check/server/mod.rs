@@ -13,7 +13,7 @@ use millrace_hostfs::Root;
 
 use super::utf8;
 
-/// Bound on one file, in bytes.
+/// Bound on one file, in bytes: a generated configuration with thousands of servers has 1 MiB.
 const MAX_FILE: usize = 4 << 20;
 
 /// Bound on the files of a configuration: sites of a hosting provider, one each.
@@ -28,6 +28,8 @@ pub(in crate::check) struct ServerConfig {
     pub(in crate::check) listens: Vec<String>,
     /// Names of servers, without wildcards.
     pub(in crate::check) names: Vec<String>,
+    /// Key exchange groups, of all its listeners.
+    pub(in crate::check) groups: Vec<String>,
     /// Names of variables that nginx keeps (`env`).
     pub(in crate::check) environment: Vec<String>,
     /// Whether HAProxy has `ssl-mode-async`.
@@ -52,7 +54,7 @@ pub(in crate::check) struct ServerConfig {
 
 impl ServerConfig {
     fn problem(&mut self, text: String) {
-        /// More would hide what matters.
+        /// Bound on the problems that a report lists: more would hide the important ones.
         const MAX_PROBLEMS: usize = 20;
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(text);
@@ -82,6 +84,15 @@ impl ServerConfig {
             && !self.listens.contains(&address)
         {
             self.listens.push(address);
+        }
+    }
+
+    /// Adds the names of a list `A:B`.
+    fn add_groups(&mut self, list: &str) {
+        for group in list.split(':') {
+            if !self.groups.iter().any(|known| known == group) {
+                self.groups.push(group.to_owned());
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use millrace_hostfs::{Root, glob, nginx};
 use super::{ServerConfig, reachable};
 use crate::check::utf8;
 
-/// Bound on files that include each other.
+/// Bound on the depth of includes, so that files that include each other end. Real configurations have three levels.
 const MAX_DEPTH: usize = 32;
 
 /// nginx's default of `worker_connections`.
@@ -32,7 +32,7 @@ pub(in crate::check) fn read(root: &Root, file: &Path) -> ServerConfig {
         ..ServerConfig::default()
     };
     let base = file.parent().unwrap_or_else(|| Path::new("/")).to_owned();
-    let mut reader = Reader {
+    let mut reader = NginxReader {
         root,
         base,
         config: &mut config,
@@ -42,14 +42,14 @@ pub(in crate::check) fn read(root: &Root, file: &Path) -> ServerConfig {
     config
 }
 
-struct Reader<'a> {
+struct NginxReader<'a> {
     root: &'a Root,
     /// The folder of the main file: relative names are relative to it, also in included files.
     base: PathBuf,
     config: &'a mut ServerConfig,
 }
 
-impl Reader<'_> {
+impl NginxReader<'_> {
     fn file(&mut self, path: &Path, depth: usize) {
         if depth > MAX_DEPTH {
             self.config
@@ -89,6 +89,7 @@ impl Reader<'_> {
             "user" => self.config.user = Some(first.clone()),
             "worker_connections" => self.config.connections = first.parse().ok(),
             "ssl_certificate_key" => self.key(first),
+            "ssl_ecdh_curve" => self.config.add_groups(first),
             "listen" if arguments.iter().any(|word| word == "ssl") => {
                 self.config.add_listen(reachable(first));
             }
@@ -140,7 +141,7 @@ mod tests {
         put("millrace.conf", "env LD_PRELOAD;");
         put(
             "sites/one",
-            "server { listen 80; listen [::]:443 ssl http2; listen 443 ssl; server_name _ *.b www.a;\n\
+            "ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 80; listen [::]:443 ssl http2; listen 443 ssl; server_name _ *.b www.a;\n\
              ssl_certificate_key keys/www.key; }",
         );
         put(
@@ -158,6 +159,7 @@ mod tests {
             config.listens,
             ["[::1]:443", "127.0.0.1:443", "127.0.0.1:8443"]
         );
+        assert_eq!(config.groups, ["X25519MLKEM768", "X25519"]);
         assert_eq!(config.names, ["www.a"]);
         assert_eq!(config.keys, [Path::new("/etc/nginx/keys/www.key")]);
         assert_eq!(

@@ -5,9 +5,9 @@
 
 use super::choice;
 use crate::advise::algorithm::Cipher;
-use crate::advise::facts::{Aes, Facts, QatUse};
-use crate::advise::sizes::Verdict;
-use crate::advise::{Choice, Goal, Request, Subject, Topic};
+use crate::advise::facts::{AdviseFacts, Aes, QatUse};
+use crate::advise::sizes::SizeVerdict;
+use crate::advise::{AdviseRequest, Choice, Goal, Subject, Topic};
 
 /// A published measurement of one engine behind `/dev/crypto` (Annapurna Alpine, Netgear R9000,
 /// AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed, and its processor's AES.
@@ -41,7 +41,7 @@ enum Rule {
 struct Decision {
     rule: Rule,
     /// Comparison of AES-GCM with ChaCha20-Poly1305 in the saved run, if there is one that may decide.
-    measured: Option<Verdict>,
+    measured: Option<SizeVerdict>,
     /// The cipher that the saved run proved fastest on the processor.
     fastest: Option<Cipher>,
     /// In order of preference.
@@ -55,7 +55,7 @@ struct Reason {
 }
 
 /// The ciphers in order of preference, and the choice that reports them.
-pub(super) fn ciphers(facts: &Facts, request: &Request) -> (Vec<Cipher>, Choice) {
+pub(super) fn ciphers(facts: &AdviseFacts, request: &AdviseRequest) -> (Vec<Cipher>, Choice) {
     let decision = order(facts, request);
     let reason = explain(&decision, facts, request);
     let names: Vec<&str> = decision
@@ -68,7 +68,7 @@ pub(super) fn ciphers(facts: &Facts, request: &Request) -> (Vec<Cipher>, Choice)
     (decision.order, choice)
 }
 
-fn order(facts: &Facts, request: &Request) -> Decision {
+fn order(facts: &AdviseFacts, request: &AdviseRequest) -> Decision {
     let aes: &[Cipher] = match request.goal {
         Goal::Security => &[Cipher::Aes256Gcm],
         Goal::Throughput | Goal::Latency => &[Cipher::Aes128Gcm, Cipher::Aes256Gcm],
@@ -92,9 +92,10 @@ fn order(facts: &Facts, request: &Request) -> Decision {
         sizes.compare(model, aes[0], Cipher::ChaCha20Poly1305, packet)
     });
     let on_processor = match &measured {
-        Some(Verdict::Faster(_)) => Some(aes_first),
-        Some(Verdict::Slower(_)) => Some(chacha_first),
-        Some(Verdict::NoDifference(_) | Verdict::NotBoth | Verdict::OtherProcessor) | None => None,
+        Some(SizeVerdict::Faster(_)) => Some(aes_first),
+        Some(SizeVerdict::Slower(_)) => Some(chacha_first),
+        Some(SizeVerdict::NoDifference(_) | SizeVerdict::NotBoth | SizeVerdict::OtherProcessor)
+        | None => None,
     };
     let fastest = on_processor.as_ref().map(|ciphers| ciphers[0]);
     if let Some(ciphers) = on_processor {
@@ -110,7 +111,7 @@ fn order(facts: &Facts, request: &Request) -> Decision {
     }
 }
 
-fn rule(facts: &Facts, request: &Request) -> Rule {
+fn rule(facts: &AdviseFacts, request: &AdviseRequest) -> Rule {
     let ipsec = request.subject == Subject::Ipsec;
     // A device relieves the processor, but adds latency; VAES is faster than any device.
     let device_pays = ipsec && request.goal == Goal::Throughput && facts.aes != Aes::Wide;
@@ -127,7 +128,7 @@ fn rule(facts: &Facts, request: &Request) -> Rule {
     }
 }
 
-fn explain(decision: &Decision, facts: &Facts, request: &Request) -> Reason {
+fn explain(decision: &Decision, facts: &AdviseFacts, request: &AdviseRequest) -> Reason {
     let ipsec = request.subject == Subject::Ipsec;
     let by_rule = rule_text(decision.rule, ipsec, &facts.qat);
     let text = match decision.fastest {
@@ -168,59 +169,38 @@ fn explain(decision: &Decision, facts: &Facts, request: &Request) -> Reason {
     Reason { text, evidence }
 }
 
+/// The reason of a rule, and what it adds beside a device that a tunnel could use.
+#[rustfmt::skip]
 fn rule_text(rule: Rule, ipsec: bool, qat: &QatUse) -> String {
-    let (text, beside_qat) = match rule {
-        Rule::GcmDevice => (
-            "a device computes it, and the processor is free for the packets",
-            "",
-        ),
-        Rule::QatCbc => (
-            "the kernel's driver gives QAT no AES-GCM: only AES-CBC with HMAC uses the device. AES-GCM on the \
-             processor comes second: try both under your load, because QAT's published gain (270 to 778 \
-             Mbit/s on an Atom C3000) is over AES-CBC on the processor",
-            "",
-        ),
-        Rule::Fips => (
-            "this kernel allows approved algorithms only, and AES-GCM is the fastest of them",
-            "",
-        ),
-        Rule::WideAes => (
-            "the processor computes several AES blocks at once",
-            if *qat == QatUse::None {
-                ""
-            } else {
-                ", faster than a device that gets packets one by one"
-            },
-        ),
-        Rule::AesInstructions => (
-            "the processor has instructions for AES and GHASH",
-            if matches!(qat, QatUse::Serves(_)) {
-                ": no wait for a device, and a full-length check value"
-            } else {
-                ""
-            },
-        ),
-        Rule::NoAes => (
-            "without AES instructions, ChaCha20-Poly1305 is several times as fast as AES-GCM, and its time does \
-             not depend on the key",
-            "",
-        ),
-        Rule::PortableAes => (
-            "the kernel computes AES in portable code although the processor has instructions; until it uses \
-             them, ChaCha20-Poly1305 is faster",
-            "",
-        ),
-        Rule::UnknownAes => (
-            "nearly every current processor has AES instructions; whether this one has them is unknown, so \
-             measure: `millrace bench sizes --json FILE`",
-            "",
-        ),
+    let beside_qat = match rule {
+        Rule::WideAes if ipsec && *qat != QatUse::None => ", faster than a device that gets packets one by one",
+        Rule::AesInstructions if ipsec && matches!(qat, QatUse::Serves(_)) => ": no wait for a device, and a full-length check value",
+        _ => "",
     };
-    format!("{text}{}", if ipsec { beside_qat } else { "" })
+    let text = match rule {
+        Rule::GcmDevice => "a device computes it, and the processor is free for the packets",
+        Rule::QatCbc =>
+            "the kernel's driver gives QAT no AES-GCM: only AES-CBC with HMAC uses the device. AES-GCM on \
+             the processor comes second: try both under your load, because QAT's published gain (270 to \
+             778 Mbit/s on an Atom C3000) is over AES-CBC on the processor",
+        Rule::Fips => "this kernel allows approved algorithms only, and AES-GCM is the fastest of them",
+        Rule::WideAes => "the processor computes several AES blocks at once",
+        Rule::AesInstructions => "the processor has instructions for AES and GHASH",
+        Rule::NoAes =>
+            "without AES instructions, ChaCha20-Poly1305 is several times as fast as AES-GCM, and its \
+             time does not depend on the key",
+        Rule::PortableAes =>
+            "the kernel computes AES in portable code although the processor has instructions; until it \
+             uses them, ChaCha20-Poly1305 is faster",
+        Rule::UnknownAes =>
+            "nearly every current processor has AES instructions; whether this one has them is unknown, \
+             so measure: `millrace bench sizes --output FILE`",
+    };
+    format!("{text}{beside_qat}")
 }
 
 /// Whether a router's engine could pay off at this packet size, by the one published measurement.
-fn router_engine(facts: &Facts, packet: u32) -> Option<String> {
+fn router_engine(facts: &AdviseFacts, packet: u32) -> Option<String> {
     let engine = facts.cbc_device.as_ref()?;
     let bytes = f64::from(packet);
     let gain = (bytes / PROCESSOR_MB_S) / (ENGINE_SETUP_US + bytes / ENGINE_MB_S);

@@ -3,33 +3,45 @@
 
 //! IPsec with IKEv2: the kernel encrypts the packets, so its implementations matter.
 
-use super::super::algorithm::{Cipher, Group, Prf};
-use super::super::facts::{Facts, QatUse, words};
-use super::super::software::since;
-use super::super::{Choice, Goal, Request, Topic};
 use super::limits::{
     DPD_DELAY_S, ESP_OUTER, ESP_REKEY_S, ESP_TRAILER, ETHERNET_MTU, IKE_REKEY_S, NARROW_WINDOW,
     WIDE_WINDOW, WIDEST_WINDOW,
 };
 use super::{choice, ciphers, groups, names, segment};
+use crate::advise::algorithm::{Cipher, ExchangeGroup, Prf};
+use crate::advise::facts::{AdviseFacts, QatUse, words};
+use crate::advise::software::since;
+use crate::advise::{AdviseRequest, Choice, Goal, Topic};
 
+/// An IPsec tunnel with IKEv2. Lists are in order of preference.
 #[derive(Clone, Debug)]
-pub(crate) struct IpsecPlan {
+pub(crate) struct IpsecAdvice {
+    /// Ciphers of the packets (ESP).
     pub(crate) esp: Vec<Cipher>,
+    /// Ciphers of the key exchange (IKE): those of `esp` that include integrity.
     pub(crate) ike: Vec<Cipher>,
+    /// Function that derives keys in IKE.
     pub(crate) prf: Prf,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<ExchangeGroup>,
+    /// Seconds until the packets get a new key.
     pub(crate) esp_rekey_s: u32,
+    /// Seconds until IKE gets a new key.
     pub(crate) ike_rekey_s: u32,
+    /// Largest packet inside the tunnel, in bytes, that leaves in one piece.
     pub(crate) mtu: u32,
+    /// Largest TCP segment in such a packet, in bytes.
     pub(crate) mss: u32,
+    /// Packets by which one may arrive late.
     pub(crate) replay_window: u32,
+    /// Seconds of silence until the peer is probed.
     pub(crate) dpd_delay_s: u32,
+    /// One security association for each processor.
     pub(crate) per_cpu: bool,
+    /// The network card encrypts.
     pub(crate) card: bool,
 }
 
-pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice>) {
+pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvice, Vec<Choice>) {
     let (esp, cipher) = ciphers(facts, request);
     let (prf, prf_choice) = prf(request.goal);
     let (groups, group) = group(facts, request.goal);
@@ -40,7 +52,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (IpsecPlan, Vec<Choice
     let dpd_delay_s = DPD_DELAY_S.of(request.goal);
     let link = facts.mtu.unwrap_or(ETHERNET_MTU);
     let mtu = inner_mtu(link, &esp);
-    let plan = IpsecPlan {
+    let plan = IpsecAdvice {
         ike: esp.iter().copied().filter(|one| one.is_aead()).collect(),
         esp,
         prf,
@@ -105,7 +117,7 @@ fn prf(goal: Goal) -> (Prf, Choice) {
     (prf, choice(Topic::Prf, prf.name(), reason))
 }
 
-fn group(facts: &Facts, goal: Goal) -> (Vec<Group>, Choice) {
+fn group(facts: &AdviseFacts, goal: Goal) -> (Vec<ExchangeGroup>, Choice) {
     let strongswan = facts.software.strongswan.as_deref();
     let can = since(strongswan, [6, 0, 0]) && facts.openssl_since([3, 5, 0]);
     let hybrid = can && goal != Goal::Latency && !facts.fips;
@@ -125,7 +137,7 @@ fn group(facts: &Facts, goal: Goal) -> (Vec<Group>, Choice) {
     (groups, choice)
 }
 
-fn window(facts: &Facts, esp: &[Cipher]) -> (u32, Choice) {
+fn window(facts: &AdviseFacts, esp: &[Cipher]) -> (u32, Choice) {
     let cbc = esp.first() == Some(&Cipher::Aes256CbcSha256);
     let by_qat = cbc && matches!(facts.qat, QatUse::Serves(_));
     let (window, reason) = if by_qat || facts.gcm_device.is_some() {
@@ -144,7 +156,7 @@ fn window(facts: &Facts, esp: &[Cipher]) -> (u32, Choice) {
     (window, choice.with(format!("processors: {processors}")))
 }
 
-fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
+fn processors(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     let strongswan = facts.software.strongswan.as_deref();
     let can = since(strongswan, [6, 0, 2]) && facts.kernel_since([6, 13, 0]);
     let useful = facts.processors > 1 && goal != Goal::Security;
@@ -168,7 +180,7 @@ fn processors(facts: &Facts, goal: Goal) -> (bool, Choice) {
     (can && useful, choice)
 }
 
-fn card(facts: &Facts, esp: &[Cipher]) -> (bool, Choice) {
+fn card(facts: &AdviseFacts, esp: &[Cipher]) -> (bool, Choice) {
     let aead = esp.first().is_some_and(|first| first.is_aead());
     match &facts.esp_card {
         Some(card) if aead => {

@@ -11,13 +11,13 @@ mod rejected;
 mod tls;
 
 use self::cipher::ciphers;
-pub(crate) use self::ipsec::IpsecPlan;
+pub(crate) use self::ipsec::IpsecAdvice;
 pub(in crate::advise) use self::limits::REKEY_PACKETS;
-pub(crate) use self::openvpn::OpenvpnPlan;
-pub(crate) use self::tls::TlsPlan;
-use super::algorithm::Group;
-use super::facts::{Facts, QatUse};
-use super::{Choice, Goal, RejectedAlternative, Request, Subject, Topic};
+pub(crate) use self::openvpn::OpenvpnAdvice;
+pub(crate) use self::tls::TlsAdvice;
+use super::algorithm::ExchangeGroup;
+use super::facts::{AdviseFacts, QatUse};
+use super::{AdviseRequest, Choice, Goal, RejectedAlternative, Subject, Topic};
 
 /// Everything that the rules decide about one request.
 #[derive(Clone, Debug)]
@@ -26,32 +26,33 @@ pub(crate) struct Decided {
     pub(crate) first: Vec<String>,
     /// The choices with their reasons, as a page shows them.
     pub(crate) choices: Vec<Choice>,
+    /// Recipes that a user may know, with the reason against each.
     pub(crate) rejected_alternatives: Vec<RejectedAlternative>,
-    /// The same choices for the formats.
-    pub(crate) plan: Plan,
+    /// The same choices as values, for the writers of configurations.
+    pub(crate) plan: AdvicePlan,
 }
 
 /// The choices for one subject, as values.
 #[derive(Clone, Debug)]
-pub(crate) enum Plan {
-    Ipsec(IpsecPlan),
-    Openvpn(OpenvpnPlan),
-    Tls(TlsPlan),
+pub(crate) enum AdvicePlan {
+    Ipsec(IpsecAdvice),
+    Openvpn(OpenvpnAdvice),
+    Tls(TlsAdvice),
 }
 
-pub(crate) fn decide(facts: &Facts, request: &Request) -> Decided {
+pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> Decided {
     let (plan, choices) = match request.subject {
         Subject::Ipsec => {
             let (plan, choices) = ipsec::decide(facts, request);
-            (Plan::Ipsec(plan), choices)
+            (AdvicePlan::Ipsec(plan), choices)
         }
         Subject::Openvpn => {
             let (plan, choices) = openvpn::decide(facts, request);
-            (Plan::Openvpn(plan), choices)
+            (AdvicePlan::Openvpn(plan), choices)
         }
         Subject::Tls => {
             let (plan, choices) = tls::decide(facts, request);
-            (Plan::Tls(plan), choices)
+            (AdvicePlan::Tls(plan), choices)
         }
     };
     Decided {
@@ -79,7 +80,7 @@ impl Choice {
     }
 }
 
-fn first(facts: &Facts, subject: Subject) -> Vec<String> {
+fn first(facts: &AdviseFacts, subject: Subject) -> Vec<String> {
     let why = match subject {
         Subject::Ipsec => "the kernel encrypts IPsec's packets, but IKE uses this library",
         Subject::Openvpn | Subject::Tls => "no choice of a cipher compensates for it",
@@ -104,25 +105,26 @@ fn first(facts: &Facts, subject: Subject) -> Vec<String> {
 }
 
 /// The groups in order of preference.
-fn groups(facts: &Facts, goal: Goal, hybrid: bool) -> Vec<Group> {
+fn groups(facts: &AdviseFacts, goal: Goal, hybrid: bool) -> Vec<ExchangeGroup> {
     let secure = goal == Goal::Security;
-    let groups: &[Group] = match (facts.fips, secure) {
-        (true, true) => &[Group::P384],
-        (true, false) => &[Group::P256, Group::P384],
-        (false, true) => &[Group::P384, Group::Curve25519],
-        (false, false) => &[Group::Curve25519, Group::P256],
+    let groups: &[ExchangeGroup] = match (facts.fips, secure) {
+        (true, true) => &[ExchangeGroup::P384],
+        (true, false) => &[ExchangeGroup::P256, ExchangeGroup::P384],
+        (false, true) => &[ExchangeGroup::P384, ExchangeGroup::Curve25519],
+        (false, false) => &[ExchangeGroup::Curve25519, ExchangeGroup::P256],
     };
-    let hybrid = (hybrid && !facts.fips).then_some(Group::Curve25519MlKem768);
+    let hybrid = (hybrid && !facts.fips).then_some(ExchangeGroup::Curve25519MlKem768);
     hybrid.into_iter().chain(groups.iter().copied()).collect()
 }
 
 /// The groups of TLS, and the choice that reports them; `fast` says why the others are chosen.
-fn tls_groups(facts: &Facts, goal: Goal, fast: &str) -> (Vec<Group>, Choice) {
+fn tls_groups(facts: &AdviseFacts, goal: Goal, fast: &str) -> (Vec<ExchangeGroup>, Choice) {
     let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
     let groups = groups(facts, goal, hybrid);
-    let reason = match hybrid {
-        true => "with ML-KEM, so that traffic recorded today stays secret".to_owned(),
-        false => format!("{fast}; adding ML-KEM needs OpenSSL 3.5"),
+    let reason = if hybrid {
+        "with ML-KEM, so that traffic recorded today stays secret".to_owned()
+    } else {
+        format!("{fast}; adding ML-KEM needs OpenSSL 3.5")
     };
     let choice = choice(Topic::Group, names(&groups), reason).with(facts.openssl_words());
     (groups, choice)
@@ -139,7 +141,7 @@ fn tls_versions(goal: Goal, reason: &str) -> (bool, Choice) {
     (tls13_only, choice(Topic::Protocol, value, reason))
 }
 
-fn names(groups: &[Group]) -> String {
+fn names(groups: &[ExchangeGroup]) -> String {
     let names: Vec<&str> = groups.iter().map(|group| group.names().name).collect();
     names.join(", then ")
 }

@@ -4,28 +4,38 @@
 //! OpenVPN: its work per packet costs more than the cipher, so packet size and the kernel data channel come
 //! first.
 
-use super::super::algorithm::{Cipher, Group};
-use super::super::facts::{Facts, words};
-use super::super::software::since;
-use super::super::{Choice, Request, Topic};
 use super::limits::{JUMBO_MTU, PATH_MTU, PING_S, RENEGOTIATE_S, RESTART_S, TUN_MTU};
 use super::{choice, ciphers, tls_groups, tls_versions};
+use crate::advise::algorithm::{Cipher, ExchangeGroup};
+use crate::advise::facts::{AdviseFacts, words};
+use crate::advise::software::since;
+use crate::advise::{AdviseRequest, Choice, Topic};
 use crate::network::TUNNEL_OVERHEAD;
 
+/// An OpenVPN tunnel. Lists are in order of preference.
 #[derive(Clone, Debug)]
-pub(crate) struct OpenvpnPlan {
+pub(crate) struct OpenvpnAdvice {
+    /// Ciphers of the data channel.
     pub(crate) ciphers: Vec<Cipher>,
-    pub(crate) groups: Vec<Group>,
+    /// Groups of the control channel's TLS.
+    pub(crate) groups: Vec<ExchangeGroup>,
+    /// The control channel accepts no TLS 1.2.
     pub(crate) tls13_only: bool,
+    /// Seconds until the data channel gets a new key.
     pub(crate) rekey_s: u32,
+    /// Largest packet inside the tunnel, in bytes.
     pub(crate) tun_mtu: u32,
+    /// Largest packet outside, in bytes, to which TCP segments are cut; 0: they are not.
     pub(crate) mssfix: u32,
+    /// Seconds of silence until the peer is probed.
     pub(crate) ping_s: u32,
+    /// Seconds of silence until the tunnel restarts.
     pub(crate) restart_s: u32,
+    /// The kernel encrypts (DCO).
     pub(crate) dco: bool,
 }
 
-pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choice>) {
+pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (OpenvpnAdvice, Vec<Choice>) {
     let (ciphers, cipher) = ciphers(facts, request);
     let cipher =
         cipher.with("DCO supports only AES-GCM and ChaCha20-Poly1305, which include integrity");
@@ -36,7 +46,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choi
     let (tun_mtu, mssfix, mtu) = mtu(facts, dco);
     let (ping_s, restart_s) = (PING_S.of(request.goal), RESTART_S.of(request.goal));
     let rekey_s = RENEGOTIATE_S.of(request.goal);
-    let plan = OpenvpnPlan {
+    let plan = OpenvpnAdvice {
         ciphers,
         groups,
         tls13_only,
@@ -79,7 +89,7 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (OpenvpnPlan, Vec<Choi
     (plan, choices)
 }
 
-fn dco(facts: &Facts) -> (bool, Choice) {
+fn dco(facts: &AdviseFacts) -> (bool, Choice) {
     let version = facts.software.openvpn.as_deref();
     let new = since(version, [2, 7, 0]);
     let kernel_has = facts.dco_in_tree || facts.kernel_since([6, 16, 0]);
@@ -110,7 +120,7 @@ fn dco(facts: &Facts) -> (bool, Choice) {
 }
 
 /// MTU inside, largest packet outside to which TCP segments are clamped (0: not clamped), and the choice.
-fn mtu(facts: &Facts, dco: bool) -> (u32, u32, Choice) {
+fn mtu(facts: &AdviseFacts, dco: bool) -> (u32, u32, Choice) {
     let path = facts.mtu.unwrap_or(PATH_MTU).min(PATH_MTU);
     let (inside, clamp, reason) = match facts.mtu {
         Some(link) if link >= JUMBO_MTU => (

@@ -3,28 +3,36 @@
 
 //! A TLS server: nginx or HAProxy on OpenSSL.
 
-use super::super::algorithm::{Cipher, Group};
-use super::super::facts::{Facts, words};
-use super::super::software::since;
-use super::super::{Choice, Goal, Request, Topic};
 use super::limits::{RECORD_BYTES, SESSION_S};
 use super::{choice, ciphers, tls_groups, tls_versions};
+use crate::advise::algorithm::{Cipher, ExchangeGroup};
+use crate::advise::facts::{AdviseFacts, words};
+use crate::advise::handshakes::{HandshakeRun, MeasuredGain};
+use crate::advise::software::since;
+use crate::advise::{AdviseRequest, Choice, Format, Goal, Topic};
 
+/// A TLS server. Lists are in order of preference.
 #[derive(Clone, Debug)]
-pub(crate) struct TlsPlan {
+pub(crate) struct TlsAdvice {
     pub(crate) ciphers: Vec<Cipher>,
+    /// The server's order of ciphers counts, not the client's.
     pub(crate) server_order: bool,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<ExchangeGroup>,
+    /// TLS 1.2 is refused.
     pub(crate) tls13_only: bool,
+    /// Sessions are resumed by tickets, which the server does not store.
     pub(crate) tickets: bool,
+    /// Seconds for which a session can be resumed.
     pub(crate) lifetime_s: u32,
+    /// Longest record that is sent, in bytes.
     pub(crate) record_bytes: u32,
+    /// The kernel encrypts records.
     pub(crate) kernel_tls: bool,
-    /// nginx accepts OpenSSL's own settings (1.19.4).
+    /// nginx accepts OpenSSL's own settings (`ssl_conf_command`, from 1.19.4 on).
     pub(crate) conf_command: bool,
 }
 
-pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>) {
+pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (TlsAdvice, Vec<Choice>) {
     let (ciphers, cipher) = ciphers(facts, request);
     let nginx = facts.software.nginx.as_deref();
     // An nginx of unknown version is assumed to have 1.19.4's settings, but not later ones.
@@ -32,7 +40,13 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>)
     let server_order = ciphers.first() == Some(&Cipher::ChaCha20Poly1305);
     let reason = "older versions are deprecated (RFC 8996); 1.3 is one round trip shorter";
     let (tls13_only, protocol) = tls_versions(request.goal, reason);
-    let (groups, group) = tls_groups(facts, request.goal, "fast on both sides");
+    let (groups, mut group) = tls_groups(facts, request.goal, "fast on both sides");
+    if can_compute(facts).is_ok() && !facts.openssl_since([3, 5, 0]) {
+        let server = server(request.format);
+        group = group.with(format!(
+            "`millrace gateway {server} --local --pq` adds X25519MLKEM768 to this OpenSSL: its provider brings the group"
+        ));
+    }
     let (kernel_tls, offload) = kernel_tls(facts, request.goal, conf_command);
     let (tickets, resumption) = resumption(facts, request.goal);
     let record_bytes = RECORD_BYTES.of(request.goal);
@@ -55,10 +69,13 @@ pub(crate) fn decide(facts: &Facts, request: &Request) -> (TlsPlan, Vec<Choice>)
         group,
         keys(),
         resumption,
+        tickets_sent(facts, request),
+        handshakes(facts, request),
         choice(Topic::Records, format!("{record_bytes} bytes"), records),
         offload,
+        compression(),
     ];
-    let plan = TlsPlan {
+    let plan = TlsAdvice {
         ciphers,
         server_order,
         groups,
@@ -81,7 +98,91 @@ fn keys() -> Choice {
     )
 }
 
-fn resumption(facts: &Facts, goal: Goal) -> (bool, Choice) {
+/// The server that a format is for, as `millrace gateway` names it.
+fn server(format: Format) -> &'static str {
+    match format {
+        Format::Haproxy => "haproxy",
+        Format::Nginx | Format::Swanctl | Format::Openvpn | Format::Vyos => "nginx",
+    }
+}
+
+/// The saved run, if it is from this processor.
+fn measured<'a>(facts: &AdviseFacts, request: &'a AdviseRequest) -> Option<&'a HandshakeRun> {
+    let run = request.handshakes.as_ref();
+    run.filter(|run| run.is_from(facts.model.as_deref()))
+}
+
+fn tickets_sent(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
+    let value = match request.format {
+        Format::Haproxy => {
+            "one per handshake: NumTickets = 1 in openssl.cnf, section system_default"
+        }
+        Format::Nginx | Format::Swanctl | Format::Openvpn | Format::Vyos => {
+            "one per handshake: ssl_conf_command NumTickets 1"
+        }
+    };
+    let reason = "OpenSSL sends two, and each costs a key derivation, an encryption and a write: 6 % of the CPU time of \
+                  a P-256 handshake (measured). A client with one ticket resumes one connection at a time, and gets a \
+                  new ticket with it";
+    let run = measured(facts, request);
+    match run.and_then(|run| run.gain("one-ticket", server(request.format))) {
+        Some(MeasuredGain::Less(words) | MeasuredGain::None(words)) => {
+            choice(Topic::Tickets, value, reason).with(words)
+        }
+        None => choice(Topic::Tickets, value, reason),
+    }
+}
+
+/// Why the provider cannot compute handshakes here.
+fn can_compute(facts: &AdviseFacts) -> Result<(), &'static str> {
+    if facts.fips {
+        return Err("the kernel is in FIPS mode, and these primitives are not validated");
+    }
+    if !facts.openssl_since([3, 0, 0]) {
+        return Err("`millrace gateway --local` needs OpenSSL 3.0");
+    }
+    Ok(())
+}
+
+/// The figure decides, if there is one from this processor.
+fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
+    const BY_OPENSSL: &str = "by OpenSSL alone";
+    if let Err(reason) = can_compute(facts) {
+        return choice(Topic::Handshakes, BY_OPENSSL, reason).with(facts.openssl_words());
+    }
+    let server = server(request.format);
+    let options = if facts.openssl_since([3, 5, 0]) {
+        "--local"
+    } else {
+        "--local --pq"
+    };
+    let value = format!("in the server's process: `millrace gateway {server} {options} --write`");
+    let reason = "AWS-LC computes key exchange and key schedule, and OpenSSL's look-ups come from a cache; no node, no \
+                  key moved, --remove undoes it";
+    match measured(facts, request).and_then(|run| run.gain("local", server)) {
+        Some(MeasuredGain::Less(words)) => choice(Topic::Handshakes, value, reason).with(words),
+        Some(MeasuredGain::None(words)) => {
+            let reason = "the last measurement on this machine shows no gain by local primitives";
+            choice(Topic::Handshakes, BY_OPENSSL, reason).with(words)
+        }
+        None => choice(Topic::Handshakes, value, reason).with(format!(
+            "not measured on this machine: `millrace bench tls --local --server {server}` shows the gain before \
+             anything is changed"
+        )),
+    }
+}
+
+fn compression() -> Choice {
+    choice(
+        Topic::Compression,
+        "static files beforehand, responses at level 1, nothing confidential",
+        "a file that `millrace compress` has compressed costs nothing to send compressed and is shorter than any level \
+         of gzip makes it: no accelerator beats that; for responses, `millrace gateway nginx --compression` needs a \
+         quarter of zlib's time; a response with a token and text of an attacker stays uncompressed (BREACH)",
+    )
+}
+
+fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     let nginx = facts.software.nginx.as_deref();
     let (tickets, value, reason) = if goal == Goal::Security {
         (
@@ -108,7 +209,7 @@ fn resumption(facts: &Facts, goal: Goal) -> (bool, Choice) {
     (tickets, choice)
 }
 
-fn kernel_tls(facts: &Facts, goal: Goal, conf_command: bool) -> (bool, Choice) {
+fn kernel_tls(facts: &AdviseFacts, goal: Goal, conf_command: bool) -> (bool, Choice) {
     let nginx = facts.software.nginx.as_deref();
     let can = facts.kernel_tls
         && facts.openssl_since([3, 0, 0])

@@ -3,7 +3,7 @@
 
 //! Kernel parameters that acceleration guides recommend, and their cost.
 
-use super::super::{Facts, Finding};
+use crate::doctor::{Facts, Finding};
 
 /// Parameters for which `is` holds, as evidence.
 fn given(facts: &Facts<'_>, is: impl Fn(&str) -> bool) -> Vec<String> {

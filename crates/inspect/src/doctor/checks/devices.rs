@@ -3,7 +3,7 @@
 
 //! Accelerators other than QAT.
 
-use super::super::{Facts, Finding, Program, quote};
+use crate::doctor::{Facts, Finding, Program, quote};
 
 pub(super) fn devcrypto(facts: &Facts<'_>) -> Option<Finding> {
     let names = [

@@ -3,7 +3,7 @@
 
 //! IPsec: proposals, replay windows, dead-peer detection, error counters.
 
-use super::super::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
 
 /// Words of a proposal that RFC 8221 (ESP) and RFC 8247 (IKEv2) forbid (MUST NOT).
 const BROKEN: &[&str] = &[

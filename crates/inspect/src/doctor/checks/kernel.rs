@@ -3,11 +3,11 @@
 
 //! The implementation that the kernel prefers for an algorithm.
 
-use super::super::{Facts, Finding, Program, Severity, quote};
 use crate::cpu::State;
+use crate::doctor::{Facts, Finding, Program, Severity, quote};
 use crate::kernel::crypto::is_fixed_time_aes;
-use crate::kernel::{Candidate, DeviceDriver, PassedOver, load_aes_modules};
-use crate::qat::Device;
+use crate::kernel::{AlgorithmCandidate, DeviceDriver, PassedOver, load_aes_modules};
+use crate::qat::QatDevice;
 
 /// The kernel section's name for QAT's implementations.
 const QAT: &str = "Intel QAT";
@@ -24,16 +24,18 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     let mut devices = facts.kernel()?.devices.iter();
     let device = devices.find(|one| one.device == QAT && !one.passed_over_for.is_empty())?;
     // A device that is down, or that has no instances for the kernel, has a check of its own.
-    let can_serve = |one: &Device| one.up != Some(false) && one.serves_the_kernel() != Some(false);
+    let can_serve =
+        |one: &QatDevice| one.up != Some(false) && one.serves_the_kernel() != Some(false);
     if facts.devices().next().is_some() && !facts.devices().any(can_serve) {
         return None;
     }
-    let state = match facts
+    let state = if facts
         .devices()
         .any(|one| can_serve(one) && one.up == Some(true))
     {
-        true => "A device that is up is idle for these algorithms.",
-        false => "QAT is idle for these algorithms.",
+        "A device that is up is idle for these algorithms."
+    } else {
+        "QAT is idle for these algorithms."
     };
     let passed_over = &device.passed_over_for;
     let ipsec = passed_over
@@ -84,7 +86,7 @@ pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
     // Intel's package for the kernel has no AES-GCM of its own either: what is registered counts.
     facts.devices().next()?;
     let has_gcm = facts.kernel()?.choices.iter().any(|choice| {
-        let of_qat = |candidate: &Candidate| candidate.device.as_deref() == Some(QAT);
+        let of_qat = |candidate: &AlgorithmCandidate| candidate.device.as_deref() == Some(QAT);
         choice.algorithm.contains("gcm") && choice.candidates.iter().any(of_qat)
     });
     let proposals: Vec<String> = facts
@@ -132,7 +134,7 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
     if cpu.state("aes-ni") != State::Present && cpu.state("aes") != State::Present {
         return None;
     }
-    let portable: Vec<(&str, &Candidate)> = facts.kernel()?.portable_aes().collect();
+    let portable: Vec<(&str, &AlgorithmCandidate)> = facts.kernel()?.portable_aes().collect();
     let leaks = !portable
         .iter()
         .all(|(_, taken)| is_fixed_time_aes(&taken.driver));

@@ -3,7 +3,7 @@
 
 //! The crypto libraries, and settings that slow them down or break with the next version.
 
-use super::super::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{Facts, Finding, Program, Severity, quote};
 use crate::libcrypto::{Assembly, Library, Maker};
 
 /// The library with its version and its users, as evidence.

@@ -3,7 +3,7 @@
 
 //! Limits of servers and of the system.
 
-use super::super::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{Facts, Finding, Program, Severity, quote};
 
 /// Open files that a server's configuration may need: nginx counts both sides of a proxied connection,
 /// HAProxy one.

@@ -5,6 +5,7 @@
 
 mod boot;
 mod devices;
+mod http;
 mod ipsec;
 mod kernel;
 mod libraries;
@@ -103,5 +104,11 @@ pub const CHECKS: &[Check] = &[
     // TLS.
     check("tls-old-versions", "a server is configured for insecure TLS versions", tls::old_versions),
     check("tls-weak-ciphers", "a server offers insecure ciphers", tls::weak_ciphers),
+    check("tls-no-post-quantum", "a TLS server offers no post-quantum group", tls::no_post_quantum),
     check("tls-ktls-unused", "nginx does not use kernel TLS although the kernel has it", tls::ktls_unused),
+    // Compressed responses.
+    check("http-compression-secrets", "nginx compresses every response, also those with secrets", http::secrets),
+    check("http-compression-level", "nginx compresses at a level that costs more than it saves", http::level),
+    check("http-compression-vary", "caches do not learn that nginx compresses for some clients only", http::vary),
+    check("http-compression-types", "nginx compresses HTML alone", http::types),
 ];

@@ -3,7 +3,7 @@
 
 //! Packet sizes of tunnels and of the cards below them.
 
-use super::super::{Facts, Finding, Program};
+use crate::doctor::{Facts, Finding, Program};
 use crate::network::{InterfaceKind, TUNNEL_OVERHEAD};
 
 /// Bytes that a tunnel adds to a packet over IPv4; IPv6 adds 20 more.

@@ -3,7 +3,7 @@
 
 //! OpenVPN: settings that cost safety or speed.
 
-use super::super::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
 use crate::network::InterfaceKind;
 
 pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {

@@ -3,8 +3,8 @@
 
 //! The processor: hidden instructions, clock, temperature.
 
-use super::super::{Facts, Finding, Severity};
 use crate::cpu::{Architecture, State, by_reason};
+use crate::doctor::{Facts, Finding, Severity};
 
 pub(super) fn hidden(facts: &Facts<'_>) -> Option<Finding> {
     let hidden = &facts.cpu()?.hidden;

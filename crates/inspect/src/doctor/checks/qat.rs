@@ -3,25 +3,25 @@
 
 //! QAT devices: presence, state, health, place in the machine.
 
-use super::super::{Facts, Finding, Program, Severity, quote};
-use crate::qat::Device;
-use crate::qat::formats::Heartbeat;
+use crate::doctor::{Facts, Finding, Program, Severity, quote};
+use crate::qat::QatDevice;
+use crate::qat::formats::FirmwareHeartbeat;
 use crate::qat::ids::{Generation, IDENTITIES};
 
 /// Requests that one ring of a kernel instance holds, as drivers configure it
 /// (`Cy0NumConcurrentSymRequests = 512`).
 const RING: u64 = 512;
 
-fn folder(device: &Device) -> String {
+fn folder(device: &QatDevice) -> String {
     format!("sys/bus/pci/devices/{}", device.address)
 }
 
 /// The devices for which `is` holds, virtual functions excluded.
-fn devices<'a>(facts: &Facts<'a>, is: impl Fn(&Device) -> bool) -> Vec<&'a Device> {
+fn devices<'a>(facts: &Facts<'a>, is: impl Fn(&QatDevice) -> bool) -> Vec<&'a QatDevice> {
     facts.devices().filter(|device| is(device)).collect()
 }
 
-fn start_command(device: &Device) -> String {
+fn start_command(device: &QatDevice) -> String {
     match device.generation {
         Generation::Gen1 | Generation::Gen2 => {
             "adf_ctl restart        # Intel's driver; closes the tunnels that use the device"
@@ -31,7 +31,7 @@ fn start_command(device: &Device) -> String {
     }
 }
 
-fn driver_missing(devices: &[&Device]) -> impl Iterator<Item = String> {
+fn driver_missing(devices: &[&QatDevice]) -> impl Iterator<Item = String> {
     devices
         .iter()
         .map(|device| format!("{}: {}, no driver", folder(device), device.model))
@@ -120,7 +120,7 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let all = facts.qat()?.devices.iter();
-    let bare: Vec<&Device> = all.filter(|device| device.driver.is_none()).collect();
+    let bare: Vec<&QatDevice> = all.filter(|device| device.driver.is_none()).collect();
     let first = bare.first()?;
     let row = IDENTITIES
         .iter()
@@ -139,11 +139,11 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn firmware(facts: &Facts<'_>) -> Option<Finding> {
     let names = facts.system.qat_firmware.as_ref()?;
-    let file = |device: &Device| {
+    let file = |device: &QatDevice| {
         let row = IDENTITIES.iter().find(|row| row.device == device.device_id);
         row.map(|row| row.firmware).filter(|file| !file.is_empty())
     };
-    let missing: Vec<(&Device, &str)> = facts
+    let missing: Vec<(&QatDevice, &str)> = facts
         .devices()
         .filter(|device| device.up != Some(true) && device.driver_in_tree)
         .filter_map(|device| Some((device, file(device)?)))
@@ -168,7 +168,7 @@ pub(super) fn firmware(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Finding> {
     // A driver without heartbeat also says "silent", but counts no failed queries.
     let silent = devices(facts, |device| {
-        device.heartbeat == Some(Heartbeat::Silent) && device.heartbeats_failed != Some(0)
+        device.heartbeat == Some(FirmwareHeartbeat::Silent) && device.heartbeats_failed != Some(0)
     });
     let first = silent.first()?;
     Finding::critical()
@@ -186,7 +186,7 @@ pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn heartbeats_failed(facts: &Facts<'_>) -> Option<Finding> {
     let answering = facts
         .devices()
-        .filter(|device| device.heartbeat != Some(Heartbeat::Silent));
+        .filter(|device| device.heartbeat != Some(FirmwareHeartbeat::Silent));
     Finding::warning()
         .evidence(answering.filter_map(|device| {
             let failed = device.heartbeats_failed.filter(|failed| *failed > 0)?;
@@ -258,7 +258,11 @@ pub(super) fn ring_pressure(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 /// Evidence of one error counter.
-fn counted(facts: &Facts<'_>, name: &str, count: impl Fn(&Device) -> Option<u64>) -> Vec<String> {
+fn counted(
+    facts: &Facts<'_>,
+    name: &str,
+    count: impl Fn(&QatDevice) -> Option<u64>,
+) -> Vec<String> {
     let counted = facts.devices().filter_map(|device| {
         let count = count(device).filter(|count| *count > 0)?;
         Some(format!("{}/qat_ras/{name}: {count}", folder(device)))

@@ -3,7 +3,7 @@
 
 //! TLS servers: versions, ciphers, kernel TLS.
 
-use super::super::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
 use crate::libcrypto::Maker;
 
 /// The settings that name ciphers.
@@ -79,6 +79,98 @@ pub(super) fn weak_ciphers(facts: &Facts<'_>) -> Option<Finding> {
         .impact("RC4 and NULL protect nothing, 3DES and IDEA leak plaintext after a few gigabytes (SWEET32), and anyone on the path can break export ciphers and ciphers without authentication.")
         .run("millrace advise tls        # prints lines for nginx and HAProxy")
         .if_evident()
+}
+
+/// The settings that name key exchange groups.
+const GROUPS: [(Program, &str); 4] = [
+    (Program::Nginx, "ssl_ecdh_curve"),
+    (Program::Haproxy, "ssl-default-bind-curves"),
+    (Program::Openssl, "Groups"),
+    (Program::Openssl, "Curves"),
+];
+
+/// The first OpenSSL that offers a post-quantum group without a setting.
+const OFFERS_HYBRID: (u32, u32, u32) = (3, 5, 0);
+
+/// The first OpenSSL for which a provider can bring one.
+const TAKES_GROUPS: (u32, u32, u32) = (3, 0, 0);
+
+pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
+    let has_ssl = |(_, setting): &(&str, &Setting)| setting.words().any(|word| word == "ssl");
+    let listener = |program, name| facts.settings(program, name).find(has_ssl);
+    let nginx = listener(Program::Nginx, "listen");
+    let haproxy = listener(Program::Haproxy, "bind");
+    let server = if nginx.is_some() { "nginx" } else { "haproxy" };
+    let listener = nginx.or(haproxy)?;
+    let openssl: Vec<_> = facts
+        .libraries()?
+        .libraries
+        .iter()
+        .filter(|library| library.identity.maker == Maker::OpenSsl && !library.inside_program)
+        .collect();
+    let all_since = |version| {
+        openssl
+            .iter()
+            .all(|library| library.identity.since(version))
+    };
+    if openssl.is_empty() || !all_since(TAKES_GROUPS) {
+        return None;
+    }
+    let hybrid = |(_, setting): &(&str, &Setting)| setting.value.contains("MLKEM768");
+    let named = || facts.settings_of(&GROUPS);
+    let provided = facts
+        .settings(Program::Openssl, "local")
+        .any(|(_, setting)| setting.value == "on" || setting.value.contains("MLKEM768"));
+    let evidence = if let Some(list) = named()
+        .find(|one| !hybrid(one))
+        .filter(|_| !named().any(|one| hybrid(&one)))
+    {
+        // A list without it takes it away from every OpenSSL.
+        vec![quote(list)]
+    } else if named().any(|one| hybrid(&one)) || all_since(OFFERS_HYBRID) {
+        return None;
+    } else {
+        let old = openssl
+            .iter()
+            .filter(|library| !library.identity.since(OFFERS_HYBRID));
+        let old = old.map(|library| {
+            let version = library
+                .identity
+                .version
+                .as_deref()
+                .unwrap_or("of unknown version");
+            format!("{}: OpenSSL {version} has none", library.path)
+        });
+        old.collect()
+    };
+    let finding = Finding::notice()
+        .evidence([quote(listener)])
+        .evidence(evidence)
+        .impact(
+            "An attacker who records the traffic today can read it once there is a large quantum computer. Two thirds of \
+             browser connections offer X25519MLKEM768; this server answers them with X25519.",
+        );
+    Some(if all_since(OFFERS_HYBRID) {
+        finding
+            .advise("nginx: ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1; or no such line")
+            .advise("HAProxy: ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1, or no such line")
+    } else {
+        let finding = if provided {
+            finding.advise(
+                "the provider brings the group, and the server's list has to name it: ssl_ecdh_curve or \
+                 ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1",
+            )
+        } else {
+            finding.run(format!(
+                "millrace gateway {server} --local --pq --write        # OpenSSL gets the group from a provider"
+            ))
+        };
+        finding.advise(format!(
+            "every mistake on the way ends in a handshake that works, with X25519: see the negotiated group with \
+             millrace gateway check {server}. A server that names the group does not start without the provider: \
+             nginx -t needs OPENSSL_CONF=/etc/millrace/openssl.cnf, too"
+        ))
+    })
 }
 
 pub(super) fn ktls_unused(facts: &Facts<'_>) -> Option<Finding> {

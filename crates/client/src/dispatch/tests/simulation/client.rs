@@ -18,9 +18,12 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(nodes: usize, random: &mut Random, start: Instant) -> Self {
         let is_near = random.below(2) == 0;
-        let endpoint = |n| match is_near {
-            true => format!("unix:/{n}"),
-            false => format!("tcp:node-{n}:1"),
+        let endpoint = |n| {
+            if is_near {
+                format!("unix:/{n}")
+            } else {
+                format!("tcp:node-{n}:1")
+            }
         };
         let endpoints = (0..nodes).map(|n| endpoint(n).parse().expect("an endpoint"));
         let hedge = match random.below(3) {
@@ -52,21 +55,21 @@ impl World {
         let now = self.time();
         let fates = Arc::clone(&self.fates);
         let number = lock(&fates).len() as u64;
-        let owner = if is_caller {
-            Owner::Caller { waiter: None }
+        let recipient = if is_caller {
+            Recipient::Caller { waiter: None }
         } else {
-            Owner::Callback(Box::new(move |result| {
+            Recipient::Callback(Box::new(move |result| {
                 end(&fates, number, &result.map(Some))
             }))
         };
         let mut input = vec![0; 32];
         input[..8].copy_from_slice(&number.to_le_bytes());
         let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
-        let request = Request::Operation { operation, input };
+        let request = JobRequest::Operation { operation, input };
         let client_index = client;
         let client = &mut self.clients[client];
         let due = now + Duration::from_millis(millis.into());
-        let job = Job::new(Arc::clone(&client.keys[key]), request, owner, due);
+        let job = Job::new(Arc::clone(&client.keys[key]), request, recipient, due);
         let Ok(id) = client.dispatcher.submit(job, now) else {
             assert!(self.time_limit.is_none(), "a job was not taken");
             return;
@@ -117,8 +120,8 @@ impl World {
                 self.links.remove(&link);
             }
         }
-        let outbox = mem::take(self.clients[client].dispatcher.outbox());
-        for (callback, result) in outbox.callbacks {
+        let deliveries = mem::take(self.clients[client].dispatcher.deliveries());
+        for (callback, result) in deliveries.callbacks {
             callback(result);
         }
         for node in 0..self.nodes.len() {

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
-use millrace_engine::policy::KeyPolicy;
+use millrace_service::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
 use millrace_service::session::{Effects, ReadyJob, Rules, SessionState};
 use millrace_wire::JobId;
@@ -399,6 +399,7 @@ impl World {
             let retries = totals.retries;
             let retried = retries.connection_lost
                 + retries.busy
+                + retries.over_quota
                 + retries.draining
                 + retries.failed
                 + retries.no_such_key
@@ -420,7 +421,7 @@ impl World {
             }
             assert_eq!(client.dispatcher.stats().keys, 0, "keys are left");
             client.dispatcher.close();
-            assert!(client.dispatcher.outbox().callbacks.is_empty());
+            assert!(client.dispatcher.deliveries().callbacks.is_empty());
         }
         for (job, arrivals) in &self.arrivals {
             // Three tries, and a hedge for each.
@@ -548,7 +549,7 @@ impl World {
 }
 
 /// The job's owner gets its answer.
-fn end(fates: &Mutex<Vec<Fate>>, number: u64, answer: &Answer) {
+fn end(fates: &Mutex<Vec<Fate>>, number: u64, answer: &JobAnswer) {
     let index = usize::try_from(number).expect("few");
     let fate = match answer {
         Ok(_) => Fate::Answered,

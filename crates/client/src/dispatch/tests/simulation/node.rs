@@ -94,8 +94,8 @@ impl World {
         let link = self.next_link;
         self.next_link += 1;
         let rules = Arc::clone(&self.nodes[node].rules);
-        let quota = Arc::new(millrace_service::quota::Quota::new(None, now));
-        let session = SessionState::new(rules, Arc::from("uid:1"), quota);
+        let account = Arc::new(millrace_service::account::Account::unlimited("uid:1", now));
+        let session = SessionState::new(rules, Arc::from("uid:1"), account);
         self.links.insert(
             link,
             SimLink {

@@ -1,0 +1,555 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The cards of this machine, as one thing that starts, breaks and starts again.
+//!
+//! One thread controls it: it starts the library, lets it read the messages of the cards, and after a fatal
+//! event, a reset or a silent instance it stops the library and starts it anew. Queues reach the instances
+//! through [`Running`], which is over as soon as something is wrong: then they end their jobs as failed, and
+//! the library is not called until it has stopped.
+//!
+//! ```text
+//!          start works                       event, silence, many lost requests
+//!  Away ──────────────► Running (number n) ──────────────────────────────────► Away ──► Running (n + 1)
+//!    ▲  back-off 0.25 s … 60 s │
+//!    └─────────────────────────┘
+//! ```
+//!
+//! A start is complete when the library has nothing left to say about an earlier session, and each instance has
+//! computed a known answer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use millrace_engine::backend::BackendDeviceStatus;
+
+use super::known_answer;
+use super::sys::{self, Answer, Library, Ring, Session};
+
+/// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
+pub(super) const SEATS: usize = 8;
+
+/// How often the library reads the messages of the cards. Intel's programs do it once a second; what is in flight
+/// at a reset waits for this.
+const EVENT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Pause after the first start that failed; doubled by each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest pause for as long as a reset may take ([`RESET_TIME`]).
+const LONGEST_RESET_PAUSE: Duration = Duration::from_secs(1);
+/// Time within which a card that served is back from a reset, as a rule: Linux needs some seconds.
+const RESET_TIME: Duration = Duration::from_secs(60);
+
+/// Starts of the library until what an earlier session left in it is gone. After a failure with requests in flight
+/// the next session fails, too; after a reset, the next one hears of its end.
+const SETTLING_STARTS: u32 = 4;
+
+/// Time that the known answer may take, in answer times: a card that has just been started is slower.
+const KNOWN_ANSWER_TIMES: u32 = 10;
+
+/// A card that breaks within this time after its start is started again after a pause, not at once.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// An instance that owes answers and gives none for this long is restarted.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Lost slots of one instance that are worth a restart, which costs all instances a quarter of a second.
+const MANY_LOST: usize = sys::SLOTS / 4;
+
+/// One backend per process: the library has one state.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Where the library is and what it may take.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) library: PathBuf,
+    pub(super) memory: PathBuf,
+    /// Virtual functions of each card.
+    pub(super) functions: u16,
+    /// Time for an answer to a request with a key of 2048 bits.
+    pub(super) answer_time: Duration,
+    /// Bus addresses of the virtual functions to use, of those that the library takes; empty: all.
+    pub(super) only: Vec<String>,
+}
+
+impl Settings {
+    /// Whether an instance of this virtual function may be used. The library tells no PCI domain.
+    fn admits(&self, function: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|address| address.ends_with(function))
+    }
+}
+
+/// Counters of one instance since the start of the process: restarts of the library do not clear them.
+#[derive(Default)]
+pub(super) struct Counters {
+    /// Requests that the library took.
+    pub(super) submitted: AtomicU64,
+    /// Requests that it refused because its ring was full.
+    pub(super) full: AtomicU64,
+    pub(super) served: AtomicU64,
+    pub(super) faults: AtomicU64,
+    pub(super) lost: AtomicU64,
+    in_flight: AtomicUsize,
+    slots_lost: AtomicUsize,
+}
+
+/// The counters of all instances that the process has used, by name. Bounded by the machine's instances.
+type AllCounters = BTreeMap<String, Arc<Counters>>;
+
+pub(super) struct Card {
+    pub(super) library: Arc<Library>,
+    restarts: AtomicU64,
+    counters: Mutex<AllCounters>,
+    settings: Settings,
+    state: Mutex<State>,
+    changed: Condvar,
+    stopping: AtomicBool,
+    control: Mutex<Option<JoinHandle<()>>>,
+}
+
+enum State {
+    Away(String),
+    Up(Arc<Running>),
+}
+
+/// The instances between two starts.
+pub(super) struct Running {
+    /// Which start this is, from 1.
+    pub(super) number: u64,
+    pub(super) instances: Vec<Instance>,
+    /// The library is about to stop, or has stopped.
+    over: AtomicBool,
+    restart_wanted: AtomicBool,
+}
+
+/// One instance, shared by up to [`SEATS`] queues. A request belongs to a seat and a ticket of its queue.
+pub(super) struct Instance {
+    pub(super) counters: Arc<Counters>,
+    /// Bus address of its virtual function, and its number in it.
+    pub(super) name: String,
+    ring: Mutex<Ring>,
+    /// Answers that one queue has collected for another, by seat.
+    inboxes: Mutex<HashMap<usize, Inbox>>,
+    seats: AtomicUsize,
+    next_seat: AtomicUsize,
+    /// Since when it owes answers without giving any, as milliseconds of `clock`; 0: it does not.
+    silent_since_ms: AtomicU64,
+    clock: Instant,
+}
+
+type Inbox = Vec<Answer<(usize, u64)>>;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Card {
+    /// Opens the library, tries to start it, and keeps trying in a thread of its own.
+    ///
+    /// # Errors
+    /// What to install, if there is no library.
+    pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
+        let library = Library::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
+            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
+        })?;
+        if IN_USE.swap(true, Ordering::AcqRel) {
+            return Err("another backend of this process uses the cards".to_owned());
+        }
+        let card = Arc::new(Self {
+            library,
+            settings,
+            restarts: AtomicU64::new(0),
+            counters: Mutex::default(),
+            state: Mutex::new(State::Away("not started yet".to_owned())),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            control: Mutex::default(),
+        });
+        let controlled = Arc::clone(&card);
+        let thread = thread::Builder::new()
+            .name("mr-qat".to_owned())
+            .spawn(move || controlled.control());
+        let thread = thread.map_err(|error| format!("no thread to control the cards: {error}"))?;
+        *lock(&card.control) = Some(thread);
+        card.wait_for_first_start();
+        Ok(card)
+    }
+
+    /// Ends the thread of control, which stops the library.
+    pub(super) fn close(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.changed.notify_all();
+        if let Some(thread) = lock(&self.control).take() {
+            // A panic in it has been reported.
+            let _ = thread.join();
+        }
+    }
+
+    /// The instances, or why there are none at present.
+    pub(super) fn running(&self) -> Result<Arc<Running>, String> {
+        match &*lock(&self.state) {
+            State::Up(running) => Ok(Arc::clone(running)),
+            State::Away(reason) => Err(reason.clone()),
+        }
+    }
+
+    /// Starts of the library after the first.
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// All instances that the process has used, with their counters.
+    pub(super) fn devices(&self) -> Vec<BackendDeviceStatus> {
+        let running = self.running().ok().filter(|running| !running.is_over());
+        let serving = |name: &str| {
+            let mut instances = running.iter().flat_map(|running| &running.instances);
+            instances.any(|instance| instance.name == name && !instance.is_silent())
+        };
+        let (counters, restarts) = (lock(&self.counters), self.restarts());
+        let status = |(name, counters): (&String, &Arc<Counters>)| {
+            let (count, now) = (
+                |counter: &AtomicU64| counter.load(Ordering::Relaxed),
+                |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed),
+            );
+            let serving = serving(name);
+            BackendDeviceStatus {
+                name: name.clone(),
+                serving,
+                in_flight: if serving { now(&counters.in_flight) } else { 0 },
+                capacity: sys::SLOTS,
+                slots_lost: if serving {
+                    now(&counters.slots_lost)
+                } else {
+                    0
+                },
+                submitted: count(&counters.submitted),
+                full: count(&counters.full),
+                served: count(&counters.served),
+                faults: count(&counters.faults),
+                lost: count(&counters.lost),
+                restarts,
+            }
+        };
+        counters.iter().map(status).collect()
+    }
+
+    /// Time for an answer with a modulus of this length, in bytes: it grows with the cube.
+    pub(super) fn answer_time(&self, modulus_len: usize) -> Duration {
+        let size = u32::try_from(modulus_len / 256).unwrap_or(1).clamp(1, 4);
+        self.settings.answer_time * size.pow(3)
+    }
+
+    fn wait_for_first_start(&self) {
+        let state = lock(&self.state);
+        let starting =
+            |state: &mut State| matches!(state, State::Away(reason) if reason == "not started yet");
+        drop(self.changed.wait_while(state, starting));
+    }
+
+    fn set(&self, state: State) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The body of the thread of control.
+    fn control(&self) {
+        let mut pause = FIRST_PAUSE;
+        let mut number = 0;
+        let mut last_up: Option<Instant> = None;
+        while !self.is_stopping() {
+            let started = Instant::now();
+            match self.start(number + 1) {
+                Ok((session, running)) => {
+                    number += 1;
+                    self.restarts.store(number - 1, Ordering::Relaxed);
+                    self.set(State::Up(Arc::clone(&running)));
+                    let reason = self.watch(&session, &running);
+                    running.over.store(true, Ordering::Release);
+                    self.set(State::Away(reason));
+                    stop(session, &running);
+                    last_up = Some(Instant::now());
+                    if started.elapsed() >= SHORT_LIFE {
+                        pause = FIRST_PAUSE;
+                        continue;
+                    }
+                }
+                Err(reason) => self.set(State::Away(reason)),
+            }
+            self.sleep(pause);
+            let longest = match last_up {
+                Some(last) if last.elapsed() < RESET_TIME => LONGEST_RESET_PAUSE,
+                Some(_) | None => LONGEST_PAUSE,
+            };
+            pause = (pause * 2).min(longest);
+        }
+        IN_USE.store(false, Ordering::Release);
+    }
+
+    fn start(&self, number: u64) -> Result<(Session, Arc<Running>), String> {
+        let groups = std::fs::read_dir("/dev/vfio")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_group = |entry: std::fs::DirEntry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(|first: char| first.is_ascii_digit())
+        };
+        if !groups.into_iter().any(is_group) {
+            return Err(
+                "no virtual function of a card is bound to vfio-pci: see `millrace inspect` and the page on the qat backend"
+                    .to_owned(),
+            );
+        }
+        let mut reason = String::new();
+        for _ in 0..SETTLING_STARTS {
+            let (session, mut rings) = Session::start(&self.library)?;
+            rings.retain(|ring| self.settings.admits(&ring.function));
+            match self.settle(&session, &mut rings) {
+                Ok(()) => return Ok((session, Arc::new(self.running_of(number, rings)))),
+                Err(why) => reason = why,
+            }
+            rings.iter_mut().for_each(Ring::stop);
+            // The library first: it may still write into the rings' memory.
+            drop(session);
+            drop(rings);
+            if self.is_stopping() {
+                break;
+            }
+        }
+        Err(reason)
+    }
+
+    fn running_of(&self, number: u64, rings: Vec<Ring>) -> Running {
+        let mut all = lock(&self.counters);
+        let instance = |ring: Ring| {
+            let counters = all.entry(ring.name.clone()).or_default();
+            Instance::new(ring, Arc::clone(counters))
+        };
+        Running {
+            number,
+            instances: rings.into_iter().map(instance).collect(),
+            over: AtomicBool::new(false),
+            restart_wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets the library say and do what it kept from an earlier session, and each instance compute a known answer:
+    /// before a job depends on it.
+    fn settle(&self, session: &Session, rings: &mut [Ring]) -> Result<(), String> {
+        if rings.is_empty() {
+            let only = self.settings.only.join(", ");
+            return Err(format!(
+                "none of the virtual functions that this process got is {only}: correct backend.qat.instances, or \
+                 take more with backend.qat.functions"
+            ));
+        }
+        session.poll_events();
+        if sys::is_broken() {
+            return Err("a card reported a fatal error or a reset while it was started".to_owned());
+        }
+        let limit = self.settings.answer_time * KNOWN_ANSWER_TIMES;
+        for ring in rings {
+            if !ring.runs() {
+                return Err(format!("instance {} does not leave its error", ring.name));
+            }
+            known_answer::check(&self.library, ring, limit)?;
+        }
+        Ok(())
+    }
+
+    /// Returns when the library must stop, with the reason.
+    fn watch(&self, session: &Session, running: &Running) -> String {
+        loop {
+            self.sleep(EVENT_INTERVAL);
+            if self.is_stopping() {
+                return "the program ends".to_owned();
+            }
+            // No queue may poll between the library's reading of an event and our hearing of it.
+            let rings = running.lock_rings();
+            session.poll_events();
+            let runs = rings.iter().all(|ring| ring.runs());
+            drop(rings);
+            if !runs || sys::is_broken() {
+                return "a card reported a fatal error or a reset; it is being started again"
+                    .to_owned();
+            }
+            if running.restart_wanted.load(Ordering::Acquire) {
+                return "a card lost or refused requests; it is being started again".to_owned();
+            }
+            for instance in &running.instances {
+                if instance.is_silent_for(SILENCE) {
+                    return format!(
+                        "instance {} gives no answers; it is being started again",
+                        instance.name
+                    );
+                }
+            }
+        }
+    }
+
+    fn sleep(&self, time: Duration) {
+        let state = lock(&self.state);
+        let stopping = |_: &mut State| !self.is_stopping();
+        drop(self.changed.wait_timeout_while(state, time, stopping));
+    }
+}
+
+/// Stops the library while no thread is inside it: each ring is locked. Their memory is freed later, with the
+/// last queue.
+fn stop(session: Session, running: &Running) {
+    let mut rings = running.lock_rings();
+    rings.iter_mut().for_each(|ring| ring.stop());
+    drop(session);
+    drop(rings);
+}
+
+impl Running {
+    fn lock_rings(&self) -> Vec<MutexGuard<'_, Ring>> {
+        let instances = self.instances.iter();
+        instances.map(|instance| lock(&instance.ring)).collect()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || sys::is_broken()
+    }
+
+    /// Asks the thread of control to stop and start the library.
+    pub(super) fn want_restart(&self) {
+        self.restart_wanted.store(true, Ordering::Release);
+    }
+
+    /// Takes a seat at the instance with the fewest queues; none if all are taken.
+    pub(super) fn take_seat(&self) -> Option<(usize, usize)> {
+        let instances = self.instances.iter().enumerate();
+        let (index, instance) =
+            instances.min_by_key(|(_, instance)| instance.seats.load(Ordering::Relaxed))?;
+        if instance.seats.fetch_add(1, Ordering::Relaxed) >= SEATS {
+            instance.seats.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        // Never used again: an answer for a queue that is gone must not reach another.
+        let seat = instance.next_seat.fetch_add(1, Ordering::Relaxed);
+        Some((index, seat))
+    }
+}
+
+impl Instance {
+    fn new(ring: Ring, counters: Arc<Counters>) -> Self {
+        Self {
+            counters,
+            name: ring.name.clone(),
+            ring: Mutex::new(ring),
+            inboxes: Mutex::default(),
+            seats: AtomicUsize::new(0),
+            next_seat: AtomicUsize::new(0),
+            silent_since_ms: AtomicU64::new(0),
+            clock: Instant::now(),
+        }
+    }
+
+    /// The ring, unless another thread has it: a queue looks again later.
+    pub(super) fn try_ring(&self) -> Option<MutexGuard<'_, Ring>> {
+        match self.ring.try_lock() {
+            Ok(ring) => Some(ring),
+            Err(std::sync::TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Collects answers, those of other queues into their inboxes, and returns those of this seat.
+    pub(super) fn collect(&self, seat: usize) -> Inbox {
+        let mut own = lock(&self.inboxes)
+            .get_mut(&seat)
+            .map(std::mem::take)
+            .unwrap_or_default();
+        let Some(mut ring) = self.try_ring() else {
+            return own;
+        };
+        let mut answers = Vec::new();
+        ring.poll(&mut answers);
+        self.note(&ring);
+        drop(ring);
+        if !answers.is_empty() {
+            self.silent_since_ms.store(0, Ordering::Relaxed);
+        }
+        let mut inboxes = None;
+        for answer in answers {
+            if answer.owner.0 == seat {
+                own.push(answer);
+            } else {
+                let inboxes = inboxes.get_or_insert_with(|| lock(&self.inboxes));
+                inboxes.entry(answer.owner.0).or_default().push(answer);
+            }
+        }
+        own
+    }
+
+    /// Requests of a queue were not answered in time.
+    pub(super) fn lose(&self, running: &Running, seat: usize, tickets: &[u64]) {
+        let mut ring = lock(&self.ring);
+        ring.forget(|owner| owner.0 == seat && tickets.contains(&owner.1));
+        if ring.lost() >= MANY_LOST {
+            running.want_restart();
+        }
+        self.note(&ring);
+        drop(ring);
+        let counted = tickets.len() as u64;
+        self.counters.lost.fetch_add(counted, Ordering::Relaxed);
+        let now = self.now_ms();
+        let _ = self
+            .silent_since_ms
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notes what the ring holds, for the metrics.
+    pub(super) fn note(&self, ring: &Ring) {
+        let Counters {
+            in_flight,
+            slots_lost,
+            ..
+        } = &*self.counters;
+        in_flight.store(ring.in_flight(), Ordering::Relaxed);
+        slots_lost.store(ring.lost(), Ordering::Relaxed);
+    }
+
+    /// Whether it has lost requests and answered nothing since.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent_since_ms.load(Ordering::Relaxed) != 0
+    }
+
+    fn is_silent_for(&self, time: Duration) -> bool {
+        let since = self.silent_since_ms.load(Ordering::Relaxed);
+        if since == 0 {
+            return false;
+        }
+        // No queue may be polling it any more.
+        let own = self.collect(usize::MAX);
+        drop(own);
+        self.is_silent() && Duration::from_millis(self.now_ms().saturating_sub(since)) >= time
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    }
+
+    /// A queue is gone: its requests are answered to no one.
+    pub(super) fn leave(&self, seat: usize) {
+        lock(&self.ring).forget(|owner| owner.0 == seat);
+        lock(&self.inboxes).remove(&seat);
+        self.seats.fetch_sub(1, Ordering::Relaxed);
+    }
+}

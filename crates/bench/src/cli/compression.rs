@@ -1,0 +1,60 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The options of `millrace bench compression`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{MAX_ROUNDS, count};
+use crate::compression::MAX_PAGE;
+use crate::report::ReportArgs;
+
+const COMPRESSION_EXAMPLE: &str = "\
+Examples:
+  millrace bench compression
+  millrace bench compression --files /var/www/html --level 1,5
+  millrace bench compression --size 2000,50000 --rounds 9 --svg out.svg
+
+The worker's CPU time is measured, so that a busy machine disturbs little.";
+
+/// Compressed responses of nginx, with the library that compresses and without
+///
+/// Two nginx with one worker each on the same core: one as it is, one with
+/// Millrace's library. Both serve the same pages in interleaved rounds, and
+/// the CPU time of the workers is compared. Every body is decompressed and
+/// compared with the page.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = COMPRESSION_EXAMPLE)]
+pub struct CompressionArgs {
+    /// Folder with your own .html, .json and .js files [default: documents on this machine]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) files: Option<PathBuf>,
+    /// Lengths of the pages in bytes, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000], value_parser = count(MAX_PAGE))]
+    pub(crate) size: Vec<usize>,
+    /// nginx's gzip_comp_level, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 6, 9], value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub(crate) level: Vec<u8>,
+    /// A demonstration: two rounds of 100 KB at two levels, and only their table
+    #[arg(long, conflicts_with_all = ["size", "level", "rounds"])]
+    pub(crate) demo: bool,
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    pub(crate) rounds: u64,
+    /// The library [default: found next to this binary]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) library: Option<PathBuf>,
+    /// Core of the two nginx [default: the first usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) server_core: Option<usize>,
+    /// Core of the client [default: the second usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) load_core: Option<usize>,
+    /// Write a plot
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}

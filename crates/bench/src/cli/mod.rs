@@ -1,0 +1,167 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The options of `millrace bench`, and the functions that run it. The binary only parses and calls.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use millrace_engine::OperationKind;
+
+mod compression;
+mod crypto;
+mod manager;
+mod sizes;
+mod tls;
+mod virtio;
+mod vpn;
+
+pub use self::compression::CompressionArgs;
+pub use self::crypto::CryptoArgs;
+pub use self::manager::ManagerBenchArgs;
+pub use self::sizes::{SizesArgs, SizesWorkerArgs};
+pub use self::tls::TlsArgs;
+pub use self::virtio::VirtioArgs;
+pub use self::vpn::VpnArgs;
+pub use crate::compression::run_compression;
+pub use crate::crypto::run_crypto;
+use crate::error::BenchError;
+pub use crate::manager::run_manager;
+pub use crate::pool::run_pool;
+use crate::report::ReportArgs;
+pub use crate::sizes::{run_sizes, run_sizes_worker};
+pub use crate::tls::{last_local_run, run_tls};
+pub use crate::virtio::run_virtio;
+pub use crate::vpn::run_vpn;
+use crate::workload::BenchKey;
+
+/// Bound on rounds: a longer run takes hours and adds no knowledge.
+const MAX_ROUNDS: u64 = 100;
+
+/// Bound on handshakes at a time: the gateways' generated configurations allow this number.
+const MAX_CONCURRENCY: u64 = 2048;
+
+/// Bound on jobs in flight: the bound of one connection to a node, with room.
+const MAX_IN_FLIGHT: u64 = 4096;
+
+/// Bound on connections and worker threads: what a node allows one identity.
+const MAX_CONNECTIONS: u64 = 1024;
+
+/// The operations that `bench pool` measures by default.
+pub(crate) const POOL_OPERATIONS: [OperationKind; 5] = [
+    OperationKind::RsaPkcs1Sign,
+    OperationKind::RsaPssSign,
+    OperationKind::EcdsaSign,
+    OperationKind::Ed25519Sign,
+    OperationKind::X25519,
+];
+
+const POOL_EXAMPLE: &str = include_str!("../../texts/help-pool.txt");
+
+/// Operations through a node, against the same library called directly
+///
+/// Interleaved rounds on pinned cores: the library called directly, and the
+/// same operations through a node over its unix socket, pipelined and one at
+/// a time. Outputs are checked in every round; a wrong one ends the run.
+/// With --fairness, --tenants or --overload: latencies beside a flood, quotas,
+/// and more load than the node can take.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = POOL_EXAMPLE)]
+pub struct PoolArgs {
+    /// Operations, separated by commas [default: five common ones]
+    ///
+    /// Default: rsa-pkcs1-sign,rsa-pss-sign,ecdsa-sign,ed25519-sign,x25519
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation(), hide_possible_values = true, default_values_t = POOL_OPERATIONS, hide_default_value = true)]
+    pub(crate) operation: Vec<OperationKind>,
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    pub(crate) rounds: u64,
+    /// Seconds per measurement
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// Jobs in flight when pipelined
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
+    pub(crate) window: usize,
+    /// Jobs in flight for the table of latencies, separated by commas [default: 1,4,16,64,256]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = count(MAX_IN_FLIGHT))]
+    pub(crate) depth: Vec<usize>,
+    /// Worker threads of the private nodes, separated by commas [default: 1 and one for each core]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
+    pub(crate) workers: Vec<usize>,
+    /// A running node to measure, unix:PATH [default: a private one]
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) pool: Option<String>,
+    /// Connect to the private node over TCP with mutual TLS 1.3 on loopback, not over its unix socket
+    #[arg(long, conflicts_with = "pool")]
+    pub(crate) tcp: bool,
+    /// Measure the latency of one identity while another floods the node, instead of throughput
+    #[arg(long, conflicts_with_all = ["tenants", "overload"])]
+    pub(crate) fairness: bool,
+    /// Measure a tenant that offers ten times its quota, beside another tenant's single jobs
+    #[arg(long, conflicts_with_all = ["pool", "overload"])]
+    pub(crate) tenants: bool,
+    /// Measure goodput and latency from a tenth of the peak load to five times as much
+    #[arg(long, conflicts_with = "pool")]
+    pub(crate) overload: bool,
+    /// Draw the result of --overload as SVG
+    #[arg(long, value_name = "FILE", requires = "overload")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Connections of the identity that floods
+    #[arg(long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = count(MAX_CONNECTIONS))]
+    pub(crate) flood_connections: usize,
+    /// Jobs in flight on each connection of the flood
+    #[arg(long, value_name = "N", default_value_t = 250, requires = "fairness", value_parser = count(MAX_IN_FLIGHT))]
+    pub(crate) flood_jobs: usize,
+    /// Core of the node and of the direct calls [default: the first usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) node_core: Option<usize>,
+    /// Core of the client [default: the second usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) load_core: Option<usize>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+/// Accepts a number from 1 to `most`.
+fn count(most: u64) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64)
+        .range(1..=most)
+        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// Accepts the name of a type of key.
+fn key(names: &'static [&'static str]) -> impl TypedValueParser<Value = BenchKey> {
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<BenchKey>())
+}
+
+/// Accepts one of `all` by its name.
+fn named<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|one| name(*one)));
+    names.try_map(move |typed| {
+        let found = all.iter().copied().find(|one| name(*one) == typed);
+        found.ok_or("expected one of the listed values")
+    })
+}
+
+/// Accepts the name of an operation.
+fn operation() -> impl TypedValueParser<Value = OperationKind> {
+    named(OperationKind::ALL, OperationKind::name)
+}
+
+/// # Errors
+/// [`BenchError::Usage`] for a `--seconds` outside of what the measurement allows.
+pub(crate) fn check_seconds(
+    seconds: f64,
+    allowed: &std::ops::RangeInclusive<f64>,
+) -> Result<(), BenchError> {
+    if allowed.contains(&seconds) {
+        return Ok(());
+    }
+    let (least, most) = (allowed.start(), allowed.end());
+    let problem = format!("--seconds must be between {least} and {most}");
+    Err(BenchError::Usage(problem))
+}

@@ -1,0 +1,47 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The options of `millrace bench virtio`.
+
+use clap::Args;
+
+use super::{MAX_ROUNDS, count};
+use crate::report::ReportArgs;
+
+/// Bound on requests in flight: those of one ring of the driver.
+const MAX_REQUESTS: u64 = 512;
+
+const VIRTIO_EXAMPLE: &str = "\
+Examples:
+  millrace bench virtio
+  millrace bench virtio --rounds 9 --seconds 2 --output virtio.json
+
+No virtual machine is needed: the driver is in this process, and speaks to
+`millrace virtio run` over rings in shared memory.";
+
+/// Requests through the rings of a virtio-crypto device, against the same work called directly
+///
+/// RSA-2048 against the software backend alone, sessions of a known key,
+/// AES-256-CBC against the library, and the latency of one machine while
+/// another floods the device process. Every answer is checked.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = VIRTIO_EXAMPLE)]
+pub struct VirtioArgs {
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
+    pub(crate) rounds: u64,
+    /// Seconds per measurement
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(MAX_REQUESTS))]
+    pub(crate) window: usize,
+    /// Core of the device and of the direct calls [default: the first usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) device_core: Option<usize>,
+    /// Core of the driver [default: the second usable one]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) load_core: Option<usize>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}

@@ -1,0 +1,456 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace bench compression`: nginx as it is, and nginx with the library that compresses, on the same pages.
+//!
+//! Requests alternate between the two in rounds; the figure is the CPU time of the worker for each request, which
+//! other work on the machine disturbs less than rates. Each body is decompressed and compared with its page. In the
+//! same rounds stock nginx also sends the compressed bodies from files: no compression can gain more than that.
+
+mod corpus;
+mod site;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use self::corpus::Text;
+use self::site::Site;
+use crate::cli::CompressionArgs;
+use crate::cores;
+use crate::error::BenchError;
+use crate::goals::{Goal, Goals};
+use crate::plot::{Axis, BarChart, Bars, write};
+use crate::process::temporary_folder;
+use crate::progress::Progress;
+use crate::report::{BenchReport, sharing, table};
+use crate::stats::Spread;
+
+/// Longest page: what one request may keep a worker busy with.
+pub(crate) const MAX_PAGE: u64 = 8 << 20;
+
+/// Bytes of pages in one measurement: some 20 to 100 ms of the worker.
+const BYTES_PER_MEASUREMENT: usize = 12_000_000;
+
+/// Bounds on its requests.
+const REQUESTS: std::ops::RangeInclusive<usize> = 32..=1000;
+
+/// nginx as it is, and with the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Variant {
+    Stock,
+    Millrace,
+}
+
+/// One page at one level, over all rounds.
+#[derive(Debug, Serialize)]
+struct Row {
+    kind: &'static str,
+    size: usize,
+    level: u8,
+    /// Microseconds of the worker for each request, by round.
+    stock_us: Vec<f64>,
+    millrace_us: Vec<f64>,
+    /// The same for a body that was compressed before.
+    ready_us: Vec<f64>,
+    /// Bytes of the compressed body.
+    stock_bytes: usize,
+    millrace_bytes: usize,
+}
+
+impl Row {
+    /// How many times less CPU, within each round.
+    fn gain(&self) -> Option<Spread> {
+        Spread::of_ratios(
+            self.stock_us.iter().copied(),
+            self.millrace_us.iter().copied(),
+        )
+    }
+
+    /// How many times less CPU compression could need at most, within each round.
+    fn ceiling(&self) -> Option<Spread> {
+        Spread::of_ratios(self.stock_us.iter().copied(), self.ready_us.iter().copied())
+    }
+
+    /// Change of the body's length, per cent.
+    fn change(&self) -> f64 {
+        100.0 * (self.millrace_bytes as f64 / self.stock_bytes as f64 - 1.0)
+    }
+
+    /// Gains of one round.
+    fn gain_in(&self, round: usize) -> Option<f64> {
+        Some(self.stock_us.get(round)? / self.millrace_us.get(round)?)
+    }
+}
+
+/// All kinds of one size and level.
+#[derive(Debug, Serialize)]
+struct Summary {
+    size: usize,
+    level: u8,
+    /// Geometric mean over the kinds, median and range over the rounds.
+    gain: Spread,
+    /// The same for compression that costs nothing; geometric mean over the kinds.
+    ceiling: f64,
+    /// Mean over the kinds, per cent.
+    change: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Plan {
+    server_core: usize,
+    load_core: usize,
+    rounds: u64,
+    kinds: Vec<&'static str>,
+    files: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    summary: Vec<Summary>,
+}
+
+/// Measures, prints and writes.
+///
+/// # Errors
+/// [`BenchError`]; a wrong body ends the run.
+pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
+    let mut args = args.clone();
+    if args.demo {
+        (args.size, args.level, args.rounds) = (vec![100_000], vec![1, 6], 2);
+    }
+    let args = &args;
+    let (server_core, load_core) = cores::two(args.server_core, args.load_core)?;
+    let texts = corpus::read(args.files.as_deref())?;
+    let library = site::library(args.library.as_deref())?;
+    let dir = temporary_folder()?;
+    let pages = pages(&texts, &args.size);
+    site::write_pages(dir.path(), &pages)?;
+    let mut sites = [
+        (Variant::Stock, None),
+        (Variant::Millrace, Some(library.as_path())),
+    ]
+    .map(|(variant, library)| Site::start(variant, library, &args.level, server_core, dir.path()));
+    let [stock, millrace] = &mut sites;
+    let (stock, millrace) = (take(stock)?, take(millrace)?);
+    let steps = args.rounds * (pages.len() * args.level.len()) as u64;
+    let mut progress = Progress::start(steps)?;
+    let mut rows: BTreeMap<(usize, usize), Row> = BTreeMap::new();
+    cores::pin(load_core)?;
+    for round in 0..args.rounds {
+        for (at, page) in pages.iter().enumerate() {
+            for (of, level) in args.level.iter().enumerate() {
+                progress.now(&format!(
+                    "{} {} bytes, level {level}",
+                    page.kind,
+                    page.bytes.len()
+                ))?;
+                let row = rows
+                    .entry((of, at))
+                    .or_insert_with(|| Row::new(page, *level));
+                // Who begins alternates, so that neither always finds a warm cache.
+                let mut order = [Variant::Stock, Variant::Millrace];
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for variant in order {
+                    let site = if variant == Variant::Stock {
+                        &mut *stock
+                    } else {
+                        &mut *millrace
+                    };
+                    let (took, bytes) = site.measure(page, *level)?;
+                    row.add(variant, took, bytes);
+                }
+                row.ready_us.push(stock.measure_ready(page, *level)?);
+                progress.step();
+            }
+        }
+    }
+    drop(progress);
+    let plan = Plan {
+        server_core,
+        load_core,
+        rounds: args.rounds,
+        kinds: texts.iter().map(|text| text.kind).collect(),
+        files: args.files.as_ref().map_or_else(
+            || "documents of this machine".to_owned(),
+            |dir| dir.display().to_string(),
+        ),
+    };
+    let rows: Vec<Row> = rows.into_values().collect();
+    let summary = summarize(&rows, args.rounds);
+    let mut report = BenchReport::new("compression", 1, plan, Figures { rows, summary });
+    report.goals = goals(&report.figures.summary);
+    if let Some(svg) = &args.svg {
+        write(&plot(&report.figures.summary)?, svg)?;
+    }
+    let page = if args.demo {
+        demonstration(&report.figures.summary)
+    } else {
+        text(&report)
+    };
+    report.deliver(&args.report, &page)?;
+    report.goals.require(args.report.require)
+}
+
+fn take(site: &mut Result<Site, BenchError>) -> Result<&mut Site, BenchError> {
+    match site {
+        Ok(site) => Ok(site),
+        Err(error) => Err(BenchError::Setup(error.to_string())),
+    }
+}
+
+/// One page: the beginning of a text.
+struct Page {
+    kind: &'static str,
+    size: usize,
+    bytes: Vec<u8>,
+}
+
+impl Page {
+    fn name(&self) -> String {
+        format!("{}-{}.html", self.kind, self.size)
+    }
+
+    fn requests(&self) -> usize {
+        (BYTES_PER_MEASUREMENT / self.bytes.len().max(1)).clamp(*REQUESTS.start(), *REQUESTS.end())
+    }
+}
+
+fn pages(texts: &[Text], sizes: &[usize]) -> Vec<Page> {
+    let of = |text: &Text, size: usize| Page {
+        kind: text.kind,
+        size,
+        bytes: text.bytes[..size.min(text.bytes.len())].to_vec(),
+    };
+    sizes
+        .iter()
+        .flat_map(|size| texts.iter().map(move |text| of(text, *size)))
+        .collect()
+}
+
+impl Row {
+    fn new(page: &Page, level: u8) -> Self {
+        Self {
+            kind: page.kind,
+            size: page.size,
+            level,
+            stock_us: Vec::new(),
+            millrace_us: Vec::new(),
+            ready_us: Vec::new(),
+            stock_bytes: 0,
+            millrace_bytes: 0,
+        }
+    }
+
+    fn add(&mut self, variant: Variant, took: f64, bytes: usize) {
+        let (times, length) = match variant {
+            Variant::Stock => (&mut self.stock_us, &mut self.stock_bytes),
+            Variant::Millrace => (&mut self.millrace_us, &mut self.millrace_bytes),
+        };
+        times.push(took);
+        *length = bytes;
+    }
+}
+
+fn geometric_mean(values: &[f64]) -> f64 {
+    let logarithms: f64 = values.iter().map(|value| value.ln()).sum();
+    (logarithms / values.len() as f64).exp()
+}
+
+fn summarize(rows: &[Row], rounds: u64) -> Vec<Summary> {
+    let mut groups: BTreeMap<(u8, usize), Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        groups.entry((row.level, row.size)).or_default().push(row);
+    }
+    let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+    let mut found = Vec::new();
+    for ((level, size), rows) in groups {
+        let of_round = |round: usize| {
+            let gains: Option<Vec<f64>> = rows.iter().map(|row| row.gain_in(round)).collect();
+            gains.map(|gains| geometric_mean(&gains))
+        };
+        if let Some(gain) = Spread::of((0..rounds).filter_map(of_round)) {
+            let change = rows.iter().map(|row| row.change()).sum::<f64>() / rows.len() as f64;
+            let ceilings: Vec<f64> = rows
+                .iter()
+                .filter_map(|row| Some(row.ceiling()?.median))
+                .collect();
+            found.push(Summary {
+                size,
+                level,
+                gain,
+                ceiling: geometric_mean(&ceilings),
+                change,
+            });
+        }
+    }
+    found
+}
+
+/// The numbers to reach, where their sizes and levels were measured.
+fn goals(summary: &[Summary]) -> Goals {
+    let mut goals = Vec::new();
+    for row in summary {
+        let Summary {
+            size,
+            level,
+            gain,
+            ceiling: _,
+            change,
+        } = row;
+        let what = |what: &str| format!("{what}, level {level}, {size} bytes");
+        let gain_goal = |must, aim| Goal::at_least(what("times less CPU"), must, aim, *gain);
+        let size_goal = |must, aim| {
+            let change = Spread {
+                median: *change,
+                min: *change,
+                max: *change,
+            };
+            Goal::at_most(what("longer output, %"), must, aim, change)
+        };
+        match (level, size) {
+            (1, 100_000 | 1_000_000) => goals.extend([gain_goal(3.3, 4.5), size_goal(0.0, -2.0)]),
+            (4..=9, 100_000) => goals.extend([gain_goal(1.5, 2.0), size_goal(1.0, 0.0)]),
+            (1, 10_000) => goals.push(gain_goal(1.9, 2.5)),
+            (_, 1_000) => goals.push(gain_goal(1.0, 1.4)),
+            _ => {}
+        }
+    }
+    Goals(goals.into_iter().flatten().collect())
+}
+
+fn text(report: &BenchReport<Plan, Figures>) -> String {
+    let plan = &report.plan;
+    let head = format!(
+        "{}\nBoth nginx on core {}, the client on core {}{}; {} rounds; {}\n",
+        report.machine.describe(),
+        plan.server_core,
+        plan.load_core,
+        sharing(plan.server_core, plan.load_core),
+        plan.rounds,
+        plan.files,
+    );
+    let rows = table(
+        &report.figures.rows,
+        &[
+            ("page", &|row: &&Row| format!("{} {}", row.kind, row.size)),
+            ("level", &|row| row.level.to_string()),
+            ("stock µs", &|row| middle(&row.stock_us)),
+            ("millrace µs", &|row| middle(&row.millrace_us)),
+            ("ready µs", &|row| middle(&row.ready_us)),
+            ("times less (range)", &|row| {
+                row.gain().map_or_else(String::new, |gain| gain.show(2))
+            }),
+            ("stock bytes", &|row| row.stock_bytes.to_string()),
+            ("change", &|row| format!("{:+.1} %", row.change())),
+        ],
+    );
+    format!(
+        "{head}\n{}\n{}{}",
+        rows.render(),
+        summary_table(&report.figures.summary),
+        report.goals.render()
+    )
+}
+
+fn summary_table(summary: &[Summary]) -> String {
+    let table = table(
+        summary,
+        &[
+            ("all kinds", &|row: &&Summary| format!("{} bytes", row.size)),
+            ("level", &|row| row.level.to_string()),
+            ("times less CPU (range)", &|row| row.gain.show(2)),
+            ("at most", &|row| format!("{:.2}", row.ceiling)),
+            ("change", &|row| format!("{:+.1} %", row.change)),
+        ],
+    );
+    table.render()
+}
+
+/// The table of `make demo`.
+fn demonstration(summary: &[Summary]) -> String {
+    format!(
+        "\nCompressed responses of stock nginx: CPU of a worker with Millrace's library against zlib, and the\n\
+         change of their length; at most: if compression cost nothing. Each body was decompressed and compared.\n{}",
+        summary_table(summary)
+    )
+}
+
+fn middle(values: &[f64]) -> String {
+    Spread::of(values.iter().copied())
+        .map_or_else(String::new, |spread| format!("{:.0}", spread.median))
+}
+
+fn plot(summary: &[Summary]) -> Result<String, BenchError> {
+    let mut levels: Vec<u8> = summary.iter().map(|row| row.level).collect();
+    let mut sizes: Vec<usize> = summary.iter().map(|row| row.size).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let gain = |size, level| {
+        let found = summary
+            .iter()
+            .find(|row| (row.size, row.level) == (size, level));
+        found.map(|row| row.gain.into())
+    };
+    let chart = BarChart {
+        title: "CPU of nginx for a compressed response".to_owned(),
+        axis: Axis::linear("times less than stock zlib"),
+        categories: sizes.iter().map(|size| format!("{size} bytes")).collect(),
+        series: levels
+            .iter()
+            .map(|level| Bars {
+                name: format!("level {level}"),
+                values: sizes.iter().map(|size| gain(*size, *level)).collect(),
+            })
+            .collect(),
+    };
+    chart.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: &'static str, stock: [f64; 2], millrace: [f64; 2]) -> Row {
+        Row {
+            kind,
+            size: 100_000,
+            level: 1,
+            stock_us: stock.to_vec(),
+            millrace_us: millrace.to_vec(),
+            ready_us: stock.map(|us| us / 4.0).to_vec(),
+            stock_bytes: 100,
+            millrace_bytes: 98,
+        }
+    }
+
+    #[test]
+    fn summary_is_the_geometric_mean_of_each_round() {
+        let rows = [
+            row("html", [8.0, 8.0], [2.0, 4.0]),
+            row("js", [9.0, 9.0], [9.0, 4.5]),
+        ];
+        let found = summarize(&rows, 2);
+        assert_eq!(found.len(), 1);
+        assert!((found[0].gain.median - 2.0).abs() < 1e-9, "{found:?}");
+        assert!((found[0].change + 2.0).abs() < 1e-9);
+        assert!((found[0].ceiling - 4.0).abs() < 1e-9);
+        let demo = demonstration(&found);
+        assert!(
+            demo.contains("100000 bytes") && demo.contains("2.00"),
+            "{demo}"
+        );
+        let text = goals(&found).render();
+        assert!(
+            text.contains("times less CPU, level 1, 100000 bytes"),
+            "{text}"
+        );
+        assert!(plot(&found).expect("a plot").contains("level 1"));
+    }
+}

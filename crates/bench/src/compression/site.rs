@@ -1,0 +1,248 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One nginx with one worker, and requests to it over several connections at once: a worker that sleeps between two
+//! requests spends more on falling asleep and waking up than on a short response.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+
+use super::{Page, Variant};
+use crate::error::BenchError;
+use crate::process::{Process, command, free_addresses, listens, need};
+
+const LIBRARY: &str = "libmillrace_zlib.so";
+
+/// A server that is silent so long has failed.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Requests in flight. From 16 on the cost of a request hardly falls any further.
+const CONNECTIONS: usize = 32;
+
+/// Where the bodies lie that stock nginx has compressed, to be sent as they are.
+const READY: &str = "ready";
+
+/// The library that was named, or the one beside this binary or in its prefix.
+///
+/// # Errors
+/// [`BenchError::Missing`]
+pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, BenchError> {
+    let binary = env::current_exe().unwrap_or_default();
+    let beside = binary.with_file_name(LIBRARY);
+    let prefix = binary.parent().and_then(Path::parent);
+    let installed = prefix.map(|prefix| prefix.join("lib/millrace").join(LIBRARY));
+    let places = named
+        .map(Path::to_owned)
+        .into_iter()
+        .chain(Some(beside))
+        .chain(installed);
+    let places = if named.is_some() {
+        places.take(1).collect()
+    } else {
+        places.collect::<Vec<_>>()
+    };
+    let found = places
+        .into_iter()
+        .find_map(|place| fs::canonicalize(place).ok());
+    found.ok_or_else(|| BenchError::missing(LIBRARY, "run `make build`, or name it with --library"))
+}
+
+/// Writes the pages where both nginx find them.
+pub(super) fn write_pages(dir: &Path, pages: &[Page]) -> Result<(), BenchError> {
+    let folder = dir.join("pages");
+    for folder in [&folder, &folder.join(READY)] {
+        fs::create_dir(folder).map_err(BenchError::file("create", folder))?;
+    }
+    for page in pages {
+        let file = folder.join(page.name());
+        fs::write(&file, &page.bytes).map_err(BenchError::file("write", &file))?;
+    }
+    Ok(())
+}
+
+/// A running nginx with open connections.
+pub(super) struct Site {
+    process: Process,
+    connections: Vec<BufReader<TcpStream>>,
+    address: SocketAddr,
+    pages: PathBuf,
+}
+
+impl Site {
+    pub(super) fn start(
+        variant: Variant,
+        library: Option<&Path>,
+        levels: &[u8],
+        core: usize,
+        dir: &Path,
+    ) -> Result<Self, BenchError> {
+        let pages = dir.join("pages");
+        let dir = dir.join(format!("{variant:?}"));
+        fs::create_dir(&dir).map_err(BenchError::file("create", &dir))?;
+        let [address] = free_addresses::<1>()?;
+        let mut text = String::new();
+        if rustix::process::geteuid().is_root() {
+            text.push_str("user root root;\n");
+        }
+        let _ = write!(
+            text,
+            "daemon off; worker_processes 1; pid nginx.pid; error_log error.log;\n\
+             events {{ worker_connections 200; }}\n\
+             http {{ access_log off; types {{ text/html html; }} gzip on; gzip_min_length 0; keepalive_requests 1000000;\n\
+             server {{ listen {address};\n\
+             location /{READY}/ {{ gzip off; root {}; }}\n",
+            pages.display()
+        );
+        for level in levels {
+            let _ = writeln!(
+                text,
+                "location /{level}/ {{ gzip_comp_level {level}; alias {}/; }}",
+                pages.display()
+            );
+        }
+        text.push_str("} }\n");
+        let config = dir.join("server.conf");
+        fs::write(&config, text).map_err(BenchError::file("write", &config))?;
+        let mut command = command(&need("nginx", "nginx")?);
+        command
+            .arg("-p")
+            .arg(&dir)
+            .args(["-e", "error.log", "-c"])
+            .arg(&config);
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut process = Process::start("nginx", core, command, &dir.join("output.log"))?;
+        process.wait_until(|| listens(address))?;
+        let connections = (0..CONNECTIONS).map(|_| connect(address));
+        Ok(Self {
+            process,
+            connections: connections.collect::<Result<_, _>>()?,
+            address,
+            pages,
+        })
+    }
+
+    /// Microseconds of CPU for one request, and the length of the compressed body.
+    ///
+    /// # Errors
+    /// [`BenchError::Wrong`] if a body is not the page.
+    pub(super) fn measure(&mut self, page: &Page, level: u8) -> Result<(f64, usize), BenchError> {
+        let path = format!("/{level}/{}", page.name());
+        let body = self.compressed(&path, page)?;
+        Ok((self.time(&path, page, &body)?, body.len()))
+    }
+
+    /// Microseconds of CPU for one request for the body of [`Self::measure`], compressed before: what compression
+    /// that costs nothing would leave.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub(super) fn measure_ready(&mut self, page: &Page, level: u8) -> Result<f64, BenchError> {
+        let body = self.compressed(&format!("/{level}/{}", page.name()), page)?;
+        let path = format!("/{READY}/{level}-{}", page.name());
+        let file = self.pages.join(&path[1..]);
+        if !file.is_file() {
+            fs::write(&file, &body).map_err(BenchError::file("write", &file))?;
+        }
+        self.time(&path, page, &body)
+    }
+
+    /// The compressed body, after it was decompressed and compared.
+    fn compressed(&mut self, path: &str, page: &Page) -> Result<Vec<u8>, BenchError> {
+        self.ask(0, path)?;
+        let body = self.answer(0, path)?;
+        let mut plain = Vec::with_capacity(page.bytes.len());
+        let readable = GzDecoder::new(&body[..]).read_to_end(&mut plain).is_ok();
+        if !readable || plain != page.bytes {
+            let problem = format!("{path} from {} is not the page in gzip", self.address);
+            return Err(BenchError::Wrong(problem));
+        }
+        Ok(body)
+    }
+
+    fn time(&mut self, path: &str, page: &Page, body: &[u8]) -> Result<f64, BenchError> {
+        let batches = page.requests().div_ceil(CONNECTIONS);
+        let mut before = self.process.cpu_time();
+        // The first batch is not counted: it begins with a worker that sleeps.
+        for batch in 0..=batches {
+            for connection in 0..CONNECTIONS {
+                self.ask(connection, path)?;
+            }
+            for connection in 0..CONNECTIONS {
+                if self.answer(connection, path)? != body {
+                    let problem = format!("{path} has changed between two requests");
+                    return Err(BenchError::Wrong(problem));
+                }
+            }
+            if batch == 0 {
+                before = self.process.cpu_time();
+            }
+        }
+        let took = self.process.cpu_time().saturating_sub(before);
+        Ok(took.as_secs_f64() * 1e6 / (batches * CONNECTIONS) as f64)
+    }
+
+    fn ask(&mut self, connection: usize, path: &str) -> Result<(), BenchError> {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAccept-Encoding: gzip\r\n\r\n");
+        let stream = self.connections[connection].get_mut();
+        stream
+            .write_all(request.as_bytes())
+            .map_err(BenchError::system("send a request to nginx"))
+    }
+
+    fn answer(&mut self, connection: usize, path: &str) -> Result<Vec<u8>, BenchError> {
+        let lost = |error| BenchError::system("read an answer of nginx")(error);
+        let stream = &mut self.connections[connection];
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).map_err(lost)? == 0 {
+                return Err(self.process.problem("closed the connection"));
+            }
+        }
+        let unknown = |what: &str| BenchError::Wrong(format!("{path}: {what}: {head}"));
+        let mut body = Vec::new();
+        if let Some((_, length)) = head.split_once("Content-Length: ") {
+            let length = length.lines().next().and_then(|word| word.parse().ok());
+            body.resize(length.ok_or_else(|| unknown("no length"))?, 0);
+            stream.read_exact(&mut body).map_err(lost)?;
+            return Ok(body);
+        }
+        if !head.contains("Content-Encoding: gzip") || !head.contains("Transfer-Encoding: chunked")
+        {
+            return Err(unknown("not compressed"));
+        }
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).map_err(lost)?;
+            let length = usize::from_str_radix(line.trim_end(), 16);
+            let length = length.map_err(|_| unknown("no length of a chunk"))?;
+            let before = body.len();
+            body.resize(before + length + 2, 0);
+            stream.read_exact(&mut body[before..]).map_err(lost)?;
+            body.truncate(before + length);
+            if length == 0 {
+                return Ok(body);
+            }
+        }
+    }
+}
+
+fn connect(address: SocketAddr) -> Result<BufReader<TcpStream>, BenchError> {
+    let connection = TcpStream::connect(address).and_then(|connection| {
+        connection.set_read_timeout(Some(SILENCE))?;
+        connection.set_nodelay(true)?;
+        Ok(connection)
+    });
+    connection
+        .map(BufReader::new)
+        .map_err(BenchError::system("connect to nginx"))
+}

@@ -1,0 +1,197 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `bench pool --overload`: goodput and latency of a node from a tenth of its peak to five times as much.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::open::{OpenRound, offer};
+use super::remote::{Parcel, Remote, Sender};
+use super::{NodeUnderTest, PoolPlan};
+use crate::error::BenchError;
+use crate::goals::{Goal, Goals};
+use crate::plot::{self, Axis, Line, LineChart, Value};
+use crate::progress::Progress;
+use crate::report::{BenchReport, median, range, table};
+use crate::stats::Spread;
+use crate::workload::{Keys, Requests};
+
+/// Version of the JSON report: raised when a field changes its meaning.
+const SCHEMA: u32 = 1;
+
+/// Loads, as parts of the peak.
+const LOADS: [f64; 10] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0, 3.0, 5.0];
+
+/// Time after which the result of a job is useless: a tenth of what a provider waits by default.
+const BUDGET: Duration = Duration::from_millis(200);
+
+/// The figures of `bench pool --overload`.
+#[derive(Debug, Serialize)]
+pub(super) struct Overload {
+    measured: Vec<OverloadedNode>,
+}
+
+type OverloadReport = BenchReport<PoolPlan, Overload>;
+
+#[derive(Debug, Serialize)]
+struct OverloadedNode {
+    workers: usize,
+    /// Closed loop, in each round.
+    peaks_per_s: Vec<f64>,
+    loads: Vec<AtFactor>,
+}
+
+#[derive(Debug, Serialize)]
+struct AtFactor {
+    factor: f64,
+    rounds: Vec<OpenRound>,
+}
+
+/// Measures the first case with each worker count.
+pub(super) fn measure(plan: PoolPlan) -> Result<OverloadReport, BenchError> {
+    let Some(&case) = plan.cases.first() else {
+        return Err(BenchError::Usage("name an operation".to_owned()));
+    };
+    let steps = plan.workers.len() as u64 * plan.rounds * (1 + LOADS.len() as u64);
+    let mut progress = Progress::start(steps)?;
+    let keys = Keys::generate(case.key)?;
+    let requests = Requests::new(case, &keys)?;
+    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    for &workers in &plan.workers {
+        progress.now("starting a node")?;
+        let node = NodeUnderTest::start(&plan, workers)?;
+        let remote = Remote::open(&node.endpoint, &requests)?;
+        let sender = Sender::open(&node.endpoint, Parcel::of(&requests))
+            .map_err(|error| BenchError::Setup(format!("cannot connect: {error}")))?;
+        let mut one = OverloadedNode {
+            workers,
+            peaks_per_s: Vec::new(),
+            loads: LOADS
+                .map(|factor| AtFactor {
+                    factor,
+                    rounds: Vec::new(),
+                })
+                .into(),
+        };
+        for round in 0..plan.rounds {
+            progress.now(&format!(
+                "{case}, {workers} workers, peak, round {}",
+                round + 1
+            ))?;
+            let peak = remote.pipelined(plan.window, plan.duration)?.per_s;
+            one.peaks_per_s.push(peak);
+            progress.step();
+            for (at, load) in one.loads.iter_mut().enumerate() {
+                let factor = load.factor;
+                progress.now(&format!("{case}, {workers} workers, {factor} of the peak"))?;
+                let seed = round * 100 + at as u64;
+                let offered = factor * peak;
+                let offered = offer(&sender, offered, plan.duration, BUDGET, seed)?;
+                load.rounds.push(offered.verified(&requests)?);
+                progress.step();
+            }
+        }
+        goals.extend(Goal::at_least(
+            format!("goodput at 5 times the peak load / peak, workers: {workers}"),
+            0.90,
+            0.97,
+            one.goodput_at(LOADS.len() - 1),
+        ));
+        measured.push(one);
+    }
+    let mut report = BenchReport::new("pool-overload", SCHEMA, plan, Overload { measured });
+    report.goals = Goals(goals);
+    Ok(report)
+}
+
+impl OverloadedNode {
+    /// Goodput at a load by the peak of the same round.
+    fn goodput_at(&self, load: usize) -> Option<Spread> {
+        let rounds = self.loads.get(load)?.rounds.iter();
+        Spread::of_ratios(
+            rounds.map(|round| round.good_per_s),
+            self.peaks_per_s.iter().copied(),
+        )
+    }
+
+    fn line(&self, value: impl Fn(usize) -> Option<Spread>) -> Line {
+        let points = self.loads.iter().enumerate();
+        Line {
+            name: format!("{} workers", self.workers),
+            points: points
+                .filter_map(|(at, load)| Some((load.factor, Value::from(value(at)?))))
+                .collect(),
+        }
+    }
+}
+
+/// Goodput and p99 by load, as pictures.
+pub(super) fn plots(report: &OverloadReport) -> Result<String, BenchError> {
+    let nodes = &report.figures.measured;
+    let x = || Axis::logarithmic("offered load / peak");
+    let p99 = |node: &OverloadedNode, at: usize| {
+        Spread::over(&node.loads[at].rounds, |round| round.p99_us / 1000.0)
+    };
+    let goodput = LineChart {
+        title: "Goodput by offered load".to_owned(),
+        x: x(),
+        y: Axis::linear("goodput / peak"),
+        series: nodes
+            .iter()
+            .map(|node| node.line(|at| node.goodput_at(at)))
+            .collect(),
+    };
+    let latency = LineChart {
+        title: "99th percentile of the latency of good jobs".to_owned(),
+        x: x(),
+        y: Axis::logarithmic("p99 (ms)"),
+        series: nodes
+            .iter()
+            .map(|node| node.line(|at| p99(node, at)))
+            .collect(),
+    };
+    Ok(plot::stack(&[goodput.render()?, latency.render()?]))
+}
+
+/// The table.
+pub(super) fn render(report: &OverloadReport) -> String {
+    let BenchReport { plan, figures, .. } = report;
+    let rows = figures.measured.iter().flat_map(|node| {
+        let loads = node.loads.iter().enumerate();
+        loads.map(move |(at, load)| (node, at, load))
+    });
+    type Row<'a> = (&'a OverloadedNode, usize, &'a AtFactor);
+    let over =
+        |(_, _, load): &Row<'_>, value: fn(&OpenRound) -> f64| Spread::over(&load.rounds, value);
+    #[rustfmt::skip]
+    let table = table(rows, &[
+        ("workers", &|(node, _, _)| node.workers.to_string()),
+        ("load", &|(_, _, load)| load.factor.to_string()),
+        ("offered/s", &|row| median(over(row, |round| round.offered_per_s), 0)),
+        ("good/s", &|row| median(over(row, |round| round.good_per_s), 0)),
+        ("good / peak", &|(node, at, _)| range(node.goodput_at(*at), 3)),
+        ("refused/s", &|row| median(over(row, |round| round.refused_per_s), 0)),
+        ("failed/s", &|row| median(over(row, |round| round.failed_per_s), 0)),
+        ("p50 ms", &|row| median(over(row, |round| round.p50_us / 1000.0), 2)),
+        ("p99 ms", &|row| median(over(row, |round| round.p99_us / 1000.0), 2)),
+    ]);
+    let case = plan
+        .cases
+        .first()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    format!(
+        "{}\n\n{case}: open loop, jobs with {} ms from their arrival, node on core {}, client on core {};\n\
+         {} rounds of {:.1} s; outputs checked\n\n{}{}",
+        report.machine.describe(),
+        BUDGET.as_millis(),
+        plan.node_core,
+        plan.load_core,
+        plan.rounds,
+        plan.duration.as_secs_f64(),
+        table.render(),
+        report.goals.render(),
+    )
+}

@@ -1,0 +1,97 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The cases: one row each.
+
+/// Bound on parallel connections: what iperf3 allows.
+pub(crate) const MAX_FLOWS: u64 = 128;
+
+/// MTU of an ordinary path, and of one with jumbo frames, in bytes.
+const ETHERNET: u16 = 1500;
+const JUMBO: u16 = 9000;
+
+/// Turns the AES and carry-less multiplication instructions off in OpenSSL, and leaves all others on: a mask of one
+/// word would turn AVX off, too.
+const NO_AES: &str = "~0x200000200000000:~0x0";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkCase {
+    /// Name on the command line and in the report.
+    pub(crate) name: &'static str,
+    /// Name in tables and plots.
+    pub(crate) title: &'static str,
+    /// Members of the link; none: the cable itself.
+    pub(crate) members: u16,
+    pub(crate) cipher: &'static str,
+    /// MTU of the cable, in bytes.
+    pub(crate) path_mtu: u16,
+    /// Whether each process stays on its core; otherwise it may run on any.
+    pub(crate) pinned: bool,
+    /// Bytes of the sockets' buffers; none: the system's.
+    pub(crate) buffers: Option<u32>,
+    /// `OPENSSL_ia32cap` of both ends.
+    pub(crate) mask: Option<&'static str>,
+}
+
+const AES256: &str = "AES-256-GCM";
+
+#[rustfmt::skip]
+const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
+    LinkCase { name, title, members, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None }
+}
+
+/// One process as `millrace vpn up` starts it, and moved off its core: the scheduler may give the two ends different
+/// cores, which is the fairer peer on a machine that holds both.
+pub(super) const BASE: &LinkCase = &case("one", "1 process", 1);
+pub(super) const TWO_PINNED: &LinkCase = &LinkCase {
+    pinned: true,
+    ..case("two-pinned", "2 processes, pinned", 2)
+};
+pub(super) const ONE_TUNED: &LinkCase = &LinkCase {
+    path_mtu: JUMBO,
+    buffers: Some(BUFFERS),
+    ..case("one-tuned", "1 process, MTU 9000, buffers", 1)
+};
+
+/// Buffers of the tuned cases: the queue of 1000 packets of a device at MTU 1500 fits.
+const BUFFERS: u32 = 1 << 20;
+
+/// The link of which a member is killed.
+pub(super) const LOSS: &LinkCase = &LinkCase {
+    pinned: true,
+    ..case("loss", "4 processes, one killed", 4)
+};
+
+/// All cases, in the order of the table.
+#[rustfmt::skip]
+pub(crate) const CASES: [&LinkCase; 12] = [
+    &case("none", "no tunnel", 0),
+    &LinkCase { path_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
+    BASE,
+    &LinkCase { cipher: "AES-128-GCM", ..case("one-aes128", "1 process, AES-128-GCM", 1) },
+    &LinkCase { cipher: "CHACHA20-POLY1305", ..case("one-chacha", "1 process, ChaCha20-Poly1305", 1) },
+    &LinkCase { mask: Some(NO_AES), ..case("one-no-aes", "1 process, AES instructions off", 1) },
+    &LinkCase { pinned: true, ..case("one-pinned", "1 process, both ends on one core", 1) },
+    &case("two", "2 processes", 2),
+    TWO_PINNED,
+    &LinkCase { pinned: true, ..case("four-pinned", "4 processes, pinned", 4) },
+    ONE_TUNED,
+    &LinkCase { pinned: true, path_mtu: JUMBO, buffers: Some(BUFFERS), ..case("two-tuned", "2 processes, pinned, MTU 9000, buffers", 2) },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own_and_the_goals_are_among_them() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        for needed in [BASE, TWO_PINNED, ONE_TUNED] {
+            assert!(names.contains(&needed.name), "{}", needed.name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+    }
+}

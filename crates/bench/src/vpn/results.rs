@@ -1,0 +1,314 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The figures of `vpn bench`: tables, goals, plots.
+
+use serde::Serialize;
+
+use super::cases::{BASE, LinkCase, ONE_TUNED, TWO_PINNED};
+use super::load::{Loss, Measured};
+use crate::error::BenchError;
+use crate::goals::{Goal, Goals};
+use crate::plot::{self, Axis, BarChart, Bars, Line, LineChart, Value};
+use crate::report::{BenchReport, dash, median, range, table};
+use crate::stats::Spread;
+
+/// Bits of a byte, and bytes of a gigabyte in megabits: Mbit/s of a core that needs one second for a gigabyte.
+const MBIT_PER_GB: f64 = 8000.0;
+
+/// Cores of the host for which the prediction on paper is made.
+const PAPER_CORES: f64 = 32.0;
+
+/// What was asked for.
+#[derive(Debug, Serialize)]
+pub(super) struct VpnPlan {
+    pub(super) rounds: u64,
+    /// Of load, for each measurement.
+    pub(super) seconds: u64,
+    pub(super) flows: usize,
+    /// That both ends share.
+    pub(super) cores: usize,
+    pub(super) openvpn: String,
+}
+
+/// One case over all rounds.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    #[serde(skip)]
+    case: &'static LinkCase,
+    name: &'static str,
+    members: u16,
+    cipher: &'static str,
+    path_mtu: u16,
+    pinned: bool,
+    mbit: Option<Spread>,
+    /// Throughput against one process, within each round.
+    ratio: Option<Spread>,
+    /// CPU seconds of the end that needs more, for a gigabyte.
+    cpu_per_gb: Option<Spread>,
+    /// The same against one process, within each round.
+    cpu_ratio: Option<Spread>,
+    p50_us: Option<Spread>,
+    p99_us: Option<Spread>,
+    /// Mbit/s that a core of the end that needs more carries, predicted from its CPU time.
+    mbit_per_core: Option<Spread>,
+    /// Speed-up if ciphers and hashes cost the tunnel processes nothing.
+    ceiling: Option<Spread>,
+    rounds: Vec<Measured>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    rows: Vec<Row>,
+    losses: Vec<Loss>,
+    /// Why there is no ceiling.
+    not_sampled: Option<String>,
+}
+
+fn dearer_end(one: &Measured) -> Option<f64> {
+    one.cpu_per_gb.map(|[a, b]| a.max(b))
+}
+
+impl Figures {
+    pub(super) fn new(
+        measured: Vec<(&'static LinkCase, Vec<Measured>)>,
+        losses: Vec<Loss>,
+        not_sampled: Option<String>,
+    ) -> Self {
+        let of_base = |value: fn(&Measured) -> Option<f64>| -> Vec<Option<f64>> {
+            let base = measured.iter().find(|(case, _)| *case == BASE);
+            let rounds = base.map_or(&[][..], |(_, rounds)| &rounds[..]);
+            rounds.iter().map(value).collect()
+        };
+        let base_mbit = of_base(|one| Some(one.mbit));
+        let base_cpu = of_base(dearer_end);
+        let against =
+            |rounds: &[Measured], base: &[Option<f64>], value: fn(&Measured) -> Option<f64>| {
+                let pairs = rounds.iter().zip(base);
+                Spread::of(pairs.filter_map(|(one, base)| Some(value(one)? / (*base)?)))
+            };
+        let rows = measured
+            .iter()
+            .map(|(case, rounds)| {
+                let cpu_per_gb = Spread::over(rounds, dearer_end);
+                Row {
+                    case,
+                    name: case.name,
+                    members: case.members,
+                    cipher: case.cipher,
+                    path_mtu: case.path_mtu,
+                    pinned: case.pinned,
+                    mbit: Spread::over(rounds, |one| one.mbit),
+                    ratio: against(rounds, &base_mbit, |one| Some(one.mbit)),
+                    cpu_per_gb,
+                    cpu_ratio: against(rounds, &base_cpu, dearer_end),
+                    p50_us: Spread::over(rounds, |one| one.p50_us),
+                    p99_us: Spread::over(rounds, |one| one.p99_us),
+                    mbit_per_core: cpu_per_gb.map(|cpu| cpu.map(|cpu| MBIT_PER_GB / cpu)),
+                    ceiling: Spread::over(rounds, |one| {
+                        one.crypto_share.map(|share| 1.0 / (1.0 - share).max(1e-3))
+                    }),
+                    rounds: rounds.clone(),
+                }
+            })
+            .collect();
+        Self {
+            rows,
+            losses,
+            not_sampled,
+        }
+    }
+
+    fn of(&self, case: &LinkCase) -> Option<&Row> {
+        self.rows.iter().find(|row| row.case == case)
+    }
+
+    pub(super) fn goals(&self) -> Goals {
+        let two = self.of(TWO_PINNED);
+        let tuned = self.of(ONE_TUNED);
+        let reduced = Spread::over(&self.losses, |loss| loss.reduced_s);
+        let broken = Spread::over(&self.losses, |loss| loss.broken as f64);
+        #[rustfmt::skip]
+        let goals = [
+            Goal::at_least("2 pinned processes, throughput against 1", 1.25, 1.5, two.and_then(|row| row.ratio)),
+            Goal::at_most("2 pinned processes, CPU s/GB of the dearer end against 1", 1.0, 0.9, two.and_then(|row| row.cpu_ratio)),
+            Goal::at_least("tuned MTU and buffers, throughput against the default", 2.0, 3.0, tuned.and_then(|row| row.ratio)),
+            Goal::at_most("one of four members lost: seconds below 70 % of the usual rate", 2.0, 1.0, reduced),
+            Goal::at_most("one of four members lost: broken connections", 0.0, 0.0, broken),
+        ];
+        Goals(goals.into_iter().flatten().collect())
+    }
+
+    /// Throughput and CPU time as bars; the rate while a member dies as a line.
+    pub(super) fn plots(&self) -> Result<String, BenchError> {
+        let categories: Vec<String> = self
+            .rows
+            .iter()
+            .map(|row| row.case.title.to_owned())
+            .collect();
+        let chart = |title: &str, axis: &str, value: &dyn Fn(&Row) -> Option<Spread>| {
+            // The cable alone would make all other bars unreadably short.
+            let tunnels = self.rows.iter().filter(|row| row.members > 0);
+            let values: Vec<Option<Value>> =
+                tunnels.map(|row| value(row).map(Value::from)).collect();
+            BarChart {
+                title: title.to_owned(),
+                axis: Axis::linear(axis),
+                categories: self
+                    .rows
+                    .iter()
+                    .zip(&categories)
+                    .filter(|(row, _)| row.members > 0)
+                    .map(|(_, name)| name.clone())
+                    .collect(),
+                series: vec![Bars {
+                    name: "median and range over the rounds".to_owned(),
+                    values,
+                }],
+            }
+        };
+        let mut parts = Vec::new();
+        if self.rows.iter().any(|row| row.members > 0) {
+            parts.push(
+                chart(
+                    "Throughput of a link, both ends on one machine",
+                    "Mbit/s",
+                    &|row| row.mbit,
+                )
+                .render()?,
+            );
+            parts.push(
+                chart(
+                    "CPU of the end that needs more",
+                    "CPU seconds per gigabyte",
+                    &|row| row.cpu_per_gb,
+                )
+                .render()?,
+            );
+        }
+        let line = |(number, loss): (usize, &Loss)| Line {
+            name: format!("round {}", number + 1),
+            points: loss
+                .intervals
+                .iter()
+                .enumerate()
+                .map(|(at, rate)| (at as f64 * 0.2, Value::from(*rate)))
+                .collect(),
+        };
+        if !self.losses.is_empty() {
+            let chart = LineChart {
+                title: "One of four members is killed after 3 s".to_owned(),
+                x: Axis::linear("seconds"),
+                y: Axis::linear("Mbit/s"),
+                series: self.losses.iter().enumerate().map(line).collect(),
+            };
+            parts.push(chart.render()?);
+        }
+        Ok(plot::stack(&parts))
+    }
+}
+
+#[rustfmt::skip]
+pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
+    let VpnPlan { rounds, seconds, flows, cores, openvpn } = &report.plan;
+    let figures = &report.figures;
+    let ms = |spread: Option<Spread>| dash(spread.map(|us| format!("{:.2}", us.median / 1e3)));
+    let rows = table(&figures.rows, &[
+        ("case", &|row: &&Row| row.case.title.to_owned()),
+        ("Mbit/s (range)", &|row| range(row.mbit, 0)),
+        ("against 1 process", &|row| range(row.ratio, 2)),
+        ("CPU s/GB, dearer end", &|row| range(row.cpu_per_gb, 2)),
+        ("p50 ms", &|row| ms(row.p50_us)),
+        ("p99 ms", &|row| ms(row.p99_us)),
+        ("Mbit/s per core", &|row| median(row.mbit_per_core, 0)),
+        ("ceiling", &|row| dash(row.ceiling.map(|ceiling| format!("{:.2}x", ceiling.median)))),
+    ]);
+    let mut text = format!(
+        "{}\n{openvpn}; both ends on the same {cores} cores; {rounds} rounds of {seconds} s, {flows} connections\n\n{}",
+        report.machine.describe(),
+        rows.render(),
+    );
+    text.push_str(
+        "\nCPU s/GB: of the tunnel processes. Mbit/s per core: 8000 / that; a core of a gateway carries it in one\n\
+         direction. Ceiling: the speed-up if ciphers and hashes cost the processes nothing.\n\
+         Compression is history: OpenVPN 2.7 does not send it, and it leaks what is compressed (VORACLE).\n",
+    );
+    if let Some(best) = best_per_core(figures) {
+        text.push_str(&format!(
+            "On paper: {PAPER_CORES:.0} cores with a process each carry {:.0} Gbit/s ({}), if memory and network do.\n",
+            best.1 * PAPER_CORES / 1e3, best.0
+        ));
+    }
+    if let Some(why) = &figures.not_sampled {
+        text.push_str(&format!("No ceiling: {why}\n"));
+    }
+    if !figures.losses.is_empty() {
+        let losses = table(figures.losses.iter().enumerate(), &[
+            ("one of four members killed, round", &|one: &(usize, &Loss)| (one.0 + 1).to_string()),
+            ("usual Mbit/s", &|one| format!("{:.0}", one.1.usual)),
+            ("s below 70 %", &|one| format!("{:.1}", one.1.reduced_s)),
+            ("broken connections", &|one| one.1.broken.to_string()),
+        ]);
+        text.push_str(&format!("\n{}", losses.render()));
+    }
+    text + &report.goals.render()
+}
+
+/// The case with the most Mbit/s for a core among those at the MTU of an ordinary path.
+fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
+    let ordinary = figures.rows.iter().filter(|row| row.path_mtu <= 1500);
+    let rates = ordinary.filter_map(|row| Some((row.case.title, row.mbit_per_core?.median)));
+    rates.max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(mbit: f64, cpu: f64) -> Measured {
+        Measured {
+            mbit,
+            cpu_per_gb: Some([cpu / 2.0, cpu]),
+            machine_per_gb: 1.0,
+            p50_us: 1000.0,
+            p99_us: 5000.0,
+            probes: 10,
+            lost_probes: 0,
+            bytes: 1,
+            retransmits: 0,
+            crypto_share: Some(0.2),
+        }
+    }
+
+    #[test]
+    fn ratios_are_within_rounds_and_capacity_is_that_of_the_dearer_end() {
+        let figures = Figures::new(
+            vec![
+                (BASE, vec![measured(100.0, 8.0), measured(200.0, 8.0)]),
+                (TWO_PINNED, vec![measured(150.0, 4.0), measured(300.0, 4.0)]),
+            ],
+            Vec::new(),
+            None,
+        );
+        let two = figures.of(TWO_PINNED).expect("measured");
+        let ratio = two.ratio.expect("a ratio");
+        assert!((ratio.min - 1.5).abs() < 1e-9 && (ratio.max - 1.5).abs() < 1e-9);
+        assert!((two.mbit_per_core.expect("a rate").median - 2000.0).abs() < 1e-9);
+        assert!((two.ceiling.expect("a ceiling").median - 1.25).abs() < 1e-9);
+        let text = figures.goals().render();
+        assert!(
+            text.contains("2 pinned processes, throughput against 1"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("tuned MTU"),
+            "what was not measured has no goal"
+        );
+        assert!(
+            figures
+                .plots()
+                .expect("plots")
+                .contains("2 processes, pinned")
+        );
+    }
+}

@@ -1,0 +1,299 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Both ends of a link, by the commands of a user.
+
+use std::cell::RefCell;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::cases::LinkCase;
+use super::namespace::Namespace;
+use crate::cores;
+use crate::error::BenchError;
+use crate::process::{need, output_of, temporary_folder};
+use crate::progress::Progress;
+use crate::tls::observer::LoadObserver;
+
+/// The name of the link.
+const LINK: &str = "bench";
+
+/// Addresses of the cable's ends (RFC 2544, for benchmarks), and of the ends in the link.
+const CABLE: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
+const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+
+/// Time in which all members carry traffic: TLS handshakes of four on busy cores took 6 s.
+const COMES_UP: Duration = Duration::from_secs(40);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What all cases share.
+pub(super) struct Testbed {
+    dir: TempDir,
+    millrace: PathBuf,
+    pub(super) iperf3: PathBuf,
+    pub(super) ends: [Namespace; 2],
+    /// Made when the first tunnel runs: it calibrates the libcrypto of that process.
+    pub(super) observer: RefCell<Option<LoadObserver>>,
+}
+
+/// A link that is up, or the cable.
+pub(super) struct Link<'a> {
+    pub(super) testbed: &'a Testbed,
+    pub(super) case: &'a LinkCase,
+    /// Processes of each end.
+    pub(super) pids: [Vec<u32>; 2],
+    is_down: bool,
+}
+
+/// `millrace vpn status --json`, as much of it as is used here.
+#[derive(Deserialize)]
+struct Status {
+    state: String,
+    members: Vec<Member>,
+}
+
+#[derive(Deserialize)]
+struct Member {
+    pid: Option<u32>,
+}
+
+impl Testbed {
+    /// Two namespaces, and keys for a link between them.
+    pub(super) fn new() -> Result<Self, BenchError> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+            return Err(BenchError::Usage(
+                "network namespaces and tunnels need root and /dev/net/tun".to_owned(),
+            ));
+        }
+        need("openvpn", "openvpn")?;
+        let testbed = Self {
+            dir: temporary_folder()?,
+            millrace: env::current_exe().map_err(BenchError::system("find this program"))?,
+            iperf3: need("iperf3", "iperf3")?,
+            ends: [Namespace::new()?, Namespace::new()?],
+            observer: RefCell::new(None),
+        };
+        let [a, b] = &testbed.ends;
+        a.join(b, CABLE)?;
+        testbed.declare(super::cases::BASE)?;
+        let keys = testbed.dir.path().join("keys");
+        let mut command = Command::new(&testbed.millrace);
+        command.args(["vpn", "keys"]).arg(testbed.file()).arg("-o");
+        output_of("millrace vpn keys", command.arg(&keys))?;
+        Ok(testbed)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("link.toml")
+    }
+
+    /// Writes the link.toml of a case.
+    fn declare(&self, case: &LinkCase) -> Result<(), BenchError> {
+        let keys = self.dir.path().join("keys");
+        let mut text = format!(
+            "name = \"{LINK}\"\nmembers = {}\ncipher = \"{}\"\npath-mtu = {}\n",
+            case.members.max(1),
+            case.cipher,
+            case.path_mtu
+        );
+        for ((name, address), inner) in ["a", "b"].iter().zip(CABLE).zip(INNER) {
+            text.push_str(&format!(
+                "[ends.{name}]\naddress = \"{address}\"\ninner = \"{inner}\"\ncertificates = \"{}/{name}\"\n",
+                keys.display()
+            ));
+        }
+        if let Some(bytes) = case.buffers {
+            text.push_str(&format!("[tunnels]\nsocket-buffer-bytes = {bytes}\n"));
+        }
+        fs::write(self.file(), text).map_err(BenchError::file("write", self.file()))
+    }
+
+    /// `millrace vpn` at an end.
+    fn vpn(&self, end: usize, words: &[&str]) -> Command {
+        let mut command = self.ends[end].command(&self.millrace, false);
+        command.arg("vpn").args(words);
+        for folder in ["run", "state"] {
+            let path = self.dir.path().join(format!("{folder}-{end}"));
+            command.arg(format!("--{folder}")).arg(path);
+        }
+        command
+    }
+
+    fn status(&self, end: usize) -> Option<Status> {
+        let mut command = self.vpn(end, &["status", LINK, "--json"]);
+        let text = output_of("millrace vpn status", &mut command).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Brings both ends up.
+    pub(super) fn up<'a>(
+        &'a self,
+        case: &'a LinkCase,
+        progress: &mut Progress,
+    ) -> Result<Link<'a>, BenchError> {
+        for end in &self.ends {
+            end.ip(&format!("link set cable mtu {}", case.path_mtu))?;
+        }
+        let mut link = Link {
+            testbed: self,
+            case,
+            pids: [Vec::new(), Vec::new()],
+            is_down: case.members == 0,
+        };
+        if case.members == 0 {
+            return Ok(link);
+        }
+        self.declare(case)?;
+        let file = self.file();
+        let file = file.to_string_lossy();
+        for end in [0, 1] {
+            let mut command = self.vpn(end, &["up", &file, "--no-wait"]);
+            if let Some(mask) = case.mask {
+                command.env("OPENSSL_ia32cap", mask);
+            }
+            output_of("millrace vpn up", &mut command)?;
+        }
+        for end in [0, 1] {
+            link.pids[end] = self.wait_up(end, case, progress)?;
+        }
+        if !case.pinned {
+            link.unpin()?;
+        }
+        let mut observer = self.observer.borrow_mut();
+        if observer.is_none() {
+            *observer = Some(LoadObserver::new(&link.pids[0][..1], progress));
+        }
+        Ok(link)
+    }
+
+    /// Waits until each member of an end carries traffic; their processes.
+    fn wait_up(
+        &self,
+        end: usize,
+        case: &LinkCase,
+        progress: &Progress,
+    ) -> Result<Vec<u32>, BenchError> {
+        let until = Instant::now() + COMES_UP;
+        while Instant::now() < until {
+            progress.check()?;
+            if let Some(status) = self.status(end).filter(|status| status.state == "up") {
+                let pids: Vec<u32> = status.members.iter().filter_map(|one| one.pid).collect();
+                if pids.len() == usize::from(case.members) {
+                    return Ok(pids);
+                }
+            }
+            thread::sleep(POLL);
+        }
+        Err(BenchError::Setup(format!(
+            "the link of case {} does not come up within {COMES_UP:?}; its logs:\n{}",
+            case.name,
+            self.logs(end)
+        )))
+    }
+
+    /// The last lines of each process of an end.
+    fn logs(&self, end: usize) -> String {
+        let folder = self.dir.path().join(format!("run-{end}")).join(LINK);
+        let logs = fs::read_dir(folder).into_iter().flatten().flatten();
+        let logs = logs.filter(|file| file.path().extension().is_some_and(|kind| kind == "log"));
+        let last = |file: fs::DirEntry| {
+            let text = fs::read_to_string(file.path()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(5)..].join("\n")
+        };
+        logs.map(last).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The first line of `openvpn --version`, which exits with 1.
+    pub(super) fn openvpn(&self) -> String {
+        let output = Command::new("openvpn").arg("--version").output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let text = text.unwrap_or_default();
+        let mut words = text.split_whitespace();
+        format!(
+            "{} {}",
+            words.next().unwrap_or("OpenVPN"),
+            words.next().unwrap_or("of an unknown version")
+        )
+    }
+
+    /// Why there are no samples.
+    pub(super) fn blind(&self) -> Option<String> {
+        self.observer
+            .borrow()
+            .as_ref()
+            .and_then(LoadObserver::blind)
+    }
+}
+
+impl Link<'_> {
+    /// The address of the first end, through the link or over the cable.
+    pub(super) fn address(&self) -> &'static str {
+        if self.case.members == 0 {
+            CABLE[0]
+        } else {
+            INNER[0]
+        }
+    }
+
+    /// Whether a device carries the traffic that is measured.
+    pub(super) fn is_own(&self, device: &str) -> bool {
+        if self.case.members == 0 {
+            device == "cable"
+        } else {
+            device.starts_with(LINK)
+        }
+    }
+
+    pub(super) fn all_pids(&self) -> Vec<u32> {
+        self.pids.iter().flatten().copied().collect()
+    }
+
+    /// Lets each process run on any core.
+    fn unpin(&self) -> Result<(), BenchError> {
+        let mut set = CpuSet::new();
+        for core in cores::usable()? {
+            set.set(core);
+        }
+        for pid in self.all_pids() {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            sched_setaffinity(pid, &set).map_err(BenchError::system("unpin a tunnel"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes both ends down.
+    pub(super) fn down(mut self) -> Result<(), BenchError> {
+        self.take_down()
+    }
+
+    fn take_down(&mut self) -> Result<(), BenchError> {
+        if self.is_down {
+            return Ok(());
+        }
+        self.is_down = true;
+        let down = |end| {
+            let mut command = self.testbed.vpn(end, &["down", LINK]);
+            output_of("millrace vpn down", &mut command).map(drop)
+        };
+        // The second end goes down, too, when the first cannot.
+        let first = down(0);
+        down(1).and(first)
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        // The error that led here is the one to report.
+        let _ = self.take_down();
+    }
+}

@@ -1,0 +1,274 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Arguments of `millrace device`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_device::settings::{FunctionDriver, Services};
+
+/// Configure accelerator cards: services, state, virtual functions
+///
+/// Intel QAT cards of generation 4 and later, with the kernel's own drivers.
+/// Each change is planned, applied and verified; a card that does not come up
+/// goes back to what it was. `enable`, `disable`, `services` and
+/// `virtual-functions` last until the next start of the machine, unless --save
+/// writes them to the policy, which `apply` and millrace-devices.service use.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    List(DeviceListArgs),
+    Show(DeviceShowArgs),
+    Enable(DeviceStateArgs),
+    Disable(DeviceDisableArgs),
+    Services(DeviceServicesArgs),
+    VirtualFunctions(DeviceFunctionsArgs),
+    Apply(DeviceApplyArgs),
+    Rollback(DeviceRollbackArgs),
+    Sample(DeviceSampleArgs),
+    Vyos(DeviceVyosArgs),
+}
+
+/// The machine, and the output.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceTreeArgs {
+    /// Work on the machine below this folder instead of this one
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "DIR",
+        default_value = "/",
+        hide_default_value = true
+    )]
+    pub(crate) root: PathBuf,
+    /// Print JSON (schema: share/doc/millrace/devices.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How a change is made.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceChangeArgs {
+    /// Print the steps, and change nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// Also end the programs that use virtual functions of the card
+    ///
+    /// Without, a change that takes virtual functions from running programs is
+    /// refused, and the programs are named.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Seconds to wait for a card after each step (1 to 600)
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) wait: u64,
+    /// The policy [default: /etc/millrace/devices.toml]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tree: DeviceTreeArgs,
+}
+
+const LIST_EXAMPLE: &str = "\
+Examples:
+  millrace device list
+  millrace device list --json | jq '.[].functions[].holders'
+
+Only root sees the programs of other users, and the heartbeat.";
+
+/// List the cards: state, services, virtual functions and who holds them
+#[derive(Debug, Args)]
+#[command(after_long_help = LIST_EXAMPLE)]
+pub(crate) struct DeviceListArgs {
+    #[command(flatten)]
+    pub(crate) tree: DeviceTreeArgs,
+}
+
+const SHOW_EXAMPLE: &str = "\
+Examples:
+  millrace device show 0000:6b:00.0
+  millrace device show all
+
+Names: a bus address, qat_dev0 (the first card), or all.";
+
+/// Show one card: each virtual function, and what the kernel uses it for
+#[derive(Debug, Args)]
+#[command(after_long_help = SHOW_EXAMPLE)]
+pub(crate) struct DeviceShowArgs {
+    /// The card
+    #[arg(value_name = "DEVICE", default_value = "all")]
+    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) tree: DeviceTreeArgs,
+}
+
+/// Start a card
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace device enable 0000:6b:00.0\n  millrace device enable all --auto-reset on --save"
+)]
+pub(crate) struct DeviceStateArgs {
+    /// The card
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// Whether the kernel resets it after a fatal error
+    #[arg(long, value_name = "SWITCH", value_enum)]
+    pub(crate) auto_reset: Option<OnOff>,
+    /// Also write it to the policy
+    #[arg(long)]
+    pub(crate) save: bool,
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+/// Stop a card; its virtual functions go with it
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace device disable 0000:6b:00.0 --plan")]
+pub(crate) struct DeviceDisableArgs {
+    /// The card
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// Also write it to the policy
+    #[arg(long)]
+    pub(crate) save: bool,
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+const SERVICES_EXAMPLE: &str = "\
+Examples:
+  millrace device services all asym
+  millrace device services 0000:6b:00.0 'sym;asym' --save
+
+asym serves the backend qat with twice as many instances; sym;asym also serves
+the kernel's IPsec; dc compresses. The card is stopped and started again.";
+
+/// Set what a card computes
+#[derive(Debug, Args)]
+#[command(after_long_help = SERVICES_EXAMPLE)]
+pub(crate) struct DeviceServicesArgs {
+    /// The card
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// asym, sym;asym, sym, dc, asym;dc, sym;dc, ... (a wrong name prints all)
+    #[arg(value_name = "SERVICES", value_parser = services)]
+    pub(crate) services: Services,
+    /// Also write it to the policy
+    #[arg(long)]
+    pub(crate) save: bool,
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+fn services(text: &str) -> Result<Services, String> {
+    text.parse()
+}
+
+/// The driver of virtual functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FunctionDriverName {
+    /// For programs: qatlib, and the backend qat
+    VfioPci,
+    /// For virtual machines
+    None,
+}
+
+impl From<FunctionDriverName> for FunctionDriver {
+    fn from(name: FunctionDriverName) -> Self {
+        match name {
+            FunctionDriverName::VfioPci => Self::VfioPci,
+            FunctionDriverName::None => Self::None,
+        }
+    }
+}
+
+const FUNCTIONS_EXAMPLE: &str = "\
+Examples:
+  millrace device virtual-functions all 16 --driver vfio-pci --save
+  millrace device virtual-functions 0000:6b:00.0 0
+
+A change of the number takes all virtual functions of the card away first.";
+
+/// Set the number of a card's virtual functions, and their driver
+#[derive(Debug, Args)]
+#[command(after_long_help = FUNCTIONS_EXAMPLE)]
+pub(crate) struct DeviceFunctionsArgs {
+    /// The card
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// Their number; 0 removes them
+    #[arg(value_name = "COUNT")]
+    pub(crate) count: u32,
+    /// Their driver [default: the one that they have]
+    #[arg(long, value_name = "DRIVER", value_enum)]
+    pub(crate) driver: Option<FunctionDriverName>,
+    /// Also write it to the policy
+    #[arg(long)]
+    pub(crate) save: bool,
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+const APPLY_EXAMPLE: &str = "\
+Examples:
+  millrace device apply --plan
+  millrace device apply
+  systemctl enable millrace-devices.service
+
+A second run changes nothing. The exit code is 1 if a card went back to what it
+was, or is neither.";
+
+/// Make all cards what the policy says
+#[derive(Debug, Args)]
+#[command(after_long_help = APPLY_EXAMPLE)]
+pub(crate) struct DeviceApplyArgs {
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+/// Make the cards what they were before the last change
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace device rollback --plan\n  millrace device rollback"
+)]
+pub(crate) struct DeviceRollbackArgs {
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}
+
+/// Print a devices.toml with every key
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace device sample > /etc/millrace/devices.toml")]
+pub(crate) struct DeviceSampleArgs {}
+
+const VYOS_EXAMPLE: &str = "\
+Examples:
+  millrace device vyos show system acceleration qat status
+  millrace device vyos set system acceleration qat
+  millrace device vyos --file config.commands
+  millrace device vyos
+
+`set` means: every card up, with services sym;asym. `delete`: every card down.
+Without words it prints the commands that make a VyOS machine what this one is.";
+
+/// Obey or print the commands of VyOS for QAT
+#[derive(Debug, Args)]
+#[command(after_long_help = VYOS_EXAMPLE)]
+pub(crate) struct DeviceVyosArgs {
+    /// A command: set, delete or show system acceleration qat ...
+    #[arg(value_name = "WORD", conflicts_with = "file")]
+    pub(crate) words: Vec<String>,
+    /// A file with commands, one a line; - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) change: DeviceChangeArgs,
+}

@@ -1,0 +1,682 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The commands of a pool with a manager: `manager`, `node`, `tenant`, `quota`, `pool`, `token`, `audit`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_engine::{Hash, OperationKind};
+use millrace_manager::client::ManagerUrl;
+use millrace_manager::model::name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
+use millrace_manager::model::principal::Role;
+use millrace_service::rates::JobClass;
+use millrace_service::tenants::{IdentityPattern, Priority};
+
+use super::UpArgs;
+use super::gateway::Switch;
+
+/// How a command reaches the managers of its pool.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AccessArgs {
+    /// File with the managers, their authority and a token
+    ///
+    /// `millrace token create` writes one. Default: /etc/millrace/access if it
+    /// exists, else that of the manager on this machine.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_ACCESS",
+        hide_env_values = true
+    )]
+    pub(crate) access: Option<PathBuf>,
+    /// Manager to ask instead of those in the access file; repeatable
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "MILLRACE_MANAGER",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) manager: Vec<ManagerUrl>,
+}
+
+/// Whether to print a table or JSON.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct JsonArg {
+    /// Print JSON (schema: share/doc/millrace/openapi.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const MANAGER_EXAMPLE: &str = "\
+Examples:
+  millrace manager --store sqlite:/var/lib/millrace/pool.db
+  millrace manager --store etcd://127.0.0.1:2379 --listen 0.0.0.0:7500
+
+The first start makes an authority, a certificate and an administrator's
+token, all in the state folder: commands on this machine, as this user, use
+that token.
+`millrace token create NAME --role node -o FILE` makes the access of a node.
+
+Managers that share an etcd also share the folder tls and the files
+manager/grant.key and manager/pool.kek of their state folders: copy them to a
+new manager.";
+
+/// Run a manager: membership, tenants, quotas and grants of a pool
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = MANAGER_EXAMPLE)]
+pub(crate) struct ManagerArgs {
+    /// Where the pool's records are: sqlite:PATH, or etcd://HOST:PORT,... for several managers
+    ///
+    /// etcds://HOST:PORT,...?ca=FILE&cert=FILE&key=FILE is etcd over TLS.
+    /// memory: is for trials: its records are lost when the manager ends.
+    #[arg(
+        long,
+        value_name = "STORE",
+        env = "MILLRACE_STORE",
+        hide_env_values = true
+    )]
+    pub(crate) store: String,
+    /// Address of the API and the page
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7500", value_parser = super::socket_address)]
+    pub(crate) listen: SocketAddr,
+    /// Name or address under which nodes and users reach this manager; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
+    /// Name of the pool, on the page and in metrics
+    #[arg(long, value_name = "NAME", default_value = "pool")]
+    pub(crate) pool: String,
+    /// Folder for certificates, the signing key and the administrator's access
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MILLRACE_STATE",
+        hide_env_values = true
+    )]
+    pub(crate) state: Option<PathBuf>,
+    /// Validity of a grant, in seconds
+    ///
+    /// A node that no manager reaches goes on with a quarter of its slices
+    /// from then on.
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    pub(crate) grant_seconds: u64,
+    /// Make a new key-encryption key: manager/pool.kek is lost
+    ///
+    /// The keys of the pool that are sealed under the former one are lost
+    /// with it: import them again with `millrace pool key import --replace`.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) new_kek: bool,
+    /// Log level (error, warn, info, debug, trace), or a filter per module
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "MILLRACE_LOG",
+        hide_env_values = true
+    )]
+    pub(crate) log: Option<String>,
+}
+
+/// A manager in the process of a node.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InsideManagerArgs {
+    /// Also run a manager in this process: tenants, quotas, the page
+    ///
+    /// Its records are in manager/pool.db of the state folder. The node then
+    /// serves tenants only (`millrace tenant create`). Further nodes may join
+    /// (`millrace node`).
+    #[arg(long)]
+    pub(crate) with_manager: bool,
+    /// Address of the manager's API and page
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:7500",
+        value_parser = super::socket_address,
+        requires = "with_manager",
+        hide_short_help = true
+    )]
+    pub(crate) manager_listen: SocketAddr,
+    /// Name or address under which users reach the manager; repeatable
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "with_manager",
+        hide_short_help = true
+    )]
+    pub(crate) manager_host: Vec<String>,
+    /// Validity of a grant, in seconds
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(3..=3600),
+        requires = "with_manager",
+        hide_short_help = true
+    )]
+    pub(crate) grant_seconds: u64,
+}
+
+const NODE_EXAMPLE: &str = "\
+Examples:
+  millrace node --listen-tcp 0.0.0.0:7400 --advertise tcp:node-1:7400
+  millrace node list
+  millrace node drain node-1
+
+The node measures its capacity at the first start, registers at a manager, and
+serves the tenants for which it gets grants. It goes on without a manager: with
+its grants until they expire, and then with a quarter of each.";
+
+/// Run a node of a managed pool, or look after the nodes
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = NODE_EXAMPLE,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<NodeCommand>,
+    #[command(flatten)]
+    pub(crate) run: NodeRunArgs,
+}
+
+/// Runs a node of a managed pool.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeRunArgs {
+    #[command(flatten)]
+    pub(crate) up: UpArgs,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+    /// Address for gateways, tcp:HOST:PORT; repeatable [default: name and port of the TCP listener]
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) advertise: Vec<String>,
+    /// Label of the node's place: rack, room, region
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<Zone>,
+    /// Capacity, instead of a measurement: TYPE=OPS, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = class_rate, hide_short_help = true)]
+    pub(crate) capacity: Vec<ClassRate>,
+}
+
+/// Looks after the nodes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List the nodes
+    #[command(after_long_help = "Example:\n  millrace node list")]
+    List(ListArgs),
+    /// Move all tenants away from a node
+    #[command(after_long_help = "Example:\n  millrace node drain node-1")]
+    Drain(NodeNameArgs),
+    /// Let a node take tenants again
+    #[command(after_long_help = "Example:\n  millrace node undrain node-1")]
+    Undrain(NodeNameArgs),
+    /// Remove a node: it loses its slices and keys, and cannot register again
+    #[command(after_long_help = "Example:\n  millrace node remove node-1")]
+    Remove(NodeNameArgs),
+    /// Let a removed node register again
+    #[command(after_long_help = "Example:\n  millrace node readmit node-1")]
+    Readmit(NodeNameArgs),
+}
+
+/// A listing.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// A node.
+#[derive(Debug, Args)]
+pub(crate) struct NodeNameArgs {
+    /// Name of the node
+    pub(crate) name: NodeName,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Manage the tenants: who may use the pool, and how much of it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    Create(TenantCreateArgs),
+    /// List the tenants
+    #[command(after_long_help = "Example:\n  millrace tenant list")]
+    List(ListArgs),
+    /// Show a tenant, its nodes and its slices
+    #[command(after_long_help = "Example:\n  millrace tenant show acme")]
+    Show(TenantShowArgs),
+    Set(TenantSetArgs),
+    Place(TenantPlaceArgs),
+    Addresses(TenantAddressesArgs),
+    /// Remove a tenant
+    #[command(after_long_help = "Example:\n  millrace tenant remove acme")]
+    Remove(TenantNameArgs),
+}
+
+const TENANT_EXAMPLE: &str = "\
+Examples:
+  millrace tenant create acme --ops 5000 --class rsa-2048=2000 --weight 2
+  millrace tenant create acme --identity 'spiffe://pool/acme/*'
+
+0 is no limit. A class is a key type (rsa-2048, p-256), an operation
+(ecdsa-sign) or a cost (fast, medium, slow). An identity is a client
+certificate (cert:NAME, spiffe:URI) or a local user (uid:N@NODE); a final *
+stands for any end.";
+
+/// Make a tenant
+#[derive(Debug, Args)]
+#[command(after_long_help = TENANT_EXAMPLE)]
+pub(crate) struct TenantCreateArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) values: TenantValues,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Change the values of a tenant; those that are not named stay
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  millrace tenant set acme --weight 3 --add-identity cert:gateway-2"
+)]
+pub(crate) struct TenantSetArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) values: TenantValues,
+    /// Identity to add; repeatable
+    #[arg(long, value_name = "IDENTITY")]
+    pub(crate) add_identity: Vec<IdentityPattern>,
+    /// Identity to take away; repeatable
+    #[arg(long, value_name = "IDENTITY")]
+    pub(crate) remove_identity: Vec<IdentityPattern>,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// The values of a tenant.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct TenantValues {
+    #[command(flatten)]
+    pub(crate) quota: QuotaValues,
+    /// Share of a busy node, relative to other tenants [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) weight: Option<u32>,
+    /// Order in which a busy node serves tenants: high, normal or low [default: normal]
+    #[arg(long, value_name = "PRIORITY", value_parser = priority)]
+    pub(crate) priority: Option<Priority>,
+    /// Identity of the tenant's gateways; repeatable, replaces the former ones
+    #[arg(long, value_name = "IDENTITY")]
+    pub(crate) identity: Vec<IdentityPattern>,
+}
+
+/// The quota of a tenant.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct QuotaValues {
+    /// Operations per second over all nodes; 0 for no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) ops: Option<u64>,
+    /// Operations at once [default: one second of --ops]
+    #[arg(long, value_name = "N")]
+    pub(crate) ops_burst: Option<u64>,
+    /// Bytes of input per second; 0 for no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) bytes: Option<u64>,
+    /// Operations per second of one class, CLASS=N; repeatable, 0 removes the limit
+    #[arg(long, value_name = "CLASS=N", value_parser = class_rate)]
+    pub(crate) class: Vec<ClassRate>,
+}
+
+/// A tenant.
+#[derive(Debug, Args)]
+pub(crate) struct TenantNameArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// A tenant to show.
+#[derive(Debug, Args)]
+pub(crate) struct TenantShowArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+const PLACE_EXAMPLE: &str = "\
+Examples:
+  millrace tenant place acme --spread 3 --zone rack-1
+  millrace tenant place acme --node node-1 --node node-2
+  millrace tenant place acme --over-commit on
+
+Values that are not named stay. `millrace tenant addresses` shows the result.";
+
+/// Say where a tenant is served
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = PLACE_EXAMPLE,
+    override_usage = "millrace tenant place <NAME> [OPTIONS]",
+    group = clap::ArgGroup::new("placement").args(["spread", "node", "zone", "over_commit"]).required(true).multiple(true)
+)]
+pub(crate) struct TenantPlaceArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    /// Number of nodes
+    #[arg(long, value_name = "N")]
+    pub(crate) spread: Option<u32>,
+    /// Only this node; repeatable
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Vec<NodeName>,
+    /// Zone to take first; repeatable, in this order
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Vec<Zone>,
+    /// Whether slices may exceed the free capacity of the nodes
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true)]
+    pub(crate) over_commit: Option<Switch>,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+const ADDRESSES_EXAMPLE: &str = "\
+Examples:
+  millrace tenant addresses acme
+  millrace tenant addresses acme --watch /etc/millrace/pool.toml
+
+The table lists the nodes that serve the tenant and the slice of its quota at
+each. --watch keeps a file with their addresses up to date. In a gateway's
+openssl.cnf, `millrace_config` names that file, instead of `pool`. Running
+processes of the gateway follow a change within a second, without a reload.";
+
+/// Show the nodes that serve a tenant, or keep a file of their addresses
+#[derive(Debug, Args)]
+#[command(after_long_help = ADDRESSES_EXAMPLE)]
+pub(crate) struct TenantAddressesArgs {
+    /// Name of the tenant
+    #[arg(required_unless_present = "own")]
+    pub(crate) name: Option<TenantName>,
+    /// The tenant that the certificate in the access file belongs to
+    #[arg(long = "self", conflicts_with = "name")]
+    pub(crate) own: bool,
+    /// Write the addresses to FILE whenever they change; never ends
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Change quotas while the pool runs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QuotaCommand {
+    Set(QuotaSetArgs),
+}
+
+const QUOTA_EXAMPLE: &str = "\
+Examples:
+  millrace quota set acme --ops 8000
+  millrace quota set acme --class rsa-2048=0
+
+Values that are not named stay. A lower limit is in force at every node within
+one heartbeat; a higher one as soon as the nodes that gave up their part have
+said so. Jobs under way end normally.";
+
+/// Set the quota of a tenant
+#[derive(Debug, Args)]
+#[command(after_long_help = QUOTA_EXAMPLE)]
+pub(crate) struct QuotaSetArgs {
+    /// Name of the tenant
+    pub(crate) name: TenantName,
+    #[command(flatten)]
+    pub(crate) quota: QuotaValues,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Show the state of the whole pool.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Show the verdict, the nodes and the tenants
+    #[command(after_long_help = "Example:\n  millrace pool status")]
+    Status(ListArgs),
+    #[command(subcommand)]
+    Key(PoolKeyCommand),
+}
+
+/// Manage the private keys that the pool gives to its nodes.
+///
+/// A manager keeps them encrypted under manager/pool.kek of its state folder.
+/// A node has the keys of the tenants that it serves, and no others.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolKeyCommand {
+    Import(PoolKeyImportArgs),
+    /// List the keys
+    #[command(after_long_help = "Example:\n  millrace pool key list")]
+    List(ListArgs),
+    /// Write the PEM stub that stands in for the key on a gateway
+    #[command(
+        after_long_help = "Example:\n  millrace pool key stub www -o /etc/haproxy/www.pem.key"
+    )]
+    Stub(PoolKeyStubArgs),
+    Remove(PoolKeyRemoveArgs),
+}
+
+const POOL_KEY_IMPORT_EXAMPLE: &str = "\
+Examples:
+  millrace pool key import www /etc/ssl/private/www.pem --tenant acme
+  openssl pkey -in old.pem | millrace pool key import www - --tenant acme
+  millrace pool key import www renewed.pem --replace
+
+The nodes that serve the tenant get the key with their next heartbeat, sealed
+to each, and delete it when the tenant leaves. Clients of the tenant may sign,
+decrypt OAEP and agree on keys; --operations and --hashes change that.
+
+--replace keeps tenants, operations and hashes that no option names. Gateways
+with the stub of the former key are served, too, until `millrace pool key
+remove NAME --former`.";
+
+/// Give a private key to the pool
+///
+/// The file is PEM: PKCS#8, PKCS#1 or SEC 1, not encrypted.
+#[derive(Debug, Args)]
+#[command(after_long_help = POOL_KEY_IMPORT_EXAMPLE)]
+pub(crate) struct PoolKeyImportArgs {
+    /// Name of the key in the pool
+    pub(crate) name: KeyName,
+    /// PEM file with the private key, or - for standard input
+    pub(crate) file: PathBuf,
+    /// Tenant whose clients may use the key; repeatable
+    #[arg(long, value_name = "TENANT", required_unless_present = "replace")]
+    pub(crate) tenant: Vec<TenantName>,
+    /// Replace an existing key of the same name
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Allowed operations, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(OperationKind::ALL, OperationKind::name))]
+    pub(crate) operations: Vec<OperationKind>,
+    /// Allowed hashes, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(Hash::ALL, Hash::name))]
+    pub(crate) hashes: Vec<Hash>,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// A key of the pool whose stub is wanted.
+#[derive(Debug, Args)]
+pub(crate) struct PoolKeyStubArgs {
+    /// Name of the key
+    pub(crate) name: KeyName,
+    /// Write here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+const POOL_KEY_REMOVE_EXAMPLE: &str = "\
+Examples:
+  millrace pool key remove www
+  millrace pool key remove www --former
+
+Nodes delete it with their next heartbeat. After a node or its disk was stolen:
+replace the keys that it had, then remove their former versions.";
+
+/// Remove a key from the pool with all its versions
+#[derive(Debug, Args)]
+#[command(after_long_help = POOL_KEY_REMOVE_EXAMPLE)]
+pub(crate) struct PoolKeyRemoveArgs {
+    /// Name of the key
+    pub(crate) name: KeyName,
+    /// Remove only the former versions of a key that was replaced
+    #[arg(long)]
+    pub(crate) former: bool,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Manage the tokens and certificates for the manager's API.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    Create(TokenCreateArgs),
+    /// List the principals, without their tokens
+    #[command(after_long_help = "Example:\n  millrace token list")]
+    List(ListArgs),
+    /// Remove a principal
+    #[command(after_long_help = "Example:\n  millrace token remove grafana")]
+    Remove(TokenNameArgs),
+}
+
+const TOKEN_EXAMPLE: &str = "\
+Examples:
+  millrace token create node-1 --role node -o node-1.access
+  millrace token create grafana --role viewer --days 90
+  millrace token create alice --role admin --identity cert:alice
+
+A node's token has the name of the node. The token is shown once; the manager
+keeps its hash. With -o an access file is written: managers, authority, token.";
+
+/// Make a token, or give a certificate a role
+#[derive(Debug, Args)]
+#[command(after_long_help = TOKEN_EXAMPLE)]
+pub(crate) struct TokenCreateArgs {
+    /// Name of the user, program or node
+    pub(crate) name: PrincipalName,
+    /// What the holder may do
+    #[arg(long, value_enum)]
+    pub(crate) role: RoleArg,
+    /// Client certificate that has the role, instead of a token
+    #[arg(long, value_name = "IDENTITY", conflicts_with = "output")]
+    pub(crate) identity: Option<String>,
+    /// Validity in days [default: no end]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=3650))]
+    pub(crate) days: Option<u64>,
+    /// Write an access file (mode 0600) instead of printing the token
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// A role on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArg {
+    /// Everything
+    Admin,
+    /// Tenants, quotas, placement; drain and remove nodes
+    Operator,
+    /// Read
+    Viewer,
+    /// Register as the node of that name
+    Node,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Admin => Self::Admin,
+            RoleArg::Operator => Self::Operator,
+            RoleArg::Viewer => Self::Viewer,
+            RoleArg::Node => Self::Node,
+        }
+    }
+}
+
+/// A principal.
+#[derive(Debug, Args)]
+pub(crate) struct TokenNameArgs {
+    /// Name of the principal
+    pub(crate) name: PrincipalName,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+const AUDIT_EXAMPLE: &str = "\
+Examples:
+  millrace audit
+  millrace audit --verify
+  millrace audit --json > audit.json
+
+Each entry has the hash of the one before. --verify computes them all anew,
+here, not in the manager. Note the last hash elsewhere: it reveals a log that
+was cut short or written anew.";
+
+/// Show who changed what in the pool, and verify the log
+#[derive(Debug, Args)]
+#[command(after_long_help = AUDIT_EXAMPLE)]
+pub(crate) struct AuditArgs {
+    /// Verify the chain of hashes
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// `CLASS=N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClassRate {
+    pub(crate) class: JobClass,
+    pub(crate) ops: u64,
+}
+
+fn class_rate(text: &str) -> Result<ClassRate, String> {
+    let (class, ops) = text
+        .split_once('=')
+        .ok_or("CLASS=N is wanted, such as rsa-2048=2000")?;
+    let class = class
+        .parse()
+        .map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
+    let ops = ops
+        .parse()
+        .map_err(|_| format!("{ops:?} is no number of operations per second"))?;
+    Ok(ClassRate { class, ops })
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    let found = Priority::ALL
+        .iter()
+        .copied()
+        .find(|priority| priority.name() == text);
+    found.ok_or_else(|| "there are: high, normal, low".to_owned())
+}

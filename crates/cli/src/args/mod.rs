@@ -1,0 +1,455 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The parsed command line as plain values. Each command combines them with the configuration file and the
+//! defaults once, when it starts ([`crate::settings`]).
+//!
+//! Help texts are the documentation comments here; the man pages and `docs/reference` are generated from the
+//! same comments.
+
+mod advise;
+mod ceiling;
+mod cert;
+mod compression;
+mod device;
+mod doctor;
+mod gateway;
+mod inspect;
+mod key;
+mod manage;
+#[cfg(test)]
+mod named_commands;
+mod overview;
+mod status;
+mod up;
+mod virtio;
+mod vpn;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+use millrace_bench::cli::{
+    CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
+    SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
+};
+
+pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand, Switch};
+
+pub(crate) use self::advise::AdviseArgs;
+pub(crate) use self::ceiling::CeilingArgs;
+pub(crate) use self::cert::{
+    CertAuthorityArgs, CertClientArgs, CertCommand, CertListArgs, CertNodeArgs, CertRevokeArgs,
+};
+pub(crate) use self::compression::{CompressArgs, CompressFormat, CompressionReportArgs};
+pub(crate) use self::device::{
+    DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff,
+};
+pub(crate) use self::doctor::{Channel, DoctorArgs, WatchArgs};
+pub(crate) use self::inspect::{
+    InspectArgs, InspectCommand, InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
+};
+pub(crate) use self::key::{
+    IdentityChangeArgs, KeyCommand, KeyImportArgs, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs,
+    KeyShowArgs, KeyStoreArgs, KeyStubArgs, PolicyArgs,
+};
+#[cfg(test)]
+pub(crate) use self::manage::ClassRate;
+pub(crate) use self::manage::{
+    AccessArgs, AuditArgs, InsideManagerArgs, ListArgs, ManagerArgs, NodeArgs, NodeCommand,
+    NodeNameArgs, NodeRunArgs, PoolCommand, PoolKeyCommand, PoolKeyImportArgs, PoolKeyRemoveArgs,
+    PoolKeyStubArgs, QuotaCommand, QuotaSetArgs, QuotaValues, TenantAddressesArgs, TenantCommand,
+    TenantCreateArgs, TenantNameArgs, TenantPlaceArgs, TenantSetArgs, TenantShowArgs, TenantValues,
+    TokenCommand, TokenCreateArgs, TokenNameArgs,
+};
+pub(crate) use self::status::StatusArgs;
+pub(crate) use self::up::{LogFormat, UpArgs, UpCommandArgs};
+pub(crate) use self::virtio::{
+    Monitor, VirtioCommand, VirtioDrainArgs, VirtioRecipeArgs, VirtioRunArgs, VirtioSocketArgs,
+    VirtioStatusArgs, VirtioThrottleArgs,
+};
+pub(crate) use self::vpn::{
+    VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat, VpnHistoryArgs,
+    VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs, VpnRollbackArgs,
+    VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
+};
+
+/// Exit codes: the end of the long help, and a section of every manual page.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+   0  The command did what it says.
+   1  The command failed; the message says why.
+   2  The command line or the configuration file is wrong.
+   3  The key was refused: it is no private key, encrypted, too small or
+      broken.
+   4  There is no key of that name, or there is one already.
+   5  No node answers.
+  10  `doctor` found warnings, and nothing critical.
+  11  `doctor` found something critical.
+  12  `doctor` cannot examine the machine.";
+
+/// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
+#[derive(Debug, Parser)]
+#[command(
+    name = "millrace",
+    version,
+    propagate_version = true,
+    // Fixed, so that help, man pages and their tests do not depend on a terminal.
+    term_width = 79,
+    disable_help_subcommand = true,
+    help_template = overview::template(),
+    after_help = "Start with `millrace up`, `millrace key import`, `millrace gateway nginx`.\n--help is longer than -h.",
+    after_long_help = EXIT_CODES
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads a command line, and refuses options without an effect that clap's own rules cannot express.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and also a wish for the help or the version.
+    pub(crate) fn read<I, T>(words: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        let mut matches = Self::command().try_get_matches_from(words)?;
+        if let Some(("gateway", gateway)) = matches.subcommand() {
+            gateway::refuse_unread(gateway)?;
+        }
+        Self::from_arg_matches_mut(&mut matches)
+    }
+}
+
+/// The commands, in the order of the groups in [`overview`]. Their help is that of their arguments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Up(Box<UpCommandArgs>),
+    #[command(subcommand)]
+    Key(KeyCommand),
+    #[command(subcommand)]
+    Cert(CertCommand),
+    Status(StatusArgs),
+    #[command(subcommand)]
+    Virtio(VirtioCommand),
+    Gateway(GatewayArgs),
+    #[command(subcommand)]
+    Vpn(VpnCommand),
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    Inspect(InspectArgs),
+    Doctor(DoctorArgs),
+    Watch(WatchArgs),
+    Advise(AdviseArgs),
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    Compression(CompressionReportArgs),
+    Compress(CompressArgs),
+    Manager(ManagerArgs),
+    Node(Box<NodeArgs>),
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    #[command(subcommand)]
+    Quota(QuotaCommand),
+    #[command(subcommand)]
+    Token(TokenCommand),
+    Audit(AuditArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
+}
+
+/// The configuration file, for every command that reads one.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConfigArg {
+    /// Configuration file of the node (every key: man 5 millrace-node.toml)
+    ///
+    /// Default for root and for the node's own user: /etc/millrace/node.toml,
+    /// if it exists and --state is not given.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_CONFIG",
+        hide_env_values = true
+    )]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// The socket of the node, for `up` and for every command that connects to a running node.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SocketArg {
+    /// Unix socket of the node, to which clients connect
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MILLRACE_SOCKET",
+        hide_env_values = true
+    )]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// Location of the key store, for `up` and for every command that works on it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArg,
+    /// Folder for keys and certificates
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MILLRACE_STATE",
+        hide_env_values = true
+    )]
+    pub(crate) state: Option<PathBuf>,
+    /// Key-encryption key, a file with mode 0600
+    ///
+    /// Default: what the configuration names. Without a configuration, the
+    /// systemd credential `millrace-kek` if there is one, else a file in the
+    /// state folder that is made the first time. Where the configuration says
+    /// "credential", root uses the file in LoadCredential= of millrace.service.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MILLRACE_KEK_FILE",
+        hide_env_values = true
+    )]
+    pub(crate) kek_file: Option<PathBuf>,
+}
+
+/// Measure rates, latencies and crossovers, and check every result.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    Compression(BenchCompressionArgs),
+    Crypto(CryptoArgs),
+    Manager(ManagerBenchArgs),
+    Pool(PoolArgs),
+    Sizes(SizesArgs),
+    Tls(TlsArgs),
+    Virtio(BenchVirtioArgs),
+    #[command(hide = true)]
+    SizesWorker(SizesWorkerArgs),
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  millrace completions bash > /etc/bash_completion.d/millrace"
+)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Write the manual pages into a folder
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace man /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// The folder; created if missing
+    pub(crate) dir: PathBuf,
+}
+
+/// Write the reference pages of the documentation into a folder
+#[derive(Debug, Args)]
+pub(crate) struct ReferenceArgs {
+    /// The folder; created if missing
+    pub(crate) dir: PathBuf,
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let wanted =
+        "expected ADDRESS:PORT with a numeric address, such as 127.0.0.1:7400 or [::1]:7400";
+    text.parse().map_err(|_| wanted.to_owned())
+}
+
+/// Shortest and longest time that [`time()`] takes. A reading takes a few milliseconds and requests the firmware's
+/// heartbeat; for intervals above a day a systemd timer is the better tool.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A value parser for times: a number with `ms`, `s`, `m` or `h`; a bare number is in seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let wanted = || "expected a time like 500ms, 30s or 5m".to_owned();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: u64 = number.parse().map_err(|_| wanted())?;
+    let milliseconds: u64 = match unit {
+        "ms" => 1,
+        "s" | "" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wanted()),
+    };
+    let time = Duration::from_millis(number.saturating_mul(milliseconds));
+    if (SHORTEST..=LONGEST).contains(&time) {
+        Ok(time)
+    } else {
+        Err("expected a time from 100ms to 24h".to_owned())
+    }
+}
+
+/// A value parser for names. Its error lists all valid names.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let found = all.iter().find(|value| name(**value) == text);
+        found.copied().ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|value| name(*value)).collect();
+            format!("expected one of: {}", known.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Command;
+
+    use super::*;
+
+    /// The width of a terminal of 80 columns, which keeps the last one free.
+    const COLUMNS: usize = 79;
+
+    /// Calls `check` with each visible command and its name.
+    pub(super) fn for_each_command(command: &Command, check: &mut impl FnMut(&str, &Command)) {
+        check(command.get_bin_name().unwrap_or("millrace"), command);
+        for child in command
+            .get_subcommands()
+            .filter(|child| !child.is_hide_set())
+        {
+            for_each_command(child, check);
+        }
+    }
+
+    fn root() -> Command {
+        let mut root = Cli::command();
+        root.build();
+        root
+    }
+
+    #[test]
+    fn help_fits_a_terminal_and_examples_are_printed_as_written() {
+        for_each_command(&root(), &mut |name, command| {
+            let short = command.clone().render_help().to_string();
+            let long = command.clone().render_long_help().to_string();
+            for line in short.lines().chain(long.lines()) {
+                assert!(line.chars().count() <= COLUMNS, "{name}: {line}");
+            }
+            let written = command.get_after_long_help().map(ToString::to_string);
+            let written = written.unwrap_or_default();
+            for line in written.lines() {
+                let printed = long.lines().any(|other| other == line);
+                assert!(printed, "{name} prints this line broken: {line}");
+            }
+            let examples = written.lines().take_while(|line| !line.is_empty());
+            let examples = examples.filter(|line| line.starts_with("  "));
+            let title = match examples.count() {
+                0 => "Example",
+                1 => "Example:\n",
+                _ => "Examples:\n",
+            };
+            let is_group = command.is_subcommand_required_set();
+            assert!(
+                written.contains(title) || is_group,
+                "{name} has no {title:?}"
+            );
+        });
+    }
+
+    #[test]
+    fn times_have_units_and_bare_numbers_are_seconds() {
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
+        for bad in ["", "0s", "s", "5d", "99999999999999999999s", "25h", "-1s"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_interval_takes_the_same_times() {
+        let mut found = Vec::new();
+        for_each_command(&root(), &mut |name, command| {
+            let mut options = command.get_arguments();
+            let Some(interval) = options.find(|option| option.get_long() == Some("interval"))
+            else {
+                return;
+            };
+            let parser = interval.get_value_parser().type_id();
+            assert_eq!(
+                parser,
+                clap::builder::ValueParser::new(time).type_id(),
+                "{name}"
+            );
+            found.push(name.to_owned());
+        });
+        assert!(found.len() >= 3, "{found:?}");
+        let bare = Cli::read(["millrace", "compress", "--watch", "--interval", "1", "/srv"]);
+        let super::Command::Compress(compress) = bare.expect("a command line").command else {
+            panic!("another command");
+        };
+        assert_eq!(compress.interval, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn values_of_the_environment_stay_out_of_the_help() {
+        let mut count = 0;
+        for_each_command(&root(), &mut |name, command| {
+            for option in command
+                .get_arguments()
+                .filter(|one| one.get_env().is_some())
+            {
+                count += 1;
+                assert!(
+                    option.is_hide_env_values_set(),
+                    "{name}: {}",
+                    option.get_id()
+                );
+            }
+        });
+        assert!(count > 0, "no option has a variable");
+    }
+
+    #[test]
+    fn help_of_json_names_an_installed_schema() {
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+        for_each_command(&root(), &mut |name, command| {
+            let json = command.get_arguments().find(|arg| arg.get_id() == "json");
+            // The reports of benchmarks carry the number of their form instead; the counters of a device are in
+            // docs/guide/virtual-machines.md.
+            let is_exempt = [
+                "millrace bench",
+                "millrace vpn bench",
+                "millrace virtio status",
+            ]
+            .iter()
+            .any(|exempt| name.starts_with(exempt));
+            let Some(json) = json.filter(|_| !is_exempt) else {
+                return;
+            };
+            let help = json.get_long_help().or_else(|| json.get_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let mut schemas = help.split("share/doc/millrace/").skip(1).peekable();
+            assert!(schemas.peek().is_some(), "{name} --json names no schema");
+            for text in schemas {
+                let end = text.find(".json").expect("a file") + ".json".len();
+                let file = reference.join(&text[..end]);
+                assert!(file.exists(), "{name}: no {}", file.display());
+            }
+        });
+    }
+}

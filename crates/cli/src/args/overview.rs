@@ -1,0 +1,83 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The list of commands in `millrace --help`, in groups. clap knows no groups of subcommands, so the list is part
+//! of a help template, made from the commands' own descriptions.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+use clap::builder::Styles;
+
+use super::Command;
+
+/// The groups, and their commands in the order of [`Command`]: first what every user needs, last what the
+/// operator of several nodes needs.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Serve keys", &["up", "key", "cert", "status", "virtio"]),
+    ("Use a node", &["gateway"]),
+    ("Link two hosts", &["vpn"]),
+    ("Configure accelerators", &["device"]),
+    (
+        "Examine a machine",
+        &["inspect", "doctor", "watch", "advise"],
+    ),
+    ("Measure", &["bench"]),
+    ("Compress responses", &["compression", "compress"]),
+    (
+        "Manage a pool of nodes",
+        &[
+            "manager", "node", "pool", "tenant", "quota", "token", "audit",
+        ],
+    ),
+    ("Set up", &["completions", "man"]),
+];
+
+/// Columns of the longest name, `completions`.
+const NAME_COLUMNS: usize = 11;
+
+/// The help template of `millrace`: clap's own, with the groups in place of its flat list.
+pub(super) fn template() -> String {
+    let commands = commands();
+    let styles = Styles::styled();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n\n");
+    for (title, names) in GROUPS {
+        let _ = writeln!(text, "{header}{title}:{header:#}");
+        for name in *names {
+            let command = commands.find_subcommand(name);
+            let about = command.and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {literal}{name:NAME_COLUMNS$}{literal:#}  {about}");
+        }
+        text.push('\n');
+    }
+    let _ = write!(
+        text,
+        "{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    text
+}
+
+/// The commands alone: the whole command line would ask for its template again.
+fn commands() -> clap::Command {
+    Command::augment_subcommands(clap::Command::new("millrace"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_visible_command_is_in_one_group_in_the_order_of_definition() {
+        let commands = commands();
+        let visible = commands.get_subcommands().filter(|one| !one.is_hide_set());
+        let visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
+        let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
+        assert_eq!(grouped.collect::<Vec<_>>(), visible);
+        assert_eq!(
+            visible.iter().map(|name| name.len()).max(),
+            Some(NAME_COLUMNS)
+        );
+    }
+}

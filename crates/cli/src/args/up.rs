@@ -1,0 +1,133 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Arguments of `millrace up`.
+
+use std::net::SocketAddr;
+
+use clap::{Args, ValueEnum};
+use millrace_engine::BackendKind;
+use millrace_server::config::{MAX_WORKERS, Pin, WorkerPriority};
+
+use super::{InsideManagerArgs, SocketArg, StoreArgs, one_of, socket_address};
+
+const UP_EXAMPLE: &str = "\
+Examples:
+  millrace up
+  millrace up --listen-tcp 0.0.0.0:7400 --name node-1.example.net
+  millrace up --config /etc/millrace/node.toml
+  millrace up --with-manager
+
+SIGTERM drains: the node takes no new work, finishes what it has, tells its
+clients to go elsewhere, and exits 0. SIGHUP reads keys, certificates and the
+configuration file again; limits, quotas, identities and the log filter hold
+at once, also for open connections. `millrace up --check` finds mistakes first.";
+
+/// Run a node: serve private-key operations to gateways
+///
+/// Everything is embedded. Without flags the node listens on a unix socket
+/// only (/run/millrace/node.sock as root, else
+/// $XDG_RUNTIME_DIR/millrace/node.sock) and keeps its keys encrypted in
+/// /var/lib/millrace (else $XDG_STATE_HOME/millrace). Flags win over
+/// environment variables, these over the configuration file, and the file over
+/// the defaults.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = UP_EXAMPLE)]
+pub(crate) struct UpCommandArgs {
+    #[command(flatten)]
+    pub(crate) up: UpArgs,
+    #[command(flatten)]
+    pub(crate) manager: InsideManagerArgs,
+}
+
+/// The settings of a node's process.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Check the configuration and exit: 0 if the node would take it, else 2
+    ///
+    /// Prints every problem of the configuration file and of the flags. Also
+    /// reads the certificates of the TCP listener. Starts and changes nothing.
+    #[arg(long)]
+    pub(crate) check: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) socket: SocketArg,
+    /// Group that may connect to the socket, besides this user
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) socket_group: Option<String>,
+    /// Mode of the socket, octal [default: 0660]
+    ///
+    /// With 0666 every local user may connect; then only the policy of each
+    /// key decides on the operations of a user.
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub(crate) socket_mode: Option<u32>,
+    /// Also listen on TCP, with mutual TLS 1.3
+    ///
+    /// Certificates are generated in the state folder the first time;
+    /// `millrace cert client NAME` issues those of the clients.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
+    pub(crate) listen_tcp: Option<SocketAddr>,
+    /// Serve Prometheus metrics over HTTP at this loopback address
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Name of the node, also in its certificate [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Worker threads per class of work [default: one per core]
+    #[arg(long, value_name = "N", value_parser = worker_count, hide_short_help = true)]
+    pub(crate) workers: Option<usize>,
+    /// Processors to which workers are pinned [default: auto]
+    ///
+    /// The affinity that the node was started with (taskset, cpuset) holds in
+    /// any case.
+    #[arg(long, value_name = "PLACEMENT", value_enum, hide_short_help = true)]
+    pub(crate) pin: Option<Pin>,
+    /// Scheduling priority of workers [default: auto]
+    #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true)]
+    pub(crate) worker_priority: Option<WorkerPriority>,
+    /// Backends to use, in order of preference [default: all usable ones but qat]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true)]
+    pub(crate) backends: Option<Vec<BackendKind>>,
+    /// Lock all memory, so that no key is ever swapped to disk
+    ///
+    /// Needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK; without it the
+    /// node does not start.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) lock_memory: bool,
+    /// Log level (error, warn, info, debug, trace), or a filter per module
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "MILLRACE_LOG",
+        hide_env_values = true
+    )]
+    pub(crate) log: Option<String>,
+    /// Format of the log
+    #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// One readable line per event
+    Text,
+    /// One JSON object per event
+    Json,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "expected an octal mode like 0660".to_owned())
+}
+
+fn worker_count(text: &str) -> Result<usize, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (1..=MAX_WORKERS).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX_WORKERS}"))
+}

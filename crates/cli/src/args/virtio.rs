@@ -1,0 +1,217 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Arguments of `millrace virtio`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_client::Endpoint;
+use millrace_engine::BackendKind;
+use millrace_virtio::Limit;
+
+/// Bound on a throttle, per second: far above what a device does, so that a slip of the keyboard is found.
+const MAX_RATE: u64 = 1_000_000_000_000;
+
+const MACHINES: &str = "Machines";
+const LIMITS: &str = "Limits of each device";
+const NODES: &str = "Nodes";
+const ENGINE: &str = "Engine";
+
+/// Offer virtio-crypto devices to virtual machines
+///
+/// RSA of a machine with such a device runs on this host's accelerators; ECDSA
+/// runs in software. Stock Linux guests find the device as virtio_crypto. QEMU
+/// 10.2 and Cloud Hypervisor 52 or newer connect to the socket.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum VirtioCommand {
+    Run(VirtioRunArgs),
+    #[command(hide = true)]
+    Device(VirtioRunArgs),
+    Drain(VirtioDrainArgs),
+    Status(VirtioStatusArgs),
+    Throttle(VirtioThrottleArgs),
+    Recipe(VirtioRecipeArgs),
+}
+
+/// The sockets of a process with devices.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = MACHINES)]
+pub(crate) struct VirtioSocketArgs {
+    /// Socket that the virtual machine monitor connects to
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
+    pub(crate) socket_path: PathBuf,
+    /// Number of sockets, one per machine; from 2 on their paths end in 0, 1, …
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) socket_count: u16,
+}
+
+const RUN_EXAMPLE: &str = "\
+Examples:
+  millrace virtio run --socket-path /run/millrace/vm1.sock --tenant acme
+  millrace virtio run --socket-path /run/millrace/vm.sock --socket-count 8
+  millrace virtio run --node unix:/run/millrace/node.sock
+
+The process holds the sockets and starts another one with the devices, which
+may die: the next one continues its work. SIGHUP runs the installed program
+in its place; machines notice nothing. SIGTERM makes the devices announce that
+they are not ready, and ends the process when the last machine has
+disconnected: QEMU aborts if a device goes away and comes back. A second
+SIGTERM ends it at once.";
+
+/// Serve devices until a signal ends the process
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = RUN_EXAMPLE)]
+pub(crate) struct VirtioRunArgs {
+    #[command(flatten)]
+    pub(crate) sockets: VirtioSocketArgs,
+    /// Name under which the machines of this process share turns [default: each socket for itself]
+    #[arg(long, value_name = "NAME", help_heading = MACHINES)]
+    pub(crate) tenant: Option<String>,
+    /// Data queues of each device; Linux uses one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16), help_heading = MACHINES)]
+    pub(crate) data_queues: u16,
+    /// Requests per second; more wait
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
+    pub(crate) throttle_ops: Option<u64>,
+    /// Bytes per second; more wait
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
+    pub(crate) throttle_bps: Option<u64>,
+    /// Node that private-key work goes to; without any, this host does it
+    ///
+    /// ENDPOINT is unix:PATH or tcp:HOST:PORT; give the option once for each
+    /// node. The device works as the identity that the node sees: the user of
+    /// this process, or the certificate. The keys of the guests go to these
+    /// nodes. Without an answer of a node this host computes.
+    #[arg(long, value_name = "ENDPOINT", help_heading = NODES)]
+    pub(crate) node: Vec<Endpoint>,
+    /// Certificates of the authority of tcp nodes, PEM
+    #[arg(long, value_name = "FILE", requires_all = ["node", "node_cert", "node_key"], help_heading = NODES)]
+    pub(crate) node_ca: Option<PathBuf>,
+    /// Certificate to show to tcp nodes, PEM
+    #[arg(long, value_name = "FILE", requires = "node_ca", help_heading = NODES)]
+    pub(crate) node_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "node_ca", help_heading = NODES)]
+    pub(crate) node_key: Option<PathBuf>,
+    /// Worker threads per class of operation [default: the processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
+    pub(crate) workers: Option<u16>,
+    /// Backends in order of preference, separated by commas [default: all usable ones but qat]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = ENGINE)]
+    pub(crate) backends: Option<Vec<BackendKind>>,
+    /// Print the vhost-user capabilities as JSON and end, for management programs
+    #[arg(long, hide_short_help = true)]
+    pub(crate) print_capabilities: bool,
+    /// Log filter, e.g. debug
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "MILLRACE_LOG",
+        hide_env_values = true,
+        default_value = "info"
+    )]
+    pub(crate) log: String,
+}
+
+/// Let the guests compute themselves, before maintenance
+///
+/// Clears HW_READY: Linux guests finish what is under way and then compute in
+/// software. Their devices stay connected.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace virtio drain --socket-path /run/millrace/vm1.sock\n  millrace virtio drain --socket-path /run/millrace/vm1.sock --undo"
+)]
+pub(crate) struct VirtioDrainArgs {
+    /// First socket of the process, as given to `millrace virtio run`
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
+    pub(crate) socket_path: PathBuf,
+    /// Let the guests use their devices again
+    #[arg(long)]
+    pub(crate) undo: bool,
+}
+
+const STATUS_EXAMPLE: &str = "\
+Examples:
+  millrace virtio status --socket-path /run/millrace/vm1.sock
+  millrace virtio status --socket-path /run/millrace/vm1.sock --prometheus
+
+The counters have the names of QEMU's query-stats; the guide
+docs/guide/virtual-machines.md explains the others. --prometheus fits the
+textfile collector of node_exporter.";
+
+/// Show the devices of a running process and their counters
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = STATUS_EXAMPLE)]
+pub(crate) struct VirtioStatusArgs {
+    /// First socket of the process, as given to `millrace virtio run`
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
+    pub(crate) socket_path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the counters in the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
+}
+
+const THROTTLE_EXAMPLE: &str = "\
+Examples:
+  millrace virtio throttle --socket-path /run/millrace/vm1.sock --ops 500
+  millrace virtio throttle --socket-path /run/millrace/vm1.sock --bps none
+
+Requests above a limit wait in the ring of the machine; none is dropped.";
+
+/// Change the limits of a running device; a limit that is not named stays
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = THROTTLE_EXAMPLE)]
+pub(crate) struct VirtioThrottleArgs {
+    #[command(flatten)]
+    pub(crate) sockets: VirtioSocketArgs,
+    /// Requests per second, or none
+    #[arg(long, value_name = "PER_SECOND", value_parser = limit, required_unless_present = "bps", help_heading = LIMITS)]
+    pub(crate) ops: Option<Limit>,
+    /// Bytes per second, or none
+    #[arg(long, value_name = "PER_SECOND", value_parser = limit, help_heading = LIMITS)]
+    pub(crate) bps: Option<Limit>,
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit::None);
+    }
+    let rate = text
+        .parse()
+        .ok()
+        .filter(|rate| (1..=MAX_RATE).contains(rate));
+    rate.map(Limit::PerSecond)
+        .ok_or_else(|| format!("a number from 1 to {MAX_RATE}, or none"))
+}
+
+/// A virtual machine monitor, or what manages it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Monitor {
+    /// Options of QEMU from 10.2 on
+    Qemu,
+    /// XML of a libvirt domain
+    Libvirt,
+    /// Options of Cloud Hypervisor from 52 on
+    CloudHypervisor,
+}
+
+/// Print the device line of a virtual machine monitor
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example:\n  millrace virtio recipe qemu --socket-path /run/millrace/vm1.sock"
+)]
+pub(crate) struct VirtioRecipeArgs {
+    /// The monitor
+    #[arg(value_enum)]
+    pub(crate) monitor: Monitor,
+    /// Socket of the machine's device
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/vm.sock")]
+    pub(crate) socket_path: PathBuf,
+    /// Data queues of the device, as given to `millrace virtio run`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) data_queues: u16,
+}

@@ -1,0 +1,301 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Arguments of `millrace vpn`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_bench::cli::VpnArgs as VpnBenchArgs;
+use millrace_vpn::Side;
+
+use super::time;
+
+/// Bound on `--confirm-within`, in seconds: a day.
+const MAX_SECONDS: u64 = 86_400;
+
+/// Join two hosts by many encrypted tunnels that work as one link
+///
+/// One OpenVPN process uses one core. A link runs one process per core, routes
+/// over all of them, and takes those out that fail. Both hosts have the same
+/// link.toml; `millrace vpn sample` prints one with every key.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VpnCommand {
+    Sample(VpnSampleArgs),
+    Keys(VpnKeysArgs),
+    Plan(VpnPlanArgs),
+    Up(VpnUpArgs),
+    Status(VpnStatusArgs),
+    Watch(VpnWatchArgs),
+    Bench(VpnBenchArgs),
+    Down(VpnDownArgs),
+    History(VpnHistoryArgs),
+    Rollback(VpnRollbackArgs),
+    Import(VpnImportArgs),
+    Export(VpnExportArgs),
+    #[command(hide = true)]
+    Supervise(VpnSuperviseArgs),
+}
+
+/// Print a link.toml with every key
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn sample > link.toml\n  millrace vpn sample --engine ipsec > link.toml"
+)]
+pub(crate) struct VpnSampleArgs {
+    /// What encrypts
+    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = VpnEngine::Openvpn)]
+    pub(crate) engine: VpnEngine,
+}
+
+/// What encrypts the packets of a link.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum VpnEngine {
+    /// OpenVPN, one process per member
+    Openvpn,
+    /// strongSwan
+    Ipsec,
+}
+
+/// Where links keep their files; both differ where two ends share a machine.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VpnFoldersArgs {
+    /// Folder of processes and status [default: /run/millrace/vpn]
+    #[arg(hide_short_help = true, long, value_name = "DIR")]
+    pub(crate) run: Option<PathBuf>,
+    /// Folder of configurations and their history [default: /var/lib/millrace/vpn]
+    #[arg(hide_short_help = true, long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum EndName {
+    /// [ends.a]
+    A,
+    /// [ends.b]
+    B,
+}
+
+impl From<EndName> for Side {
+    fn from(name: EndName) -> Self {
+        match name {
+            EndName::A => Self::A,
+            EndName::B => Self::B,
+        }
+    }
+}
+
+/// The link, and which end this host is.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VpnLinkArgs {
+    /// The declaration of the link
+    pub(crate) link: PathBuf,
+    /// The end that this host is [default: the one whose address it has]
+    #[arg(long, value_name = "END", value_enum)]
+    pub(crate) end: Option<EndName>,
+    #[command(flatten)]
+    pub(crate) folders: VpnFoldersArgs,
+}
+
+const KEYS_EXAMPLE: &str = "\
+Examples:
+  millrace vpn keys link.toml -o keys
+  install -d /etc/millrace/vpn/branch
+  install -m 0600 keys/a/*.pem /etc/millrace/vpn/branch/
+
+Make the keys once, on either host or elsewhere, and copy the folder of each
+end to its host. The authority in keys/authority issues for this link only;
+keep it offline, or remove it: renewal then means a new one.";
+
+/// Make the certificates and private keys of both ends
+#[derive(Debug, Args)]
+#[command(after_long_help = KEYS_EXAMPLE)]
+pub(crate) struct VpnKeysArgs {
+    /// The declaration of the link
+    pub(crate) link: PathBuf,
+    /// New folder for the authority and the folders a and b
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+}
+
+/// Show every file and command of one end, or every problem; changes nothing
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn plan link.toml\n  millrace vpn plan link.toml --end b --json"
+)]
+pub(crate) struct VpnPlanArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnLinkArgs,
+    /// Print JSON (schema: share/doc/millrace/vpn-plan.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const UP_EXAMPLE: &str = "\
+Examples:
+  millrace vpn up link.toml
+  millrace vpn up link.toml --confirm-within 60
+
+A second run changes nothing. A changed link.toml changes what differs: members
+restart one by one, and packets take the others. A supervisor in the background
+keeps the members running; where it ends, tunnels stay, and `up` starts
+another.";
+
+/// Bring one end of a link up, or to a changed link.toml
+#[derive(Debug, Args)]
+#[command(after_long_help = UP_EXAMPLE)]
+pub(crate) struct VpnUpArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnLinkArgs,
+    /// Go back to the former configuration unless the other end is reached in time
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) confirm_within: Option<Duration>,
+    /// Also replace generated files that were edited; a copy is kept
+    #[arg(hide_short_help = true, long)]
+    pub(crate) force: bool,
+    /// Return at once instead of waiting for the first member
+    #[arg(hide_short_help = true, long)]
+    pub(crate) no_wait: bool,
+}
+
+/// Show the members of a link
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn status branch\n  millrace vpn status branch --json"
+)]
+pub(crate) struct VpnStatusArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+    /// Print JSON (schema: share/doc/millrace/vpn-status.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show the members of a link again and again
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace vpn watch branch")]
+pub(crate) struct VpnWatchArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+    /// Time between two tables: 500ms, 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// End after this many tables
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+}
+
+/// Take a link down; its configurations stay
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace vpn down branch")]
+pub(crate) struct VpnDownArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+}
+
+/// Supervise a link that is up
+#[derive(Debug, Args)]
+pub(crate) struct VpnSuperviseArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+}
+
+/// The name of a link on this host.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VpnNameArgs {
+    /// Name of the link
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) folders: VpnFoldersArgs,
+}
+
+/// List the configurations of a link
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace vpn history branch")]
+pub(crate) struct VpnHistoryArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+    /// Print JSON (schema: share/doc/millrace/vpn-history.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Apply a former configuration
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n  millrace vpn rollback branch\n  millrace vpn rollback branch --to 3"
+)]
+pub(crate) struct VpnRollbackArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+    /// Number of the configuration [default: the one before]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) to: Option<u64>,
+}
+
+const IMPORT_EXAMPLE: &str = "\
+Examples:
+  millrace vpn import commands.txt --peer BRANCH --name branch > link.toml
+  millrace vpn import - --peer BRANCH --name branch < commands.txt
+
+On the router, `show configuration commands` prints the commands.
+
+What is left out comes on standard error, and what a link cannot be is an error
+with its line. Shared secrets are neither taken over nor shown.";
+
+/// Make a link.toml of a VyOS router's `set vpn ipsec ...` commands
+#[derive(Debug, Args)]
+#[command(after_long_help = IMPORT_EXAMPLE)]
+pub(crate) struct VpnImportArgs {
+    /// Output of `show configuration commands`; - is standard input
+    pub(crate) commands: PathBuf,
+    /// The site-to-site peer [default: the only one]
+    #[arg(long, value_name = "PEER")]
+    pub(crate) peer: Option<String>,
+    /// Name of the link
+    #[arg(long, value_name = "NAME", default_value = "imported")]
+    pub(crate) name: String,
+    /// Print JSON (schema: share/doc/millrace/vpn-import.schema.json)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The form of an export.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum VpnFormat {
+    /// Commands of VyOS
+    Vyos,
+    /// strongSwan's swanctl.conf
+    Swanctl,
+}
+
+const EXPORT_EXAMPLE: &str = "\
+Examples:
+  millrace vpn export link.toml --end b --format vyos
+  millrace vpn export link.toml --end b --format swanctl > branch.conf";
+
+/// Print one end of an IPsec link for a router without Millrace
+#[derive(Debug, Args)]
+#[command(after_long_help = EXPORT_EXAMPLE)]
+pub(crate) struct VpnExportArgs {
+    /// The declaration of the link
+    pub(crate) link: PathBuf,
+    /// The end
+    #[arg(long, value_name = "END", value_enum)]
+    pub(crate) end: EndName,
+    /// The form
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) format: VpnFormat,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("a number of seconds from 1 to {MAX_SECONDS}"))
+}

@@ -1,0 +1,344 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Asks the nodes of a pool from the place of another process: with its user, its root and its network. A child
+//! process takes that place, because it cannot be left again.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result};
+use millrace_client::{
+    EdgeCounter, EdgeReport, Endpoint, KeyRefusal, KeySelector, ProbeError, ProbeRequest, Probed,
+    TlsConfig, TlsFault, probe,
+};
+use millrace_gateway::check::User;
+use millrace_gateway::check::pool::{
+    CertificateFacts, ConfiguredPool, Edges, FaultKind, KeyAnswer, KeyState, KeyStub, NodeAnswer,
+    NodeFault, NodeReport, PoolNode, PoolStatus, ProcessContext, Question,
+};
+use millrace_hostfs::Root;
+use millrace_hostfs::child::{self, ChildLimits};
+use rustix::fs::{Gid, Uid};
+use rustix::process::geteuid;
+use rustix::thread::{
+    LinkNameSpaceType, move_into_link_name_space, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{ContextCode, Failure, fail};
+use crate::output::{self, Table, joined, or};
+
+/// A node answers in milliseconds. The bound is for a heavily loaded machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bounds on the child: all nodes are asked at the same time; an answer has some hundred bytes for each key.
+const CHILD: ChildLimits = ChildLimits {
+    time: Duration::from_secs(30),
+    output_bytes: 16 << 20,
+};
+
+/// The input of the child.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    pid: Option<u32>,
+    root: PathBuf,
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    question: Question,
+}
+
+/// Asks every node as a process at this place would; `None` if this user may not take that place.
+pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
+    let own = geteuid();
+    if !own.is_root() {
+        let here = own.as_raw() == place.user.uid && is_own_root(&place.root);
+        return here.then(|| ask(question));
+    }
+    let User { uid, gid, groups } = place.user.clone();
+    let order = Order {
+        pid: place.pid,
+        root: place.root.clone(),
+        uid,
+        gid,
+        groups,
+        question: question.clone(),
+    };
+    let order = serde_json::to_vec(&order).ok()?;
+    // Also after an upgrade that replaced the file.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["gateway", "ask"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = child::run(&mut command, &order, CHILD).ok()?;
+    serde_json::from_slice(&output.stdout)
+        .ok()
+        .filter(|_| output.status.success())
+}
+
+/// `millrace status --gateway`.
+///
+/// # Errors
+/// The file names no pool, or a node of it does not answer or lacks a key.
+pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> {
+    let root = Root::open("/")?;
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let pool = ConfiguredPool::read(&root, &file)
+        .or_fail(Failure::Usage, || "no pool is known".to_owned())?;
+    let own = User {
+        uid: geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: Vec::new(),
+    };
+    let user = match user {
+        Some(name) => millrace_gateway::check::user_named(&root, name)
+            .ok_or_else(|| fail(Failure::Usage, format!("there is no user {name}")))?,
+        None if geteuid().is_root() => pool.user.unwrap_or(own),
+        None => own,
+    };
+    let uid = user.uid;
+    let place = ProcessContext {
+        pid: None,
+        root: PathBuf::from("/"),
+        user,
+    };
+    let answers = ask_from(&place, &pool.question)
+        .ok_or_else(|| fail(Failure::Failed, format!("only root can ask as user {uid}")))?;
+    let status = PoolStatus {
+        config: file.display().to_string(),
+        uid,
+        nodes: answers.into_iter().map(PoolNode::from).collect(),
+    };
+    if json {
+        output::print_json(&status)?;
+    } else {
+        table(&status).print()?;
+        for node in &status.nodes {
+            if let Some(fault) = &node.fault {
+                let (meaning, remedy) = fault.kind.meaning();
+                output::print(&format!(
+                    "\n{}: {meaning} ({})\n  do: {remedy}\n",
+                    node.node, fault.error
+                ))?;
+            }
+        }
+    }
+    let is_good = |node: &PoolNode| node.state.as_ref().is_some_and(serves_all);
+    let bad = status.nodes.iter().filter(|node| !is_good(node)).count();
+    if bad == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "{bad} of {} nodes cannot serve this gateway",
+        status.nodes.len()
+    );
+    Err(fail(Failure::Failed, message))
+}
+
+fn serves_all(state: &NodeReport) -> bool {
+    !state.draining && state.keys.iter().all(|key| key.state == KeyState::Usable)
+}
+
+#[rustfmt::skip]
+fn table(status: &PoolStatus) -> Table {
+    let state = |node: &PoolNode, cell: &dyn Fn(&NodeReport) -> String| or(node.state.as_ref().map(cell), "-");
+    let fault = |node: &PoolNode| or(node.fault.as_ref().map(|fault| fault.kind), "");
+    let draining = |state: &NodeReport| if state.draining { "draining" } else { "ready" };
+    let lacking = |state: &NodeReport| {
+        let lacking = state.keys.iter().filter(|key| key.state != KeyState::Usable);
+        joined(lacking.map(|key| &key.name), "none")
+    };
+    let day = |end: i64| or(u64::try_from(end).ok().map(output::date), "-");
+    let ends = |state: &NodeReport| {
+        let facts = state.certificates.as_ref();
+        let ends = facts.map(|facts| (day(facts.own_expires), day(facts.node_expires)));
+        or(ends.map(|(own, node)| format!("own {own}, node {node}")), "-")
+    };
+    Table::of(&status.nodes, &[
+        ("node", &|node| node.node.clone()),
+        ("name", &|node| state(node, &|state| state.name.clone())),
+        ("version", &|node| state(node, &|state| or(state.software.as_ref(), "old"))),
+        ("state", &|node| or(node.state.as_ref().map(draining), &fault(node))),
+        (">latency", &|node| state(node, &|state| format!("{} µs", state.latency_us))),
+        ("keys lacking", &|node| state(node, &lacking)),
+        ("certificates end", &|node| state(node, &ends)),
+    ])
+}
+
+/// The child: reads an order, takes the place, asks, prints the answers.
+///
+/// # Errors
+/// The order is not valid, or the kernel refuses the place.
+pub(super) fn serve_order() -> Result<()> {
+    let mut text = Vec::new();
+    io::stdin()
+        .take(CHILD.output_bytes as u64)
+        .read_to_end(&mut text)?;
+    let order: Order = serde_json::from_slice(&text).context("no valid order on standard input")?;
+    take_place(&order).context("taking the place of the worker")?;
+    output::print_json(&ask(&order.question))
+}
+
+fn take_place(order: &Order) -> io::Result<()> {
+    if let Some(pid) = order.pid {
+        let network = PathBuf::from(format!("/proc/{pid}/ns/net"));
+        if fs::read_link(&network)? != fs::read_link("/proc/self/ns/net")? {
+            let file = fs::File::open(&network)?;
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        }
+    }
+    if !is_own_root(&order.root) {
+        rustix::process::chroot(&order.root)?;
+        env::set_current_dir("/")?;
+    }
+    let groups: Vec<Gid> = order.groups.iter().map(|id| Gid::from_raw(*id)).collect();
+    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.gid));
+    if geteuid() == uid {
+        return Ok(());
+    }
+    // This thread is the only one; those that it starts inherit its user.
+    set_thread_groups(&groups)?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+fn is_own_root(root: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|data| (data.dev(), data.ino()));
+    matches!((id(root), id(Path::new("/"))), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Asks every node, all at the same time. Answers are in the order of the nodes.
+pub(super) fn ask(question: &Question) -> Vec<NodeAnswer> {
+    let one = |node: &String| NodeAnswer {
+        node: node.clone(),
+        answer: ask_one(node, question),
+    };
+    thread::scope(|scope| {
+        let asking: Vec<_> = question
+            .nodes
+            .iter()
+            .map(|node| scope.spawn(move || one(node)))
+            .collect();
+        asking
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
+    })
+}
+
+fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {
+    let endpoint: Endpoint = node
+        .parse()
+        .map_err(|error: millrace_client::EndpointError| NodeFault {
+            kind: FaultKind::NoNode,
+            error: error.to_string(),
+        })?;
+    let tls = question.tls.clone().unwrap_or_default();
+    let endpoint = endpoint.with_tls(TlsConfig {
+        ca: tls.ca,
+        cert: tls.cert,
+        key: tls.key,
+        server_name: tls.server_name,
+    });
+    let request = ProbeRequest {
+        keys: question
+            .keys
+            .iter()
+            .map(|stub| KeySelector::Name(stub.name.clone()))
+            .collect(),
+        timeout: PATIENCE,
+        agent: concat!("millrace-check/", env!("CARGO_PKG_VERSION")).to_owned(),
+    };
+    match probe(&endpoint, &request) {
+        Ok(probed) => Ok(state(probed, &question.keys)),
+        Err(error) => Err(NodeFault {
+            kind: kind_of(&error),
+            error: error.to_string(),
+        }),
+    }
+}
+
+fn state(probed: Probed, stubs: &[KeyStub]) -> NodeReport {
+    let facts = probed.certificates.and_then(|both| {
+        let (identity, own_expires) = millrace_server::tls::facts(&both.own)?;
+        let (_, node_expires) = millrace_server::tls::facts(&both.node)?;
+        Some(CertificateFacts {
+            identity,
+            own_expires,
+            node_expires,
+        })
+    });
+    let keys = stubs
+        .iter()
+        .zip(probed.keys)
+        .map(|(stub, answer)| KeyAnswer {
+            name: stub.name.clone(),
+            state: match answer {
+                Ok(spki) if spki == stub.spki => KeyState::Usable,
+                Ok(_) => KeyState::Replaced,
+                Err(KeyRefusal::NoSuchKey) => KeyState::NotThere,
+                Err(reason) => KeyState::Refused(reason.to_string()),
+            },
+        });
+    NodeReport {
+        name: probed.node,
+        software: probed.software,
+        draining: probed.draining,
+        latency_us: u64::try_from(probed.latency.as_micros()).unwrap_or(u64::MAX),
+        keys: keys.collect(),
+        certificates: facts,
+        edges: probed.edges.as_ref().map(edges),
+    }
+}
+
+fn edges(report: &EdgeReport) -> Edges {
+    let fallback = |(counter, count): (EdgeCounter, u64)| {
+        let reason = counter.fallback_reason()?;
+        (count > 0).then(|| (reason.to_owned(), count))
+    };
+    Edges {
+        pooled: report.get(EdgeCounter::Pooled),
+        paused: report.get(EdgeCounter::Paused),
+        blocking: report.get(EdgeCounter::Blocking),
+        fallbacks: report.iter().filter_map(fallback).collect(),
+    }
+}
+
+fn kind_of(error: &ProbeError) -> FaultKind {
+    use millrace_client::Fault;
+    match error {
+        ProbeError::Files(_) => FaultKind::Files,
+        ProbeError::Unresolved(_) => FaultKind::Unresolved,
+        ProbeError::Connect(error) => match error.kind() {
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => FaultKind::Silent,
+            _ => FaultKind::Refused,
+        },
+        ProbeError::Silent(_) => FaultKind::Silent,
+        ProbeError::Closed => FaultKind::Closed,
+        ProbeError::Tls(fault, _) => match fault {
+            TlsFault::OtherAuthority => FaultKind::OtherAuthority,
+            TlsFault::NodeExpired => FaultKind::NodeExpired,
+            TlsFault::WrongName => FaultKind::WrongName,
+            TlsFault::UnknownToNode => FaultKind::UnknownToNode,
+            TlsFault::Revoked => FaultKind::Revoked,
+            TlsFault::Expired => FaultKind::Expired,
+            TlsFault::Other => FaultKind::Tls,
+        },
+        ProbeError::Fault(fault) => match fault {
+            Fault::Unauthorized => FaultKind::Unauthorized,
+            Fault::TooManyConnections => FaultKind::Full,
+            Fault::Version => FaultKind::Version,
+            Fault::Protocol | Fault::TooLarge | Fault::TimedOut => FaultKind::Closed,
+        },
+        ProbeError::Protocol(_) => FaultKind::NoNode,
+    }
+}

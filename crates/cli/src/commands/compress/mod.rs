@@ -1,0 +1,346 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace compress`: static files, compressed once beside the originals.
+
+mod formats;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::CompressArgs;
+use crate::exit::{Failure, fail};
+use crate::output;
+
+/// Longest file: the compressors hold it and their output in memory.
+const MAX_LENGTH: u64 = 256 << 20;
+
+/// Deepest folder, so that a loop of mounts ends.
+const MAX_DEPTH: usize = 64;
+
+/// Behind the name of a file that is being written.
+const UNFINISHED: &str = ".millrace-unfinished";
+
+/// The outcome of one pass over the folder.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct Compressed {
+    /// Files that were considered
+    files: usize,
+    /// Outputs written, or with --dry-run to be written
+    written: usize,
+    /// Outputs that exist and are as old as their file
+    fresh: usize,
+    /// Outputs left out, because they would not be smaller than their file
+    not_smaller: usize,
+    /// Bytes of the files of which outputs were written
+    in_bytes: u64,
+    /// Bytes of these outputs
+    out_bytes: u64,
+    /// Files that could not be compressed, with the reason
+    failures: Vec<String>,
+}
+
+pub(crate) fn run(args: &CompressArgs) -> Result<()> {
+    if !args.dir.is_dir() {
+        return Err(fail(
+            Failure::Usage,
+            format!("{} is not a folder", args.dir.display()),
+        ));
+    }
+    let mut known = BTreeSet::new();
+    loop {
+        let files = files(&args.dir, args);
+        for gone in known.iter().filter(|path: &&PathBuf| !path.exists()) {
+            forget(gone, args);
+        }
+        known = files.iter().cloned().collect();
+        let done = compress(&files, args);
+        if !args.watch || done.written > 0 || !done.failures.is_empty() {
+            report(&done, args)?;
+        }
+        if !args.watch {
+            let failures = done.failures.len();
+            let message = format!("{failures} files could not be compressed");
+            return if failures == 0 {
+                Ok(())
+            } else {
+                Err(fail(Failure::Failed, message))
+            };
+        }
+        thread::sleep(args.interval);
+    }
+}
+
+/// The original has gone: its compressed forms would still be served.
+fn forget(original: &Path, args: &CompressArgs) {
+    for format in &args.format {
+        // It may have been written by no run of this command, or be gone already.
+        drop(fs::remove_file(formats::beside(original, *format)));
+    }
+}
+
+fn report(done: &Compressed, args: &CompressArgs) -> Result<()> {
+    if args.json {
+        return output::print_json(done);
+    }
+    for failure in &done.failures {
+        eprintln!("millrace: {failure}");
+    }
+    let verb = if args.dry_run {
+        "would be written"
+    } else {
+        "written"
+    };
+    output::print(&format!(
+        "{} files: {} {verb} ({:.1} MB from {:.1} MB), {} fresh, {} not smaller\n",
+        done.files,
+        done.written,
+        done.out_bytes as f64 / 1e6,
+        done.in_bytes as f64 / 1e6,
+        done.fresh,
+        done.not_smaller
+    ))
+}
+
+/// The files to compress. Symbolic links are not followed.
+fn files(dir: &Path, args: &CompressArgs) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![(dir.to_owned(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let entries = fs::read_dir(&folder).map(|entries| entries.flatten().collect::<Vec<_>>());
+        for entry in entries.unwrap_or_default() {
+            let path = entry.path();
+            match entry.metadata() {
+                Ok(data) if data.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
+                Ok(data) if data.is_file() => {
+                    let ending = path.extension().and_then(|ending| ending.to_str());
+                    let wanted =
+                        ending.is_some_and(|ending| args.ending.iter().any(|one| one == ending));
+                    if wanted && (args.min_length..=MAX_LENGTH).contains(&data.len()) {
+                        found.push(path);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn compress(files: &[PathBuf], args: &CompressArgs) -> Compressed {
+    let threads = args.threads.map(usize::from);
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let threads = threads.unwrap_or(cores).min(files.len().max(1));
+    let (next, total) = (AtomicUsize::new(0), Mutex::new(Compressed::default()));
+    // Indicatif draws nothing where standard error is no terminal.
+    let bar = if args.watch {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::new(files.len() as u64)
+    };
+    let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut done = Compressed::default();
+                    if let Err(error) = all_formats(path, args, &mut done) {
+                        done.failures.push(format!("{}: {error:#}", path.display()));
+                    }
+                    bar.inc(1);
+                    if let Ok(mut total) = total.lock() {
+                        total.add(done);
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut done = total.into_inner().unwrap_or_default();
+    done.files = files.len();
+    done
+}
+
+impl Compressed {
+    fn add(&mut self, other: Self) {
+        let Self {
+            files,
+            written,
+            fresh,
+            not_smaller,
+            in_bytes,
+            out_bytes,
+            failures,
+        } = other;
+        self.files += files;
+        self.written += written;
+        self.fresh += fresh;
+        self.not_smaller += not_smaller;
+        self.in_bytes += in_bytes;
+        self.out_bytes += out_bytes;
+        self.failures.extend(failures);
+    }
+}
+
+fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Result<()> {
+    let data = fs::metadata(path).context("looking at it")?;
+    let changed = data.modified().context("its time")?;
+    let mut original = None;
+    for format in &args.format {
+        let target = formats::beside(path, *format);
+        if fs::metadata(&target)
+            .and_then(|target| target.modified())
+            .ok()
+            == Some(changed)
+        {
+            done.fresh += 1;
+            continue;
+        }
+        let original = match &mut original {
+            Some(original) => original,
+            none => none.insert(fs::read(path).context("reading it")?),
+        };
+        let packed = formats::pack(*format, original)?;
+        if packed.len() >= original.len() {
+            done.not_smaller += 1;
+            if !args.dry_run {
+                // An older form of it would be served in its place.
+                drop(fs::remove_file(&target));
+            }
+            continue;
+        }
+        done.written += 1;
+        done.in_bytes += original.len() as u64;
+        done.out_bytes += packed.len() as u64;
+        if !args.dry_run {
+            put(&target, &packed, &data)?;
+            // The original may have changed while it was read.
+            if fs::metadata(path).and_then(|data| data.modified()).ok() != Some(changed) {
+                drop(fs::remove_file(&target));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a whole file under its name at once, with mode and time of the original.
+fn put(target: &Path, bytes: &[u8], original: &fs::Metadata) -> Result<()> {
+    let mut name = target.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    let unfinished = PathBuf::from(name);
+    let write = || -> std::io::Result<()> {
+        // What a run that was ended has left; a symbolic link there is not followed.
+        drop(fs::remove_file(&unfinished));
+        let mut file = File::create_new(&unfinished)?;
+        file.write_all(bytes)?;
+        file.set_permissions(original.permissions())?;
+        file.set_modified(original.modified()?)?;
+        fs::rename(&unfinished, target)
+    };
+    write()
+        .with_context(|| format!("writing {}", target.display()))
+        .inspect_err(|_| {
+            drop(fs::remove_file(&unfinished));
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command, CompressFormat};
+
+    fn arguments(dir: &Path, more: &[&str]) -> CompressArgs {
+        let line = ["millrace", "compress"]
+            .iter()
+            .chain(more)
+            .map(|word| (*word).to_owned());
+        let line = line.chain([dir.display().to_string()]);
+        match Cli::try_parse_from(line).expect("a command line").command {
+            Command::Compress(args) => args,
+            _ => panic!("another command"),
+        }
+    }
+
+    #[test]
+    fn files_are_compressed_once_and_again_when_they_change() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let page = dir.path().join("sub/page.html");
+        fs::create_dir(dir.path().join("sub")).expect("a folder");
+        fs::write(&page, "<p>words and words</p>\n".repeat(200)).expect("a file");
+        fs::write(dir.path().join("short.html"), "x").expect("a file");
+        fs::write(dir.path().join("photo.jpeg"), "x".repeat(5000)).expect("a file");
+        let args = arguments(dir.path(), &[]);
+        let once = |wanted: [usize; 3]| {
+            let done = compress(&files(dir.path(), &args), &args);
+            assert_eq!(
+                [done.written, done.fresh, done.not_smaller],
+                wanted,
+                "{done:?}"
+            );
+            assert!(done.failures.is_empty());
+        };
+        once([3, 0, 0]);
+        once([0, 3, 0]);
+        let time = |path: &Path| {
+            fs::metadata(path)
+                .and_then(|data| data.modified())
+                .expect("a time")
+        };
+        for format in [CompressFormat::Gz, CompressFormat::Br, CompressFormat::Zst] {
+            let beside = formats::beside(&page, format);
+            assert_eq!(time(&beside), time(&page));
+        }
+        let noise: Vec<u8> = (0..4000_u32)
+            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+            .collect();
+        fs::write(&page, noise).expect("a file");
+        let later = time(&page) + Duration::from_secs(5);
+        File::options()
+            .write(true)
+            .open(&page)
+            .and_then(|file| file.set_modified(later))
+            .expect("a time");
+        let done = compress(&files(dir.path(), &args), &args);
+        assert_eq!(done.written + done.not_smaller, 3, "{done:?}");
+        for format in [CompressFormat::Gz, CompressFormat::Br, CompressFormat::Zst] {
+            let beside = formats::beside(&page, format);
+            assert!(
+                !beside.exists() || time(&beside) == later,
+                "no form of the former page is left"
+            );
+        }
+        let left = fs::read_dir(dir.path().join("sub"))
+            .expect("a folder")
+            .flatten();
+        assert!(
+            left.into_iter()
+                .all(|entry| !entry.path().display().to_string().contains(UNFINISHED))
+        );
+    }
+
+    #[test]
+    fn dry_run_writes_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("page.html"), "words ".repeat(500)).expect("a file");
+        let args = arguments(dir.path(), &["--dry-run"]);
+        let done = compress(&files(dir.path(), &args), &args);
+        assert_eq!(done.written, 3);
+        assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 1);
+    }
+}

@@ -1,0 +1,454 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace device`: accelerator cards. The crate device plans and applies; this module asks, prints and keeps files.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use millrace_device::apply::{DeviceOutcome, SavedState, SavedStateError, Sysfs, SysfsRoot, apply};
+use millrace_device::kernel_use::kernel_uses;
+use millrace_device::observe::{Observed, ObservedFunction, find};
+use millrace_device::plan::{DevicePlan, plan};
+use millrace_device::policy::{DevicePolicy, MAX_POLICY_BYTES, SAMPLE};
+use millrace_device::settings::{DeviceSettings, DeviceState};
+use millrace_device::vyos::{self, VyosCommand};
+use millrace_hostfs::Root;
+use millrace_inspect::kernel;
+use millrace_inspect::qat::formats::FirmwareHeartbeat;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff};
+use crate::commands::managed::replace;
+use crate::exit::{Failure, exit_with, fail};
+use crate::output::{self, Table, joined, or};
+use crate::page::{Page, plain};
+use crate::progress::while_doing;
+
+/// The policy below the root.
+const POLICY: &str = "etc/millrace/devices.toml";
+
+pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
+    let none = DeviceSettings::default;
+    match command {
+        DeviceCommand::List(args) => list(&args.tree),
+        DeviceCommand::Show(args) => show(&args.tree, &args.device),
+        DeviceCommand::Enable(args) => {
+            let auto_reset = args.auto_reset.map(|switch| switch == OnOff::On);
+            let wanted = DeviceSettings {
+                state: Some(DeviceState::Up),
+                auto_reset,
+                ..none()
+            };
+            change(&args.change, &args.device, &wanted, args.save)
+        }
+        DeviceCommand::Disable(args) => {
+            let wanted = DeviceSettings {
+                state: Some(DeviceState::Down),
+                ..none()
+            };
+            change(&args.change, &args.device, &wanted, args.save)
+        }
+        DeviceCommand::Services(args) => {
+            let wanted = DeviceSettings {
+                services: Some(args.services.clone()),
+                ..none()
+            };
+            change(&args.change, &args.device, &wanted, args.save)
+        }
+        DeviceCommand::VirtualFunctions(args) => {
+            let wanted = DeviceSettings {
+                virtual_functions: Some(args.count),
+                function_driver: args.driver.map(Into::into),
+                ..none()
+            };
+            change(&args.change, &args.device, &wanted, args.save)
+        }
+        DeviceCommand::Apply(args) => {
+            let policy = read_policy(&args.change)?.ok_or_else(|| {
+                let path = policy_path(&args.change);
+                let message = format!(
+                    "there is no policy {}: `millrace device sample` prints one",
+                    path.display()
+                );
+                fail(Failure::Usage, message)
+            })?;
+            let planned = plans(&args.change, |device| {
+                Some(policy.of(&device.device.address))
+            })?;
+            perform(&args.change, &planned)
+        }
+        DeviceCommand::Rollback(args) => rollback(&args.change),
+        DeviceCommand::Sample(_) => output::print(SAMPLE),
+        DeviceCommand::Vyos(args) => run_vyos(args),
+    }
+}
+
+fn open(tree: &DeviceTreeArgs) -> Result<Root> {
+    Root::open(&tree.root).with_context(|| format!("opening {}", tree.root.display()))
+}
+
+fn observe(tree: &DeviceTreeArgs) -> Vec<Observed> {
+    SysfsRoot::new(&tree.root).observe()
+}
+
+fn list(tree: &DeviceTreeArgs) -> Result<()> {
+    open(tree)?;
+    let devices = observe(tree);
+    if tree.json {
+        return output::print_json(&devices);
+    }
+    if devices.is_empty() {
+        eprintln!("no QAT device on this machine: `millrace doctor` says if one is hidden");
+        return Ok(());
+    }
+    table(&devices).print()
+}
+
+#[rustfmt::skip]
+fn table(devices: &[Observed]) -> Table {
+    let heartbeat = |heartbeat| match heartbeat {
+        FirmwareHeartbeat::Alive => "alive",
+        FirmwareHeartbeat::Silent => "silent",
+    };
+    let state = |up: Option<bool>| or(up.map(|up| if up { "up" } else { "down" }), "?");
+    let functions = |one: &Observed| {
+        let count = one.device.functions.map(|functions| format!("{} of {}", functions.enabled, functions.possible));
+        or(count, "?")
+    };
+    let reset = |one: &Observed| or(one.device.resets_itself.map(|on| if on { "on" } else { "off" }), "?");
+    let drivers = |one: &Observed| {
+        let mut names: Vec<&str> = one.functions.iter().map(|function| function.driver.as_deref().unwrap_or("none")).collect();
+        names.sort_unstable();
+        names.dedup();
+        plain(&joined(names, "-"))
+    };
+    Table::of(devices, &[
+        ("device", &|one| plain(&one.device.address)),
+        ("name", &|one| one.name()),
+        ("model", &|one| one.device.model.clone()),
+        ("state", &|one| state(one.device.up)),
+        ("services", &|one| plain(&one.device.services.join(";"))),
+        ("functions", &|one| functions(one)),
+        ("driver", &|one| drivers(one)),
+        ("heartbeat", &|one| or(one.device.heartbeat.map(heartbeat), "?")),
+        ("auto reset", &|one| reset(one)),
+        ("held by", &|one| holders(one.functions.iter())),
+    ])
+}
+
+fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String {
+    let holders = functions.flat_map(|function| &function.holders);
+    plain(&joined(
+        holders.map(|holder| format!("{} ({})", holder.name, holder.pid)),
+        "-",
+    ))
+}
+
+fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
+    let root = open(tree)?;
+    let devices = observe(tree);
+    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    if tree.json {
+        return output::print_json(&found);
+    }
+    let mut page = Page::new();
+    for one in found {
+        page.heading(&format!("{} ({})", plain(&one.device.address), one.name()));
+        page.table(&table(std::slice::from_ref(one)));
+        if !one.functions.is_empty() {
+            #[rustfmt::skip]
+            page.table(&Table::of(&one.functions, &[
+                ("function", &|function| plain(&function.address)),
+                ("driver", &|function| plain(function.driver.as_deref().unwrap_or("none"))),
+                ("file", &|function| or(function.group.as_ref().map(|group| format!("/dev/vfio/{}", plain(group))), "no IOMMU")),
+                ("held by", &|function| holders(std::iter::once(*function))),
+            ]));
+        }
+    }
+    let uses = kernel::section(&root)
+        .known
+        .map(|kernel| kernel_uses(&kernel))
+        .unwrap_or_default();
+    if !uses.is_empty() {
+        page.heading("In the kernel (IPsec, disks)");
+        #[rustfmt::skip]
+        page.table(&Table::of(&uses, &[
+            ("algorithm", &|one| plain(&one.algorithm)),
+            ("card's driver", &|one| plain(&one.driver)),
+            (">priority", &|one| one.priority.to_string()),
+            ("kernel prefers", &|one| plain(&one.preferred)),
+            (">its priority", &|one| one.preferred_priority.to_string()),
+            ("by the card", &|one| if one.by_card { "yes" } else { "no" }.to_owned()),
+        ]));
+        let mut warnings: Vec<&str> = uses
+            .iter()
+            .filter_map(|one| one.warning.as_deref())
+            .collect();
+        warnings.dedup();
+        warnings.iter().for_each(|warning| page.item(warning));
+    }
+    page.print()
+}
+
+fn policy_path(change: &DeviceChangeArgs) -> PathBuf {
+    change
+        .policy
+        .clone()
+        .unwrap_or_else(|| change.tree.root.join(POLICY))
+}
+
+/// The policy; none if there is no file.
+fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
+    let path = policy_path(change);
+    let named = || path.display().to_string();
+    let text = match fs::File::open(&path) {
+        Ok(file) => {
+            let mut text = String::new();
+            let limit = u64::try_from(MAX_POLICY_BYTES).unwrap_or(u64::MAX);
+            file.take(limit)
+                .read_to_string(&mut text)
+                .with_context(named)?;
+            text
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(named),
+    };
+    let policy = DevicePolicy::from_toml(&text);
+    policy
+        .map(Some)
+        .map_err(|error| fail(Failure::Usage, format!("{}: {error}", named())))
+}
+
+/// One change of named devices.
+fn change(
+    change: &DeviceChangeArgs,
+    name: &str,
+    wanted: &DeviceSettings,
+    save: bool,
+) -> Result<()> {
+    let devices = observe(&change.tree);
+    let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    let addresses: Vec<String> = found.iter().map(|one| one.device.address.clone()).collect();
+    let planned = plans(change, |one| {
+        addresses
+            .contains(&one.device.address)
+            .then(|| wanted.clone())
+    })?;
+    perform(change, &planned)?;
+    if save && !change.plan {
+        save_policy(change, name, &addresses, wanted)?;
+    }
+    Ok(())
+}
+
+/// Adds the settings to the policy. The former file is kept beside it, with its comments.
+fn save_policy(
+    change: &DeviceChangeArgs,
+    name: &str,
+    addresses: &[String],
+    wanted: &DeviceSettings,
+) -> Result<()> {
+    let path = policy_path(change);
+    let mut policy = read_policy(change)?.unwrap_or_default();
+    if name == "all" {
+        policy.qat = wanted.clone().or(&policy.qat);
+        for own in policy.device.values_mut() {
+            *own = forget(own, wanted);
+        }
+    } else {
+        for address in addresses {
+            let own = policy.device.remove(address).unwrap_or_default();
+            policy
+                .device
+                .insert(address.clone(), wanted.clone().or(&own));
+        }
+    }
+    let text = format!(
+        "# Written by `millrace device`; `millrace device sample` explains the keys.\n{}",
+        policy.to_toml()
+    );
+    keep_former(&path).with_context(|| format!("writing {}", path.display()))?;
+    replace(&path, &text)?;
+    eprintln!("saved to {}", path.display());
+    Ok(())
+}
+
+/// What a device's own section still says once all devices are `wanted`.
+fn forget(own: &DeviceSettings, wanted: &DeviceSettings) -> DeviceSettings {
+    DeviceSettings {
+        services: own.services.clone().filter(|_| wanted.services.is_none()),
+        state: own.state.filter(|_| wanted.state.is_none()),
+        virtual_functions: own
+            .virtual_functions
+            .filter(|_| wanted.virtual_functions.is_none()),
+        function_driver: own
+            .function_driver
+            .filter(|_| wanted.function_driver.is_none()),
+        auto_reset: own.auto_reset.filter(|_| wanted.auto_reset.is_none()),
+    }
+}
+
+/// Makes the folder of a policy file, and copies the file that is there beside it.
+fn keep_former(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    match fs::copy(path, path.with_extension("toml.before")) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The plans of the devices for which there are settings.
+fn plans(
+    change: &DeviceChangeArgs,
+    wanted: impl Fn(&Observed) -> Option<DeviceSettings>,
+) -> Result<Vec<DevicePlan>> {
+    open(&change.tree)?;
+    let devices = observe(&change.tree);
+    let planned = devices
+        .iter()
+        .filter_map(|one| Some(plan(one, &wanted(one)?)));
+    let (good, bad): (Vec<_>, Vec<_>) = planned.partition(Result::is_ok);
+    let problems: Vec<String> = bad
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|error| error.to_string())
+        .collect();
+    if !problems.is_empty() {
+        return Err(fail(Failure::Usage, problems.join("\n")));
+    }
+    Ok(good.into_iter().filter_map(Result::ok).collect())
+}
+
+/// The result of a change of one device.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DeviceChange<'a> {
+    /// What was to be done
+    plan: &'a DevicePlan,
+    /// How it ended; null if only the plan was asked for
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<DeviceOutcome>,
+}
+
+/// Shows the plans, and does them. The state before is kept for `rollback`.
+fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
+    if planned.is_empty() {
+        return Err(fail(
+            Failure::Failed,
+            "no QAT device on this machine: `millrace doctor` says if one is hidden",
+        ));
+    }
+    let commands = planned
+        .iter()
+        .flat_map(|one| one.steps.iter().map(|step| step.command(&one.device)));
+    let commands: Vec<String> = commands.collect();
+    if !change.tree.json {
+        commands
+            .iter()
+            .try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
+    }
+    let ends: Vec<&str> = planned
+        .iter()
+        .flat_map(|one| one.ends.iter().map(String::as_str))
+        .collect();
+    if !ends.is_empty() && !change.force && !change.plan {
+        let message = format!(
+            "this takes virtual functions from programs: {}; end them, or add --force",
+            ends.join(", ")
+        );
+        return Err(fail(Failure::Failed, plain(&message)));
+    }
+    let root = &change.tree.root;
+    if !change.plan && !commands.is_empty() {
+        SavedState::of(planned).write(root)?;
+    }
+    let (machine, limit) = (SysfsRoot::new(root), Duration::from_secs(change.wait));
+    let outcome = |one: &DevicePlan| while_doing("changing a card", || apply(&machine, one, limit));
+    let results: Vec<DeviceChange<'_>> = planned
+        .iter()
+        .map(|plan| DeviceChange {
+            plan,
+            result: (!change.plan).then(|| outcome(plan)),
+        })
+        .collect();
+    if change.tree.json {
+        output::print_json(&results)?;
+    }
+    let mut all_well = true;
+    for DeviceChange { plan, result } in &results {
+        let Some(result) = result else {
+            if plan.steps.is_empty() {
+                eprintln!("{}: nothing to change", plain(&plan.device));
+            }
+            continue;
+        };
+        all_well &= result.is_success();
+        eprintln!("{}: {}", plain(&plan.device), plain(&sentence(result)));
+    }
+    if all_well { Ok(()) } else { Err(exit_with(1)) }
+}
+
+fn sentence(result: &DeviceOutcome) -> String {
+    match result {
+        DeviceOutcome::Unchanged => "nothing to change".to_owned(),
+        DeviceOutcome::Applied => "changed and verified".to_owned(),
+        DeviceOutcome::RolledBack { reason } => {
+            format!("not changed, and back to what it was: {reason}")
+        }
+        DeviceOutcome::Broken { reason, then } => format!(
+            "not changed: {reason}; and it could not go back: {then}. Read dmesg; `millrace device rollback` tries again"
+        ),
+    }
+}
+
+fn rollback(change: &DeviceChangeArgs) -> Result<()> {
+    let saved = SavedState::read(&change.tree.root).map_err(|error| match error {
+        SavedStateError::Missing(_) => fail(Failure::Usage, error.to_string()),
+        SavedStateError::Io { .. } | SavedStateError::Damaged { .. } => error.into(),
+    })?;
+    let planned = plans(change, |one| {
+        saved.devices.get(&one.device.address).cloned()
+    })?;
+    perform(change, &planned)
+}
+
+fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {
+    let change = &args.change;
+    let (root, devices) = (open(&change.tree)?, observe(&change.tree));
+    let text = match &args.file {
+        Some(file) if file == Path::new("-") => io::read_to_string(io::stdin())?,
+        Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+        None if args.words.is_empty() => {
+            let commands = vyos::commands(&devices);
+            return commands
+                .iter()
+                .try_for_each(|command| output::print(&format!("{command}\n")));
+        }
+        None => args.words.join(" "),
+    };
+    let commands = vyos::parse(&text).map_err(|error| fail(Failure::Usage, error.to_string()))?;
+    for command in commands {
+        match command {
+            VyosCommand::Session => {}
+            VyosCommand::Show(what) => {
+                let shown = vyos::show(&what, &devices, &root);
+                output::print(&shown.map_err(|error| fail(Failure::Usage, error.to_string()))?)?;
+            }
+            VyosCommand::Set => {
+                perform(change, &plans(change, |_| Some(vyos::settings_of_set()))?)?
+            }
+            VyosCommand::Delete => perform(
+                change,
+                &plans(change, |_| Some(vyos::settings_of_delete()))?,
+            )?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace audit`: the log of administrative changes. The chain is verified here, so that a defective manager cannot
+//! vouch for itself.
+
+use anyhow::{Context, Result};
+use millrace_manager::model::{AuditEntry, AuditHead, AuditVerifier};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{client, coded, print_list};
+use crate::args::AuditArgs;
+use crate::output::{self, Table};
+
+pub(crate) fn run(args: &AuditArgs) -> Result<()> {
+    let client = client(&args.access)?;
+    // Before the entries: one that is written while they are read is beyond the head.
+    let head: AuditHead = client.get("/v1/audit/head").map_err(coded)?;
+    let mut entries: Vec<AuditEntry> = client.list("/v1/audit?limit=1000").map_err(coded)?;
+    entries.retain(|entry| entry.seq <= head.seq);
+    if args.verify {
+        let mut verifier = AuditVerifier::default();
+        for entry in &entries {
+            verifier.take(entry).context("the audit log is not whole")?;
+        }
+        verifier
+            .finish(&head)
+            .context("the audit log is not whole")?;
+        return output::print(&format!(
+            "{} entries, whole; the last has the hash {}\n",
+            head.seq, head.hash
+        ));
+    }
+    if args.json.json {
+        return print_list(entries);
+    }
+    #[rustfmt::skip]
+    let table = Table::of(&entries, &[
+        (">number", &|entry| entry.seq.to_string()),
+        ("time (UTC)", &|entry| moment(entry.time_ms)),
+        ("by", &|entry| entry.actor.clone()),
+        ("change", &|entry| entry.action.clone()),
+        ("of", &|entry| entry.subject.clone()),
+    ]);
+    table.print()
+}
+
+fn moment(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    let moment = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    moment
+        .and_then(|moment| moment.format(&Rfc3339).ok())
+        .unwrap_or_else(|| "-".to_owned())
+}

@@ -1,0 +1,264 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace manager`: assembles store, signing key, certificates and API, and waits for signals.
+//!
+//! ```text
+//!  STATE/tls/            the private authority, shared with a node and with `millrace cert`
+//!  STATE/manager/        0700
+//!    manager.crt .key    the API's certificate, new at each start
+//!    grant.key           signs grants
+//!    pool.kek            the key-encryption key of the pool's private keys
+//!    access              the administrator's token, made with an empty store
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::future::Future;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use millrace_manager::Manager;
+use millrace_manager::api;
+use millrace_manager::client::Access;
+use millrace_manager::managed_node::make_folder;
+use millrace_manager::model::{Actor, Command, Credential, Principal, Role, Terms, TokenHash};
+use millrace_manager::store;
+use millrace_manager::vault::Vault;
+use millrace_server::config::TlsFiles;
+use millrace_server::tls::{ensure_authority, issue_node_certificate, revocation_list};
+use millrace_service::grant::{GrantKeys, GrantSigner};
+use millrace_service::store::write_private;
+use rustix::system::uname;
+use tokio::net::TcpListener;
+
+use super::admin_access;
+use crate::args::ManagerArgs;
+use crate::commands::key::import;
+use crate::commands::up::{start_log, stop_signals};
+use crate::exit::{ContextCode, Failure, fail};
+use crate::harden;
+use crate::paths;
+use crate::service_manager;
+
+/// Name of the first administrator.
+const FIRST_ADMIN: &str = "first-admin";
+
+pub(crate) fn run(args: &ManagerArgs) -> Result<()> {
+    start_log(args.log.as_deref().unwrap_or("info"), false)?;
+    harden::process(false)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    let running = Running::prepare(args)?;
+    runtime.block_on(async {
+        let (stop, force) = stop_signals()?;
+        let listener = running.listen().await?;
+        eprintln!("{}", running.summary());
+        service_manager::notify(service_manager::READY);
+        tokio::select! {
+            served = running.serve(listener, stop) => served,
+            () = force => Ok(()),
+        }
+    })?;
+    running.manager.stop();
+    Ok(())
+}
+
+/// A manager whose parts are in place.
+pub(crate) struct Running {
+    pub(crate) manager: Manager,
+    tls: TlsFiles,
+    hosts: BTreeSet<String>,
+    listen: SocketAddr,
+    pool: String,
+    state: PathBuf,
+}
+
+impl Running {
+    /// Opens the store and makes what is missing.
+    pub(crate) fn prepare(args: &ManagerArgs) -> Result<Self> {
+        let state = match &args.state {
+            Some(state) => state.clone(),
+            None => paths::state_dir()?,
+        };
+        let folder = state.join("manager");
+        make_folder(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let hosts = hosts(args);
+        let tls = certificates(&state, &folder, &hosts)?;
+        let signer = signer(&folder.join("grant.key"))?;
+        let store =
+            store::open(&args.store).or_fail(Failure::Usage, || "opening the store".to_owned())?;
+        let terms = Terms {
+            ttl: Duration::from_secs(args.grant_seconds),
+            ..Terms::default()
+        };
+        let kek = folder.join("pool.kek");
+        let vault = Vault::open(&kek, Arc::clone(&store), args.new_kek, import::check)
+            .or_fail(Failure::Usage, || "opening the pool's keys".to_owned())?;
+        let keys = GrantKeys::default();
+        let manager = Manager::start_with(store, signer, &keys, terms, Some(vault))
+            .context("opening the pool's records")?;
+        let running = Self {
+            manager,
+            tls,
+            hosts,
+            listen: args.listen,
+            pool: args.pool.clone(),
+            state,
+        };
+        running.make_admin()?;
+        Ok(running)
+    }
+
+    pub(crate) async fn listen(&self) -> Result<TcpListener> {
+        let listener = TcpListener::bind(self.listen).await;
+        listener.or_fail(Failure::Usage, || {
+            format!(
+                "cannot listen on {}: is another manager running?",
+                self.listen
+            )
+        })
+    }
+
+    pub(crate) async fn serve(
+        &self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let manager = self.manager.clone();
+        let served = api::serve(
+            listener,
+            &self.tls,
+            self.hosts.clone(),
+            manager,
+            &self.pool,
+            stop,
+        )
+        .await;
+        served.context("serving the API")
+    }
+
+    /// The addresses and the next steps.
+    pub(crate) fn summary(&self) -> String {
+        let url = self.url();
+        format!(
+            "the manager answers at {url}, which is its page, too\n\
+             next: millrace token create NODE --role node -o NODE.access\n\
+             and:  millrace tenant create NAME --ops N"
+        )
+    }
+
+    /// The state folder.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// The address for clients.
+    pub(crate) fn url(&self) -> String {
+        let ip = self.listen.ip();
+        let host = if ip.is_unspecified() {
+            uname().nodename().to_string_lossy().into_owned()
+        } else if ip.is_ipv6() {
+            format!("[{ip}]")
+        } else {
+            ip.to_string()
+        };
+        format!("https://{host}:{}", self.listen.port())
+    }
+
+    /// In an empty store, makes an administrator and writes its access.
+    fn make_admin(&self) -> Result<()> {
+        if self.manager.view(|view| !view.principals.is_empty()) {
+            return Ok(());
+        }
+        let token =
+            api::fresh_token().map_err(|problem| fail(Failure::Failed, problem.to_string()))?;
+        let principal = Principal {
+            name: FIRST_ADMIN.parse().context("a name of this program")?,
+            role: Role::Admin,
+            credential: Credential::Token(TokenHash::of(&token)),
+            expires_ms: None,
+        };
+        let actor = Actor {
+            name: "first start",
+            role: Role::Admin,
+        };
+        let ca = fs::read_to_string(&self.tls.client_ca)
+            .with_context(|| format!("reading {}", self.tls.client_ca.display()))?;
+        let access = Access {
+            managers: vec![self.url()],
+            ca,
+            token: Some(token.into()),
+            certificate: None,
+        };
+        // Before the principal: a token that is lost would lock everyone out.
+        access.write(&admin_access(&self.state), true)?;
+        // Two managers may start at once on one store; only one creates the administrator.
+        self.manager
+            .execute(actor, &Command::SetPrincipal(principal), Some(0))
+            .context("making the first administrator")?;
+        Ok(())
+    }
+}
+
+/// The names under which this manager may be addressed.
+fn hosts(args: &ManagerArgs) -> BTreeSet<String> {
+    let mut hosts: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+    hosts.extend(args.host.iter().cloned());
+    let ip = args.listen.ip();
+    if !ip.is_unspecified() {
+        hosts.insert(ip.to_string());
+    }
+    let own = uname().nodename().to_string_lossy().into_owned();
+    if own
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+        && !own.is_empty()
+    {
+        hosts.insert(own);
+    }
+    hosts
+}
+
+/// Issues the API's certificate anew: a start costs a millisecond, and no certificate expires unnoticed.
+fn certificates(state: &Path, folder: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
+    let authority = state.join("tls");
+    ensure_authority(&authority).context("making the authority")?;
+    let files = TlsFiles {
+        certificate: folder.join("manager.crt"),
+        key: folder.join("manager.key"),
+        client_ca: authority.join("ca.crt"),
+        crl: Some(revocation_list(&authority)).filter(|list| list.exists()),
+    };
+    if !authority.join("ca.key").exists() && files.certificate.exists() {
+        return Ok(files);
+    }
+    let names: Vec<String> = hosts.iter().cloned().collect();
+    let issued =
+        issue_node_certificate(&authority, &names).context("issuing the manager's certificate")?;
+    write_private(&files.key, issued.key.as_bytes(), true)
+        .and_then(|()| write_private(&files.certificate, issued.certificate.as_bytes(), true))
+        .with_context(|| format!("writing into {}", folder.display()))?;
+    Ok(files)
+}
+
+/// The key that signs grants; made the first time.
+fn signer(path: &Path) -> Result<GrantSigner> {
+    match fs::read(path) {
+        Ok(pkcs8) => GrantSigner::from_pkcs8(&zeroize::Zeroizing::new(pkcs8))
+            .with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let (signer, pkcs8) = GrantSigner::generate()?;
+            write_private(path, &pkcs8, false)
+                .with_context(|| format!("writing {}", path.display()))?;
+            Ok(signer)
+        }
+        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+    }
+}

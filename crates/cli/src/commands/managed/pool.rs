@@ -1,0 +1,100 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace pool`: the page of the pool, as text.
+
+use anyhow::Result;
+use millrace_service::overview::{BackendState, NodeRow, Overview};
+
+use super::{client, coded, pool_key};
+use crate::args::{ListArgs, PoolCommand};
+use crate::output::{self, Table, joined, or};
+use crate::page::facts;
+
+pub(crate) fn run(command: &PoolCommand) -> Result<()> {
+    match command {
+        PoolCommand::Status(args) => status(args),
+        PoolCommand::Key(command) => pool_key::run(command),
+    }
+}
+
+fn status(args: &ListArgs) -> Result<()> {
+    let overview: Overview = client(&args.access)?.get("/v1/state").map_err(coded)?;
+    if args.json.json {
+        return output::print_json(&overview);
+    }
+    let figures = &overview.figures;
+    let level = overview.verdict.level.name();
+    #[rustfmt::skip]
+    let rows = [
+        ("verdict", format!("{level}: {}", overview.verdict.text)),
+        ("operations", format!("{:.0} per second, {:.1} fail", figures.ops_per_s, figures.failed_per_s)),
+        ("time in node", format!("p50 {:.0} µs, p99 {:.0} µs", figures.p50_us, figures.p99_us)),
+        ("fallbacks", format!("{} in 5 minutes", share(figures.fallback_share))),
+        ("capacity left", or(figures.capacity_left.map(share), "-")),
+        ("cpu saved", format!("{} s per second (estimate)", hundredths(figures.cpu_saved))),
+    ];
+    output::print(&facts(&rows))?;
+    output::print("\n")?;
+    nodes(&overview).print()?;
+    if overview.tenants.is_empty() {
+        eprintln!("no tenants: millrace tenant create NAME");
+        return Ok(());
+    }
+    output::print("\n")?;
+    tenants(&overview).print()
+}
+
+#[rustfmt::skip]
+fn nodes(overview: &Overview) -> Table {
+    let ready = |node: &NodeRow| {
+        let ready = node.backends.iter().filter(|row| row.state == BackendState::Ready);
+        joined(ready.map(|row| &row.backend), "")
+    };
+    Table::of(&overview.nodes, &[
+        ("node", &|node| node.name.clone()),
+        ("state", &|node| node.state.to_string()),
+        ("zone", &|node| node.zone.clone()),
+        (">ops/s", &|node| format!("{:.0}", node.ops_per_s)),
+        (">p99", &|node| format!("{:.0} µs", node.p99_us)),
+        (">waiting", &|node| node.waiting.to_string()),
+        (">conns", &|node| node.connections.to_string()),
+        ("backends", &|node| ready(node)),
+    ])
+}
+
+#[rustfmt::skip]
+fn tenants(overview: &Overview) -> Table {
+    let quota = |ops: f64| or(Some(ops).filter(|ops| *ops != 0.0).map(|ops| format!("{ops:.0}")), "no limit");
+    Table::of(&overview.tenants, &[
+        ("tenant", &|tenant| tenant.name.clone()),
+        (">weight", &|tenant| tenant.weight.to_string()),
+        ("priority", &|tenant| tenant.priority.name().to_owned()),
+        (">quota", &|tenant| quota(tenant.quota_ops)),
+        (">used", &|tenant| format!("{:.0}", tenant.used_ops)),
+        (">throttled", &|tenant| format!("{:.0}", tenant.throttled_per_s)),
+        ("nodes", &|tenant| joined(&tenant.nodes, "")),
+    ])
+}
+
+fn share(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+/// Two decimals, without the sign of a value that rounds to zero.
+fn hundredths(value: f64) -> String {
+    format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_that_rounds_to_zero_has_no_sign() {
+        assert_eq!(hundredths(-0.001), "0.00");
+        assert_eq!(hundredths(-0.0), "0.00");
+        assert_eq!(hundredths(-0.126), "-0.13");
+        assert_eq!(hundredths(1.5), "1.50");
+    }
+}

@@ -1,0 +1,99 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace token`: who may use the manager's API.
+
+use anyhow::{Context, Result};
+use millrace_manager::api::{NewToken, PrincipalView, Token};
+use millrace_manager::client::{Access, Condition, Write, escaped};
+use millrace_manager::model::principal::Role;
+use zeroize::Zeroizing;
+
+use super::{access, client, coded, print_list};
+use crate::args::{ListArgs, TokenCommand, TokenCreateArgs, TokenNameArgs};
+use crate::output::{self, Table, date, or};
+
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+
+pub(crate) fn run(command: &TokenCommand) -> Result<()> {
+    match command {
+        TokenCommand::Create(args) => create(args),
+        TokenCommand::List(args) => list(args),
+        TokenCommand::Remove(args) => remove(args),
+    }
+}
+
+fn path(name: &impl std::fmt::Display) -> String {
+    format!("/v1/tokens/{}", escaped(&name.to_string()))
+}
+
+fn create(args: &TokenCreateArgs) -> Result<()> {
+    let client = client(&args.access)?;
+    let wanted = NewToken {
+        role: args.role.into(),
+        identity: args.identity.clone(),
+        valid_s: args.days.map(|days| days * DAY),
+    };
+    let made: Token = client
+        .write(Write::Put, &path(&args.name), Condition::Absent, &wanted)
+        .map_err(coded)?;
+    if let Some(file) = &args.output {
+        let given = Access {
+            token: made.token.map(|token| Zeroizing::new(token).into()),
+            certificate: None,
+            ..access(&args.access)?
+        };
+        given.write(file, true)?;
+        eprintln!(
+            "{} has the access of {}: carry it to where it is used",
+            file.display(),
+            made.name
+        );
+        return Ok(());
+    }
+    if args.json.json {
+        return output::print_json(&made);
+    }
+    match &made.token {
+        Some(token) => output::print(&format!("{token}\n")),
+        None => {
+            let identity = args
+                .identity
+                .as_deref()
+                .context("the manager gave no token")?;
+            eprintln!("{identity} is {}", made.name);
+            Ok(())
+        }
+    }
+}
+
+fn list(args: &ListArgs) -> Result<()> {
+    let principals: Vec<PrincipalView> = client(&args.access)?.list("/v1/tokens").map_err(coded)?;
+    if args.json.json {
+        return print_list(principals);
+    }
+    let role = |role| match role {
+        Role::Admin => "admin",
+        Role::Operator => "operator",
+        Role::Viewer => "viewer",
+        Role::Node => "node",
+    };
+    #[rustfmt::skip]
+    let table = Table::of(&principals, &[
+        ("name", &|row| row.name.to_string()),
+        ("role", &|row| role(row.role).to_owned()),
+        ("proves itself by", &|row| or(row.identity.as_ref(), "token")),
+        ("expires", &|row| or(row.expires_ms.map(|ms| date(ms / 1000)), "never")),
+    ]);
+    table.print()
+}
+
+fn remove(args: &TokenNameArgs) -> Result<()> {
+    let client = client(&args.access)?;
+    client
+        .write::<()>(Write::Delete, &path(&args.name), Condition::None, &())
+        .map_err(coded)?;
+    eprintln!("{} has no access any more", args.name);
+    Ok(())
+}

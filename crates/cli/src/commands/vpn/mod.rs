@@ -1,0 +1,213 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! `millrace vpn`: links of many tunnels. The vpn crate has the plan, the state machine and the I/O; this module
+//! has the arguments and the output.
+
+mod convert;
+mod keys;
+mod show;
+
+use std::env;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use millrace_bench::cli::run_vpn;
+use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked};
+use millrace_vpn::plan::Folders;
+use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
+use millrace_vpn::{LinkProblems, link};
+
+use crate::args::{
+    VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnPlanArgs, VpnRollbackArgs,
+    VpnSuperviseArgs, VpnUpArgs,
+};
+use crate::exit::{Failure, fail};
+use crate::output;
+
+/// Time that `up` waits for the first member, without `--confirm-within`: TLS handshakes on busy cores.
+const FIRST_MEMBER: Duration = Duration::from_secs(20);
+
+/// Interval of looks at the status.
+const POLL: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(command: &VpnCommand) -> Result<()> {
+    match command {
+        VpnCommand::Sample(args) => output::print(match args.engine {
+            VpnEngine::Openvpn => link::SAMPLE,
+            VpnEngine::Ipsec => link::SAMPLE_IPSEC,
+        }),
+        VpnCommand::Keys(args) => keys::run(args),
+        VpnCommand::Plan(args) => plan(args),
+        VpnCommand::Up(args) => up(args),
+        VpnCommand::Status(args) => show::status(args),
+        VpnCommand::Watch(args) => show::watch(args),
+        VpnCommand::Bench(args) => Ok(run_vpn(args)?),
+        VpnCommand::Down(args) => down(args),
+        VpnCommand::History(args) => show::history(args),
+        VpnCommand::Rollback(args) => rollback(args),
+        VpnCommand::Import(args) => convert::import(args),
+        VpnCommand::Export(args) => convert::export(args),
+        VpnCommand::Supervise(args) => supervise(args),
+    }
+}
+
+fn folders(args: &VpnFoldersArgs) -> Folders {
+    let default = Folders::default();
+    Folders {
+        run: args.run.clone().unwrap_or(default.run),
+        state: args.state.clone().unwrap_or(default.state),
+    }
+}
+
+/// Problems of the declaration or the host are usage errors.
+fn coded(error: ApplyError) -> anyhow::Error {
+    match error {
+        ApplyError::Problems(LinkProblems(_)) => fail(Failure::Usage, error.to_string()),
+        other => other.into(),
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn check(args: &VpnLinkArgs) -> Result<Checked> {
+    let text = read(&args.link)?;
+    apply::check(&text, args.end.map(Into::into), &folders(&args.folders)).map_err(coded)
+}
+
+fn plan(args: &VpnPlanArgs) -> Result<()> {
+    let checked = check(&args.link)?;
+    if args.json {
+        return output::print_json(&checked.plan);
+    }
+    output::print(&checked.plan.text())
+}
+
+fn up(args: &VpnUpArgs) -> Result<()> {
+    let checked = check(&args.link)?;
+    for note in &checked.plan.notes {
+        eprintln!("note: {note}");
+    }
+    raise(
+        &checked,
+        &args.link.folders,
+        args.force,
+        args.confirm_within,
+        args.no_wait,
+    )
+}
+
+fn rollback(args: &VpnRollbackArgs) -> Result<()> {
+    let VpnRollbackArgs { link, to } = args;
+    let folders = folders(&link.folders);
+    let applied = AppliedLink::load(&folders, &link.name)?
+        .ok_or_else(|| ApplyError::NotUp(link.name.clone()))?;
+    let former = applied
+        .former
+        .filter(|former| *former != applied.generation);
+    let Some(to) = to.or(former) else {
+        let message = format!("link {} has no former configuration", link.name);
+        return Err(fail(Failure::Failed, message));
+    };
+    let text = apply::former_text(&link.name, to, &folders)?;
+    let checked = apply::check(&text, Some(applied.layout.side), &folders).map_err(coded)?;
+    raise(&checked, &link.folders, false, None, false)
+}
+
+/// Applies a plan, and waits for the result.
+fn raise(
+    checked: &Checked,
+    args: &VpnFoldersArgs,
+    force: bool,
+    confirm_within: Option<Duration>,
+    no_wait: bool,
+) -> Result<()> {
+    let folders = folders(args);
+    let name = &checked.plan.layout.name;
+    let raised = apply::up(checked, &folders, force, confirm_within).map_err(coded)?;
+    if !raised.is_supervised {
+        start_supervisor(name, args, &folders)?;
+    }
+    let generation = raised.applied.generation;
+    if no_wait {
+        eprintln!(
+            "configuration {generation} of link {name} is applied: millrace vpn status {name}"
+        );
+        return Ok(());
+    }
+    let until = Instant::now() + confirm_within.unwrap_or(FIRST_MEMBER) + Duration::from_secs(2);
+    let run = folders.run_of(name);
+    while Instant::now() < until {
+        let status = read_status(&run).filter(|status| status.generation >= generation);
+        if status
+            .as_ref()
+            .is_some_and(|status| status.generation > generation)
+        {
+            break;
+        }
+        let reached = |status: LinkStatus| {
+            status.confirm_within_ms.is_none() && status.state != LinkState::Down
+        };
+        if status.is_some_and(reached) {
+            eprintln!("link {name} is up, configuration {generation}: millrace vpn status {name}");
+            return Ok(());
+        }
+        thread::sleep(POLL);
+    }
+    if confirm_within.is_some() {
+        let message = "the other end was not reached in time, and the former configuration is back";
+        return Err(fail(
+            Failure::Failed,
+            format!("{message}: millrace vpn history {name}"),
+        ));
+    }
+    eprintln!("no member reaches the other end yet; they go on trying: millrace vpn status {name}");
+    Ok(())
+}
+
+/// Starts the supervisor in the background.
+fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Result<()> {
+    let log = folders.run_of(name).join("supervisor.log");
+    let output = fs::File::create(&log).with_context(|| format!("making {}", log.display()))?;
+    let errors = output.try_clone().context("sharing the log")?;
+    let mut command = Command::new(env::current_exe().context("finding this program")?);
+    command.args(["vpn", "supervise", name]);
+    for (option, folder) in [("--run", &args.run), ("--state", &args.state)] {
+        if let Some(folder) = folder {
+            command
+                .arg(option)
+                .arg(fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()));
+        }
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .process_group(0)
+        .current_dir("/");
+    command.spawn().context("starting the supervisor")?;
+    Ok(())
+}
+
+fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
+    let mut log = |change: &supervise::StateChange| eprintln!("{}", show::change(change));
+    Ok(supervise::run(
+        &args.link.name,
+        &folders(&args.link.folders),
+        &mut log,
+    )?)
+}
+
+fn down(args: &VpnDownArgs) -> Result<()> {
+    let name = &args.link.name;
+    apply::down(name, &folders(&args.link.folders))?;
+    eprintln!("link {name} is down; its configurations remain: millrace vpn history {name}");
+    Ok(())
+}

@@ -1,0 +1,63 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A change of the nodes that the pool names, while it is in use.
+
+use std::time::Instant;
+
+use super::Dispatcher;
+use crate::config::{Endpoint, MAX_NODES};
+use crate::node::{Node, NodeIndex};
+
+impl Dispatcher {
+    /// Replaces the list of nodes. Jobs at a node that is listed no more end there; new ones go to the others. Returns
+    /// the place of each endpoint, `None` for one that has to wait until a former node's place is free.
+    pub(crate) fn set_nodes(
+        &mut self,
+        endpoints: &[Endpoint],
+        now: Instant,
+    ) -> Vec<Option<NodeIndex>> {
+        let texts: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+        for at in 0..self.nodes.len() {
+            let listed = texts.contains(&self.nodes[at].endpoint);
+            if self.nodes[at].listed && !listed {
+                self.nodes[at].retire();
+                self.on_draining(at, now);
+            }
+            self.nodes[at].listed = listed;
+        }
+        let places = endpoints
+            .iter()
+            .zip(&texts)
+            .map(|(endpoint, text)| self.place_of(endpoint, text, now))
+            .collect();
+        for node in &mut self.nodes {
+            node.want(now);
+        }
+        self.reassign(now);
+        places
+    }
+
+    fn place_of(&mut self, endpoint: &Endpoint, text: &str, now: Instant) -> Option<NodeIndex> {
+        let known = self.nodes.iter().position(|node| node.endpoint == text);
+        if known.is_some() {
+            return known;
+        }
+        let fresh = Node::new(endpoint, now);
+        if let Some(at) = self.nodes.iter().position(Node::is_vacant) {
+            self.nodes[at] = fresh;
+            // What a job knows of this place is about the former node.
+            for id in self.jobs.select(|job| job.tried.contains(at)) {
+                if let Some(job) = self.jobs.get(id) {
+                    job.tried.remove(at);
+                }
+            }
+            return Some(at);
+        }
+        if self.nodes.len() >= MAX_NODES {
+            return None;
+        }
+        self.nodes.push(fresh);
+        Some(self.nodes.len() - 1)
+    }
+}

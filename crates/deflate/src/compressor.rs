@@ -1,0 +1,303 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The choice of an engine, verification, and what happens when one fails.
+
+use std::time::Instant;
+
+use crate::blocks::{self, FINAL_EMPTY};
+use crate::counters::{Counter, Counters};
+use crate::engine::{Chunk, Engine, EngineError, EngineKind};
+use crate::isal::Isal;
+use crate::libdeflate::{Decompressor, Libdeflate};
+use crate::qat::QatEngine;
+use crate::settings::{DeviceUse, Goal, Settings, Verify};
+
+/// One chunk of this number is verified where verification costs about as much as half of the gain.
+pub const SAMPLE: u32 = 64;
+
+/// From this level and length on libdeflate takes so long that verifying all of its output costs about a tenth. Of
+/// shorter ones building the decompressor's tables alone costs a quarter.
+const FIRST_LEVEL_VERIFIED: u8 = 2;
+const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
+
+/// The engines of one thread. Nothing of a stream stays in it between two calls.
+#[derive(Debug)]
+pub struct Compressor {
+    settings: Settings,
+    counters: Counters,
+    engines: Engines,
+    verifier: Option<Verifier>,
+    /// Chunks since the last sample.
+    unsampled: u32,
+}
+
+/// The engines of a [`Compressor`], by their places. One that is missing is passed over.
+#[derive(Debug, Default)]
+pub struct Engines {
+    /// Level 1, and all levels with the goal `cpu`.
+    pub isal: Option<Box<dyn Engine>>,
+    /// The other levels.
+    pub libdeflate: Option<Box<dyn Engine>>,
+    /// The device, for chunks that are long enough.
+    pub qat: Option<Box<dyn Engine>>,
+}
+
+impl std::fmt::Debug for dyn Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind().name())
+    }
+}
+
+impl Compressor {
+    /// With libdeflate, and with ISA-L and a device where they are given; the settings may take out each.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        counters: Counters,
+        isal: Option<Isal>,
+        qat: Option<QatEngine>,
+    ) -> Self {
+        let engines = Engines {
+            isal: isal.map(|isal| Box::new(isal) as Box<dyn Engine>),
+            libdeflate: Some(Box::new(Libdeflate::default())),
+            qat: qat.map(|qat| Box::new(qat) as Box<dyn Engine>),
+        };
+        Self::with_engines(settings, counters, engines)
+    }
+
+    /// With other engines in their places.
+    #[must_use]
+    pub fn with_engines(settings: Settings, counters: Counters, engines: Engines) -> Self {
+        let processor = settings.device != DeviceUse::Only;
+        Self {
+            settings,
+            counters,
+            engines: Engines {
+                isal: engines.isal.filter(|_| settings.isal && processor),
+                libdeflate: engines
+                    .libdeflate
+                    .filter(|_| settings.libdeflate && processor),
+                qat: engines.qat.filter(|_| settings.device != DeviceUse::Off),
+            },
+            verifier: Verifier::new(),
+            unsampled: 0,
+        }
+    }
+
+    /// Whether there is an engine for new streams. Where the device alone may compress, streams are taken without it,
+    /// too, and sent as they are.
+    #[must_use]
+    pub fn is_useful(&self) -> bool {
+        let Engines {
+            isal,
+            libdeflate,
+            qat,
+        } = &self.engines;
+        self.settings.device == DeviceUse::Only
+            || [isal, libdeflate, qat]
+                .into_iter()
+                .flatten()
+                .any(|engine| !self.counters.is_quarantined(engine.kind()))
+    }
+
+    /// Appends the chunk to `output` as raw deflate blocks that end at a byte: with a final block if it is the
+    /// last one, else with an empty stored block. At most [`blocks::stored_len`] bytes are appended.
+    pub fn compress(&mut self, chunk: &Chunk<'_>, output: &mut Vec<u8>) {
+        if chunk.input.is_empty() && chunk.last {
+            output.extend(FINAL_EMPTY);
+            return;
+        }
+        let device = match self.settings.device {
+            DeviceUse::Off => false,
+            DeviceUse::Failover => chunk.input.len() >= self.settings.device_min,
+            DeviceUse::Only => true,
+        };
+        if device && self.engines.qat.is_none() {
+            self.counters.add(Counter::QatAway, 1);
+        }
+        let done = !chunk.input.is_empty()
+            && (device && self.attempt(Place::Qat, chunk, output)
+                || order(chunk.level, self.settings.goal)
+                    .into_iter()
+                    .any(|place| self.attempt(place, chunk, output)));
+        if !done {
+            let (start, before) = (Instant::now(), output.len());
+            blocks::store(chunk.input, chunk.last, output);
+            let written = output.len() - before;
+            self.counters.add_chunk(
+                EngineKind::Stored,
+                chunk.input.len(),
+                written,
+                start.elapsed(),
+            );
+        }
+    }
+
+    /// Appends what the engine in this place makes of the chunk. False if `output` is as it was.
+    fn attempt(&mut self, place: Place, chunk: &Chunk<'_>, output: &mut Vec<u8>) -> bool {
+        let engine = match place {
+            Place::Isal => &mut self.engines.isal,
+            Place::Libdeflate => &mut self.engines.libdeflate,
+            Place::Qat => &mut self.engines.qat,
+        };
+        let kind = place.kind();
+        let Some(engine) = engine
+            .as_mut()
+            .filter(|_| !self.counters.is_quarantined(kind))
+        else {
+            return false;
+        };
+        let history = if engine.uses_history() {
+            chunk.history
+        } else {
+            &[]
+        };
+        let chunk = Chunk { history, ..*chunk };
+        let before = output.len();
+        // One byte more than stored blocks take would be too long.
+        output.resize(
+            before + blocks::stored_len(chunk.input.len(), chunk.last),
+            0,
+        );
+        let start = Instant::now();
+        let result = engine.compress(&chunk, &mut output[before..]);
+        let took = start.elapsed();
+        let length = match result {
+            Ok(length) => length,
+            Err(error) => {
+                output.truncate(before);
+                if let Some(reason) = place.reason(error) {
+                    self.counters.add(reason, 1);
+                }
+                return false;
+            }
+        };
+        output.truncate(before + length);
+        if !self.is_right(kind, &chunk, &output[before..]) {
+            self.counters.add(place.wrong(), 1);
+            output.truncate(before);
+            return false;
+        }
+        self.counters
+            .add_chunk(kind, chunk.input.len(), length, took);
+        true
+    }
+
+    /// Verifies the output, if its turn has come.
+    fn is_right(&mut self, kind: EngineKind, chunk: &Chunk<'_>, output: &[u8]) -> bool {
+        let long = chunk.input.len() >= FIRST_LENGTH_VERIFIED;
+        let all = kind == EngineKind::Libdeflate && chunk.level >= FIRST_LEVEL_VERIFIED && long;
+        let due = match self.settings.verify {
+            // Nothing else knows what a device did.
+            _ if kind == EngineKind::Qat => true,
+            Verify::Off => false,
+            Verify::All => true,
+            Verify::Auto if all => true,
+            Verify::Auto => {
+                self.unsampled = (self.unsampled + 1) % SAMPLE;
+                self.unsampled == 0
+            }
+        };
+        let Some(verifier) = self.verifier.as_mut().filter(|_| due) else {
+            // Without memory to verify it, a device's output is not used.
+            return kind != EngineKind::Qat;
+        };
+        let start = Instant::now();
+        let right = verifier.check(chunk, output);
+        self.counters.add(Counter::Verified, 1);
+        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counters.add(Counter::VerifyNanos, nanos);
+        right
+    }
+}
+
+/// The places of engines in a [`Compressor`]. Unlike [`EngineKind`] it has no stored blocks and no zlib, which
+/// neither fail nor are wrong.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Isal,
+    Libdeflate,
+    Qat,
+}
+
+impl Place {
+    fn kind(self) -> EngineKind {
+        match self {
+            Self::Isal => EngineKind::Isal,
+            Self::Libdeflate => EngineKind::Libdeflate,
+            Self::Qat => EngineKind::Qat,
+        }
+    }
+
+    /// What counts an error; none if the input does not compress.
+    fn reason(self, error: EngineError) -> Option<Counter> {
+        Some(match error {
+            EngineError::NoRoom => return None,
+            EngineError::Away => Counter::QatAway,
+            EngineError::Busy => Counter::QatBusy,
+            EngineError::Late => Counter::QatLate,
+            EngineError::Failed(_) | EngineError::NoMemory => match self {
+                Self::Isal => Counter::FailedIsal,
+                Self::Libdeflate => Counter::FailedLibdeflate,
+                Self::Qat => Counter::FailedQat,
+            },
+        })
+    }
+
+    fn wrong(self) -> Counter {
+        match self {
+            Self::Isal => Counter::WrongIsal,
+            Self::Libdeflate => Counter::WrongLibdeflate,
+            Self::Qat => Counter::WrongQat,
+        }
+    }
+}
+
+/// The engines of the processor to try. Level 1 asks for speed, and ISA-L's output there is no longer than zlib's; above, only
+/// libdeflate has the size of zlib's levels.
+fn order(level: u8, goal: Goal) -> [Place; 2] {
+    match (level, goal) {
+        (0 | 1, _) | (_, Goal::Cpu) => [Place::Isal, Place::Libdeflate],
+        (_, Goal::Same) => [Place::Libdeflate, Place::Isal],
+    }
+}
+
+/// Decompresses and compares, into memory of exactly the length of the input.
+#[derive(Debug)]
+struct Verifier {
+    decompressor: Decompressor,
+    stream: Vec<u8>,
+    back: Vec<u8>,
+}
+
+impl Verifier {
+    fn new() -> Option<Self> {
+        Some(Self {
+            decompressor: Decompressor::new()?,
+            stream: Vec::new(),
+            back: Vec::new(),
+        })
+    }
+
+    fn check(&mut self, chunk: &Chunk<'_>, output: &[u8]) -> bool {
+        let wanted = chunk.history.len() + chunk.input.len();
+        self.back.resize(wanted, 0);
+        let stream = if chunk.last && chunk.history.is_empty() {
+            output
+        } else {
+            // A stream of its own: the history as stored blocks, the chunk, an end.
+            self.stream.clear();
+            if !chunk.history.is_empty() {
+                blocks::store(chunk.history, false, &mut self.stream);
+            }
+            self.stream.extend(output);
+            if !chunk.last {
+                self.stream.extend(FINAL_EMPTY);
+            }
+            &self.stream
+        };
+        self.decompressor.fills(stream, &mut self.back)
+            && self.back[chunk.history.len()..] == *chunk.input
+    }
+}

@@ -1,0 +1,349 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The cards of this machine as one process sees them.
+//!
+//! ```text
+//! not asked ──► Away ──► Up ── event, request without an answer ──► Away ──► Up …
+//!    first chunk    start works                                back-off 0.25 s … 60 s
+//! ```
+//!
+//! A server forks its workers after it has loaded its libraries. So the library is opened early, while the process
+//! may still open files, and started by the worker's first chunk, in a thread of the worker. A process that inherits
+//! a started library from its parent does not use it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant as Time};
+
+use millrace_qat::{has_event, prefer_policy};
+
+use super::sys::{self, Answer, Instance, Library, Submitted};
+use crate::counters::{Counter, Counters};
+
+/// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
+const FUNCTIONS: u16 = 1;
+
+/// How often the library reads the messages of the cards; Intel's programs do it once a second.
+const EVENT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Pause after the first failure; doubled by each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A card that served this long before it failed is started again without a long pause.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// How long the end of a process waits for the library to stop, which takes 80 ms: a card that is gone makes it wait.
+const STOP_TIME: Duration = Duration::from_secs(2);
+
+/// How long a thread polls without a pause: a card answers 64 KiB in 0.05 to 0.2 ms.
+const SPIN: Duration = Duration::from_micros(100);
+/// The pause between two polls after that.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Intel's libraries.
+#[derive(Clone, Debug)]
+pub struct CardFiles {
+    /// `MILLRACE_QAT_LIBRARY`, else `libqat.so.4`.
+    pub library: PathBuf,
+    /// `MILLRACE_QAT_MEMORY`, else `libusdm.so.0`.
+    pub memory: PathBuf,
+}
+
+impl CardFiles {
+    /// The variables that name other files than the usual ones.
+    pub const VARIABLES: [&str; 2] = ["MILLRACE_QAT_LIBRARY", "MILLRACE_QAT_MEMORY"];
+
+    /// Reads the variables.
+    #[must_use]
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let [library, memory] =
+            Self::VARIABLES.map(|name| variable(name).filter(|path| !path.is_empty()));
+        Self {
+            library: library.map_or_else(|| "libqat.so.4".into(), PathBuf::from),
+            memory: memory.map_or_else(|| "libusdm.so.0".into(), PathBuf::from),
+        }
+    }
+}
+
+/// Why a chunk was not compressed by a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Declined {
+    /// There is no card, it is being started, or it failed.
+    Away,
+    /// Other threads or processes use all of its instances.
+    Busy,
+    /// The request got no answer in time.
+    Late,
+    /// The output would be longer than the room for it.
+    Overflow,
+    /// The library or the card reported an error.
+    Failed(i32),
+}
+
+/// The cards. There is one value of it in a process, as there is one library.
+pub struct Card {
+    library: Arc<Library>,
+    counters: Counters,
+    answer_time: Duration,
+    report: fn(&str),
+    /// The process that started the library; 0: none has.
+    process: AtomicU32,
+    state: Mutex<State>,
+    changed: Condvar,
+    stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    running: Option<Arc<Running>>,
+    stopped: bool,
+}
+
+/// The instances between two starts.
+struct Running {
+    instances: Vec<Mutex<Instance>>,
+    /// An instance did not answer, or an event came: the library is about to stop.
+    over: AtomicBool,
+}
+
+/// The card of this process, for [`stop_at_exit`].
+static CARD: OnceLock<Arc<Card>> = OnceLock::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Card {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Card(process {})", self.process.load(Ordering::Relaxed))
+    }
+}
+
+impl Card {
+    /// Opens Intel's libraries; starts nothing. Called before the program has other threads that use the environment.
+    /// `report` gets each reason why there is no card, once.
+    ///
+    /// # Errors
+    /// What to install, or that this process has opened them already.
+    pub fn open(
+        files: &CardFiles,
+        counters: Counters,
+        answer_time: Duration,
+        report: fn(&str),
+    ) -> Result<Arc<Self>, String> {
+        let library = Library::open(&files.library, &files.memory, FUNCTIONS).map_err(|error| {
+            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
+        })?;
+        let card = Arc::new(Self {
+            library,
+            counters,
+            answer_time,
+            report,
+            process: AtomicU32::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        });
+        let kept = CARD.set(Arc::clone(&card));
+        kept.map_err(|_| "this process uses the cards already".to_owned())?;
+        Ok(card)
+    }
+
+    /// Compresses a chunk into at most `output.len()` bytes, and returns how many.
+    pub(super) fn compress(
+        self: &Arc<Self>,
+        level: u8,
+        input: &[u8],
+        last: bool,
+        output: &mut [u8],
+    ) -> Result<usize, Declined> {
+        if input.len() > sys::LONGEST_INPUT {
+            return Err(Declined::Overflow);
+        }
+        let running = self.running().ok_or(Declined::Away)?;
+        let mut free = running
+            .instances
+            .iter()
+            .filter_map(|instance| instance.try_lock().ok());
+        let mut instance = free.next().ok_or(Declined::Busy)?;
+        drop(free);
+        // An event may have come while the lock was taken.
+        if running.is_over() {
+            return Err(Declined::Away);
+        }
+        match instance.submit(level, input, last) {
+            Submitted::Taken => {}
+            Submitted::Full => return Err(Declined::Busy),
+            Submitted::NotOffered(status) => return Err(Declined::Failed(status)),
+            Submitted::Refused(status) => {
+                running.over.store(true, Ordering::Release);
+                return Err(Declined::Failed(status));
+            }
+        }
+        let start = Time::now();
+        let answer = loop {
+            if let Some(answer) = instance.poll() {
+                break answer;
+            }
+            let waited = start.elapsed();
+            if waited >= self.answer_time {
+                // Its memory belongs to the card until the library has stopped.
+                running.over.store(true, Ordering::Release);
+                self.changed.notify_all();
+                return Err(Declined::Late);
+            }
+            if waited < SPIN {
+                std::hint::spin_loop();
+            } else {
+                thread::sleep(PAUSE);
+            }
+        };
+        match answer {
+            Answer::Done(length) if length > output.len() => Err(Declined::Overflow),
+            Answer::Done(length) => {
+                output[..length].copy_from_slice(instance.output(length));
+                Ok(length)
+            }
+            Answer::Overflow => Err(Declined::Overflow),
+            Answer::Failed(status) => Err(Declined::Failed(status)),
+        }
+    }
+
+    /// The instances, in the process that started the library; the first call starts it.
+    fn running(self: &Arc<Self>) -> Option<Arc<Running>> {
+        let own = std::process::id();
+        match self.process.load(Ordering::Acquire) {
+            0 => {
+                self.begin(own);
+                None
+            }
+            process if process == own => {
+                let state = self.state.try_lock().ok()?;
+                state.running.clone().filter(|running| !running.is_over())
+            }
+            // Inherited: its memory does not exist here, and the library believes that it is started.
+            _ => None,
+        }
+    }
+
+    fn begin(self: &Arc<Self>, own: u32) {
+        let mine = self
+            .process
+            .compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        if mine.is_err() {
+            return;
+        }
+        // nginx forgets variables that none of its directives names. Its workers have no other thread yet that reads
+        // the environment; servers with several threads keep what `open` has set.
+        prefer_policy(FUNCTIONS);
+        let card = Arc::clone(self);
+        match sys::spawn("millrace-qat", move || card.control()) {
+            Ok(_) => sys::at_exit(stop_at_exit),
+            Err(error) => (self.report)(&format!("no thread to control the cards: {error}")),
+        }
+    }
+
+    /// The body of the thread that starts and stops the library.
+    fn control(self: Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        let mut said = String::new();
+        let mut starts = 0_u64;
+        while !self.is_stopping() {
+            let started = Time::now();
+            let reason = match self.library.start() {
+                Ok((session, instances)) => {
+                    self.counters
+                        .add(Counter::QatRestarts, u64::from(starts > 0));
+                    starts += 1;
+                    let running = Arc::new(Running {
+                        instances: instances.into_iter().map(Mutex::new).collect(),
+                        over: AtomicBool::new(false),
+                    });
+                    lock(&self.state).running = Some(Arc::clone(&running));
+                    let reason = self.watch(&running, || session.poll_events());
+                    lock(&self.state).running = None;
+                    running.over.store(true, Ordering::Release);
+                    // No thread is inside the library while it stops; the memory is freed afterwards.
+                    let held: Vec<_> = running.instances.iter().map(lock).collect();
+                    drop(session);
+                    drop(held);
+                    reason
+                }
+                Err(reason) => reason,
+            };
+            if reason != said && !self.is_stopping() {
+                (self.report)(&format!(
+                    "QAT: {reason}; the processor compresses in its place"
+                ));
+                said = reason;
+            }
+            if started.elapsed() >= GOOD_LIFE {
+                pause = FIRST_PAUSE;
+            }
+            self.sleep_until(pause, || false);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        lock(&self.state).stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Returns when the library must stop, with the reason.
+    fn watch(&self, running: &Running, poll_events: impl Fn()) -> String {
+        loop {
+            self.sleep_until(EVENT_INTERVAL, || running.is_over());
+            if self.is_stopping() {
+                return "the program ends".to_owned();
+            }
+            if running.over.load(Ordering::Acquire) {
+                return "a card lost or refused a request, and is being started again".to_owned();
+            }
+            // No thread may poll between the library's reading of an event and our hearing of it.
+            let held: Vec<_> = running.instances.iter().map(lock).collect();
+            if !has_event() {
+                poll_events();
+            }
+            drop(held);
+            if has_event() {
+                return "a card reported a failure or a reset, and is being started again"
+                    .to_owned();
+            }
+        }
+    }
+
+    fn sleep_until(&self, time: Duration, over: impl Fn() -> bool) {
+        let wait = |_: &mut State| !self.is_stopping() && !over();
+        drop(
+            self.changed
+                .wait_timeout_while(lock(&self.state), time, wait),
+        );
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+impl Running {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || has_event()
+    }
+}
+
+/// Stops the library before its own exit handlers run, in the process that started it.
+extern "C" fn stop_at_exit() {
+    let Some(card) = CARD.get() else { return };
+    if card.process.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    card.stopping.store(true, Ordering::Release);
+    card.changed.notify_all();
+    let running = |state: &mut State| !state.stopped;
+    drop(
+        card.changed
+            .wait_timeout_while(lock(&card.state), STOP_TIME, running),
+    );
+}

@@ -1,0 +1,272 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Every engine against an independent decompressor, and engines that lie.
+
+use std::io::Read as _;
+
+use flate2::read::DeflateDecoder;
+use millrace_deflate::blocks::{self, FINAL_EMPTY};
+use millrace_deflate::compressor::{Compressor, Engines};
+use millrace_deflate::counters::{Counter, Counters};
+use millrace_deflate::engine::{Chunk, Engine, EngineError, EngineKind, WINDOW};
+use millrace_deflate::isal::Isal;
+use millrace_deflate::settings::{Settings, Verify};
+use proptest::prelude::*;
+
+fn inflate(stream: &[u8]) -> Vec<u8> {
+    let mut found = Vec::new();
+    DeflateDecoder::new(stream)
+        .read_to_end(&mut found)
+        .expect("a deflate stream");
+    found
+}
+
+/// Text, and bytes that do not compress.
+fn sample(kind: usize, length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 16
+    };
+    let mut found = Vec::with_capacity(length + 16);
+    while found.len() < length {
+        match kind {
+            0 => found.extend(format!("<li id=\"{}\">item</li>\n", next() % 500).into_bytes()),
+            1 => found.extend(next().to_le_bytes()[..2].iter()),
+            _ => found.push(b'a'),
+        }
+    }
+    found.truncate(length);
+    found
+}
+
+fn compressors() -> Vec<(&'static str, Compressor, Counters)> {
+    let only = |isal: bool| Settings {
+        isal,
+        libdeflate: !isal,
+        verify: Verify::All,
+        ..Settings::default()
+    };
+    let mut found = Vec::new();
+    let counters = Counters::private();
+    found.push((
+        "libdeflate",
+        Compressor::new(only(false), counters, None, None),
+        counters,
+    ));
+    match Isal::load() {
+        Ok(isal) => {
+            let counters = Counters::private();
+            found.push((
+                "isal",
+                Compressor::new(only(true), counters, Some(isal), None),
+                counters,
+            ));
+        }
+        Err(error) => eprintln!("without ISA-L: {error}"),
+    }
+    found
+}
+
+#[test]
+fn every_engine_level_and_kind_of_data_comes_back() {
+    for (name, mut compressor, counters) in compressors() {
+        for level in 1..=9 {
+            for kind in 0..3 {
+                for length in [1, 2, 100, 1_000, 40_000, 200_000] {
+                    let text = sample(kind, length);
+                    let mut stream = Vec::new();
+                    let mut history: &[u8] = &[];
+                    for (index, input) in text.chunks(70_000).enumerate() {
+                        let chunk = Chunk {
+                            level,
+                            history,
+                            input,
+                            last: 70_000 * index + input.len() == text.len(),
+                        };
+                        let before = stream.len();
+                        compressor.compress(&chunk, &mut stream);
+                        let most = blocks::stored_len(input.len(), chunk.last);
+                        assert!(
+                            stream.len() - before <= most,
+                            "{name} {level} {kind} {length}"
+                        );
+                        history = &input[input.len().saturating_sub(WINDOW)..];
+                    }
+                    assert!(inflate(&stream) == text, "{name} {level} {kind} {length}");
+                }
+            }
+        }
+        for wrong in [
+            Counter::WrongIsal,
+            Counter::WrongLibdeflate,
+            Counter::FailedIsal,
+            Counter::FailedLibdeflate,
+        ] {
+            assert_eq!(counters.get(wrong), 0, "{name}: {}", wrong.name());
+        }
+        assert!(counters.get(Counter::Verified) > 0, "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn chunks_of_any_lengths_form_one_stream(
+        lengths in prop::collection::vec(0_usize..20_000, 1..8),
+        kind in 0_usize..3,
+        level in 1_u8..10,
+    ) {
+        for (name, mut compressor, _) in compressors() {
+            let text = sample(kind, lengths.iter().sum());
+            let mut stream = Vec::new();
+            let mut at = 0_usize;
+            for length in &lengths {
+                let chunk = Chunk {
+                    level,
+                    history: &text[at.saturating_sub(WINDOW)..at],
+                    input: &text[at..at + length],
+                    last: false,
+                };
+                compressor.compress(&chunk, &mut stream);
+                at += length;
+            }
+            stream.extend(FINAL_EMPTY);
+            prop_assert!(inflate(&stream) == text, "{}", name);
+        }
+    }
+}
+
+/// Flips a bit of what libdeflate writes, returns too little, or fails.
+struct Liar {
+    kind: EngineKind,
+    lie: Lie,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    FlippedBit,
+    TooShort,
+    NotItsInput,
+    Error,
+}
+
+impl Engine for Liar {
+    fn kind(&self) -> EngineKind {
+        self.kind
+    }
+
+    fn uses_history(&self) -> bool {
+        false
+    }
+
+    fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
+        let mut honest = millrace_deflate::libdeflate::Libdeflate::default();
+        let length = honest.compress(chunk, output)?;
+        match self.lie {
+            Lie::FlippedBit => output[length / 2] ^= 0x10,
+            Lie::TooShort => return Ok(length / 2),
+            Lie::NotItsInput => {
+                let other = Chunk {
+                    input: &chunk.input[1..],
+                    ..*chunk
+                };
+                return honest.compress(&other, output);
+            }
+            Lie::Error => return Err(EngineError::Failed(-7)),
+        }
+        Ok(length)
+    }
+}
+
+#[test]
+fn wrong_output_is_replaced_and_its_engine_quarantined() {
+    let text = sample(0, 50_000);
+    for lie in [Lie::FlippedBit, Lie::TooShort, Lie::NotItsInput, Lie::Error] {
+        for spare in [true, false] {
+            for last in [true, false] {
+                let counters = Counters::private();
+                let settings = Settings {
+                    verify: Verify::All,
+                    ..Settings::default()
+                };
+                let liar = Liar {
+                    kind: EngineKind::Isal,
+                    lie,
+                };
+                let honest = spare.then(|| {
+                    Box::new(millrace_deflate::libdeflate::Libdeflate::default()) as Box<dyn Engine>
+                });
+                let mut compressor = Compressor::with_engines(
+                    settings,
+                    counters,
+                    Engines {
+                        isal: Some(Box::new(liar)),
+                        libdeflate: honest,
+                        qat: None,
+                    },
+                );
+                let mut stream = Vec::new();
+                let chunk = Chunk {
+                    level: 1,
+                    history: &[],
+                    input: &text,
+                    last,
+                };
+                compressor.compress(&chunk, &mut stream);
+                if !last {
+                    stream.extend(FINAL_EMPTY);
+                }
+                assert!(inflate(&stream) == text, "{lie:?} {spare} {last}");
+                let by = if spare {
+                    Counter::LibdeflateChunks
+                } else {
+                    Counter::StoredChunks
+                };
+                assert_eq!(counters.get(by), 1, "{lie:?} {spare} {last}");
+                // An error is no wrong output: the engine is tried again.
+                let quarantined = lie != Lie::Error;
+                assert_eq!(
+                    counters.is_quarantined(EngineKind::Isal),
+                    quarantined,
+                    "{lie:?}"
+                );
+                assert_eq!(compressor.is_useful(), spare || !quarantined, "{lie:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_do_not_compress_are_stored() {
+    let mut state = 1_u64;
+    let noise: Vec<u8> = (0..100_000)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        })
+        .collect();
+    for (name, mut compressor, counters) in compressors() {
+        let mut stream = Vec::new();
+        let chunk = Chunk {
+            level: 6,
+            history: &[],
+            input: &noise,
+            last: true,
+        };
+        compressor.compress(&chunk, &mut stream);
+        assert!(
+            stream.len() <= blocks::stored_len(noise.len(), true),
+            "{name}"
+        );
+        assert!(inflate(&stream) == noise, "{name}");
+        assert_eq!(
+            counters.get(Counter::FailedIsal) + counters.get(Counter::FailedLibdeflate),
+            0,
+            "{name}"
+        );
+    }
+}

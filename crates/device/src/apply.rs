@@ -1,0 +1,393 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Does the steps of a plan, verifies what the machine then says, and goes back to what was if a step fails or the
+//! device does not come up.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_inspect::qat::formats::FirmwareHeartbeat;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::observe::Observed;
+use crate::plan::{DevicePlan, DeviceStep, plan};
+use crate::settings::{DeviceSettings, DeviceState, FunctionDriver};
+
+/// Time between two looks at the machine.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Writes to a machine's sysfs, and reads what it has become.
+pub trait Sysfs {
+    /// Writes a value to an existing file, by its path below the root, in one call.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    fn write(&self, path: &str, value: &str) -> io::Result<()>;
+
+    /// What the devices are now.
+    fn observe(&self) -> Vec<Observed>;
+}
+
+/// A folder that is the root of a machine: `/`, or one of a test.
+#[derive(Debug)]
+pub struct SysfsRoot {
+    root: PathBuf,
+}
+
+impl SysfsRoot {
+    /// The machine with this root.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+}
+
+impl Sysfs for SysfsRoot {
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        // Not created: a file that the kernel does not have is an error, not a new file.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(self.root.join(path))?;
+        file.write_all(format!("{value}\n").as_bytes())
+    }
+
+    fn observe(&self) -> Vec<Observed> {
+        millrace_hostfs::Root::open(&self.root)
+            .map_or_else(|_| Vec::new(), |root| crate::observe::observe(&root))
+    }
+}
+
+/// How a device ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum DeviceOutcome {
+    /// It was so already.
+    Unchanged,
+    /// It is what the plan says.
+    Applied,
+    /// It is what it was before.
+    RolledBack {
+        /// Why it could not become what the plan says
+        reason: String,
+    },
+    /// It is neither.
+    Broken {
+        /// Why it could not become what the plan says
+        reason: String,
+        /// Why it could not go back
+        then: String,
+    },
+}
+
+impl DeviceOutcome {
+    /// Whether the device is what the plan says.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Unchanged | Self::Applied => true,
+            Self::RolledBack { .. } | Self::Broken { .. } => false,
+        }
+    }
+}
+
+/// Does a plan within `limit` per wait. The state before is in the plan.
+#[must_use]
+pub fn apply(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> DeviceOutcome {
+    if planned.steps.is_empty() {
+        return DeviceOutcome::Unchanged;
+    }
+    let Err(reason) = perform(sysfs, planned, limit) else {
+        return DeviceOutcome::Applied;
+    };
+    match go_back(sysfs, planned, limit) {
+        Ok(()) => DeviceOutcome::RolledBack { reason },
+        Err(then) => DeviceOutcome::Broken { reason, then },
+    }
+}
+
+fn go_back(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), String> {
+    let now = now(sysfs, &planned.device)?;
+    let back = plan(&now, &planned.before).map_err(|error| error.to_string())?;
+    perform(sysfs, &back, limit)
+}
+
+/// Steps, then verification.
+fn perform(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(), String> {
+    for step in &planned.steps {
+        perform_step(sysfs, &planned.device, step, limit)?;
+    }
+    wait(sysfs, &planned.device, limit, |device| {
+        differences(device, &planned.after)
+    })
+}
+
+fn perform_step(
+    sysfs: &dyn Sysfs,
+    device: &str,
+    step: &DeviceStep,
+    limit: Duration,
+) -> Result<(), String> {
+    let folder = format!("sys/bus/pci/devices/{device}");
+    let write = |file: String, value: &str| {
+        let written = sysfs.write(&file, value);
+        written.map_err(|error| format!("{value:?} to /{file}: {}", explained(&error)))
+    };
+    match step {
+        DeviceStep::VirtualFunctions(count) => {
+            write(format!("{folder}/sriov_numvfs"), &count.to_string())?;
+            wait(sysfs, device, limit, |found| {
+                let there = found.functions.len();
+                (there != *count as usize)
+                    .then(|| format!("{there} virtual functions appeared, not {count}"))
+                    .into_iter()
+                    .collect()
+            })
+        }
+        DeviceStep::State(state) => {
+            write(format!("{folder}/qat/state"), state.text())?;
+            let wanted = DeviceSettings {
+                state: Some(*state),
+                ..DeviceSettings::default()
+            };
+            wait(sysfs, device, limit, |found| differences(found, &wanted))
+        }
+        DeviceStep::Services(services) => {
+            write(format!("{folder}/qat/cfg_services"), services.text())
+        }
+        DeviceStep::AutoReset(on) => write(
+            format!("{folder}/qat/auto_reset"),
+            if *on { "on" } else { "off" },
+        ),
+        DeviceStep::FunctionDriver(driver) => {
+            for function in now(sysfs, device)?.functions {
+                let own = format!("sys/bus/pci/devices/{}", function.address);
+                if function.driver.as_deref() == driver.name() {
+                    continue;
+                }
+                write(
+                    format!("{own}/driver_override"),
+                    driver.name().unwrap_or_default(),
+                )?;
+                if function.driver.is_some() {
+                    write(format!("{own}/driver/unbind"), &function.address)?;
+                }
+                match driver {
+                    FunctionDriver::VfioPci => {
+                        write("sys/bus/pci/drivers_probe".to_owned(), &function.address)?
+                    }
+                    FunctionDriver::None => {}
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The error with what to do about it, for those that drivers give.
+fn explained(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run it as root",
+        io::ErrorKind::NotFound => "; this kernel's driver has no such file",
+        io::ErrorKind::ResourceBusy => {
+            "; end the programs that use its virtual functions (millrace device list)"
+        }
+        io::ErrorKind::InvalidInput => {
+            "; the driver refuses it: see dmesg, and whether this card has that service"
+        }
+        _ => "",
+    };
+    format!("{error}{advice}")
+}
+
+fn now(sysfs: &dyn Sysfs, device: &str) -> Result<Observed, String> {
+    let found = sysfs
+        .observe()
+        .into_iter()
+        .find(|one| one.device.address == device);
+    found.ok_or_else(|| format!("{device} is gone: see dmesg"))
+}
+
+/// Waits until the device differs in nothing.
+fn wait(
+    sysfs: &dyn Sysfs,
+    device: &str,
+    limit: Duration,
+    differs: impl Fn(&Observed) -> Vec<String>,
+) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let problems = now(sysfs, device).map_or_else(|gone| vec![gone], |found| differs(&found));
+        if problems.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() >= limit {
+            return Err(format!(
+                "{device} after {} s: {}",
+                limit.as_secs(),
+                problems.join("; ")
+            ));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// In what a device is not as wanted.
+#[must_use]
+pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
+    let DeviceSettings {
+        services,
+        state,
+        virtual_functions,
+        function_driver,
+        auto_reset,
+    } = wanted;
+    let is = device.settings();
+    let mut found = Vec::new();
+    if let Some(services) = services
+        && !services.are(&device.device.services)
+    {
+        found.push(format!(
+            "its services are {}, not {services}",
+            device.device.services.join(";")
+        ));
+    }
+    if let Some(state) = state
+        && is.state != Some(*state)
+    {
+        found.push(format!("it is not {}", state.text()));
+    }
+    if *state == Some(DeviceState::Up) && device.device.heartbeat == Some(FirmwareHeartbeat::Silent)
+    {
+        found.push("its firmware does not answer the heartbeat".to_owned());
+    }
+    if let Some(count) = virtual_functions
+        && is.virtual_functions != Some(*count)
+    {
+        let has = is.virtual_functions.unwrap_or(0);
+        found.push(format!("it has {has} virtual functions, not {count}"));
+    }
+    if let Some(driver) = function_driver {
+        let others = device
+            .functions
+            .iter()
+            .filter(|function| function.driver.as_deref() != driver.name());
+        let others: Vec<&str> = others.map(|function| function.address.as_str()).collect();
+        if !others.is_empty() {
+            let name = driver.name().unwrap_or("none");
+            found.push(format!(
+                "{} have another driver than {name}",
+                others.join(", ")
+            ));
+        }
+    }
+    if let Some(reset) = auto_reset
+        && is.auto_reset != Some(*reset)
+    {
+        found.push(format!(
+            "auto_reset is not {}",
+            if *reset { "on" } else { "off" }
+        ));
+    }
+    found
+}
+
+/// What the devices were before the last change, for `millrace device rollback`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedState {
+    /// By bus address.
+    pub devices: BTreeMap<String, DeviceSettings>,
+}
+
+/// Why the saved state cannot be used.
+#[derive(Debug, Error)]
+pub enum SavedStateError {
+    /// There is none.
+    #[error("nothing to go back to: no change was made ({} does not exist)", .0.display())]
+    Missing(PathBuf),
+    /// The file cannot be read or written.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is damaged.
+    #[error("{} is damaged ({source}): remove it, and make the devices what they shall be with `millrace device apply`", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        source: serde_json::Error,
+    },
+}
+
+/// The file of the saved state, below the root.
+pub const SAVED_STATE: &str = "var/lib/millrace/devices/before.json";
+
+/// Bound on it, in bytes.
+const MAX_SAVED_BYTES: u64 = 1 << 20;
+
+impl SavedState {
+    /// What these plans change.
+    #[must_use]
+    pub fn of(plans: &[DevicePlan]) -> Self {
+        let changed = plans.iter().filter(|plan| !plan.steps.is_empty());
+        Self {
+            devices: changed
+                .map(|plan| (plan.device.clone(), plan.before.clone()))
+                .collect(),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn read(root: &Path) -> Result<Self, SavedStateError> {
+        let path = root.join(SAVED_STATE);
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => SavedStateError::Missing(path.clone()),
+            _ => SavedStateError::Io {
+                path: path.clone(),
+                source,
+            },
+        };
+        let mut text = Vec::new();
+        let file = fs::File::open(&path).map_err(failed)?;
+        io::Read::read_to_end(&mut io::Read::take(file, MAX_SAVED_BYTES), &mut text)
+            .map_err(failed)?;
+        serde_json::from_slice(&text).map_err(|source| SavedStateError::Damaged { path, source })
+    }
+
+    /// Replaces it as a whole: a crash leaves the former one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, root: &Path) -> Result<(), SavedStateError> {
+        let path = root.join(SAVED_STATE);
+        let write = || {
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            let fresh = path.with_extension("new");
+            let mut file = fs::File::create(&fresh)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()?;
+            fs::rename(fresh, &path)
+        };
+        write().map_err(|source| SavedStateError::Io {
+            path: path.clone(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,384 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Plans on a sysfs that behaves: a folder whose files obey the rules of Linux's qat drivers, with a device that
+//! does not come up, refuses, or is in use.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_device::apply::{DeviceOutcome, SavedState, Sysfs, SysfsRoot, apply};
+use millrace_device::observe::{Observed, find};
+use millrace_device::plan::{PlanError, plan};
+use millrace_device::settings::{DeviceSettings, DeviceState, FunctionDriver};
+use tempfile::TempDir;
+
+const CARD: &str = "0000:6b:00.0";
+const LIMIT: Duration = Duration::from_millis(200);
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fault {
+    #[default]
+    None,
+    /// The device stays down with these services.
+    StaysDown(&'static str),
+    /// The driver refuses to go down: a function is in use.
+    Busy,
+    /// No virtual function appears.
+    NoFunctions,
+}
+
+/// A machine with one card, whose files behave.
+struct FakeKernel {
+    dir: TempDir,
+    fault: Fault,
+    writes: RefCell<Vec<String>>,
+}
+
+impl FakeKernel {
+    fn new(fault: Fault) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let kernel = Self {
+            dir,
+            fault,
+            writes: RefCell::default(),
+        };
+        let card = format!("sys/bus/pci/devices/{CARD}");
+        for (file, text) in [
+            ("vendor", "0x8086"),
+            ("device", "0x4940"),
+            ("sriov_numvfs", "0"),
+            ("sriov_totalvfs", "16"),
+            ("qat/state", "up"),
+            ("qat/cfg_services", "sym;asym"),
+            ("qat/auto_reset", "off"),
+        ] {
+            kernel.put(&format!("{card}/{file}"), text);
+        }
+        kernel.bind(CARD, Some("4xxx"));
+        kernel
+    }
+
+    fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.root().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, format!("{text}\n")).expect("a file");
+    }
+
+    fn get(&self, path: &str) -> String {
+        fs::read_to_string(self.root().join(path))
+            .expect("a file")
+            .trim()
+            .to_owned()
+    }
+
+    fn bind(&self, device: &str, driver: Option<&str>) {
+        let link = self
+            .root()
+            .join(format!("sys/bus/pci/devices/{device}/driver"));
+        let _ = fs::remove_file(&link);
+        if let Some(driver) = driver {
+            symlink(format!("../../../../bus/pci/drivers/{driver}"), link).expect("a link");
+        }
+    }
+
+    fn functions(&self, count: u32) {
+        let folder = self.root().join("sys/bus/pci/devices");
+        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
+            if entry.file_name() != CARD {
+                fs::remove_dir_all(entry.path()).expect("a folder");
+            }
+        }
+        for number in 1..=count {
+            let address = format!("0000:6b:{:02x}.{}", number / 8, number % 8);
+            let own = format!("sys/bus/pci/devices/{address}");
+            for (file, text) in [
+                ("vendor", "0x8086"),
+                ("device", "0x4941"),
+                ("driver_override", "(null)"),
+            ] {
+                self.put(&format!("{own}/{file}"), text);
+            }
+            symlink(
+                format!("../{CARD}"),
+                self.root().join(format!("{own}/physfn")),
+            )
+            .expect("a link");
+            symlink(
+                format!("../../../kernel/iommu_groups/{}", 100 + number),
+                self.root().join(format!("{own}/iommu_group")),
+            )
+            .expect("a link");
+        }
+    }
+
+    fn card(&self) -> Observed {
+        let devices = self.observe();
+        find(&devices, "qat_dev0").expect("the card")[0].clone()
+    }
+
+    /// Plans and applies; returns how it ended.
+    fn make(&self, wanted: &DeviceSettings) -> DeviceOutcome {
+        apply(self, &plan(&self.card(), wanted).expect("a plan"), LIMIT)
+    }
+}
+
+impl Sysfs for FakeKernel {
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        self.writes.borrow_mut().push(format!(
+            "{} {value}",
+            path.rsplit('/').next().expect("a name")
+        ));
+        let card = format!("sys/bus/pci/devices/{CARD}");
+        let (state, enabled) = (
+            self.get(&format!("{card}/qat/state")),
+            self.get(&format!("{card}/sriov_numvfs")),
+        );
+        let refused = |kind: io::ErrorKind| Err(io::Error::from(kind));
+        match path.strip_prefix(&format!("{card}/")) {
+            Some("qat/state") => {
+                let services = self.get(&format!("{card}/qat/cfg_services"));
+                match (value, self.fault) {
+                    ("down", Fault::Busy) => return refused(io::ErrorKind::ResourceBusy),
+                    ("up", Fault::StaysDown(with)) if services == with => return Ok(()),
+                    ("down", _) => {
+                        self.functions(0);
+                        self.put(&format!("{card}/sriov_numvfs"), "0");
+                    }
+                    _ => {}
+                }
+            }
+            Some("qat/cfg_services") if state == "up" => {
+                return refused(io::ErrorKind::InvalidInput);
+            }
+            Some("sriov_numvfs") => {
+                if value != "0" && (state != "up" || enabled != "0") {
+                    return refused(io::ErrorKind::ResourceBusy);
+                }
+                let count = if self.fault == Fault::NoFunctions {
+                    0
+                } else {
+                    value.parse().expect("a number")
+                };
+                self.functions(count);
+            }
+            Some(_) => {}
+            None if path == "sys/bus/pci/drivers_probe" => {
+                let wanted = self.get(&format!("sys/bus/pci/devices/{value}/driver_override"));
+                self.bind(value, Some(&wanted));
+                return Ok(());
+            }
+            None if path.ends_with("/driver/unbind") => {
+                self.bind(value, None);
+                return Ok(());
+            }
+            None => {}
+        }
+        SysfsRoot::new(self.root()).write(path, value)
+    }
+
+    fn observe(&self) -> Vec<Observed> {
+        SysfsRoot::new(self.root()).observe()
+    }
+}
+
+fn all_at_once() -> DeviceSettings {
+    DeviceSettings {
+        services: "asym".parse().ok(),
+        state: Some(DeviceState::Up),
+        virtual_functions: Some(3),
+        function_driver: Some(FunctionDriver::VfioPci),
+        auto_reset: Some(true),
+    }
+}
+
+#[test]
+fn card_becomes_what_is_wanted_in_the_order_of_the_kernel_and_stays_so() {
+    let kernel = FakeKernel::new(Fault::None);
+    assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Applied);
+    let card = kernel.card();
+    assert_eq!(card.settings(), all_at_once());
+    assert_eq!(card.functions.len(), 3);
+    assert_eq!(card.functions[0].group.as_deref(), Some("101"));
+    let first = [
+        "state down",
+        "cfg_services asym",
+        "state up",
+        "auto_reset on",
+        "sriov_numvfs 3",
+        "driver_override vfio-pci",
+    ];
+    assert_eq!(kernel.writes.borrow()[..6], first);
+    kernel.writes.borrow_mut().clear();
+    assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Unchanged);
+    assert!(kernel.writes.borrow().is_empty());
+    // Another number: through zero, with the driver that the functions had.
+    let five = DeviceSettings {
+        virtual_functions: Some(5),
+        ..DeviceSettings::default()
+    };
+    assert_eq!(kernel.make(&five), DeviceOutcome::Applied);
+    assert_eq!(
+        kernel.writes.borrow()[..2],
+        ["sriov_numvfs 0", "sriov_numvfs 5"]
+    );
+    assert_eq!(
+        kernel.card().settings().function_driver,
+        Some(FunctionDriver::VfioPci)
+    );
+    // Without a driver, for virtual machines.
+    let bare = DeviceSettings {
+        function_driver: Some(FunctionDriver::None),
+        ..DeviceSettings::default()
+    };
+    assert_eq!(kernel.make(&bare), DeviceOutcome::Applied);
+    assert!(
+        kernel
+            .card()
+            .functions
+            .iter()
+            .all(|function| function.driver.is_none())
+    );
+}
+
+#[test]
+fn card_that_does_not_come_up_goes_back_to_what_it_was() {
+    let kernel = FakeKernel::new(Fault::StaysDown("dc"));
+    assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Applied);
+    let before = kernel.card().settings();
+    let wanted = DeviceSettings {
+        services: "dc".parse().ok(),
+        ..DeviceSettings::default()
+    };
+    let DeviceOutcome::RolledBack { reason } = kernel.make(&wanted) else {
+        panic!("it cannot come up");
+    };
+    assert!(reason.contains("it is not up"), "{reason}");
+    assert_eq!(
+        kernel.card().settings(),
+        before,
+        "services, functions and their driver"
+    );
+}
+
+#[test]
+fn refusals_of_the_kernel_are_passed_on_with_what_to_do() {
+    let kernel = FakeKernel::new(Fault::Busy);
+    let wanted = DeviceSettings {
+        services: "asym".parse().ok(),
+        ..DeviceSettings::default()
+    };
+    let DeviceOutcome::RolledBack { reason } = kernel.make(&wanted) else {
+        panic!("it is in use");
+    };
+    assert!(
+        reason.contains("qat/state") && reason.contains("end the programs"),
+        "{reason}"
+    );
+    let kernel = FakeKernel::new(Fault::NoFunctions);
+    let wanted = DeviceSettings {
+        virtual_functions: Some(2),
+        ..DeviceSettings::default()
+    };
+    let outcome = kernel.make(&wanted);
+    assert!(!outcome.is_success(), "{outcome:?}");
+}
+
+#[test]
+fn impossible_wishes_are_refused_before_anything_is_written() {
+    let kernel = FakeKernel::new(Fault::None);
+    let wish = |wanted: DeviceSettings| plan(&kernel.card(), &wanted).expect_err("impossible");
+    let many = wish(DeviceSettings {
+        virtual_functions: Some(17),
+        ..DeviceSettings::default()
+    });
+    assert!(
+        matches!(many, PlanError::TooManyFunctions { possible: 16, .. }),
+        "{many}"
+    );
+    let down = wish(DeviceSettings {
+        state: Some(DeviceState::Down),
+        virtual_functions: Some(1),
+        ..DeviceSettings::default()
+    });
+    assert!(matches!(down, PlanError::FunctionsOfDown { .. }), "{down}");
+    fs::remove_file(
+        kernel
+            .root()
+            .join(format!("sys/bus/pci/devices/{CARD}/qat/auto_reset")),
+    )
+    .expect("a file");
+    let old = wish(DeviceSettings {
+        auto_reset: Some(true),
+        ..DeviceSettings::default()
+    });
+    assert!(old.to_string().contains("Linux 6.8"), "{old}");
+    kernel.bind(CARD, None);
+    let bare = wish(DeviceSettings {
+        state: Some(DeviceState::Up),
+        ..DeviceSettings::default()
+    });
+    assert!(bare.to_string().contains("modprobe qat_4xxx"), "{bare}");
+    kernel.put(&format!("sys/bus/pci/devices/{CARD}/device"), "0x37c8");
+    let old = wish(DeviceSettings {
+        state: Some(DeviceState::Up),
+        ..DeviceSettings::default()
+    });
+    assert!(old.to_string().contains("adf_ctl"), "{old}");
+    assert!(kernel.writes.borrow().is_empty());
+}
+
+#[test]
+fn programs_that_lose_a_function_are_named_in_the_plan() {
+    let kernel = FakeKernel::new(Fault::None);
+    assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Applied);
+    let process = kernel.root().join("proc/42");
+    fs::create_dir_all(process.join("fd")).expect("a folder");
+    fs::write(process.join("comm"), "millrace\n").expect("a file");
+    symlink("/dev/vfio/102", process.join("fd/9")).expect("a link");
+    let one = |wanted: DeviceSettings| plan(&kernel.card(), &wanted).expect("a plan").ends;
+    let fewer = one(DeviceSettings {
+        virtual_functions: Some(1),
+        ..DeviceSettings::default()
+    });
+    assert_eq!(fewer, ["millrace (42) has 0000:6b:00.2"]);
+    let harmless = one(DeviceSettings {
+        auto_reset: Some(false),
+        ..DeviceSettings::default()
+    });
+    assert!(harmless.is_empty());
+}
+
+#[test]
+fn state_before_a_change_is_kept_and_a_damaged_file_is_named() {
+    let kernel = FakeKernel::new(Fault::None);
+    let planned = plan(&kernel.card(), &all_at_once()).expect("a plan");
+    let saved = SavedState::of(std::slice::from_ref(&planned));
+    assert!(
+        SavedState::read(kernel.root())
+            .expect_err("none yet")
+            .to_string()
+            .contains("nothing to go back to")
+    );
+    saved.write(kernel.root()).expect("written");
+    assert_eq!(apply(&kernel, &planned, LIMIT), DeviceOutcome::Applied);
+    let before = SavedState::read(kernel.root()).expect("the state");
+    assert_eq!(before, saved);
+    assert_eq!(kernel.make(&before.devices[CARD]), DeviceOutcome::Applied);
+    assert_eq!(kernel.card().settings().services, "sym;asym".parse().ok());
+    fs::write(kernel.root().join(millrace_device::apply::SAVED_STATE), "{").expect("a file");
+    let damaged = SavedState::read(kernel.root()).expect_err("damaged");
+    assert!(
+        damaged.to_string().contains("millrace device apply"),
+        "{damaged}"
+    );
+}

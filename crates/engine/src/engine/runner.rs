@@ -1,0 +1,619 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Runs jobs on queues of the backends, and hands out completions.
+//!
+//! ```text
+//!  batch ──accept──► BackendSlot: waiting ──submit──► Queue ──poll──► settle ──► completion or next backend
+//!    ▲                                                  │
+//!    └── Intake: more jobs, while a device works ◄── nothing to do: spin, then sleep
+//! ```
+
+use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::SWEEP_INTERVAL;
+use super::backend_set::BackendSet;
+use super::choice::Group;
+use super::dispatch::{Backends, OpenQueue};
+use super::in_flight::{InFlight, InFlightTable};
+use super::job::{Completion, Job, Queued};
+use super::measure::{BatchPlans, PartId};
+use super::shared::{CompletionBatch, Shared};
+use crate::backend::{BackendKey, Done, Pace, Task};
+use crate::error::{BackendError, JobError};
+use crate::operation::Class;
+
+/// Completions are handed out at least this often while a batch is being computed: a result should
+/// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
+const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
+
+/// Time between flushes while more than [`DEEP`] tasks are left: a client with that many in flight waits for the
+/// last one anyway. One wake-up then serves five RSA-2048 signatures or ninety P-256 ones; with the
+/// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
+const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Remaining tasks (batch plus queue) above which the longer flush interval applies.
+const DEEP: usize = 16;
+
+/// Jobs that a worker takes at once at most, where a device serves: enough to fill every lane of every backend
+/// several times.
+const MAX_BATCH: usize = 256;
+
+/// Tasks beyond the capacity of its devices that a runner holds, so that a slot that becomes free is filled in
+/// the same poll. Few, because these jobs are out of the fair queue.
+const OVERFLOW: usize = 16;
+
+/// A device that is full and returns nothing for this long counts as stuck: jobs that other backends can serve
+/// go there. Several times what an operation takes on a device.
+const STUCK_AFTER: Duration = Duration::from_millis(5);
+
+/// How long a runner passes over a backend that gave it no queue: asking costs system calls, and instances of
+/// a device become free when another process ends.
+const QUEUE_RETRY: Duration = Duration::from_secs(1);
+
+/// Where a runner gets more jobs while it waits for a device.
+pub(super) trait Intake {
+    /// Jobs that wait.
+    fn behind(&self) -> usize;
+
+    /// Takes up to `most` jobs that wait, if there are any.
+    fn take(&mut self, _most: usize, _ready: &mut Vec<Queued>) {}
+
+    /// Sleeps for `time`, less if a job comes and the runner has room for it.
+    fn sleep(&self, time: Duration, _has_room: bool) {
+        thread::sleep(time);
+    }
+}
+
+/// No jobs but those of the first batch.
+pub(super) struct Alone;
+
+impl Intake for Alone {
+    fn behind(&self) -> usize {
+        0
+    }
+}
+
+/// Runs batches of jobs on queues that it owns, one per backend, opened at first use.
+pub(super) struct Runner {
+    backends: Vec<BackendSlot>,
+    in_flight: InFlightTable,
+    plans: BatchPlans,
+    done: Vec<Done>,
+    /// When tasks were last compared with their deadlines.
+    swept: Instant,
+}
+
+/// One backend as this runner sees it.
+struct BackendSlot {
+    is_device: bool,
+    queue: Option<OpenQueue>,
+    /// When the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
+    refused: Option<Instant>,
+    waiting: VecDeque<Task>,
+    /// Tasks in the queue, those that are lost included.
+    in_flight: usize,
+    /// When the queue last took or returned something.
+    progress: Instant,
+}
+
+impl BackendSlot {
+    fn new(is_device: bool) -> Self {
+        Self {
+            is_device,
+            queue: None,
+            refused: None,
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            progress: Instant::now(),
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.waiting.len() + self.in_flight
+    }
+
+    fn capacity(&self) -> usize {
+        self.queue.as_ref().map_or(0, |open| open.queue.capacity())
+    }
+
+    /// Whether it is a device that has no room and has returned nothing for [`STUCK_AFTER`].
+    fn is_stuck(&self, now: Instant) -> bool {
+        self.is_device
+            && self.queue.is_some()
+            && self.held() >= self.capacity()
+            && now.saturating_duration_since(self.progress) >= STUCK_AFTER
+    }
+
+    fn refused_lately(&self, now: Instant) -> bool {
+        self.refused
+            .is_some_and(|refused| now.saturating_duration_since(refused) < QUEUE_RETRY)
+    }
+}
+
+/// What one round over the backends found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// No task is left.
+    Empty,
+    /// A backend returned something.
+    Answers,
+    /// A backend took something, and none returned anything.
+    Taken,
+    /// Only devices work, and none has a result.
+    Waiting,
+}
+
+impl Runner {
+    pub(super) fn new(backends: &Backends) -> Self {
+        let slot = |index| BackendSlot::new(!backends.is_on_cpu(index));
+        Self {
+            backends: (0..backends.len()).map(slot).collect(),
+            in_flight: InFlightTable::default(),
+            plans: BatchPlans::default(),
+            done: Vec::new(),
+            swept: Instant::now(),
+        }
+    }
+
+    /// Jobs to take at once where a device serves, while nothing is in flight.
+    pub(super) fn first_turn(&self) -> usize {
+        match self.device_capacity() {
+            0 => MAX_BATCH,
+            capacity => (capacity + OVERFLOW).min(MAX_BATCH),
+        }
+    }
+
+    /// Runs a batch to its end, and what it takes from `intake` while a device works.
+    pub(super) fn run(
+        &mut self,
+        shared: &Shared,
+        class: Class,
+        batch: Vec<Queued>,
+        intake: &mut impl Intake,
+    ) {
+        let mut completed = CompletionBatch::of(class);
+        self.accept(shared, batch, &mut completed);
+        let mut more = Vec::new();
+        let mut flushed = Instant::now();
+        let mut wait = Wait::default();
+        loop {
+            let round = self.poll_backends(shared, &mut completed);
+            if round == Round::Empty {
+                break;
+            }
+            let room = self.room();
+            if room > 0 {
+                intake.take(room, &mut more);
+            }
+            let took = !more.is_empty();
+            self.accept(shared, std::mem::take(&mut more), &mut completed);
+            self.end_lost(shared, &mut completed);
+            if round == Round::Waiting && !took {
+                completed.flush(shared);
+                flushed = Instant::now();
+                wait.once(self.pace(), |time| intake.sleep(time, room > 0));
+                continue;
+            }
+            // Not after a submission alone: its answer is far away.
+            if round == Round::Answers {
+                wait = Wait::default();
+            }
+            let elapsed = flushed.elapsed();
+            let left = || self.in_flight.len() + intake.behind();
+            let due =
+                elapsed >= FLUSH_INTERVAL && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP);
+            if due {
+                completed.flush(shared);
+                flushed = Instant::now();
+            }
+        }
+        completed.flush(shared);
+    }
+
+    /// Decides where the jobs go.
+    fn accept(&mut self, shared: &Shared, batch: Vec<Queued>, completed: &mut CompletionBatch) {
+        if batch.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let avoided = self.avoided(shared, now);
+        let able = |job: &Job| {
+            let able = job.key.able(job.operation.kind());
+            able.minus(avoided).or(able)
+        };
+        let group = |job: &Job| Group::of(job.operation.kind(), job.key.info.key_type);
+        let jobs = batch
+            .iter()
+            .map(|queued| (group(&queued.job), able(&queued.job)));
+        let company = self.held_by_devices();
+        let decide = |group, jobs, able| shared.backends.decide(group, jobs, company, able);
+        self.plans.begin(jobs, company, decide, now);
+        for Queued { job, arrived } in batch {
+            let placed = self.plans.place(group(&job), able(&job));
+            let (part, planned) = placed.unzip();
+            let planned = planned.or_else(|| shared.backends.first(able(&job)));
+            let Job {
+                id,
+                session,
+                key,
+                operation,
+                input,
+                deadline,
+            } = job;
+            let job = InFlight {
+                id,
+                session,
+                key,
+                arrived,
+                deadline,
+                backend: 0,
+                tried: BackendSet::EMPTY,
+                part,
+            };
+            // The token and the backend's name of the key are filled in by `place`.
+            let task = Task {
+                token: 0,
+                key: BackendKey(0),
+                operation,
+                input,
+            };
+            self.place(shared, job, task, planned, JobError::NotOffered, completed);
+        }
+    }
+
+    /// Backends that refused a queue lately, are stuck, or have a queue of before they went away.
+    fn avoided(&self, shared: &Shared, now: Instant) -> BackendSet {
+        let slots = self.backends.iter().enumerate();
+        let avoided = slots.filter(|(index, slot)| {
+            slot.refused_lately(now) || slot.is_stuck(now) || self.is_stale(shared, *index)
+        });
+        avoided.map(|(index, _)| index).collect()
+    }
+
+    /// Whether the queue was opened before the backend went away, and still has tasks.
+    fn is_stale(&self, shared: &Shared, index: usize) -> bool {
+        let slot = &self.backends[index];
+        let generation = shared.backends.generation(index);
+        let old = |open: &OpenQueue| open.generation != generation;
+        slot.held() > 0 && slot.queue.as_ref().is_some_and(old)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &BackendSlot> {
+        self.backends.iter().filter(|slot| slot.is_device)
+    }
+
+    fn held_by_devices(&self) -> usize {
+        self.devices().map(BackendSlot::held).sum()
+    }
+
+    fn holds_cpu_work(&self) -> bool {
+        let mut slots = self.backends.iter();
+        slots.any(|slot| !slot.is_device && slot.held() > 0)
+    }
+
+    fn device_capacity(&self) -> usize {
+        self.devices().map(BackendSlot::capacity).sum()
+    }
+
+    /// How many jobs to take now: none while the CPU has work here, so that the other workers get it, and none
+    /// without tasks on a device. A stuck device does not hold up the jobs of others.
+    fn room(&self) -> usize {
+        let held = self.held_by_devices();
+        if held == 0 || self.holds_cpu_work() {
+            return 0;
+        }
+        let limit = (self.device_capacity() + OVERFLOW).min(MAX_BATCH);
+        if held < limit {
+            return limit - held;
+        }
+        let now = Instant::now();
+        let stuck = self.devices().any(|slot| slot.is_stuck(now));
+        // Jobs that only the stuck device can serve are held until their deadlines, so they have a bound.
+        usize::from(stuck && held < MAX_BATCH + OVERFLOW) * OVERFLOW
+    }
+
+    /// How to wait for the devices that work. A backend on the CPU that returned nothing is polled again at once.
+    fn pace(&self) -> Pace {
+        if self.holds_cpu_work() {
+            return Pace {
+                spin: Duration::MAX,
+                ..Pace::default()
+            };
+        }
+        let working = self.devices().filter(|slot| slot.in_flight > 0);
+        let paces = working.filter_map(|slot| Some(slot.queue.as_ref()?.queue.pace()));
+        paces.min_by_key(|pace| pace.longest).unwrap_or_default()
+    }
+
+    /// Gives a task to the backend of the plan, or else to the best one that has not had it, or ends its
+    /// job with `otherwise`.
+    fn place(
+        &mut self,
+        shared: &Shared,
+        mut job: InFlight,
+        mut task: Task,
+        mut planned: Option<usize>,
+        otherwise: JobError,
+        completed: &mut CompletionBatch,
+    ) {
+        let able = job.key.able(task.operation.kind());
+        while let Some(index) = planned
+            .take()
+            .or_else(|| shared.backends.first(able.minus(job.tried)))
+        {
+            job.tried = job.tried.with(index);
+            let name = job.key.names.get(index).copied().flatten();
+            let (Some(name), true) = (name, self.has_queue(shared, index)) else {
+                self.invalidate(&mut job);
+                continue;
+            };
+            job.backend = index;
+            task.key = name;
+            task.token = self.in_flight.insert(job);
+            let slot = &mut self.backends[index];
+            if slot.held() == 0 {
+                slot.progress = Instant::now();
+            }
+            slot.waiting.push_back(task);
+            return;
+        }
+        job.failed(otherwise, completed);
+    }
+
+    /// Makes sure that there is a queue to this backend, if it gives one.
+    fn has_queue(&mut self, shared: &Shared, index: usize) -> bool {
+        if self.is_stale(shared, index) {
+            return false;
+        }
+        let slot = &mut self.backends[index];
+        let generation = shared.backends.generation(index);
+        // Dropped before another is asked for: the backend may have one alone.
+        slot.queue = slot
+            .queue
+            .take()
+            .filter(|open| open.generation == generation);
+        if slot.queue.is_some() {
+            return true;
+        }
+        let now = Instant::now();
+        if slot.refused_lately(now) {
+            return false;
+        }
+        slot.queue = shared.backends.open_queue(index);
+        slot.refused = slot.queue.is_none().then_some(now);
+        slot.queue.is_some()
+    }
+
+    /// The job goes to another backend than planned: what it was to be measured with says nothing.
+    fn invalidate(&mut self, job: &mut InFlight) {
+        if let Some(part) = job.part.take() {
+            self.plans.invalidate(part);
+        }
+    }
+
+    /// Divides the time that a call took evenly among the tasks it completed.
+    fn add_busy_time(&mut self, elapsed: Duration) {
+        let each = elapsed / u32::try_from(self.done.len()).unwrap_or(u32::MAX).max(1);
+        for done in &self.done {
+            let part: Option<PartId> = self.in_flight.get(done.task.token).and_then(|job| job.part);
+            if let Some(part) = part {
+                self.plans.add_busy_time(part, each);
+            }
+        }
+    }
+
+    /// One round over all backends: submit, poll, settle.
+    fn poll_backends(&mut self, shared: &Shared, completed: &mut CompletionBatch) -> Round {
+        let (mut answers, mut taken_any) = (false, false);
+        for index in 0..self.backends.len() {
+            let slot = &mut self.backends[index];
+            if slot.held() == 0 {
+                continue;
+            }
+            let Some(open) = slot.queue.as_mut() else {
+                continue;
+            };
+            let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
+            let start = (!self.plans.is_empty()).then(Instant::now);
+            let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
+                let taken = if waiting.is_empty() {
+                    0
+                } else {
+                    queue.submit(waiting)
+                };
+                (taken, queue.poll(done))
+            }));
+            match outcome {
+                Ok((taken, in_flight)) => {
+                    slot.in_flight = in_flight;
+                    answers |= !self.done.is_empty();
+                    taken_any |= taken > 0;
+                    if taken > 0 || !self.done.is_empty() {
+                        slot.progress = Instant::now();
+                    }
+                    if let Some(start) = start {
+                        self.add_busy_time(start.elapsed());
+                    }
+                }
+                Err(_) => self.abandon(shared, index, completed),
+            }
+            let mut done = std::mem::take(&mut self.done);
+            for done in done.drain(..) {
+                self.settle(shared, done, completed);
+            }
+            self.done = done;
+        }
+        if self.backends.iter().all(|slot| slot.held() == 0) {
+            Round::Empty
+        } else if answers {
+            Round::Answers
+        } else if taken_any {
+            Round::Taken
+        } else {
+            Round::Waiting
+        }
+    }
+
+    /// Turns what a backend answered into a completion or into another try.
+    fn settle(&mut self, shared: &Shared, done: Done, completed: &mut CompletionBatch) {
+        let Done {
+            task,
+            result,
+            service_time,
+        } = done;
+        let Some(mut job) = self.in_flight.remove(task.token) else {
+            return;
+        };
+        let kind = shared.backends.kind(job.backend);
+        let series = shared.statistics.series(kind, task.operation.kind());
+        let result = match result {
+            Ok(output) => {
+                if let Some(part) = job.part {
+                    let on_cpu = shared.backends.is_on_cpu(job.backend);
+                    if let Some(measured) = self.plans.finish(part, on_cpu, Instant::now()) {
+                        shared.backends.record(&measured);
+                    }
+                }
+                Ok(output)
+            }
+            Err(error) => {
+                self.invalidate(&mut job);
+                series.failed.fetch_add(1, Ordering::Relaxed);
+                if error == BackendError::Fault {
+                    shared.statistics.faults.fetch_add(1, Ordering::Relaxed);
+                    shared.backends.quarantine(job.backend);
+                }
+                if error.retry_elsewhere() {
+                    shared.statistics.retried.fetch_add(1, Ordering::Relaxed);
+                    let otherwise = match error {
+                        BackendError::NotOffered => JobError::NotOffered,
+                        _ => JobError::Failed,
+                    };
+                    self.place(shared, job, task, None, otherwise, completed);
+                    return;
+                }
+                Err(JobError::BadInput)
+            }
+        };
+        let queue_time = job.arrived.elapsed().saturating_sub(service_time);
+        if result.is_ok() {
+            series.completed.fetch_add(1, Ordering::Relaxed);
+            series.queue_time.record(queue_time);
+            series.service_time.record(service_time);
+        }
+        let served_by = Some(kind);
+        let completion = Completion {
+            id: job.id,
+            result,
+            served_by,
+            queue_time,
+            service_time,
+            retry_after: None,
+        };
+        completed.push(job.session, completion);
+    }
+
+    /// After a panic inside a backend: forget the queue, pass over the backend, try what waited for
+    /// it elsewhere, and end what it held.
+    fn abandon(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
+        shared.statistics.panics.fetch_add(1, Ordering::Relaxed);
+        shared.backends.quarantine(index);
+        let waiting = self.forget_queue(index);
+        let mut held = self.in_flight.held_by(index);
+        for task in waiting {
+            held.retain(|token| *token != task.token);
+            if let Some(mut job) = self.in_flight.remove(task.token) {
+                self.invalidate(&mut job);
+                self.place(shared, job, task, None, JobError::Failed, completed);
+            }
+        }
+        // What it completed before it panicked is settled as usual.
+        held.retain(|token| self.done.iter().all(|done| done.task.token != *token));
+        for token in held {
+            if let Some(mut job) = self.in_flight.remove(token) {
+                self.invalidate(&mut job);
+                job.failed(JobError::Failed, completed);
+            }
+        }
+    }
+
+    /// Drops the queue with what it has in flight, and returns the tasks that it had not yet taken.
+    fn forget_queue(&mut self, index: usize) -> VecDeque<Task> {
+        let slot = &mut self.backends[index];
+        slot.queue = None;
+        slot.in_flight = 0;
+        self.in_flight.forget_lost(index);
+        std::mem::take(&mut slot.waiting)
+    }
+
+    /// Ends the jobs that a device has held beyond their deadlines. A queue with nothing in flight but such
+    /// tasks is dropped: they may never come back, and each occupies a place in it.
+    fn end_lost(&mut self, shared: &Shared, completed: &mut CompletionBatch) {
+        if self.held_by_devices() == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if now.saturating_duration_since(self.swept) < SWEEP_INTERVAL {
+            return;
+        }
+        self.swept = now;
+        for index in 0..self.backends.len() {
+            let slot = &mut self.backends[index];
+            if !slot.is_device || slot.held() == 0 {
+                continue;
+            }
+            let expired = |token| {
+                let job = self.in_flight.get(token);
+                job.is_some_and(|job| job.deadline <= now)
+            };
+            let (late, waiting): (VecDeque<Task>, VecDeque<Task>) =
+                std::mem::take(&mut slot.waiting)
+                    .into_iter()
+                    .partition(|task| expired(task.token));
+            slot.waiting = waiting;
+            for task in late {
+                if let Some(mut job) = self.in_flight.remove(task.token) {
+                    self.invalidate(&mut job);
+                    job.failed(JobError::Expired, completed);
+                }
+            }
+            let lost = self.in_flight.lose(index, |job| job.deadline <= now);
+            if !lost.is_empty() {
+                shared.backends.note_lost(index, lost.len());
+            }
+            for mut job in lost {
+                self.invalidate(&mut job);
+                job.failed(JobError::Expired, completed);
+            }
+            let slot = &self.backends[index];
+            if slot.in_flight > 0 && self.in_flight.held_by(index).is_empty() {
+                self.forget_queue(index);
+            }
+        }
+    }
+}
+
+/// Waiting for devices: how long nothing came, and how long the last sleep was.
+#[derive(Default)]
+struct Wait {
+    since: Option<Instant>,
+    slept: Duration,
+}
+
+impl Wait {
+    /// Waits once: yields the core while the time without a result is short, and sleeps later.
+    fn once(&mut self, pace: Pace, sleep: impl FnOnce(Duration)) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < pace.spin {
+            thread::yield_now();
+            return;
+        }
+        self.slept = (self.slept * 2).clamp(pace.first.min(pace.longest), pace.longest);
+        sleep(self.slept);
+    }
+}

@@ -1,0 +1,84 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a queue measures: how fast its jobs are taken, and whether several owners use it.
+
+use std::time::{Duration, Instant};
+
+/// How long the service rate is measured before the estimate changes: dozens of turns of a worker.
+const RATE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a class counts as shared after jobs of two owners met: long beside the gaps between the requests
+/// of a gateway in use, so that a single operation of an otherwise idle owner finds the class ready for it.
+pub(super) const CONTENTION_LASTS: Duration = Duration::from_millis(100);
+
+/// How fast jobs are taken while others wait, in cost per time.
+#[derive(Debug, Default)]
+pub(super) struct ServiceRate {
+    /// The beginning of the interval that is being measured, if jobs have waited ever since.
+    since: Option<Instant>,
+    /// Cost of the jobs taken in it.
+    taken: u64,
+    /// Time for one unit of cost, ns; a running mean.
+    ns_per_unit: Option<f64>,
+}
+
+/// Part of the running mean that a new measurement has.
+const RATE_NEW_SHARE: f64 = 0.3;
+
+/// A measurement counts as at most this many times the mean: a process that was stopped for seconds must not refuse
+/// the jobs that come next.
+const RATE_MAX_RATIO: f64 = 4.0;
+
+impl ServiceRate {
+    /// Records that jobs of this cost were taken, and whether others are left.
+    #[expect(clippy::cast_precision_loss, reason = "a mean of costs and times")]
+    pub(super) fn note(&mut self, cost: u64, left: bool, now: Instant) {
+        if let Some(since) = self.since {
+            let elapsed = now.saturating_duration_since(since);
+            if elapsed >= RATE_INTERVAL && self.taken > 0 {
+                let measured = elapsed.as_nanos() as f64 / self.taken as f64;
+                let mean = self.ns_per_unit.unwrap_or(measured);
+                let counted = measured.min(RATE_MAX_RATIO * mean);
+                self.ns_per_unit = Some(mean + RATE_NEW_SHARE * (counted - mean));
+                self.since = None;
+            }
+        }
+        if !left {
+            self.since = None;
+        } else if self.since.is_none() {
+            self.since = Some(now);
+            self.taken = cost;
+        } else {
+            self.taken += cost;
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(super) fn time_of(&self, cost: u128) -> Option<Duration> {
+        let ns = self.ns_per_unit? * cost as f64;
+        Duration::try_from_secs_f64(ns / 1e9).ok()
+    }
+}
+
+/// Whether several owners use a class at present. Pure: time is an argument.
+#[derive(Debug, Default)]
+pub(crate) struct Contention {
+    last_owner: Option<u64>,
+    /// Until when the class counts as shared, though one owner alone submits.
+    until: Option<Instant>,
+}
+
+impl Contention {
+    /// Records a submission; returns whether two owners submitted within [`CONTENTION_LASTS`].
+    pub(crate) fn note(&mut self, owner: u64, now: Instant) -> bool {
+        if self
+            .last_owner
+            .replace(owner)
+            .is_some_and(|last| last != owner)
+        {
+            self.until = Some(now + CONTENTION_LASTS);
+        }
+        self.until.is_some_and(|until| now < until)
+    }
+}

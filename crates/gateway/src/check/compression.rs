@@ -1,0 +1,120 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who compresses the responses of a running nginx, and how well.
+
+use millrace_deflate::counters::{
+    Counter, CounterSnapshot, EngineCounters, MAX_BYTES, MEMORY_NAME,
+};
+use millrace_deflate::engine::EngineKind;
+use millrace_hostfs::process::Proc;
+
+use super::{CheckOptions, CheckReport, Outcome, Server};
+
+/// Adds a finding if the compression library is loaded; without it there is nothing to check.
+pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
+    let Some(pid) = report.pid.filter(|_| options.server == Server::Nginx) else {
+        return;
+    };
+    let proc = Proc::open(&options.proc).ok();
+    let memory = proc.and_then(|proc| proc.memory_file(pid, MEMORY_NAME, MAX_BYTES));
+    let found = memory.and_then(|memory| CounterSnapshot::parse(&memory.bytes).ok());
+    if let Some(found) = found {
+        let (outcome, seen, remedy) = finding(&found);
+        report.add("compression", outcome, seen, remedy);
+    }
+}
+
+fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
+    let wrong = [
+        Counter::WrongIsal,
+        Counter::WrongLibdeflate,
+        Counter::WrongQat,
+    ];
+    let wrong: u64 = wrong.into_iter().map(|counter| found.get(counter)).sum();
+    if wrong + found.get(Counter::Panics) > 0 {
+        let seen =
+            format!("{wrong} wrong outputs were found and replaced; their engine is in quarantine");
+        let remedy =
+            "run `millrace compression --json`, suspect the memory of this machine, and report it";
+        return (Outcome::Failure, seen, Some(remedy.to_owned()));
+    }
+    let streams = found.get(Counter::Streams);
+    if streams == 0 {
+        let remedy = "ask for a page with `curl --compressed`; is there `gzip on` for its type?";
+        let seen = "the library is loaded, and no response was compressed yet";
+        return (Outcome::Warning, seen.to_owned(), Some(remedy.to_owned()));
+    }
+    let (input, output) = found.bytes();
+    let of = |engine| found.get(EngineCounters::of(engine).input);
+    let share = |engine| 100.0 * of(engine) as f64 / input.max(1) as f64;
+    let seen = format!(
+        "{streams} responses, {:.1} MB to {:.1} MB; ISA-L {:.0} %, libdeflate {:.0} %, QAT {:.0} %, stored {:.0} %, zlib {:.0} %",
+        input as f64 / 1e6,
+        output as f64 / 1e6,
+        share(EngineKind::Isal),
+        share(EngineKind::Libdeflate),
+        share(EngineKind::Qat),
+        share(EngineKind::Stored),
+        share(EngineKind::System)
+    );
+    if found.get(Counter::MoreMemory) > 0 {
+        let remedy =
+            "this zlib needs more memory than nginx sets aside: look for alerts in the error log";
+        return (Outcome::Warning, seen, Some(remedy.to_owned()));
+    }
+    let missed = [Counter::QatAway, Counter::QatLate, Counter::FailedQat];
+    let missed: u64 = missed.into_iter().map(|counter| found.get(counter)).sum();
+    if missed > found.get(Counter::QatChunks) {
+        let seen = format!("{seen}; the QAT card missed {missed} chunks");
+        let remedy =
+            "`millrace compression` says why; the error log has the reason from the card's library";
+        return (Outcome::Warning, seen, Some(remedy.to_owned()));
+    }
+    (Outcome::Ok, seen, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A memory file with these counters.
+    fn snapshot(values: &[(Counter, u64)]) -> CounterSnapshot {
+        let counters = millrace_deflate::counters::Counters::private();
+        for (counter, value) in values {
+            counters.add(*counter, *value);
+        }
+        counters.snapshot()
+    }
+
+    #[test]
+    fn compression_is_judged_by_what_was_counted() {
+        let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).0;
+        assert_eq!(outcome(&[]), Outcome::Warning);
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]),
+            Outcome::Ok
+        );
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]),
+            Outcome::Failure
+        );
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]),
+            Outcome::Warning
+        );
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]),
+            Outcome::Failure
+        );
+        // The first chunks of each worker come before its library has started.
+        for (missed, wanted) in [(8, Outcome::Ok), (11, Outcome::Warning)] {
+            let values = [
+                (Counter::Streams, 30),
+                (Counter::QatChunks, 10),
+                (Counter::QatAway, missed),
+            ];
+            assert_eq!(outcome(&values), wanted, "{missed}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The libraries in the server's memory: OpenSSL, the provider, the preload library.
+
+use std::path::{Path, PathBuf};
+
+use millrace_hostfs::maps::{MappedFile, file_name, library};
+use millrace_hostfs::openssl_cnf;
+
+use super::provider::Provider;
+use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
+use crate::check::evidence::Evidence;
+use crate::check::{CheckOptions, CheckReport, Server};
+use crate::recipe::{OPENSSL_CNF, provider_loads};
+use crate::verify::{Argument, ConfigVerdict};
+
+pub(super) const PRELOAD: &str = "libmillrace_preload";
+
+/// OpenSSL must be version 3, a shared library, and support asynchronous jobs.
+pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
+    let Ok(mapped) = &evidence.mapped else {
+        return report.add(
+            "openssl",
+            Unseen,
+            "this user may not read the server's memory map",
+            run_as_root(),
+        );
+    };
+    let (Some(libssl), Some(libcrypto)) = (
+        library(mapped, "libssl.so"),
+        library(mapped, "libcrypto.so"),
+    ) else {
+        let remedy = "OpenSSL is linked into the program, where neither the preload library nor \
+                      asynchronous jobs of the provider reach it: use a build with a shared OpenSSL, as \
+                      distributions have";
+        return report.add(
+            "openssl",
+            Failure,
+            "there is no shared libssl in the server",
+            remedy.to_owned(),
+        );
+    };
+    let version = file_name(&libcrypto.path)
+        .strip_prefix("libcrypto.so.")
+        .unwrap_or("");
+    let major: Option<u32> = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
+    if major.is_some_and(|major| major < 3) {
+        let remedy =
+            "providers came with OpenSSL 3.0: use a server that is linked with that or later";
+        return report.add(
+            "openssl",
+            Failure,
+            format!("OpenSSL {version}"),
+            remedy.to_owned(),
+        );
+    }
+    if let Some(old) = [libssl, libcrypto]
+        .into_iter()
+        .find(|library| library.deleted)
+    {
+        return report.add("openssl", Warning, replaced(old), evidence.restart());
+    }
+    if library(mapped, "ld-musl").is_some() || library(mapped, "libc.musl").is_some() {
+        let remedy = "use a build for glibc to have asynchronous handshakes";
+        return report.add(
+            "openssl",
+            Warning,
+            "the C library is musl: OpenSSL has no asynchronous jobs there, handshakes block",
+            remedy.to_owned(),
+        );
+    }
+    report.add("openssl", Good, libcrypto.path.display().to_string(), None);
+}
+
+pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport) {
+    const CHECK: &str = "environment";
+    let server = options.server;
+    let variable = &evidence.openssl_conf;
+    if !evidence.unread.is_empty() {
+        let remedy = "correct it, or run this as root if only root may read it; or name the server's \
+                      openssl.cnf with --openssl-conf";
+        report.add(CHECK, Unseen, evidence.unread.join("; "), remedy.to_owned());
+    }
+    if let Some(path) = &variable.value {
+        let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
+        let by_unit = evidence
+            .running
+            .as_ref()
+            .is_none_or(|running| running.by_unit);
+        let loaded = provider_library(evidence, None).is_some();
+        // A unit says nothing about a process that it did not start.
+        if by_unit || loaded || !variable.source.starts_with('/') {
+            return report.add(CHECK, Good, seen, None);
+        }
+        let seen =
+            format!("{seen}, but systemd did not start this {server}: its environment is not seen");
+        let remedy = format!(
+            "{}; or name its openssl.cnf with --openssl-conf",
+            evidence.restart()
+        );
+        return report.add(CHECK, Unseen, seen, remedy);
+    }
+    // A system-wide openssl.cnf may load the provider, too.
+    if provider_library(evidence, None).is_some() {
+        let seen = "OPENSSL_CONF is not seen, but the provider is loaded";
+        return report.add(CHECK, Good, seen, None);
+    }
+    if evidence.mapped.is_err() && !variable.certain {
+        return report.add(
+            CHECK,
+            Unseen,
+            format!("OPENSSL_CONF: {}", variable.source),
+            run_as_root(),
+        );
+    }
+    let seen = if variable.certain {
+        format!("there is no OPENSSL_CONF in {}", variable.source)
+    } else {
+        format!("there seems to be no OPENSSL_CONF: {}", variable.source)
+    };
+    let remedy = match &variable.unset_by {
+        Some(file) => format!(
+            "take OPENSSL_CONF out of UnsetEnvironment= in {}, systemctl daemon-reload, systemctl restart {server}",
+            file.display()
+        ),
+        None => evidence.write(),
+    };
+    report.add(CHECK, Failure, seen, remedy);
+}
+
+/// The provider in the server's memory.
+fn provider_library<'a>(
+    evidence: &'a Evidence,
+    provider: Option<&Provider>,
+) -> Option<&'a MappedFile> {
+    let mapped = evidence.mapped.as_ref().ok()?;
+    let known = ["libmillrace_provider", "millrace.so"];
+    let named = provider
+        .and_then(|provider| provider.module.as_deref())
+        .map(Path::new);
+    mapped.iter().find(|file| {
+        let name = file_name(&file.path);
+        known.iter().any(|known| name.starts_with(known)) || Some(file.path.as_path()) == named
+    })
+}
+
+/// Whether the provider is in the server; if not, whether OpenSSL can load it at all.
+pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &mut CheckReport) {
+    const CHECK: &str = "provider";
+    let running = evidence.running.is_some();
+    if running && evidence.mapped.is_err() {
+        return report.add(
+            CHECK,
+            Unseen,
+            "this user may not read the server's memory map",
+            run_as_root(),
+        );
+    }
+    if let Some(library) = provider_library(evidence, provider) {
+        if library.deleted {
+            return report.add(CHECK, Warning, replaced(library), evidence.restart());
+        }
+        return report.add(CHECK, Good, library.path.display().to_string(), None);
+    }
+    let conf = evidence
+        .cnf
+        .as_ref()
+        .map_or_else(|| PathBuf::from(OPENSSL_CNF), |(path, _)| path.clone());
+    let missing = provider
+        .and_then(|provider| provider.module.as_deref())
+        .filter(|module| !openssl_cnf::has_variable(module) && !evidence.root.exists(module));
+    if let Some(module) = missing {
+        let consequence = if running {
+            "and the server went on without it"
+        } else {
+            "so stubs are no keys to the server"
+        };
+        return report.add(
+            CHECK,
+            Failure,
+            format!("the module {module} does not exist, {consequence}"),
+            format!(
+                "correct `module` in {}, then {}",
+                conf.display(),
+                evidence.restart()
+            ),
+        );
+    }
+    let shown = conf.display();
+    let verdict = provider.and_then(|_| loads(evidence, &conf));
+    match verdict {
+        Some(ConfigVerdict::Passed) if running => {
+            let seen = "the provider is not loaded into the server, although OpenSSL loads it with this openssl.cnf: \
+                        the server was started before, or without this environment";
+            let remedy = format!("{} (OPENSSL_CONF={shown})", evidence.restart());
+            report.add(CHECK, Failure, seen, remedy);
+        }
+        Some(ConfigVerdict::Passed) => {
+            let seen = format!("OpenSSL loads it with OPENSSL_CONF={shown}");
+            report.add(CHECK, Good, seen, None);
+        }
+        Some(ConfigVerdict::Failed(said)) => {
+            let said = if said.starts_with("Providers:") {
+                "`openssl list -providers` does not list it".to_owned()
+            } else {
+                last_words(&said)
+            };
+            let seen = format!(
+                "the provider is not loaded: OpenSSL does not load it with {shown}: {said}"
+            );
+            let remedy = "correct what is said of openssl.cnf and the module";
+            report.add(CHECK, Failure, seen, remedy.to_owned());
+        }
+        Some(ConfigVerdict::Skipped(_)) | None if running => report.add(
+            CHECK,
+            Failure,
+            "the provider is not loaded into the server",
+            format!("OPENSSL_CONF={shown} openssl list -providers says why"),
+        ),
+        Some(ConfigVerdict::Skipped(_)) | None => {}
+    }
+}
+
+/// Whether OpenSSL's own program loads the provider with this file; `None` where that tells nothing.
+fn loads(evidence: &Evidence, conf: &Path) -> Option<ConfigVerdict> {
+    let mut test = provider_loads();
+    test.environment = vec![("OPENSSL_CONF", Argument::Owned(conf.display().to_string()))];
+    evidence.live.then(|| test.run(Path::new("/")))
+}
+
+/// Whether a waiting handshake blocks its worker, judged without a handshake.
+pub(super) fn waiting(
+    options: &CheckOptions,
+    evidence: &Evidence,
+    provider: Option<&Provider>,
+    report: &mut CheckReport,
+) {
+    const CHECK: &str = "waiting";
+    if provider.is_some_and(|provider| provider.mode == "sync") {
+        let remedy = "remove `mode = sync` from the provider's section, unless it is meant";
+        return report.add(
+            CHECK,
+            Warning,
+            "mode = sync: handshakes block",
+            remedy.to_owned(),
+        );
+    }
+    match options.server {
+        Server::Haproxy if evidence.config.mode_async => {
+            report.add(CHECK, Good, "ssl-mode-async", None);
+            memory_kept(evidence, report);
+        }
+        Server::Haproxy if evidence.config.files == 0 || !evidence.config.problems.is_empty() => {
+            report.add(CHECK, Unseen, "no ssl-mode-async was found", run_as_root());
+        }
+        Server::Haproxy => report.add(
+            CHECK,
+            Failure,
+            "there is no ssl-mode-async in the configuration: handshakes block",
+            "add `ssl-mode-async` to the section `global` and restart".to_owned(),
+        ),
+        Server::Nginx if evidence.running.is_none() => {}
+        Server::Nginx => preloaded(evidence, report),
+    }
+}
+
+/// HAProxy frees a connection without ending its waiting job; the preload library ends it.
+fn memory_kept(evidence: &Evidence, report: &mut CheckReport) {
+    if let Ok(mapped) = &evidence.mapped
+        && library(mapped, PRELOAD).is_none()
+    {
+        let seen = "without the preload library HAProxy loses memory for each client that leaves while \
+                    its handshake waits";
+        report.add(
+            "preload",
+            Warning,
+            seen,
+            format!("LD_PRELOAD names it: {}", evidence.write()),
+        );
+    }
+}
+
+fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
+    const CHECK: &str = "waiting";
+    let Ok(mapped) = &evidence.mapped else {
+        return report.add(
+            CHECK,
+            Unseen,
+            "this user may not read the server's memory map",
+            run_as_root(),
+        );
+    };
+    match library(mapped, PRELOAD) {
+        Some(library) if library.deleted => {
+            report.add(CHECK, Warning, replaced(library), evidence.restart());
+        }
+        Some(library) => report.add(CHECK, Good, library.path.display().to_string(), None),
+        None => {
+            let preload = evidence.preload.value.as_ref();
+            let seen = match preload.filter(|value| value.contains(PRELOAD)) {
+                Some(value) => format!(
+                    "LD_PRELOAD={value} ({}), but it is not in nginx: handshakes block their worker",
+                    evidence.preload.source
+                ),
+                None => {
+                    "the preload library is not in nginx: handshakes block their worker".to_owned()
+                }
+            };
+            report.add(
+                CHECK,
+                Failure,
+                seen,
+                format!("LD_PRELOAD names it: {}", evidence.write()),
+            );
+        }
+    }
+}

@@ -1,0 +1,166 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The library that compresses the responses of stock nginx: beside the pool, or without it.
+
+use std::path::{Path, PathBuf};
+
+use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
+use crate::verify::{Argument, Verification};
+
+use super::Application;
+use super::nginx::{INCLUDE, NGINX_CONF, PRELOAD_WHY};
+
+const WHY: &str = "\
+# Compresses responses with ISA-L and libdeflate in place of zlib.
+";
+
+/// nginx forgets variables that no directive names, and a new binary (SIGUSR2) needs them.
+pub(super) const ENV_LINES: &str = "\
+env MILLRACE_GZIP;
+env MILLRACE_GZIP_GOAL;
+env MILLRACE_GZIP_VERIFY;
+env MILLRACE_GZIP_ENGINES;
+env MILLRACE_GZIP_GATHER;
+env MILLRACE_GZIP_DEVICE;
+env MILLRACE_GZIP_DEVICE_MIN;
+env MILLRACE_GZIP_DEVICE_MS;
+env MILLRACE_QAT_LIBRARY;
+env MILLRACE_QAT_MEMORY;
+env QAT_POLICY;
+";
+
+const INCLUDE_HEAD: &str = "\
+# For the main context: `include millrace.conf;` at the top of nginx.conf.
+# A new binary (SIGUSR2) takes its environment from these lines; without them it
+# starts without the library.
+env LD_PRELOAD;
+";
+
+const CONF: &str = "\
+# At the top, in the main context:
+include millrace.conf;
+
+# In http; types, lengths and level are yours to choose:
+http {
+    gzip on;
+    gzip_vary on;
+    gzip_min_length 256;
+    gzip_types text/css text/javascript text/plain text/xml application/javascript
+               application/json application/xml image/svg+xml;
+}
+";
+
+/// The value of `LD_PRELOAD` for these libraries, with the reason; none without any.
+pub(super) fn libraries(
+    preload: Option<&Path>,
+    compression: Option<&Path>,
+) -> Option<(PathBuf, String)> {
+    let parts = [(preload, PRELOAD_WHY), (compression, WHY)];
+    let present: Vec<_> = parts
+        .iter()
+        .filter_map(|(path, why)| Some(((*path)?, *why)))
+        .collect();
+    let paths: Vec<String> = present
+        .iter()
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    let whys = present.iter().map(|(_, why)| *why).collect();
+    (!paths.is_empty()).then(|| (paths.join(":").into(), whys))
+}
+
+/// nginx with the library and without the pool.
+#[must_use]
+pub fn plan(library: &Path, systemd: bool) -> Plan {
+    let value = library.display().to_string();
+    let include = format!("{INCLUDE_HEAD}{ENV_LINES}");
+    let mut files = vec![PlannedFile::new(
+        INCLUDE,
+        &include,
+        "keeps the environment across an upgrade",
+    )];
+    let mut after = Vec::new();
+    if systemd {
+        let body = format!("[Service]\n{WHY}Environment=LD_PRELOAD={value}\n");
+        files.push(PlannedFile::new(
+            "/etc/systemd/system/nginx.service.d/millrace.conf",
+            &body,
+            "loads the library into the service",
+        ));
+        after.push(CommandStep {
+            command: "systemctl daemon-reload && systemctl restart nginx".to_owned(),
+            why: "a service takes its environment at a start, not at a reload",
+        });
+    } else {
+        after.push(CommandStep {
+            command: format!("cat >> /etc/default/nginx <<EOF\nexport LD_PRELOAD={value}\nEOF"),
+            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
+        });
+        after.push(CommandStep {
+            command: "service nginx restart".to_owned(),
+            why: "a server takes its environment at a start, not at a reload",
+        });
+    }
+    after.push(CommandStep {
+        command: "millrace compression".to_owned(),
+        why: "says what is compressed, how well and by which engine",
+    });
+    Plan {
+        application: Application::Nginx,
+        before: Vec::new(),
+        files,
+        snippets: vec![Snippet {
+            path: NGINX_CONF.into(),
+            contents: CONF.to_owned(),
+            why: "the include is needed; the rest is what to compare yours with",
+            marker: "include millrace.conf".to_owned(),
+        }],
+        after,
+        verifications: vec![Verification {
+            name: "nginx -t",
+            program: "nginx",
+            arguments: vec![
+                Argument::Text("-t"),
+                Argument::Text("-q"),
+                Argument::Text("-c"),
+                Argument::File(NGINX_CONF),
+            ],
+            environment: vec![("LD_PRELOAD", Argument::Owned(value))],
+            wants: None,
+        }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::settings;
+
+    const LIBRARY: &str = "/usr/local/lib/millrace/libmillrace_zlib.so";
+
+    #[test]
+    fn library_is_loaded_beside_the_preload_library_or_alone() {
+        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
+        settings.compression = Some(LIBRARY.into());
+        let with_pool = Application::Nginx.plan(&settings).text();
+        let both = format!("LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so:{LIBRARY}\n");
+        assert!(
+            with_pool.contains(&both) && with_pool.contains("\nenv MILLRACE_GZIP;\n"),
+            "{with_pool}"
+        );
+        settings.preload = None;
+        let synchronous = Application::Nginx.plan(&settings).text();
+        assert!(
+            synchronous.contains(&format!("LD_PRELOAD={LIBRARY}\n")),
+            "{synchronous}"
+        );
+        for systemd in [true, false] {
+            let alone = plan(Path::new(LIBRARY), systemd).text();
+            assert!(
+                alone.contains(&format!("LD_PRELOAD={LIBRARY}\n")),
+                "{alone}"
+            );
+            assert!(!alone.contains("OPENSSL_CONF"), "{alone}");
+        }
+    }
+}

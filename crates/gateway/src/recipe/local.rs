@@ -1,0 +1,319 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Cheaper handshakes in the gateway's own process, without a pool: the provider computes their ephemeral part, and
+//! the preload library answers libcrypto's fetches. No key is moved and no node is needed.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
+use crate::verify::{Argument, Verification};
+
+use super::Application;
+use super::nginx::{INCLUDE, NGINX_CONF};
+use super::parts::{OPENSSL_CNF, provider_loads};
+
+const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
+
+/// Variables of the preload library: a cache of fetches, tickets in one packet, and handshakes that nothing waits in.
+const VARIABLES: [(&str, &str); 3] = [
+    ("MILLRACE_FETCH_CACHE", "on"),
+    ("MILLRACE_JOIN_TICKETS", "on"),
+    ("MILLRACE_JOBS", "off"),
+];
+
+/// The groups of a post-quantum front door, by nginx's names. X25519 serves clients without ML-KEM.
+const GROUPS: &str = "X25519MLKEM768:X25519:prime256v1";
+
+const PQ_CONF: &str = "/etc/nginx/conf.d/millrace-pq.conf";
+
+/// The input of these recipes.
+#[derive(Clone, Debug)]
+pub struct LocalSettings {
+    /// The provider module.
+    pub module: PathBuf,
+    /// The preload library, if there is one.
+    pub preload: Option<PathBuf>,
+    /// Whether the server offers post-quantum groups by name.
+    pub post_quantum: bool,
+    /// Whether systemd starts the services.
+    pub systemd: bool,
+}
+
+/// The plan for an application; none if it has no such recipe.
+#[must_use]
+pub fn plan(application: Application, settings: &LocalSettings) -> Option<Plan> {
+    match application {
+        Application::Openssl => Some(Plan {
+            application,
+            before: Vec::new(),
+            files: vec![if settings.post_quantum {
+                openssl_cnf_with_groups(settings)
+            } else {
+                openssl_cnf(settings)
+            }],
+            snippets: Vec::new(),
+            after: Vec::new(),
+            verifications: vec![provider_loads()],
+        }),
+        Application::Nginx => Some(nginx(settings)),
+        Application::Haproxy => Some(haproxy(settings)),
+        Application::Apache
+        | Application::Lighttpd
+        | Application::Stunnel
+        | Application::Openvpn
+        | Application::Curl => None,
+    }
+}
+
+fn openssl_cnf(settings: &LocalSettings) -> PlannedFile {
+    let body = openssl_text(settings);
+    PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+}
+
+fn openssl_text(settings: &LocalSettings) -> String {
+    let module = settings.module.display().to_string();
+    OPENSSL_TEMPLATE.replace("{module}", &module)
+}
+
+/// For any program, whose own list of groups is not known: OpenSSL's default for all of them has the group.
+fn openssl_cnf_with_groups(settings: &LocalSettings) -> PlannedFile {
+    const ALGORITHMS: &str = "alg_section = algorithm_sect\n";
+    let with_section = format!("{ALGORITHMS}ssl_conf = tls_sect\n");
+    let body = openssl_text(settings).replace(ALGORITHMS, &with_section)
+        + &format!(
+            "
+[tls_sect]
+system_default = groups_sect
+
+# For every TLS connection of a program that names no groups itself.
+[groups_sect]
+Groups = {GROUPS}
+"
+        );
+    PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+}
+
+fn nginx(settings: &LocalSettings) -> Plan {
+    let mut include = "\
+# For the main context: `include millrace.conf;` at the top of nginx.conf.
+# A new binary (SIGUSR2) takes its environment from these lines.
+"
+    .to_owned();
+    for (name, _) in environment(settings) {
+        let _ = writeln!(include, "env {name};");
+    }
+    let mut files = vec![PlannedFile::new(
+        INCLUDE,
+        &include,
+        "keeps the environment across an upgrade",
+    )];
+    if settings.post_quantum {
+        let body = format!(
+            "\
+# Debian's nginx.conf includes this folder in its http block. A server block with
+# an ssl_ecdh_curve of its own keeps that.
+# Before OpenSSL 3.5 the first group comes from the provider: give `nginx -t` the
+# variable OPENSSL_CONF={OPENSSL_CNF}, too.
+ssl_ecdh_curve {GROUPS};
+"
+        );
+        files.push(PlannedFile::new(
+            PQ_CONF,
+            &body,
+            "offers the post-quantum group",
+        ));
+    }
+    let snippet = Snippet {
+        path: NGINX_CONF.into(),
+        contents: "# At the top of the file, outside every block:\ninclude millrace.conf;\n"
+            .to_owned(),
+        why: "keeps the environment when the binary is upgraded",
+        marker: "include millrace.conf".to_owned(),
+    };
+    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
+    let test = vec![test, quiet, file, Argument::File(NGINX_CONF)];
+    service(
+        Application::Nginx,
+        settings,
+        files,
+        vec![snippet],
+        ("nginx -t", "nginx", test),
+    )
+}
+
+fn haproxy(settings: &LocalSettings) -> Plan {
+    const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
+    let snippet = settings.post_quantum.then(|| Snippet {
+        path: HAPROXY_CFG.into(),
+        contents: format!("global\n    ssl-default-bind-curves {GROUPS}\n"),
+        why: "offers the post-quantum group",
+        marker: "X25519MLKEM768".to_owned(),
+    });
+    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
+    let test = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
+    service(
+        Application::Haproxy,
+        settings,
+        Vec::new(),
+        snippet.into_iter().collect(),
+        ("haproxy -c", "haproxy", test),
+    )
+}
+
+/// The environment of the service.
+fn environment(settings: &LocalSettings) -> Vec<(&'static str, String)> {
+    let mut environment = vec![("OPENSSL_CONF", OPENSSL_CNF.to_owned())];
+    if let Some(library) = &settings.preload {
+        environment.push(("LD_PRELOAD", library.display().to_string()));
+        environment.extend(VARIABLES.map(|(name, value)| (name, value.to_owned())));
+    }
+    environment
+}
+
+/// The plan of a service, whose unit has the application's name.
+fn service(
+    application: Application,
+    settings: &LocalSettings,
+    files: Vec<PlannedFile>,
+    snippets: Vec<Snippet>,
+    (name, program, arguments): (&'static str, &'static str, Vec<Argument>),
+) -> Plan {
+    let environment = environment(settings);
+    let mut all = vec![openssl_cnf(settings)];
+    let mut after = Vec::new();
+    if settings.systemd {
+        let lines = environment
+            .iter()
+            .map(|(name, value)| format!("Environment={name}={value}\n"));
+        let body = format!("[Service]\n{}", lines.collect::<String>());
+        all.push(PlannedFile::new(
+            Path::new("/etc/systemd/system").join(format!("{application}.service.d/millrace.conf")),
+            &body,
+            "hands the configuration to the service",
+        ));
+        after.push(CommandStep {
+            command: format!("systemctl daemon-reload && systemctl restart {application}"),
+            why: "a service takes its environment at a start, not at a reload",
+        });
+    } else {
+        let lines = environment
+            .iter()
+            .map(|(name, value)| format!("export {name}={value}\n"));
+        after.push(CommandStep {
+            command: format!(
+                "cat >> /etc/default/{application} <<EOF\n{}EOF",
+                lines.collect::<String>()
+            ),
+            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
+        });
+        after.push(CommandStep {
+            command: format!("service {application} restart"),
+            why: "a server takes its environment at a start, not at a reload",
+        });
+    }
+    after.push(CommandStep {
+        command: format!("millrace gateway check {application}"),
+        why: "counts what is computed in the server, and names the negotiated group",
+    });
+    all.extend(files);
+    let tested = environment.into_iter().map(|(name, value)| {
+        let value = match name {
+            "OPENSSL_CONF" => Argument::File(OPENSSL_CNF),
+            _ => Argument::Owned(value),
+        };
+        (name, value)
+    });
+    let test = Verification {
+        name,
+        program,
+        arguments,
+        environment: tested.collect(),
+        wants: None,
+    };
+    Plan {
+        application,
+        before: Vec::new(),
+        files: all,
+        snippets,
+        after,
+        verifications: vec![provider_loads(), test],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> LocalSettings {
+        LocalSettings {
+            module: "/usr/lib/ossl-modules/millrace.so".into(),
+            preload: Some("/usr/lib/millrace/libmillrace_preload.so".into()),
+            post_quantum: true,
+            systemd: true,
+        }
+    }
+
+    #[test]
+    fn local_recipe_names_no_node_and_no_key() {
+        for application in [
+            Application::Openssl,
+            Application::Nginx,
+            Application::Haproxy,
+        ] {
+            let text = plan(application, &settings()).expect("a recipe").text();
+            assert!(
+                text.contains("\nlocal = on\n") && text.contains("?millrace.local=yes"),
+                "{text}"
+            );
+            for word in ["node.sock", "pool =", "stub", "{"] {
+                assert!(!text.contains(word), "{application}: {word}: {text}");
+            }
+        }
+        assert!(plan(Application::Apache, &settings()).is_none());
+    }
+
+    #[test]
+    fn any_program_offers_the_group_by_openssl_cnf() {
+        let cnf = |post_quantum| {
+            let mut settings = settings();
+            settings.post_quantum = post_quantum;
+            plan(Application::Openssl, &settings)
+                .expect("a recipe")
+                .text()
+        };
+        let with = cnf(true);
+        assert!(with.contains("\nssl_conf = tls_sect\n"), "{with}");
+        assert!(
+            with.ends_with("\nGroups = X25519MLKEM768:X25519:prime256v1\n"),
+            "{with}"
+        );
+        assert!(!cnf(false).contains("\nssl_conf"));
+    }
+
+    #[test]
+    fn services_get_the_cache_and_the_group_as_asked() {
+        let nginx = plan(Application::Nginx, &settings())
+            .expect("a recipe")
+            .text();
+        for line in [
+            "Environment=MILLRACE_FETCH_CACHE=on\n",
+            "Environment=MILLRACE_JOBS=off\n",
+            "env MILLRACE_FETCH_CACHE;\n",
+            "ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1;\n",
+        ] {
+            assert!(nginx.contains(line), "{line}: {nginx}");
+        }
+        let mut without = settings();
+        (without.preload, without.post_quantum, without.systemd) = (None, false, false);
+        for application in [Application::Nginx, Application::Haproxy] {
+            let text = plan(application, &without).expect("a recipe").text();
+            assert!(
+                !text.contains(GROUPS) && !text.contains("LD_PRELOAD"),
+                "{text}"
+            );
+            assert!(text.contains("export OPENSSL_CONF="), "{text}");
+        }
+    }
+}

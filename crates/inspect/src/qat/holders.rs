@@ -1,0 +1,112 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who holds which virtual function: the processes that have `/dev/vfio/N` open. Linux opens the group of a function
+//! for one process at a time.
+
+use std::collections::BTreeMap;
+
+use millrace_hostfs::{Root, process};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::QatDevice;
+
+/// Bound on descriptors of one process that are looked at: some gateways have a million.
+const MAX_DESCRIPTORS: usize = 65_536;
+
+/// A process that has a virtual function open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FunctionHolder {
+    /// Process id
+    pub pid: u32,
+    /// Its name
+    pub name: String,
+    /// Its limit of locked memory in bytes, or `unlimited`; null if it cannot be read
+    pub locked_memory: Option<String>,
+}
+
+/// Notes the holders at the functions. Without a group, which needs an IOMMU, there are none.
+pub(super) fn note(root: &Root, devices: &mut [QatDevice]) {
+    if devices.iter().all(|device| device.group.is_none()) {
+        return;
+    }
+    let holders = by_group(root);
+    for device in devices {
+        let own = device.group.as_ref().and_then(|group| holders.get(group));
+        device.holders = own.cloned().unwrap_or_default();
+    }
+}
+
+fn by_group(root: &Root) -> BTreeMap<String, Vec<FunctionHolder>> {
+    let mut found: BTreeMap<String, Vec<FunctionHolder>> = BTreeMap::new();
+    for pid in process::pids(root) {
+        let folder = format!("proc/{pid}/fd");
+        let mut groups: Vec<String> = Vec::new();
+        for descriptor in root.names(&folder).into_iter().take(MAX_DESCRIPTORS) {
+            let target = root.link(&format!("{folder}/{descriptor}")).ok().flatten();
+            let group = target
+                .as_deref()
+                .and_then(|target| target.strip_prefix("/dev/vfio/"));
+            let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit());
+            groups.extend(group.filter(is_group).map(str::to_owned));
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        for group in groups {
+            found.entry(group).or_default().push(holder(root, pid));
+        }
+    }
+    found
+}
+
+fn holder(root: &Root, pid: u32) -> FunctionHolder {
+    let text = |file: &str| {
+        root.lossy_text(
+            &format!("proc/{pid}/{file}"),
+            millrace_hostfs::ATTRIBUTE_BYTES,
+        )
+    };
+    let limits = text("limits").unwrap_or_default();
+    FunctionHolder {
+        pid,
+        name: text("comm").map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned()),
+        locked_memory: process::soft_limit(&limits, "Max locked memory").map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn process_with_an_open_group_holds_its_function() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (pid, target) in [
+            (7, "/dev/vfio/100"),
+            (8, "/dev/vfio/vfio"),
+            (9, "socket:[1]"),
+        ] {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(folder.join("fd")).expect("a folder");
+            fs::write(folder.join("comm"), "millrace\n").expect("a file");
+            fs::write(
+                folder.join("limits"),
+                "Max locked memory         8388608              8388608              bytes\n",
+            )
+            .expect("a file");
+            symlink(target, folder.join("fd/3")).expect("a link");
+            symlink(target, folder.join("fd/4")).expect("a link");
+        }
+        let holders = by_group(&Root::open(dir.path()).expect("a root"));
+        let expected = FunctionHolder {
+            pid: 7,
+            name: "millrace".to_owned(),
+            locked_memory: Some("8388608".to_owned()),
+        };
+        assert_eq!(holders, [("100".to_owned(), vec![expected])].into());
+    }
+}

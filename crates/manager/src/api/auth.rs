@@ -1,0 +1,174 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who calls the API, and whether they may.
+//!
+//! A bearer token names a principal. Without one, the client certificate does, or it is a gateway's, which may only
+//! read the grants of its own tenant. A principal with the role `node` speaks for the node of its own name alone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, header};
+use millrace_service::overview::now_ms;
+use zeroize::Zeroizing;
+
+use super::Peer;
+use super::problem::{Code, Problem};
+use super::routes::Access;
+use crate::Manager;
+use crate::model::{Credential, Principal, Role};
+
+/// The caller of a request.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// A user or program with a role.
+    Principal(Principal),
+    /// A client certificate without a role.
+    Certificate(Arc<str>),
+    /// Neither.
+    Anonymous,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Principal(principal) => write!(f, "{}", principal.name),
+            Self::Certificate(identity) => f.write_str(identity),
+            Self::Anonymous => f.write_str("-"),
+        }
+    }
+}
+
+/// The token of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<Zeroizing<String>> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = text.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| Zeroizing::new(token.trim().to_owned()))
+}
+
+impl Caller {
+    /// The caller of a request. It is found in the manager's view, without a question to the store.
+    ///
+    /// # Errors
+    /// A token that is not valid: a caller with a wrong token gets no other rights instead.
+    pub(super) fn of(manager: &Manager, peer: &Peer, token: Option<&str>) -> Result<Self, Problem> {
+        if let Some(token) = token {
+            let known = |credential: &Credential| match credential {
+                Credential::Token(hash) => hash.matches(token),
+                Credential::Identity(_) => false,
+            };
+            let unknown = || {
+                Problem::new(
+                    Code::Unauthenticated,
+                    "the token is not known, or has expired",
+                )
+            };
+            return find(manager, known)
+                .map(Self::Principal)
+                .ok_or_else(unknown);
+        }
+        let Some(identity) = &peer.identity else {
+            return Ok(Self::Anonymous);
+        };
+        let known = |credential: &Credential| match credential {
+            Credential::Identity(named) => named.as_str() == &**identity,
+            Credential::Token(_) => false,
+        };
+        Ok(match find(manager, known) {
+            Some(principal) => Self::Principal(principal),
+            None => Self::Certificate(Arc::clone(identity)),
+        })
+    }
+
+    /// Checks the right to a request.
+    ///
+    /// # Errors
+    /// The caller has to authenticate, or lacks the role.
+    pub(super) fn require(&self, access: Access) -> Result<(), Problem> {
+        let allowed = match (access, self) {
+            (Access::Open, _)
+            | (Access::Authenticated, Self::Principal(_) | Self::Certificate(_)) => true,
+            (_, Self::Anonymous) => {
+                let detail = "send a token (authorization: Bearer …) or a client certificate";
+                return Err(Problem::new(Code::Unauthenticated, detail));
+            }
+            (Access::Role(needed), Self::Principal(principal)) => allows(principal.role, needed),
+            (Access::Role(_), Self::Certificate(_)) => false,
+        };
+        if allowed {
+            return Ok(());
+        }
+        let Access::Role(needed) = access else {
+            return Ok(());
+        };
+        let detail = format!("{self} has not the role {}", role_name(needed));
+        Err(Problem::new(Code::Forbidden, detail))
+    }
+
+    /// Checks that a node speaks for itself.
+    ///
+    /// # Errors
+    /// The caller is another node.
+    pub(super) fn require_node(&self, name: &str) -> Result<(), Problem> {
+        match self {
+            Self::Principal(principal) if principal.name.as_str() == name => Ok(()),
+            Self::Principal(_) | Self::Certificate(_) | Self::Anonymous => {
+                let detail =
+                    format!("{self} speaks only for the node of that name, not for {name}");
+                Err(Problem::new(Code::Forbidden, detail))
+            }
+        }
+    }
+}
+
+/// The principal with this credential, unless it has expired. Every hash is compared, so that the time does not tell
+/// which one fits.
+fn find(manager: &Manager, known: impl Fn(&Credential) -> bool) -> Option<Principal> {
+    let now = now_ms();
+    let found = manager.view(|view| {
+        let fitting = view
+            .principals
+            .values()
+            .filter(|principal| known(&principal.value.credential));
+        fitting.last().map(|principal| principal.value.clone())
+    });
+    found.filter(|principal| principal.expires_ms.is_none_or(|end| now < end))
+}
+
+/// Whether a role includes another: administrator, operator and viewer form a ladder; a node stands beside it.
+fn allows(role: Role, needed: Role) -> bool {
+    match (role, needed) {
+        (Role::Node, _) | (_, Role::Node) => role == needed,
+        (Role::Admin | Role::Operator | Role::Viewer, _) => role <= needed,
+    }
+}
+
+/// The name of a role in messages and on the command line.
+pub(super) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "admin",
+        Role::Operator => "operator",
+        Role::Viewer => "viewer",
+        Role::Node => "node",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_form_a_ladder_with_the_node_beside_it() {
+        let ladder = [Role::Admin, Role::Operator, Role::Viewer];
+        for (rank, role) in ladder.into_iter().enumerate() {
+            for (other, needed) in ladder.into_iter().enumerate() {
+                assert_eq!(allows(role, needed), rank <= other, "{role:?} {needed:?}");
+            }
+            assert!(!allows(role, Role::Node) && !allows(Role::Node, role));
+        }
+        assert!(allows(Role::Node, Role::Node));
+    }
+}

@@ -1,0 +1,256 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Metrics of a manager in the text format of Prometheus: the pool as the manager sees it, and its own requests.
+//!
+//! Names have a bound: nodes and tenants are those of the store, routes and outcomes those of the table.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_service::overview::{NodeState, Overview, TenantLine, VerdictLevel};
+
+use super::Reply;
+use super::problem::Problem;
+use super::routes::{ROUTES, Route};
+use crate::model::View;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug)]
+enum RequestOutcome {
+    /// With an answer.
+    Done,
+    /// By a fault of the caller.
+    Refused,
+    /// By a fault of the manager or its store.
+    Failed,
+}
+
+impl RequestOutcome {
+    const ALL: [Self; 3] = [Self::Done, Self::Refused, Self::Failed];
+
+    const fn of(reply: &Result<Reply, Problem>) -> Self {
+        match reply {
+            Ok(_) => Self::Done,
+            Err(problem) if problem.status < 500 => Self::Refused,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Counters of the API.
+#[derive(Debug)]
+pub struct ApiMetrics {
+    /// By route and outcome.
+    requests: Vec<[AtomicU64; RequestOutcome::ALL.len()]>,
+}
+
+impl Default for ApiMetrics {
+    fn default() -> Self {
+        Self {
+            requests: ROUTES.iter().map(|_| Default::default()).collect(),
+        }
+    }
+}
+
+impl ApiMetrics {
+    pub(super) fn count(&self, route: &'static Route, reply: &Result<Reply, Problem>) {
+        let index = ROUTES.iter().position(|row| std::ptr::eq(row, route));
+        if let Some(row) = index.and_then(|index| self.requests.get(index)) {
+            row[RequestOutcome::of(reply) as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn render(&self, view: &View, overview: &Overview) -> String {
+        let mut page = Exposition::default();
+        page.family("millrace_pool_nodes", "gauge", "Nodes by state");
+        for state in NodeState::ALL {
+            let nodes = overview.nodes.iter();
+            let count = nodes.filter(|node| node.state == state).count();
+            page.sample(
+                "millrace_pool_nodes",
+                &[("state", state.name())],
+                count as f64,
+            );
+        }
+        page.family(
+            "millrace_pool_verdict",
+            "gauge",
+            "Verdict: 0 good, 1 warning, 2 critical",
+        );
+        let verdict = match overview.verdict.level {
+            VerdictLevel::Good => 0.0,
+            VerdictLevel::Warning => 1.0,
+            VerdictLevel::Critical => 2.0,
+        };
+        page.sample("millrace_pool_verdict", &[], verdict);
+        let figures = &overview.figures;
+        let rows = [
+            (
+                "millrace_pool_operations_per_second",
+                "Operations that ended with a result, per second",
+                figures.ops_per_s,
+            ),
+            (
+                "millrace_pool_failed_per_second",
+                "Operations that ended without a result, per second",
+                figures.failed_per_s,
+            ),
+            (
+                "millrace_pool_fallback_ratio",
+                "Share of operations that gateways computed themselves, 5 minutes",
+                figures.fallback_share,
+            ),
+            (
+                "millrace_pool_p99_seconds",
+                "99th percentile of the time in the slowest node",
+                figures.p99_us / 1e6,
+            ),
+            (
+                "millrace_pool_gateway_cpu_saved_ratio",
+                "CPU seconds per second that gateways save, estimated",
+                figures.cpu_saved,
+            ),
+        ];
+        for (name, help, value) in rows {
+            page.family(name, "gauge", help);
+            page.sample(name, &[], value);
+        }
+        if let Some(left) = figures.capacity_left {
+            page.family(
+                "millrace_pool_capacity_left_ratio",
+                "gauge",
+                "Share of the measured capacity that is free",
+            );
+            page.sample("millrace_pool_capacity_left_ratio", &[], left);
+        }
+        page.family(
+            "millrace_pool_node_operations_per_second",
+            "gauge",
+            "Operations per second of a node",
+        );
+        for node in &overview.nodes {
+            page.sample(
+                "millrace_pool_node_operations_per_second",
+                &[("node", &node.name)],
+                node.ops_per_s,
+            );
+        }
+        self.tenants(&mut page, view, overview);
+        page.family(
+            "millrace_manager_store_revision",
+            "counter",
+            "Revision of the store that this manager has seen",
+        );
+        page.sample("millrace_manager_store_revision", &[], view.revision as f64);
+        page.family(
+            "millrace_manager_damaged_records",
+            "gauge",
+            "Records of the store that cannot be read",
+        );
+        page.sample(
+            "millrace_manager_damaged_records",
+            &[],
+            view.damaged.len() as f64,
+        );
+        page.family(
+            "millrace_manager_requests_total",
+            "counter",
+            "Requests of the API by path and outcome",
+        );
+        for (route, counts) in ROUTES.iter().zip(&self.requests) {
+            let method = format!("{:?}", route.method).to_uppercase();
+            for (outcome, count) in RequestOutcome::ALL.into_iter().zip(counts) {
+                let labels = [
+                    ("method", method.as_str()),
+                    ("path", route.path),
+                    ("outcome", outcome.name()),
+                ];
+                page.sample(
+                    "millrace_manager_requests_total",
+                    &labels,
+                    count.load(Ordering::Relaxed) as f64,
+                );
+            }
+        }
+        page.0
+    }
+
+    fn tenants(&self, page: &mut Exposition, view: &View, overview: &Overview) {
+        type Figure = fn(&TenantLine) -> f64;
+        let families: [(&str, &str, Figure); 3] = [
+            (
+                "millrace_pool_tenant_quota_operations_per_second",
+                "Quota of a tenant; 0 is no limit",
+                |row| row.quota_ops,
+            ),
+            (
+                "millrace_pool_tenant_operations_per_second",
+                "Operations per second of a tenant",
+                |row| row.used_ops,
+            ),
+            (
+                "millrace_pool_tenant_throttled_per_second",
+                "Operations per second that the quota refused",
+                |row| row.throttled_per_s,
+            ),
+        ];
+        for (name, help, value) in families {
+            page.family(name, "gauge", help);
+            for row in &overview.tenants {
+                page.sample(name, &[("tenant", &row.name)], value(row));
+            }
+        }
+        page.family(
+            "millrace_pool_tenant_short",
+            "gauge",
+            "1 for a tenant whose nodes lack capacity for its quota",
+        );
+        for (name, ledger) in &view.ledgers {
+            let short = f64::from(u8::from(ledger.value.short));
+            page.sample(
+                "millrace_pool_tenant_short",
+                &[("tenant", name.as_str())],
+                short,
+            );
+        }
+    }
+}
+
+/// A page in the text format.
+#[derive(Default)]
+struct Exposition(String);
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let pairs: Vec<String> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
+            .collect();
+        let labels = if pairs.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", pairs.join(","))
+        };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+}
+
+/// A label value as the format wants it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}

@@ -1,0 +1,586 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The manager's API: HTTP and JSON over TLS.
+//!
+//! ```text
+//!  TLS (listener) ─► Host, Origin ─► path ─► caller: certificate or token ─► role
+//!      ─► body, bounded ─► idempotency key ─► the row's function, on a blocking thread ─► JSON or problem document
+//! ```
+//!
+//! `routes::ROUTES` is the whole API: one row per request with its path, the role that it needs, the types of body
+//! and answer, and the function that carries it out. The router and the `OpenAPI` document both come from it, so they
+//! agree.
+
+mod auth;
+#[cfg(test)]
+mod hostile_tests;
+mod idempotency;
+mod keys;
+pub mod listener;
+pub mod metrics;
+pub mod openapi;
+mod pool_overview;
+pub mod problem;
+mod routes;
+mod state;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::connect_info::ConnectInfo;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, get, on};
+use millrace_server::config::TlsFiles;
+use millrace_server::web;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::error;
+use zeroize::Zeroizing;
+
+use crate::Manager;
+pub use auth::Caller;
+use idempotency::Answered;
+pub use keys::{KeyView, NewKey};
+pub use listener::{Peer, TlsError};
+use metrics::ApiMetrics;
+use problem::{Code, Problem};
+pub use routes::{
+    GrantedNode, HeartbeatReport, Leave, NewToken, NodeView, PrincipalView, QuotaBody,
+    TenantGrants, Token, fresh_token,
+};
+pub use state::PoolState;
+
+/// Bound on a body, in bytes: a tenant with 1,024 identities, or the report of a node, has 200 KiB.
+pub const MAX_BODY: usize = 1 << 20;
+
+/// Bound on the items of a page, so that an answer stays below 4 MiB; and their number without `limit`.
+pub const MAX_PAGE: usize = 1000;
+const DEFAULT_PAGE: usize = 100;
+
+/// Bound on requests that are carried out at once: each has a thread while it waits for the store.
+const MAX_AT_ONCE: usize = 64;
+
+/// One page of a listing, in the order of names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Pass it as `after` for the next page; `null` on the last.
+    pub next: Option<String>,
+}
+
+/// What a request is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    status: u16,
+    /// Revision of the document, as `ETag`.
+    revision: Option<u64>,
+    media_type: &'static str,
+    body: String,
+}
+
+impl Reply {
+    fn json(value: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_string(value)
+            .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+        Ok(Self {
+            status: 200,
+            revision: None,
+            media_type: "application/json",
+            body,
+        })
+    }
+
+    fn created(mut self) -> Self {
+        self.status = 201;
+        self
+    }
+
+    fn at(mut self, revision: u64) -> Self {
+        self.revision = Some(revision);
+        self
+    }
+
+    fn empty() -> Self {
+        Self {
+            status: 204,
+            revision: None,
+            media_type: "application/json",
+            body: String::new(),
+        }
+    }
+
+    fn text(media_type: &'static str, body: String) -> Self {
+        Self {
+            status: 200,
+            revision: None,
+            media_type,
+            body,
+        }
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut answer = (status, self.body).into_response();
+        let headers = answer.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(self.media_type),
+        );
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let etag = self.revision.map(|revision| format!("\"{revision}\""));
+        if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+            headers.insert(header::ETAG, etag);
+        }
+        answer
+    }
+}
+
+/// A condition of a write, from its headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precondition {
+    None,
+    /// `If-None-Match: *`: creates, and never replaces.
+    Absent,
+    /// `If-Match`: the document has this revision.
+    Revision(u64),
+}
+
+/// A request that passed all checks of form.
+struct Call {
+    api: Arc<Api>,
+    caller: Caller,
+    /// The variable segments of the path, in their order.
+    path: Vec<String>,
+    query: Vec<(String, String)>,
+    condition: Precondition,
+    /// Zeroised: it may be a private key.
+    body: Zeroizing<Vec<u8>>,
+}
+
+impl Call {
+    /// A variable segment of the path, as a checked name.
+    fn name<T: std::str::FromStr<Err: fmt::Display>>(&self) -> Result<T, Problem> {
+        let text = self.path.first().map_or("", String::as_str);
+        text.parse()
+            .map_err(|error: T::Err| Problem::new(Code::Invalid, error.to_string()))
+    }
+
+    fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Problem::new(Code::Invalid, format!("the body: {error}")))
+    }
+
+    fn query(&self, name: &str) -> Option<&str> {
+        let found = self.query.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// A page of `all`, which is in the order of `key`.
+    fn page<T: Serialize>(
+        &self,
+        all: Vec<T>,
+        key: impl Fn(&T) -> String,
+    ) -> Result<Reply, Problem> {
+        let (limit, after) = self.window()?;
+        let mut items = all
+            .into_iter()
+            .filter(|item| after.as_ref().is_none_or(|after| key(item) > *after));
+        let page: Vec<T> = items.by_ref().take(limit).collect();
+        let next = items.next().and_then(|_| page.last().map(&key));
+        Reply::json(&Page { items: page, next })
+    }
+
+    /// `limit` and `after` of the query.
+    fn window(&self) -> Result<(usize, Option<String>), Problem> {
+        let limit = match self.query("limit") {
+            None => DEFAULT_PAGE,
+            Some(text) => text
+                .parse()
+                .ok()
+                .filter(|limit| (1..=MAX_PAGE).contains(limit))
+                .ok_or_else(|| {
+                    Problem::new(
+                        Code::Invalid,
+                        format!("limit: a number from 1 to {MAX_PAGE}"),
+                    )
+                })?,
+        };
+        Ok((limit, self.query("after").map(str::to_owned)))
+    }
+}
+
+/// The API of one manager.
+pub struct Api {
+    manager: Manager,
+    /// Names that a `Host` may have: those in the certificate.
+    hosts: BTreeSet<String>,
+    answered: Answered,
+    metrics: ApiMetrics,
+    state: PoolState,
+    /// The latest overview of the pool, as JSON.
+    overview: watch::Receiver<Arc<str>>,
+    at_once: Semaphore,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Time for requests under way after the order to stop: a store that does not answer takes longer.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Serves the API until `stop` completes.
+///
+/// # Errors
+/// A certificate file cannot be used, or the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    files: &TlsFiles,
+    hosts: BTreeSet<String>,
+    manager: Manager,
+    pool: &str,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let config = listener::server_config(files)?;
+    let listener = listener::listen(listener, config)?;
+    let api = Api::new(manager, hosts, pool);
+    let service = router(&api).into_make_service_with_connect_info::<Peer>();
+    let stopping = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stopping);
+    let served = axum::serve(listener, service).with_graceful_shutdown(async move {
+        stop.await;
+        stopped.notify_one();
+    });
+    // Requests under way end; the streams of pages, which never would, are cut.
+    let cut = async {
+        stopping.notified().await;
+        sleep(DRAIN).await;
+    };
+    tokio::select! {
+        ended = served => ended?,
+        () = cut => {}
+    }
+    Ok(())
+}
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A certificate file.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The listener.
+    #[error("cannot serve the API: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Api {
+    fn new(manager: Manager, hosts: BTreeSet<String>, pool: &str) -> Arc<Self> {
+        let state = PoolState::new(manager.clone(), pool);
+        let overview = state.publish();
+        Arc::new(Self {
+            manager,
+            hosts,
+            answered: Answered::default(),
+            metrics: ApiMetrics::default(),
+            state,
+            overview,
+            at_once: Semaphore::new(MAX_AT_ONCE),
+        })
+    }
+
+    /// Whether a request names this manager, and no foreign page made it.
+    fn admits(&self, headers: &HeaderMap) -> bool {
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
+        let known = host.is_some_and(|host| {
+            let name = web::host_name(host);
+            self.hosts
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name))
+        });
+        known && web::same_origin(headers)
+    }
+}
+
+/// The router, from the table of requests.
+fn router(api: &Arc<Api>) -> Router {
+    let mut router = Router::new();
+    for route in routes::ROUTES {
+        let filter = method_filter(route.method);
+        let act = move |State(api): State<Arc<Api>>,
+                        ConnectInfo(peer): ConnectInfo<Peer>,
+                        params: RawPathParams,
+                        request: Request| async move {
+            let path = params.iter().map(|(_, value)| value.to_owned()).collect();
+            let reply = answer(&api, route, &peer, path, request).await;
+            api.metrics.count(route, &reply);
+            reply.map_or_else(IntoResponse::into_response, IntoResponse::into_response)
+        };
+        router = router.route(route.path, on(filter, act));
+    }
+    router
+        .route("/v1/events", get(events))
+        .method_not_allowed_fallback(|| async {
+            Problem::new(Code::Method, "see /v1/openapi.json")
+        })
+        .fallback(|| async {
+            Problem::new(
+                Code::NotFound,
+                "there is no such path: see /v1/openapi.json",
+            )
+        })
+        .merge(web::page())
+        .layer(from_fn_with_state(Arc::clone(api), guard))
+        .with_state(Arc::clone(api))
+}
+
+fn method_filter(method: routes::Verb) -> MethodFilter {
+    match method {
+        routes::Verb::Get => MethodFilter::GET,
+        routes::Verb::Post => MethodFilter::POST,
+        routes::Verb::Put => MethodFilter::PUT,
+        routes::Verb::Delete => MethodFilter::DELETE,
+    }
+}
+
+/// Refuses requests for other hosts (DNS rebinding) and of foreign pages: a browser may hold a certificate for us.
+async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    if api.admits(request.headers()) {
+        next.run(request).await
+    } else {
+        let detail =
+            "name this manager by a name in its certificate, and from no other site's page";
+        Problem::new(Code::Misdirected, detail).into_response()
+    }
+}
+
+/// The stream of the page: the overview of the pool, at each change.
+async fn events(
+    State(api): State<Arc<Api>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let (manager, token) = (api.manager.clone(), auth::bearer(&headers));
+    let caller =
+        spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
+            .await;
+    let caller = match caller {
+        Ok(Ok(caller)) => caller,
+        Ok(Err(problem)) => return problem.into_response(),
+        Err(error) => return internal(&error).into_response(),
+    };
+    match caller.require(routes::Access::Role(crate::model::Role::Viewer)) {
+        Ok(()) => web::event_stream(api.overview.clone()),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+fn internal(error: &dyn fmt::Display) -> Problem {
+    error!(%error, "a request failed by a defect of the manager");
+    Problem::new(Code::Internal, "see the manager's log")
+}
+
+async fn answer(
+    api: &Arc<Api>,
+    route: &'static routes::Route,
+    peer: &Peer,
+    path: Vec<String>,
+    request: Request,
+) -> Result<Reply, Problem> {
+    let (head, body) = request.into_parts();
+    let condition = precondition(&head.headers)?;
+    let token = auth::bearer(&head.headers);
+    let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
+    let key = key
+        .filter(|_| head.method != Method::GET)
+        .map(str::to_owned);
+    let _place = api.at_once.acquire().await;
+    let (manager, peer) = (api.manager.clone(), peer.clone());
+    // Before the body is read: a caller without rights sends at most a header.
+    let caller =
+        spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
+            .await;
+    let caller = caller.map_err(|error| internal(&error))??;
+    caller.require(route.access)?;
+    let body = read_body(route, &head.headers, body).await?;
+    let request = digest_of(&head.method, head.uri.path(), &body);
+    let call = Call {
+        api: Arc::clone(api),
+        caller,
+        path,
+        query: parse_query(head.uri.query().unwrap_or_default()),
+        condition,
+        body,
+    };
+    let work = move || {
+        let (api, caller) = (Arc::clone(&call.api), call.caller.to_string());
+        if let Some(key) = &key
+            && let Some(earlier) = api.answered.begin(&caller, key, request, Instant::now())?
+        {
+            return earlier;
+        }
+        let reply = (route.act)(&call);
+        if let Some(key) = &key {
+            api.answered.finish(&caller, key, &reply);
+        }
+        reply
+    };
+    spawn_blocking(work)
+        .await
+        .map_err(|error| internal(&error))?
+}
+
+async fn read_body(
+    route: &routes::Route,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Zeroizing<Vec<u8>>, Problem> {
+    let body = to_bytes(body, MAX_BODY).await.map_err(|_| {
+        Problem::new(
+            Code::TooLarge,
+            format!("a body has at most {MAX_BODY} bytes, sent without a pause"),
+        )
+    })?;
+    if route.body.is_some() {
+        let media_type = text_of(headers, &header::CONTENT_TYPE).unwrap_or_default();
+        let essence = media_type.split(';').next().unwrap_or_default().trim();
+        if !essence.eq_ignore_ascii_case("application/json") {
+            return Err(Problem::new(Code::MediaType, "send application/json"));
+        }
+    }
+    Ok(Zeroizing::new(body.to_vec()))
+}
+
+fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
+    if let Some(text) = text_of(headers, &header::IF_NONE_MATCH) {
+        return match text.trim() {
+            "*" => Ok(Precondition::Absent),
+            _ => Err(Problem::new(
+                Code::Invalid,
+                "if-none-match: only * is known",
+            )),
+        };
+    }
+    match text_of(headers, &header::IF_MATCH).map(str::trim) {
+        None | Some("*") => Ok(Precondition::None),
+        Some(etag) => {
+            let revision = etag
+                .strip_prefix('"')
+                .and_then(|etag| etag.strip_suffix('"'));
+            let revision = revision.and_then(|revision| revision.parse().ok());
+            let wrong = || Problem::new(Code::Invalid, "if-match: the etag of the document");
+            revision.map(Precondition::Revision).ok_or_else(wrong)
+        }
+    }
+}
+
+fn digest_of(method: &Method, path: &str, body: &[u8]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in [method.as_str().as_bytes(), path.as_bytes(), body] {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut digest = [0; 32];
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
+}
+
+/// The pairs of a query. What is not decodable is left out.
+fn parse_query(query: &str) -> Vec<(String, String)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pair = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((unescaped(key)?, unescaped(value)?))
+    };
+    pairs.filter_map(pair).collect()
+}
+
+/// Decodes `%XX` and `+`.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = text.bytes();
+    let mut out = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::escaped;
+
+    #[test]
+    fn query_is_decoded_as_the_client_encodes_it() {
+        let name = "a b&c=d%/é";
+        let query = format!("after={}&limit=5&flag", escaped(name));
+        let pairs = parse_query(&query);
+        assert_eq!(pairs[0], ("after".to_owned(), name.to_owned()));
+        assert_eq!(pairs[1], ("limit".to_owned(), "5".to_owned()));
+        assert_eq!(pairs[2], ("flag".to_owned(), String::new()));
+        assert!(parse_query("a=%zz&b=%2&c=%ff").is_empty());
+    }
+
+    #[test]
+    fn precondition_is_an_etag_or_a_star() {
+        let check = |name: HeaderName, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            precondition(&headers).ok()
+        };
+        assert_eq!(
+            check(header::IF_MATCH, "\"17\""),
+            Some(Precondition::Revision(17))
+        );
+        assert_eq!(check(header::IF_MATCH, "*"), Some(Precondition::None));
+        assert_eq!(
+            check(header::IF_NONE_MATCH, "*"),
+            Some(Precondition::Absent)
+        );
+        assert_eq!(check(header::IF_MATCH, "17"), None);
+        assert_eq!(check(header::IF_NONE_MATCH, "\"17\""), None);
+    }
+
+    #[test]
+    fn digest_separates_its_parts() {
+        let put = |path: &str, body: &[u8]| digest_of(&Method::PUT, path, body);
+        assert_ne!(put("/a", b"b"), put("/ab", b""));
+        assert_eq!(put("/a", b"b"), put("/a", b"b"));
+    }
+}

@@ -1,0 +1,151 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Errors of the API: problem documents (RFC 9457), with a code from a closed set.
+
+use std::fmt;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why the API refused a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// The code, for programs.
+    #[serde(rename = "type")]
+    pub code: Code,
+    /// The HTTP status.
+    pub status: u16,
+    /// The code in words.
+    pub title: String,
+    /// What happened here, and what to do next.
+    pub detail: String,
+}
+
+/// The closed set of reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The request is malformed or a value is out of its bounds.
+    Invalid,
+    /// There is no valid token or certificate.
+    Unauthenticated,
+    /// The caller's role does not allow it.
+    Forbidden,
+    /// There is no such document or path.
+    NotFound,
+    /// The path exists, but not with this method.
+    Method,
+    /// The document exists already, or the state forbids the change.
+    Conflict,
+    /// A node's registration is out of date: it registers again.
+    Fenced,
+    /// The node was removed from the pool.
+    Removed,
+    /// The document was changed since it was read.
+    Changed,
+    /// The body is too large.
+    TooLarge,
+    /// The body is not JSON, or not declared as such.
+    MediaType,
+    /// The `Host` names another server, or a foreign page sent the request.
+    Misdirected,
+    /// The pool has not the capacity.
+    Capacity,
+    /// The store does not answer. Try again.
+    Unavailable,
+    /// A defect of the manager. Its log has the details.
+    Internal,
+}
+
+impl Code {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Conflict | Self::Fenced | Self::Capacity => StatusCode::CONFLICT,
+            Self::Removed => StatusCode::GONE,
+            Self::Changed => StatusCode::PRECONDITION_FAILED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Invalid => "the request is not valid",
+            Self::Unauthenticated => "no valid token or certificate",
+            Self::Forbidden => "not allowed for this role",
+            Self::NotFound => "not found",
+            Self::Method => "not with this method",
+            Self::Conflict => "in conflict with the present state",
+            Self::Fenced => "the registration is out of date",
+            Self::Removed => "removed from the pool",
+            Self::Changed => "changed since it was read",
+            Self::TooLarge => "too large",
+            Self::MediaType => "not JSON",
+            Self::Misdirected => "for another server",
+            Self::Capacity => "not enough capacity",
+            Self::Unavailable => "the store does not answer",
+            Self::Internal => "a defect of the manager",
+        }
+    }
+}
+
+impl Problem {
+    /// A problem with its explanation.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            status: code.status().as_u16(),
+            title: code.title().to_owned(),
+            detail: detail.into(),
+        }
+    }
+
+    /// For an answer that is no problem document: one of a proxy, for example.
+    pub(crate) fn unreadable(status: u16) -> Self {
+        Self {
+            status,
+            ..Self::new(
+                Code::Internal,
+                format!("the server answered {status} without a reason"),
+            )
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.title, self.detail)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        let body = serde_json::to_string(&self).unwrap_or_default();
+        let mut answer = (status, body).into_response();
+        let headers = answer.headers_mut();
+        let media_type = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, media_type);
+        if self.code == Code::Unauthenticated {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.code == Code::Unavailable {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    }
+}

@@ -1,0 +1,223 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! [`PoolState`]: the overview of the pool, from the reports of its nodes and the records of the store.
+//!
+//! A node reports to one manager. The page of another manager shows the same node with what its heartbeat wrote to the
+//! store: load, but neither backends nor clients.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_service::overview::{
+    ClassRate, Event, MAX_ROWS, NodeRow, Overview, TenantLine, VerdictLevel, now_ms,
+};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::pool_overview::of_pool;
+use crate::Manager;
+use crate::model::{AuditEntry, Node, NodeName, NodeState, Tenant, TenantName, View};
+
+/// Interval between two overviews.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Age after which a report is no longer shown: its node reports to another manager, or not at all.
+const STALE: Duration = Duration::from_secs(30);
+
+/// The reports of the nodes.
+#[derive(Clone)]
+pub struct PoolState(Arc<Inner>);
+
+struct Inner {
+    manager: Manager,
+    name: String,
+    reports: Mutex<HashMap<NodeName, (Instant, Arc<Overview>)>>,
+}
+
+impl fmt::Debug for PoolState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolState")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PoolState {
+    pub(super) fn new(manager: Manager, name: &str) -> Self {
+        Self(Arc::new(Inner {
+            manager,
+            name: name.to_owned(),
+            reports: Mutex::default(),
+        }))
+    }
+
+    /// Takes the report of a node.
+    pub(super) fn take(&self, node: NodeName, overview: Overview) {
+        let mut reports = self
+            .0
+            .reports
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        reports.insert(node, (Instant::now(), Arc::new(overview)));
+    }
+
+    /// The overview of the pool. Reads the newest events from the store.
+    #[must_use]
+    pub fn overview(&self) -> Overview {
+        let (rows, tenants, reports, head) = self.0.manager.view(|view| {
+            let reports = self.fresh(view);
+            let rows = view.nodes.iter().filter(|(_, node)| !node.value.removed);
+            let rows = rows.map(|(name, node)| node_row(name, &node.value, reports.get(name)));
+            let rows: Vec<NodeRow> = rows.collect();
+            let tenants = view.tenants.values().take(MAX_ROWS);
+            let tenants = tenants.map(|tenant| tenant_row(view, &tenant.value, &reports));
+            let tenants: Vec<TenantLine> = tenants.collect();
+            (rows, tenants, reports, view.audit_head.value.seq)
+        });
+        let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
+        of_pool(
+            &self.0.name,
+            now_ms(),
+            rows,
+            &list,
+            tenants,
+            self.events(head),
+        )
+    }
+
+    /// The reports that are not stale, of nodes with a lease.
+    fn fresh(&self, view: &View) -> HashMap<NodeName, Arc<Overview>> {
+        let mut reports = self
+            .0
+            .reports
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        reports.retain(|name, (at, _)| at.elapsed() < STALE && view.nodes.contains_key(name));
+        let present = reports.iter().filter(|(name, _)| {
+            view.node(name)
+                .is_some_and(|node| matches!(node.state(), NodeState::Ready | NodeState::Draining))
+        });
+        present
+            .map(|(name, (_, overview))| (name.clone(), Arc::clone(overview)))
+            .collect()
+    }
+
+    /// The newest entries of the audit log.
+    fn events(&self, head: u64) -> Vec<Event> {
+        let from = head.saturating_sub(MAX_ROWS as u64) + 1;
+        // Without its store the manager still shows the nodes.
+        let entries = self.0.manager.audit(from, MAX_ROWS).unwrap_or_default();
+        entries.iter().rev().map(event).collect()
+    }
+
+    /// Publishes the overview each second while there is a receiver.
+    pub(super) fn publish(&self) -> watch::Receiver<Arc<str>> {
+        let (send, receive) = watch::channel::<Arc<str>>(Arc::from("{}"));
+        let state = self.clone();
+        tokio::spawn(async move {
+            let mut ticks = interval(INTERVAL);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while !send.is_closed() {
+                ticks.tick().await;
+                // One receiver is the API's own: without another, no page is open.
+                if send.receiver_count() < 2 && send.borrow().len() > 2 {
+                    continue;
+                }
+                let state = state.clone();
+                let text = spawn_blocking(move || serde_json::to_string(&state.overview())).await;
+                if let Ok(Ok(text)) = text {
+                    send.send_replace(text.into());
+                }
+            }
+        });
+        receive
+    }
+}
+
+fn tenant_row(
+    view: &View,
+    tenant: &Tenant,
+    reports: &HashMap<NodeName, Arc<Overview>>,
+) -> TenantLine {
+    let of_nodes = reports.values().flat_map(|report| &report.tenants);
+    let used: Vec<&TenantLine> = of_nodes
+        .filter(|row| row.name == tenant.name.as_str())
+        .collect();
+    TenantLine {
+        name: tenant.name.to_string(),
+        weight: tenant.weight,
+        priority: tenant.priority,
+        quota_ops: number(tenant.quota.ops.per_second),
+        used_ops: used.iter().map(|row| row.used_ops).sum(),
+        throttled_per_s: used.iter().map(|row| row.throttled_per_s).sum(),
+        nodes: nodes_of(view, &tenant.name),
+    }
+}
+
+fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> NodeRow {
+    let capacity = node.registration.capacity.iter();
+    let capacity = capacity.map(|(class, rate)| ClassRate {
+        class: class.to_string(),
+        ops_per_s: number(*rate),
+    });
+    let zone = node.registration.zone.as_ref();
+    let told = report.and_then(|report| report.nodes.first()).cloned();
+    let row = told.unwrap_or_else(|| NodeRow {
+        name: name.to_string(),
+        state: node.state(),
+        version: node.registration.version.clone(),
+        zone: String::new(),
+        ops_per_s: 0.0,
+        waiting: usize::try_from(node.load.waiting).unwrap_or(usize::MAX),
+        connections: node.load.connections,
+        p50_us: 0.0,
+        p99_us: number(node.load.p99_us),
+        capacity: Vec::new(),
+        busy: None,
+        backends: Vec::new(),
+    });
+    let ops_per_s = if row.backends.is_empty() {
+        number(node.load.ops_per_second)
+    } else {
+        row.ops_per_s
+    };
+    NodeRow {
+        name: name.to_string(),
+        state: node.state(),
+        zone: zone.map(ToString::to_string).unwrap_or_default(),
+        ops_per_s,
+        capacity: capacity.collect(),
+        busy: Some(number(u64::from(node.load.busy_ppm)) / 1e6),
+        ..row
+    }
+}
+
+fn nodes_of(view: &View, tenant: &TenantName) -> Vec<String> {
+    let ledger = view.ledgers.get(tenant);
+    let entries = ledger.into_iter().flat_map(|ledger| &ledger.value.entries);
+    let served = entries.filter(|entry| entry.target.is_some());
+    let mut names: Vec<String> = served.map(|entry| entry.node.to_string()).collect();
+    names.dedup();
+    names
+}
+
+fn event(entry: &AuditEntry) -> Event {
+    Event {
+        at_ms: entry.time_ms,
+        level: VerdictLevel::Good,
+        origin: entry.actor.clone(),
+        text: format!("{} {}", entry.action, entry.subject),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "rates and counts, far below 2^52"
+)]
+fn number(value: u64) -> f64 {
+    value as f64
+}

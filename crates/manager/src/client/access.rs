@@ -1,0 +1,267 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! [`Access`]: everything that a client needs to speak to the managers, in one file that an operator carries to a
+//! node or to a colleague. `millrace token create … -o FILE` writes it.
+//!
+//! ```json
+//! {
+//!   "managers": ["https://manager-1:7500", "https://manager-2:7500"],
+//!   "ca": "-----BEGIN CERTIFICATE-----…",
+//!   "token": "mrt_…"
+//! }
+//! ```
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use millrace_service::store::write_private;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::http::ManagerUrl;
+
+/// Bound on an access file, in bytes: it has a token and the certificates of an authority, 4 KiB.
+const MAX_LEN: u64 = 256 * 1024;
+
+/// Bound on the managers of a pool: three survive any failure that the store survives.
+const MAX_MANAGERS: usize = 16;
+
+/// Why an access file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The file cannot be read or written.
+    #[error("cannot use {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Others may read the file.
+    #[error("other users may read {}: chmod 600 it", .0.display())]
+    Exposed(PathBuf),
+    /// It is not in the form of such a file.
+    #[error("{} is no access file: {reason}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// It names no manager, or too many, or one wrongly.
+    #[error("an access file names 1 to {MAX_MANAGERS} managers as https://HOST:PORT: {0}")]
+    Managers(String),
+    /// A certificate in it is no PEM.
+    #[error("the {what} of the access file is no PEM: {reason}")]
+    Pem {
+        /// Which.
+        what: &'static str,
+        /// The problem.
+        reason: String,
+    },
+}
+
+impl AccessError {
+    pub(super) fn ca(error: impl fmt::Display) -> Self {
+        Self::Pem {
+            what: "ca",
+            reason: error.to_string(),
+        }
+    }
+
+    pub(super) fn certificate(error: impl fmt::Display) -> Self {
+        Self::Pem {
+            what: "certificate",
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// Managers, the authority that they are known by, and the rights of the holder.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// Addresses of the managers.
+    pub managers: Vec<String>,
+    /// Certificates, as PEM, of the authority that issued those of the managers.
+    pub ca: String,
+    /// A token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// A client certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<OwnCertificate>,
+}
+
+/// A text that is zeroised on drop and never shown.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Zeroizing<String>> for Secret {
+    fn from(text: Zeroizing<String>) -> Self {
+        Self(text)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
+}
+
+/// A client certificate and its key, as PEM.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnCertificate {
+    /// The chain.
+    pub chain: String,
+    /// The private key.
+    pub key: Secret,
+}
+
+impl fmt::Debug for OwnCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnCertificate").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("managers", &self.managers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// Reads an access file. It holds a secret, so no other user may be able to read it.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn read(path: &Path) -> Result<Self, AccessError> {
+        let failed = |source| AccessError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.mode() & 0o037 != 0 {
+            return Err(AccessError::Exposed(path.to_owned()));
+        }
+        let mut text = Zeroizing::new(String::new());
+        file.take(MAX_LEN)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        serde_json::from_str(&text).map_err(|error| AccessError::Form {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Writes it, mode 0600; replaces a former one only if `replace`.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn write(&self, path: &Path, replace: bool) -> Result<(), AccessError> {
+        let text = serde_json::to_string_pretty(self).map(Zeroizing::new);
+        let text = text.map_err(|error| AccessError::Form {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        write_private(path, text.as_bytes(), replace).map_err(|source| AccessError::Io {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// The addresses.
+    ///
+    /// # Errors
+    /// [`AccessError::Managers`].
+    pub fn managers(&self) -> Result<Vec<ManagerUrl>, AccessError> {
+        if !(1..=MAX_MANAGERS).contains(&self.managers.len()) {
+            return Err(AccessError::Managers(format!(
+                "it has {}",
+                self.managers.len()
+            )));
+        }
+        let parse = |text: &String| {
+            let parsed = text.parse::<ManagerUrl>();
+            parsed.map_err(|error| AccessError::Managers(error.to_string()))
+        };
+        self.managers.iter().map(parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn access_file_is_private_and_survives_a_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access");
+        let access = Access {
+            managers: vec!["https://m:1".to_owned()],
+            ca: "CA".to_owned(),
+            token: Some(Zeroizing::new("mrt_secret".to_owned()).into()),
+            certificate: None,
+        };
+        access.write(&path, false).unwrap();
+        assert!(
+            access.write(&path, false).is_err(),
+            "an existing file stays"
+        );
+        let read = Access::read(&path).unwrap();
+        assert_eq!(read.token.as_ref().map(Secret::as_str), Some("mrt_secret"));
+        assert!(!format!("{read:?}").contains("secret"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Access::read(&path), Err(AccessError::Exposed(_))));
+    }
+
+    #[test]
+    fn access_file_without_a_manager_is_refused() {
+        let access = |managers: &[&str]| Access {
+            managers: managers.iter().map(ToString::to_string).collect(),
+            ca: String::new(),
+            token: None,
+            certificate: None,
+        };
+        assert!(access(&[]).managers().is_err());
+        assert!(access(&["http://m"]).managers().is_err());
+        assert!(access(&["https://m"; MAX_MANAGERS + 1]).managers().is_err());
+        assert_eq!(
+            access(&["https://m"; MAX_MANAGERS])
+                .managers()
+                .unwrap()
+                .len(),
+            MAX_MANAGERS
+        );
+    }
+}

@@ -1,0 +1,35 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The manager of a pool: it knows nodes, tenants and quotas, and hands out signed grants. It is not on the path of a
+//! job: nodes enforce their grants by themselves.
+//!
+//! ```text
+//!  CLI, page ── HTTP API ─┐
+//!                         ├─► Manager ─► Core (pure) ─► Transaction ─► Store: memory, SQLite, etcd
+//!  nodes ── heartbeats ───┘     │                                        │
+//!                               └──◄──────── changes, also of other managers
+//! ```
+//!
+//! - [`api`]: HTTP for users and nodes; [`client`]: its client, for the command line and nodes.
+//! - [`model`]: the rules, without I/O.
+//! - [`store`]: where the records are.
+//! - [`vault`]: private keys in the records; [`sealing`]: private keys on their way to a node.
+//! - [`schema`]: versions of the records' form.
+//! - [`manager`]: rules, store, signing key and threads together.
+//! - [`managed_node`]: the node's half of the protocol: its thread, its state folder, the measurement of its capacity.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod client;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod managed_node;
+pub mod manager;
+pub mod model;
+pub mod schema;
+pub mod sealing;
+pub mod store;
+pub mod vault;
+
+pub use manager::{Manager, ManagerError};

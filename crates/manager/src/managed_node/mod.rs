@@ -1,0 +1,171 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The node's half of the protocol between nodes and managers: a node measures what it can do, registers, sends
+//! heartbeats, and puts the grants of the answers in force.
+//!
+//! ```text
+//!  STATE/node/
+//!    lock          held by the node's process, so that a former one has ended for certain
+//!    keys          names and versions of the private keys that are the manager's
+//!    processes     numbers of processes that held it and have not left in order
+//!    capacity      the measurement, with the machine and backends that it is of
+//!
+//!  NodeFolder ─► capacity ─► ManagedNode ─► start ─► RunningNode ─► leave
+//! ```
+//!
+//! One thread, `mr-heartbeat`, does all of it and blocks on the manager; the rules are those of
+//! [`Holder`](crate::model::holder::Holder). The node serves in any case: with the grants that it has until they
+//! expire, and then with a part of each.
+
+pub mod capacity;
+mod folder;
+mod keys;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use millrace_service::Service;
+use tracing::error;
+
+use crate::client::{ManagerClient, escaped};
+use crate::model::{Capacity, NodeName, Registration, Zone};
+use crate::sealing::SealingError;
+pub use folder::{NodeFolder, make_folder};
+use keys::NodeKeys;
+use worker::Worker;
+
+/// Why a node cannot take part in a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagedNodeError {
+    /// The state folder cannot be used.
+    #[error("{}: {error}", path.display())]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+    /// Another process holds the state folder.
+    #[error("{}: another node runs on this state folder; name another one with --state", .0.display())]
+    Locked(PathBuf),
+    /// No backend does an operation.
+    #[error("the node can do no operation: see `millrace status`")]
+    NoCapacity,
+    /// The capacity cannot be measured.
+    #[error("measuring the capacity: {0}")]
+    Capacity(#[from] capacity::CapacityError),
+    /// No pair of keys can be made, to which managers seal the node's private keys.
+    #[error(transparent)]
+    Sealing(#[from] SealingError),
+    /// The system starts no thread.
+    #[error("starting the thread for the manager: {0}")]
+    Thread(io::Error),
+}
+
+impl ManagedNodeError {
+    fn of(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        |error| Self::Folder { path, error }
+    }
+}
+
+/// What a node says about itself.
+#[derive(Clone, Debug)]
+pub struct NodeProfile {
+    /// Its name, which is also that of its token or certificate.
+    pub name: NodeName,
+    /// Addresses for gateways, `tcp://HOST:PORT`; empty for that of its listener.
+    pub addresses: BTreeSet<String>,
+    /// Where it is.
+    pub zone: Option<Zone>,
+    /// Operations per second by job class.
+    pub capacity: Capacity,
+}
+
+/// A node that has not registered yet.
+#[derive(Debug)]
+pub struct ManagedNode {
+    client: ManagerClient,
+    folder: NodeFolder,
+    profile: NodeProfile,
+}
+
+impl ManagedNode {
+    /// A node that registers at the managers of `client`.
+    #[must_use]
+    pub const fn new(client: ManagerClient, folder: NodeFolder, profile: NodeProfile) -> Self {
+        Self {
+            client,
+            folder,
+            profile,
+        }
+    }
+
+    /// Starts the thread, which puts grants in force at `service`. `address` is where gateways reach the node, if its
+    /// profile names no address.
+    ///
+    /// # Errors
+    /// The system starts no thread, or has no random numbers.
+    pub fn start(
+        mut self,
+        service: Service,
+        address: String,
+    ) -> Result<RunningNode, ManagedNodeError> {
+        if self.profile.addresses.is_empty() {
+            self.profile.addresses.insert(address);
+        }
+        let (stop, stopped) = channel();
+        let keys = NodeKeys::open(
+            self.folder.path(),
+            self.profile.name.clone(),
+            service.clone(),
+        )?;
+        let worker = Worker::new(self, keys, service, stopped);
+        let thread = thread::Builder::new()
+            .name("mr-heartbeat".to_owned())
+            .spawn(move || worker.run())
+            .map_err(ManagedNodeError::Thread)?;
+        Ok(RunningNode { stop, thread })
+    }
+
+    fn registration(&self, seen: u64, sealing_key: String) -> Registration {
+        Registration {
+            name: self.profile.name.clone(),
+            process: self.folder.process(),
+            former: self.folder.former().to_vec(),
+            seen,
+            addresses: self.profile.addresses.clone(),
+            zone: self.profile.zone.clone(),
+            capacity: self.profile.capacity.clone(),
+            features: BTreeSet::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sealing_key: Some(sealing_key),
+        }
+    }
+
+    fn path(&self, action: &str) -> String {
+        format!("/v1/nodes/{}/{action}", escaped(self.profile.name.as_str()))
+    }
+}
+
+/// A node that registers and sends heartbeats.
+#[derive(Debug)]
+pub struct RunningNode {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl RunningNode {
+    /// Ends the lease, after the node has stopped serving. Blocks for a request at most.
+    pub fn leave(self) {
+        let _ = self.stop.send(());
+        if self.thread.join().is_err() {
+            error!("the thread for the manager panicked");
+        }
+    }
+}

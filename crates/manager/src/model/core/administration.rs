@@ -1,0 +1,236 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Administrative changes: each is one transaction with its entry in the audit log.
+
+use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, bound, json, valid};
+use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
+use crate::model::command::{Command, Kind, Refusal};
+use crate::model::keys::MAX_POOL_KEYS;
+use crate::model::name::{NodeName, TenantName};
+use crate::model::node::Node;
+use crate::model::tenant::Tenant;
+use crate::model::view::{AUDIT_HEAD, Table, Versioned, audit_key};
+use crate::store::Transaction;
+
+impl Core {
+    /// The transaction of an administrative change. `if_match` is the revision that the caller has seen.
+    ///
+    /// # Errors
+    /// Why the change is refused.
+    pub fn command(
+        &self,
+        actor: Actor<'_>,
+        command: &Command,
+        if_match: Option<u64>,
+        time_ms: u64,
+    ) -> Result<Transaction, Refusal> {
+        if actor.role > command.role() {
+            return Err(Refusal::Role(command.role()));
+        }
+        let mut transaction = self.transaction()?;
+        self.change(command, if_match, &mut transaction)?;
+        let head = &self.view.audit_head;
+        let detail = command.detail();
+        if detail.to_string().len() > MAX_DETAIL_LEN {
+            return Err(Refusal::Invalid(vec![
+                "the values are too long for the audit log".to_owned(),
+            ]));
+        }
+        let entry = AuditEntry::after(
+            &head.value,
+            time_ms,
+            actor.name,
+            command.action(),
+            command.subject(),
+            detail,
+        );
+        transaction.require(AUDIT_HEAD, head.revision);
+        transaction.put(AUDIT_HEAD, json(&entry.head()));
+        transaction.put(audit_key(entry.seq), json(&entry));
+        Ok(transaction)
+    }
+
+    fn change(
+        &self,
+        command: &Command,
+        if_match: Option<u64>,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        match command {
+            Command::CreateTenant(tenant) => {
+                if self.view.tenants.contains_key(&tenant.name) {
+                    return Err(Refusal::Exists(Kind::Tenant, tenant.name.to_string()));
+                }
+                bound(Kind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
+                self.put_tenant(tenant, 0, to)
+            }
+            Command::SetTenant(tenant) => {
+                let revision = self.tenant(&tenant.name, if_match)?.revision;
+                self.put_tenant(tenant, revision, to)
+            }
+            Command::SetQuota { tenant, quota } => {
+                let present = self.tenant(tenant, if_match)?;
+                let mut changed = present.value.clone();
+                changed.quota = quota.clone();
+                self.put_tenant(&changed, present.revision, to)
+            }
+            Command::Place { tenant, placement } => {
+                let present = self.tenant(tenant, if_match)?;
+                let mut changed = present.value.clone();
+                changed.placement = placement.clone();
+                self.put_tenant(&changed, present.revision, to)
+            }
+            Command::RemoveTenant { tenant } => {
+                let revision = self.tenant(tenant, if_match)?.revision;
+                self.require_no_keys(tenant)?;
+                self.remove(Table::Tenant, tenant.as_str(), revision, to)
+            }
+            Command::DrainNode { node, drain } => {
+                self.change_node(node, if_match, to, |node| node.drain = *drain)
+            }
+            Command::RemoveNode { node } => {
+                self.change_node(node, if_match, to, |node| node.removed = true)
+            }
+            Command::ReadmitNode { node } => {
+                let present = self.present(
+                    Kind::Node,
+                    self.view.nodes.get(node),
+                    node.as_str(),
+                    if_match,
+                )?;
+                if !present.value.removed {
+                    return Err(Refusal::Exists(Kind::Node, node.to_string()));
+                }
+                // The lease stays as it was: if the node was not reached, its grants may still be in force.
+                let mut changed = present.value.clone();
+                changed.removed = false;
+                self.put(Table::Node, node.as_str(), present.revision, &changed, to)
+            }
+            Command::SetPrincipal(principal) => {
+                let present = self.view.principals.get(&principal.name);
+                bound(Kind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+                self.put(
+                    Table::Principal,
+                    principal.name.as_str(),
+                    revision,
+                    principal,
+                    to,
+                )
+            }
+            Command::RemovePrincipal { principal } => {
+                let present = self.view.principals.get(principal);
+                let present =
+                    self.present(Kind::Principal, present, principal.as_str(), if_match)?;
+                self.remove(Table::Principal, principal.as_str(), present.revision, to)
+            }
+            Command::SetKey(key) => {
+                valid(key.problems())?;
+                let present = self.view.keys.get(&key.name);
+                if present.is_none() {
+                    bound(Kind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
+                }
+                for tenant in &key.tenants {
+                    self.tenant(tenant, None)?;
+                }
+                if present.is_some_and(|present| present.value.version >= key.version) {
+                    return Err(Refusal::Invalid(vec![
+                        "version: higher than the present one".to_owned(),
+                    ]));
+                }
+                let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+                self.put(Table::Key, key.name.as_str(), revision, key, to)
+            }
+            Command::RemoveKey { key } => {
+                let present =
+                    self.present(Kind::Key, self.view.keys.get(key), key.as_str(), if_match)?;
+                self.remove(Table::Key, key.as_str(), present.revision, to)
+            }
+        }
+    }
+
+    /// Keys stay when their tenant goes, so that none is lost by mistake.
+    fn require_no_keys(&self, tenant: &TenantName) -> Result<(), Refusal> {
+        let mut keys = self.view.keys.values().map(|key| &key.value);
+        match keys.find(|key| key.tenants.contains(tenant)) {
+            None => Ok(()),
+            Some(key) => Err(Refusal::HasKeys {
+                tenant: tenant.clone(),
+                key: key.name.clone(),
+            }),
+        }
+    }
+
+    fn present<'a, T>(
+        &self,
+        kind: Kind,
+        present: Option<&'a Versioned<T>>,
+        name: &str,
+        if_match: Option<u64>,
+    ) -> Result<&'a Versioned<T>, Refusal> {
+        let present = present.ok_or_else(|| Refusal::NotFound(kind, name.to_owned()))?;
+        matching(present.revision, if_match)?;
+        Ok(present)
+    }
+
+    fn tenant(
+        &self,
+        name: &TenantName,
+        if_match: Option<u64>,
+    ) -> Result<&Versioned<Tenant>, Refusal> {
+        self.present(
+            Kind::Tenant,
+            self.view.tenants.get(name),
+            name.as_str(),
+            if_match,
+        )
+    }
+
+    fn put_tenant(
+        &self,
+        tenant: &Tenant,
+        revision: u64,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        valid(tenant.problems())?;
+        for identity in &tenant.identities {
+            let other = self.view.tenant_of.get(identity);
+            if let Some(name) = other.filter(|name| **name != tenant.name) {
+                return Err(Refusal::IdentityTaken {
+                    identity: identity.to_string(),
+                    tenant: name.clone(),
+                });
+            }
+        }
+        self.put(Table::Tenant, tenant.name.as_str(), revision, tenant, to)
+    }
+
+    fn change_node(
+        &self,
+        name: &NodeName,
+        if_match: Option<u64>,
+        to: &mut Transaction,
+        change: impl FnOnce(&mut Node),
+    ) -> Result<(), Refusal> {
+        let present = self.present(
+            Kind::Node,
+            self.view.nodes.get(name),
+            name.as_str(),
+            if_match,
+        )?;
+        if present.value.removed {
+            return Err(Refusal::Removed(name.clone()));
+        }
+        let mut changed = present.value.clone();
+        change(&mut changed);
+        self.put(Table::Node, name.as_str(), present.revision, &changed, to)
+    }
+}
+
+fn matching(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
+    match if_match {
+        Some(expected) if expected != found => Err(Refusal::Changed { expected, found }),
+        _ => Ok(found),
+    }
+}

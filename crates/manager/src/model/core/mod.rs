@@ -1,0 +1,282 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The manager without I/O: messages in, transactions and answers out. The caller commits the transactions, feeds
+//! the changes of the store back, and passes the time.
+//!
+//! ```text
+//!  message ─► Core ─► Transaction ─► store ─┬─► Ok: answer from the view        (a grant is signed only after the
+//!                                           └─► Conflict: catch up, ask again    node's record was written)
+//!  changes of the store, also those of other managers ─► Core::apply
+//!  once a second ─► Core::work ─► Transaction ─► store
+//! ```
+//!
+//! - `administration`: changes by users.
+//! - `nodes`: registrations, heartbeats, grants.
+//! - `work`: leases of silent nodes, and the division of quotas.
+//!
+//! Several managers may run on one store. None leads: a manager whose view is old fails at the conditions of its
+//! transaction. The argument is in `docs/adr/0026-rights-of-a-shared-pool.md`; `tests/simulation.rs` tries to break
+//! it.
+
+mod administration;
+mod nodes;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::balance::Balance;
+use super::command::{Kind, Refusal};
+use super::name::{NodeName, TenantName};
+use super::plan::Endings;
+use super::principal::Role;
+use super::view::{SCHEMA, Table, Touched, View};
+use crate::schema;
+use crate::store::{Changes, Snapshot, Transaction};
+
+/// Bound on the nodes of a pool: each writes its record every ten seconds, which is 1,000 writes a second.
+pub const MAX_NODES: usize = 10_000;
+
+/// Bound on the tenants of a pool. Every manager holds the records of all in memory.
+pub const MAX_TENANTS: usize = 100_000;
+
+/// Bound on the principals of a pool: one for each node.
+pub const MAX_PRINCIPALS: usize = 10_000;
+
+/// Times of the pool. All managers of a pool have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Life of a grant and of a lease from the moment at which the node sent the heartbeat.
+    pub ttl: Duration,
+    /// Added to `ttl` before a manager counts a grant as expired: clocks run at rates that differ by less than
+    /// 1 in 1000 (quartz: 1 in 10,000), and threads wake late.
+    pub allowance: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(30),
+            allowance: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Terms {
+    /// Time between two heartbeats: two may be lost.
+    #[must_use]
+    pub fn heartbeat(&self) -> Duration {
+        self.ttl / 3
+    }
+
+    fn life(&self) -> Duration {
+        self.ttl + self.allowance
+    }
+}
+
+/// Time between two heartbeats of a node at which something is about to change.
+pub const HASTE: Duration = Duration::from_millis(200);
+
+/// The state of one manager.
+#[derive(Debug)]
+pub struct Core {
+    terms: Terms,
+    view: View,
+    /// Record of each node with the time since which it has not changed.
+    quiet: BTreeMap<NodeName, (u64, Instant)>,
+    /// Tenants whose ledger may need a change.
+    dirty: BTreeSet<TenantName>,
+    /// Tenants whose quota is not divided as they ask.
+    unsettled: BTreeSet<TenantName>,
+    /// Tenants that need another look at a time.
+    timers: BTreeMap<TenantName, Instant>,
+    endings: Endings,
+    /// Until then no slice is raised: the store was restored from a backup.
+    hold: Option<Instant>,
+    store_away: bool,
+    balance: Balance,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor<'a> {
+    /// Name for the audit log: `admin:NAME`.
+    pub name: &'a str,
+    /// What it may do.
+    pub role: Role,
+}
+
+impl Core {
+    /// A manager with the records of a snapshot.
+    #[must_use]
+    pub fn new(terms: Terms, snapshot: &Snapshot, now: Instant) -> Self {
+        let view = View::of(snapshot);
+        let quiet = view
+            .nodes
+            .iter()
+            .map(|(name, node)| (name.clone(), (node.revision, now)));
+        Self {
+            terms,
+            quiet: quiet.collect(),
+            dirty: view
+                .tenants
+                .keys()
+                .chain(view.ledgers.keys())
+                .cloned()
+                .collect(),
+            unsettled: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            endings: Endings::default(),
+            hold: None,
+            store_away: false,
+            balance: Balance::default(),
+            view,
+        }
+    }
+
+    /// What the manager knows.
+    #[must_use]
+    pub const fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The times of the pool.
+    #[must_use]
+    pub const fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// Replaces the view, after changes were lost.
+    pub fn reload(&mut self, snapshot: &Snapshot, now: Instant) {
+        let former = std::mem::take(&mut self.quiet);
+        let endings = std::mem::take(&mut self.endings);
+        *self = Self {
+            endings,
+            hold: self.hold,
+            store_away: self.store_away,
+            balance: std::mem::take(&mut self.balance),
+            ..Self::new(self.terms, snapshot, now)
+        };
+        for (name, seen) in former {
+            // The silence of a node does not begin anew with the reload.
+            if self
+                .quiet
+                .get(&name)
+                .is_some_and(|(revision, _)| *revision == seen.0)
+            {
+                self.quiet.insert(name, seen);
+            }
+        }
+    }
+
+    /// Takes changes of the store in.
+    pub fn apply(&mut self, changes: &Changes, now: Instant) {
+        let known = self.view.revision;
+        for change in changes
+            .changes
+            .iter()
+            .filter(|change| change.revision > known)
+        {
+            match self.view.apply(change) {
+                Touched::Node(name, moved) => self.node_changed(&name, change.revision, moved, now),
+                Touched::Tenant(name) => {
+                    self.dirty.insert(name);
+                }
+                Touched::Other => {}
+            }
+        }
+        self.view.revision = self.view.revision.max(changes.revision);
+    }
+
+    fn node_changed(&mut self, name: &NodeName, revision: u64, moved: bool, now: Instant) {
+        self.quiet.insert(name.clone(), (revision, now));
+        let Some(tenants) = self.view.tenants_of.get(name) else {
+            if moved {
+                self.dirty.append(&mut self.unsettled);
+            }
+            return;
+        };
+        if moved {
+            self.dirty.extend(tenants.iter().cloned());
+            self.dirty.append(&mut self.unsettled);
+        } else {
+            // An acknowledgement frees what is falling.
+            let falling = tenants
+                .iter()
+                .filter(|tenant| self.unsettled.contains(*tenant));
+            self.dirty.extend(falling.cloned());
+        }
+    }
+
+    /// A transaction that fails once another version of Millrace has changed the form of the records.
+    fn transaction(&self) -> Result<Transaction, Refusal> {
+        let damaged = || Refusal::Damaged(SCHEMA.to_owned());
+        let present = self.view.schema.as_ref().ok_or_else(damaged)?;
+        if present.value.version != schema::CURRENT {
+            return Err(Refusal::Schema {
+                found: present.value.version,
+                known: schema::CURRENT,
+            });
+        }
+        let mut transaction = Transaction::default();
+        transaction.require(SCHEMA, present.revision);
+        Ok(transaction)
+    }
+
+    fn put<T: serde::Serialize>(
+        &self,
+        table: Table,
+        name: &str,
+        revision: u64,
+        value: &T,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        let key = self.sound(table, name)?;
+        to.require(key.clone(), revision);
+        to.put(key, json(value));
+        Ok(())
+    }
+
+    fn remove(
+        &self,
+        table: Table,
+        name: &str,
+        revision: u64,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        let key = self.sound(table, name)?;
+        to.require(key.clone(), revision);
+        to.delete(key);
+        Ok(())
+    }
+
+    /// The key of a record, unless the record is damaged: then the view has a former value.
+    fn sound(&self, table: Table, name: &str) -> Result<String, Refusal> {
+        let key = table.key(name);
+        if self.view.damaged.contains_key(&key) {
+            return Err(Refusal::Damaged(key));
+        }
+        Ok(key)
+    }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    // Maps of our records have texts as keys, and no serializer of ours fails.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn valid(problems: Vec<String>) -> Result<(), Refusal> {
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal::Invalid(problems))
+    }
+}
+
+const fn bound(kind: Kind, present: usize, most: usize) -> Result<(), Refusal> {
+    if present >= most {
+        return Err(Refusal::TooMany(kind, most));
+    }
+    Ok(())
+}

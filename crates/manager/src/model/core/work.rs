@@ -1,0 +1,148 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What a manager does by itself: it closes the leases of silent nodes and divides quotas.
+
+use std::time::Instant;
+
+use super::{Core, json};
+use crate::model::name::{NodeName, TenantName};
+use crate::model::plan::plan;
+use crate::model::view::{EPOCH, Table};
+use crate::store::Transaction;
+
+impl Core {
+    /// Raises no slice before all grants that this store has forgotten have expired.
+    pub fn note_restored(&mut self, now: Instant) {
+        self.hold = Some(now + self.terms.life());
+    }
+
+    /// The store does not answer, or takes no writes: no node can show that it is there, so none counts as silent.
+    pub const fn note_store_away(&mut self) {
+        self.store_away = true;
+    }
+
+    /// The store answers. If it did not before, the silence of the nodes counts from now: a lease that is closed later
+    /// than it could be is no danger.
+    pub fn note_store_back(&mut self, now: Instant) {
+        if std::mem::take(&mut self.store_away) {
+            for (_, since) in self.quiet.values_mut() {
+                *since = now;
+            }
+        }
+    }
+
+    /// The next thing to do, if there is one: closes the lease of a silent node, or changes the ledger of a tenant. The
+    /// caller commits it, feeds the changes back and asks again.
+    pub fn work(&mut self, now: Instant) -> Option<Transaction> {
+        if let Some(transaction) = self.close_silent(now) {
+            return Some(transaction);
+        }
+        let due: Vec<TenantName> = self
+            .timers
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(tenant, _)| tenant.clone())
+            .collect();
+        for tenant in due {
+            self.timers.remove(&tenant);
+            self.dirty.insert(tenant);
+        }
+        if self.hold.is_some_and(|until| until > now) {
+            return None;
+        }
+        while let Some(tenant) = self.dirty.pop_first() {
+            if let Some(transaction) = self.replan(&tenant, None, now) {
+                return Some(transaction);
+            }
+        }
+        let (node, tenants) = self.balance.due(&self.view, now)?;
+        tenants
+            .iter()
+            .find_map(|tenant| self.replan(tenant, Some(&node), now))
+    }
+
+    /// Puts a tenant back whose transaction was not done.
+    pub fn again(&mut self, transaction: &Transaction) {
+        for write in &transaction.then {
+            let name = write.key().strip_prefix(&Table::Ledger.key(""));
+            if let Some(tenant) = name.and_then(|name| name.parse().ok()) {
+                self.dirty.insert(tenant);
+            }
+        }
+    }
+
+    fn close_silent(&self, now: Instant) -> Option<Transaction> {
+        if self.store_away {
+            return None;
+        }
+        let life = self.terms.life();
+        let silent = self.quiet.iter().find_map(|(name, (revision, since))| {
+            let node = self.view.nodes.get(name)?;
+            let silent = node.revision == *revision
+                && node.value.lease.open
+                && !node.value.removed
+                && now.saturating_duration_since(*since) >= life;
+            silent.then_some((name, node))
+        });
+        let (name, present) = silent?;
+        let mut node = present.value.clone();
+        node.lease.open = false;
+        let mut transaction = self.transaction().ok()?;
+        self.put(
+            Table::Node,
+            name.as_str(),
+            present.revision,
+            &node,
+            &mut transaction,
+        )
+        .ok()?;
+        Some(transaction)
+    }
+
+    fn replan(
+        &mut self,
+        tenant: &TenantName,
+        from: Option<&NodeName>,
+        now: Instant,
+    ) -> Option<Transaction> {
+        let key = Table::Ledger.key(tenant.as_str());
+        if self.view.damaged.contains_key(&key) {
+            return None;
+        }
+        let plan = plan(
+            &self.view,
+            tenant,
+            &mut self.endings,
+            self.terms.life(),
+            from,
+            now,
+        );
+        if plan.settled {
+            self.unsettled.remove(tenant);
+        } else {
+            self.unsettled.insert(tenant.clone());
+        }
+        if let Some(again) = plan.again {
+            self.timers.insert(tenant.clone(), again);
+        }
+        let ledger = plan.ledger?;
+        let revision = self
+            .view
+            .ledgers
+            .get(tenant)
+            .map_or(0, |ledger| ledger.revision);
+        let mut transaction = self.transaction().ok()?;
+        // One after the other: the sums of a quota and of a node's capacity are over records that others write.
+        transaction.require(EPOCH, self.view.epoch);
+        transaction.put(EPOCH, tenant.as_str());
+        transaction.require(key.clone(), revision);
+        if ledger.entries.is_empty() && !self.view.tenants.contains_key(tenant) {
+            transaction.delete(key);
+        } else {
+            transaction.put(key, json(&ledger));
+        }
+        self.endings.prune(&self.view);
+        Some(transaction)
+    }
+}

@@ -1,0 +1,37 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The rules of a pool as values and state machines, without I/O.
+//!
+//! - [`node`], [`tenant`], [`ledger`], [`principal`], [`keys`], [`audit`]: the records of the store.
+//! - [`command`]: administrative changes, and why one is refused.
+//! - [`view`]: all records at one revision.
+//! - [`placement`]: which nodes serve a tenant; [`plan`]: how slices move between nodes without over-use;
+//!   [`balance`]: which tenants move to a node that has become free.
+//! - [`core`]: the manager; [`holder`]: the node's side.
+
+pub mod audit;
+pub mod balance;
+pub mod command;
+pub mod core;
+pub mod holder;
+pub mod keys;
+pub mod ledger;
+pub mod name;
+pub mod node;
+pub mod placement;
+pub mod plan;
+pub mod principal;
+pub mod tenant;
+pub mod view;
+
+pub use audit::{AuditEntry, AuditHead, AuditVerifier};
+pub use command::{Command, Kind, Refusal};
+pub use core::{Actor, Core, Terms};
+pub use keys::{HeldKeys, KeyRefused, PoolKey};
+pub use ledger::Ledger;
+pub use name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
+pub use node::{Capacity, Health, Heartbeat, Lease, Load, Node, NodeState, Registration};
+pub use principal::{Credential, Principal, Role, TokenHash};
+pub use tenant::{Placement, Quota, Slice, Tenant};
+pub use view::View;

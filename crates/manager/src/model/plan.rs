@@ -1,0 +1,453 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The next ledger of a tenant: takes back what is free for certain, then lowers, then raises to what the quota
+//! allows.
+//!
+//! What an entry of the ledger holds is free when
+//!
+//! - the node has said that it applied grants of a later revision, or
+//! - the process that held it has ended for certain, or has applied grants under a later fence, or
+//! - its fence is over for longer than any grant lives, and a later process of the node holds the lease.
+//!
+//! A node that fell silent keeps its *safe share*: it may go on with that without a manager. Times are the manager's
+//! own monotonic time since it saw a change; no two clocks are compared.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use millrace_service::rates::Rates;
+
+use super::ledger::{Dimension, Entry, Ledger, amount, most};
+use super::name::{NodeName, TenantName};
+use super::node::{Node, NodeState};
+use super::placement::{self, Candidate};
+use super::tenant::{Quota, Slice, Tenant};
+use super::view::View;
+
+/// When this manager first saw that a fence was over.
+#[derive(Clone, Debug, Default)]
+pub struct Endings(BTreeMap<(NodeName, u64), Instant>);
+
+impl Endings {
+    fn seen(&mut self, node: &NodeName, fence: u64, now: Instant) -> Instant {
+        *self.0.entry((node.clone(), fence)).or_insert(now)
+    }
+
+    /// Forgets endings that no ledger mentions any more.
+    pub fn prune(&mut self, view: &View) {
+        self.0.retain(|(node, fence), _| {
+            let tenants = view.tenants_of.get(node).into_iter().flatten();
+            let mut ledgers = tenants.filter_map(|tenant| view.ledgers.get(tenant));
+            ledgers.any(|ledger| ledger.value.entry(node, *fence).is_some())
+        });
+    }
+}
+
+/// What is to be done with a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The new ledger; `None` if the present one stays.
+    pub ledger: Option<Ledger>,
+    /// When time alone makes another change possible.
+    pub again: Option<Instant>,
+    /// Whether the quota is divided as the tenant asks.
+    pub settled: bool,
+}
+
+/// What has become of a registration that holds a part of a quota.
+enum Fate {
+    /// It has the lease.
+    Live,
+    /// It may go on with its safe share.
+    Silent,
+    /// It may have grants in force until then.
+    Until(Instant),
+    /// It holds nothing.
+    Over,
+}
+
+fn fate(
+    entry: &Entry,
+    node: Option<&Node>,
+    endings: &mut Endings,
+    life: Duration,
+    now: Instant,
+) -> Fate {
+    let mut after = |then: Fate| {
+        let until = endings.seen(&entry.node, entry.fence, now) + life;
+        if until <= now {
+            then
+        } else {
+            Fate::Until(until)
+        }
+    };
+    let Some(node) = node.filter(|node| !node.removed) else {
+        return after(Fate::Over);
+    };
+    let lease = &node.lease;
+    if lease.fence == entry.fence {
+        return match (lease.open, lease.left) {
+            (true, _) => Fate::Live,
+            (false, true) => Fate::Over,
+            // A lease is closed after a silence that is longer than any grant lives.
+            (false, false) => Fate::Silent,
+        };
+    }
+    match lease.unproven.get(&entry.fence) {
+        None => Fate::Over,
+        // The same process: its first grants under the later fence replaced these.
+        Some(process) if *process == lease.process && node.applied > 0 => Fate::Over,
+        Some(process) if *process == lease.process => after(Fate::Silent),
+        // Another process of the node serves since: an operator does not run two. A registration alone proves nothing:
+        // it may be a late message of a process that has ended.
+        Some(_) if node.applied > 0 => after(Fate::Over),
+        Some(_) => after(Fate::Silent),
+    }
+}
+
+/// Plans the next ledger of a tenant. `life` is longer than any grant lives, with the allowance for clock rates. `from`
+/// is a node that the tenant leaves if another has more free capacity.
+pub fn plan(
+    view: &View,
+    name: &TenantName,
+    endings: &mut Endings,
+    life: Duration,
+    from: Option<&NodeName>,
+    now: Instant,
+) -> Plan {
+    let present = view.ledgers.get(name);
+    let record = present.map_or(0, |ledger| ledger.revision);
+    let mut ledger = present
+        .map(|ledger| ledger.value.clone())
+        .unwrap_or_default();
+    ledger.settle(record);
+    let mut again = None;
+    ledger.entries.retain_mut(|entry| {
+        let fate = fate(entry, view.node(&entry.node), endings, life, now);
+        keep(entry, &fate, view, record, &mut again)
+    });
+    let tenant = view.tenants.get(name).map(|tenant| &tenant.value);
+    let wanted = tenant
+        .map(|tenant| Wanted::of(view, tenant, &ledger, from))
+        .unwrap_or_default();
+    lower_and_raise(&mut ledger, tenant, &wanted, view);
+    ledger.short = wanted.short;
+    let settled = is_settled(&ledger, &wanted);
+    let mut before = present
+        .map(|ledger| ledger.value.clone())
+        .unwrap_or_default();
+    before.settle(record);
+    Plan {
+        ledger: (before != ledger).then_some(ledger),
+        again,
+        settled,
+    }
+}
+
+/// Takes back what is free; returns whether the entry stays.
+fn keep(
+    entry: &mut Entry,
+    fate: &Fate,
+    view: &View,
+    record: u64,
+    again: &mut Option<Instant>,
+) -> bool {
+    match fate {
+        Fate::Live => {
+            let applied = view.node(&entry.node).map_or(0, |node| node.applied);
+            if entry.is_falling() && entry.is_replaced(applied, record) {
+                match &entry.target {
+                    Some(target) => entry.held = target.clone(),
+                    None => return false,
+                }
+            }
+            true
+        }
+        Fate::Silent => {
+            entry.target = None;
+            if !entry.safe {
+                entry.held = entry.held.safe_share();
+                entry.safe = true;
+            }
+            true
+        }
+        Fate::Until(until) => {
+            entry.target = None;
+            *again = Some(again.map_or(*until, |earlier| earlier.min(*until)));
+            true
+        }
+        Fate::Over => false,
+    }
+}
+
+/// The division that the tenant asks for.
+#[derive(Debug, Default)]
+struct Wanted {
+    slices: BTreeMap<NodeName, Slice>,
+    short: bool,
+}
+
+impl Wanted {
+    fn of(view: &View, tenant: &Tenant, ledger: &Ledger, from: Option<&NodeName>) -> Self {
+        let Some(quota) = distributable(view, tenant, ledger) else {
+            return Self {
+                slices: BTreeMap::new(),
+                short: true,
+            };
+        };
+        let most = least_rate(&quota);
+        let unchanged = || Self::unchanged(view, tenant, ledger, &quota, most);
+        if let Some(wanted) = from.is_none().then(unchanged).flatten() {
+            return wanted;
+        }
+        let mut candidates = candidates(view, tenant, ledger);
+        for candidate in &mut candidates {
+            candidate.serves &= Some(candidate.name) != from;
+        }
+        let choice = placement::choose(&tenant.placement, &quota, most, &candidates);
+        Self {
+            slices: placement::divide(&quota, &choice.shares),
+            short: choice.short,
+        }
+    }
+
+    /// The present division, if it is as good as a new one: a node that joins moves no tenant that needs nothing.
+    fn unchanged(
+        view: &View,
+        tenant: &Tenant,
+        ledger: &Ledger,
+        quota: &Quota,
+        most: u64,
+    ) -> Option<Self> {
+        let live = |entry: &&Entry| is_live(view, entry) && entry.target.is_some();
+        let entries: Vec<&Entry> = ledger.entries.iter().filter(live).collect();
+        let wanted = u64::from(tenant.placement.spread).min(most);
+        let good = |entry: &&Entry| {
+            let node = view.node(&entry.node);
+            node.is_some_and(|node| allows(tenant, &entry.node, node))
+                && (tenant.placement.over_commit || !is_overloaded(view, &entry.node))
+                && entry
+                    .target
+                    .as_ref()
+                    .is_some_and(|target| has_rows(target, quota))
+        };
+        let sum = |dimension: Dimension| -> u128 {
+            let targets = entries.iter().filter_map(|entry| entry.target.as_ref());
+            targets.map(|target| amount(dimension.of(target))).sum()
+        };
+        let whole =
+            Dimension::limited(quota).all(|(dimension, rate)| sum(dimension) == amount(rate));
+        let same_bursts = entries
+            .iter()
+            .filter_map(|entry| entry.target.as_ref())
+            .all(|target| {
+                Dimension::limited(quota).all(|(dimension, rate)| {
+                    let part = dimension.of(target);
+                    part == placement::scaled(rate, part.per_second)
+                })
+            });
+        let enough = entries.len() as u64 == wanted;
+        (enough && whole && same_bursts && entries.iter().all(good)).then(|| Self {
+            slices: entries
+                .iter()
+                .filter_map(|entry| Some((entry.node.clone(), entry.target.clone()?)))
+                .collect(),
+            short: false,
+        })
+    }
+}
+
+/// Whether a slice limits what the quota limits, and nothing else.
+fn has_rows(slice: &Slice, quota: &Quota) -> bool {
+    let rows = |rates: &Rates| {
+        Dimension::limited(rates)
+            .map(|(dimension, _)| dimension)
+            .collect::<Vec<_>>()
+    };
+    rows(slice) == rows(quota)
+}
+
+/// The quota without what silent and former registrations hold; `None` if they hold all of one rate.
+fn distributable(view: &View, tenant: &Tenant, ledger: &Ledger) -> Option<Quota> {
+    let mut quota = Quota::default();
+    for (dimension, rate) in Dimension::limited(&tenant.quota) {
+        let apart = ledger.entries.iter().filter(|entry| !is_live(view, entry));
+        let apart: u128 = apart.map(|entry| amount(dimension.of(&entry.held))).sum();
+        let left = amount(rate).saturating_sub(apart);
+        let left = u64::try_from(left).ok().filter(|left| *left > 0)?;
+        dimension.set(&mut quota, placement::scaled(rate, left));
+    }
+    Some(quota)
+}
+
+/// Each node gets at least 1 of every limited rate.
+fn least_rate(quota: &Quota) -> u64 {
+    Dimension::limited(quota)
+        .map(|(_, rate)| rate.per_second)
+        .min()
+        .unwrap_or(u64::MAX)
+}
+
+fn is_live(view: &View, entry: &Entry) -> bool {
+    let node = view.node(&entry.node);
+    node.is_some_and(|node| !node.removed && node.lease.open && node.lease.fence == entry.fence)
+}
+
+fn is_overloaded(view: &View, node: &NodeName) -> bool {
+    view.reserved
+        .get(node)
+        .is_some_and(|reserved| *reserved > placement::WHOLE)
+}
+
+fn allows(tenant: &Tenant, name: &NodeName, node: &Node) -> bool {
+    let nodes = &tenant.placement.nodes;
+    node.state() == NodeState::Ready && (nodes.is_empty() || nodes.contains(name))
+}
+
+fn candidates<'a>(view: &'a View, tenant: &Tenant, ledger: &Ledger) -> Vec<Candidate<'a>> {
+    let fitting = view
+        .nodes
+        .iter()
+        .filter(|(name, node)| allows(tenant, name, &node.value));
+    // What an earlier registration of the node holds is not the tenant's to give.
+    let own = |name: &NodeName, node: &Node| -> (u64, bool) {
+        let entry = ledger.entry(name, node.lease.fence);
+        let cost = entry.map_or(0, |entry| {
+            placement::cost(&entry.held, &node.registration.capacity)
+        });
+        (cost, entry.is_some_and(|entry| entry.target.is_some()))
+    };
+    fitting
+        .map(|(name, node)| {
+            let (own, serves) = own(name, &node.value);
+            let reserved = view.reserved.get(name).copied().unwrap_or_default();
+            Candidate {
+                name,
+                capacity: &node.value.registration.capacity,
+                zone: node.value.registration.zone.as_ref(),
+                free: placement::WHOLE.saturating_sub(reserved.saturating_sub(own)),
+                serves,
+            }
+        })
+        .collect()
+}
+
+/// Sets every target to what is wanted, and no higher than the quota allows beside what all entries hold.
+fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Wanted, view: &View) {
+    for entry in ledger
+        .entries
+        .iter_mut()
+        .filter(|entry| is_live(view, entry))
+    {
+        if entry.target.is_some() && !wanted.slices.contains_key(&entry.node) {
+            entry.target = None;
+            entry.since = None;
+        }
+    }
+    let Some(tenant) = tenant else {
+        return;
+    };
+    let limited: Vec<_> = Dimension::limited(&tenant.quota).collect();
+    let mut left: BTreeMap<Dimension, u128> = limited
+        .iter()
+        .map(|(dimension, rate)| {
+            let held: u128 = ledger
+                .entries
+                .iter()
+                .map(|entry| amount(dimension.of(&entry.held)))
+                .sum();
+            (*dimension, amount(*rate).saturating_sub(held))
+        })
+        .collect();
+    for (node, slice) in &wanted.slices {
+        let Some(fence) = view.node(node).map(|node| node.lease.fence) else {
+            continue;
+        };
+        let at = ledger
+            .entries
+            .iter()
+            .position(|entry| entry.node == *node && entry.fence == fence);
+        let held = at.map(|at| &ledger.entries[at].held);
+        let Some(target) = reachable(slice, held, &mut left) else {
+            continue;
+        };
+        match at {
+            Some(at) => ledger.entries[at].aim(target),
+            None => ledger.entries.push(Entry {
+                node: node.clone(),
+                fence,
+                held: target.clone(),
+                target: Some(target),
+                since: None,
+                safe: false,
+            }),
+        }
+    }
+}
+
+/// The part of `slice` that can be given now: what is held already, and what is left of the quota. `None` if a
+/// limited rate would be 0. Takes what it gives from `left`.
+fn reachable(
+    slice: &Slice,
+    held: Option<&Rates>,
+    left: &mut BTreeMap<Dimension, u128>,
+) -> Option<Slice> {
+    let mut target = slice.clone();
+    let mut after = left.clone();
+    for (dimension, rate) in Dimension::limited(slice) {
+        let has = held.map_or(0, |held| amount(dimension.of(held)));
+        let rise = amount(rate).saturating_sub(has);
+        let left = after.entry(dimension).or_default();
+        let given = rise.min(*left);
+        *left -= given;
+        let value = u64::try_from(amount(rate).min(has + given))
+            .ok()
+            .filter(|value| *value > 0)?;
+        dimension.set(&mut target, placement::scaled(rate, value));
+    }
+    *left = after;
+    Some(target)
+}
+
+impl Entry {
+    /// Sets the target. `held` grows where the target is higher, and falls only after the node says so.
+    fn aim(&mut self, target: Slice) {
+        let same = self.target.as_ref() == Some(&target);
+        if same {
+            return;
+        }
+        let held = most(&self.held, &target);
+        let rises = |dimension: Dimension| {
+            let old = self
+                .target
+                .as_ref()
+                .map_or(0, |old| amount(dimension.of(old)));
+            amount(dimension.of(&target)) >= old
+                && dimension.of(&target).depth() >= self.held_depth(dimension)
+        };
+        let only_rises = !self.is_falling()
+            && Dimension::limited(&self.held).all(|(dimension, _)| rises(dimension));
+        if only_rises {
+            self.held = target.clone();
+        } else {
+            self.held = held;
+            self.since = None;
+        }
+        self.target = Some(target);
+    }
+
+    fn held_depth(&self, dimension: Dimension) -> u64 {
+        dimension.of(&self.held).depth()
+    }
+}
+
+fn is_settled(ledger: &Ledger, wanted: &Wanted) -> bool {
+    let given = |node: &NodeName, slice: &Slice| {
+        let mut entries = ledger.entries.iter().filter(|entry| entry.node == *node);
+        entries.any(|entry| entry.target.as_ref() == Some(slice) && !entry.is_falling())
+    };
+    !wanted.short
+        && ledger.entries.len() == wanted.slices.len()
+        && wanted.slices.iter().all(|(node, slice)| given(node, slice))
+}

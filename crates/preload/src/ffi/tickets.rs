@@ -1,0 +1,201 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Joins the tickets that a TLS 1.3 server sends at the end of a full handshake into one packet.
+//!
+//! libssl writes each ticket (two by default) for itself, and a packet costs a server more than making the ticket.
+//! All tickets but the last are written with `MSG_MORE`: the kernel keeps them until the next write, which follows
+//! within the same call of `SSL_do_handshake`. If that write never comes, the kernel sends what it has on its own
+//! timer, after 200 ms at most. No byte of the connection changes.
+//!
+//! On in nginx and HAProxy where the environment variable [`VARIABLE`] says so.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use super::next::{self, Libc};
+use super::{Ssl, set_errno};
+
+/// Turns it on, with the value `on`.
+const VARIABLE: &str = "MILLRACE_JOIN_TICKETS";
+
+/// What `SSL_state_string` says while a server writes a ticket ("TLSv1.3 write session ticket"). The numbers of
+/// the states differ between versions of OpenSSL, this does not.
+const WRITES_TICKET: &CStr = c"TWST";
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Where the joined tickets are counted; null: nowhere.
+static JOINED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+
+/// What this needs of libssl. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3 without tickets.
+pub(super) struct TicketCalls {
+    pub(super) state_string: unsafe extern "C" fn(*const Ssl) -> *const c_char,
+    pub(super) session_reused: unsafe extern "C" fn(*const Ssl) -> c_int,
+    pub(super) get_num_tickets: unsafe extern "C" fn(*const Ssl) -> usize,
+    pub(super) is_server: unsafe extern "C" fn(*const Ssl) -> c_int,
+}
+
+/// The call of `SSL_do_handshake` that runs on a thread.
+#[derive(Clone, Copy)]
+struct Running {
+    ssl: *mut Ssl,
+    calls: &'static TicketCalls,
+    /// The socket, where OpenSSL itself writes to it; negative in HAProxy, which has its own way to send.
+    socket: c_int,
+    /// Tickets written whole in this call.
+    written: usize,
+}
+
+thread_local! {
+    static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
+}
+
+/// Before `main`, in a program that is known.
+pub(super) fn allow() {
+    let wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "on");
+    WANTED.store(wanted, Ordering::Relaxed);
+}
+
+/// Makes a call of libssl that may end a handshake.
+///
+/// # Safety
+/// `ssl` is valid until this returns.
+pub(super) unsafe fn during<T>(ssl: *mut Ssl, call: impl FnOnce() -> T) -> T {
+    if !WANTED.load(Ordering::Relaxed) {
+        return call();
+    }
+    let libssl = next::libssl();
+    let known = libssl.and_then(|known| Some((known.tickets.as_ref()?, known.jobs.as_ref()?)));
+    let Some((calls, jobs)) = known else {
+        return call();
+    };
+    let running = Running {
+        ssl,
+        calls,
+        // SAFETY: `ssl` is valid.
+        socket: unsafe { (jobs.get_fd)(ssl) },
+        written: 0,
+    };
+    let before = RUNNING.replace(Some(running));
+    let result = call();
+    RUNNING.set(before);
+    result
+}
+
+/// The provider calls it at its start: joined tickets are counted there.
+///
+/// # Safety
+/// `joined` stays valid as long as the process lives.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn millrace_preload_count_tickets(joined: *mut AtomicU64) {
+    JOINED.store(joined, Ordering::Release);
+}
+
+impl Running {
+    /// Whether what is written now is a ticket, and whether another one follows at once.
+    fn ticket(&self) -> Option<bool> {
+        let calls = self.calls;
+        // SAFETY: the connection is valid while its handshake runs, and the string is a constant of libssl.
+        let state = unsafe { CStr::from_ptr((calls.state_string)(self.ssl)) };
+        // SAFETY: as above.
+        if state != WRITES_TICKET || unsafe { (calls.is_server)(self.ssl) } != 1 {
+            return None;
+        }
+        // A resumption sends one ticket, whatever the number is.
+        // SAFETY: as above.
+        let (reused, tickets) = unsafe {
+            (
+                (calls.session_reused)(self.ssl),
+                (calls.get_num_tickets)(self.ssl),
+            )
+        };
+        Some(reused == 0 && self.written + 1 < tickets)
+    }
+}
+
+/// Sends with `more`, which says whether the kernel shall wait for the next write. `None` if nothing is known of
+/// this descriptor: then the call is made as it is.
+fn joined(
+    fd: c_int,
+    len: usize,
+    more: impl FnOnce() -> isize,
+    plain: impl FnOnce() -> isize,
+) -> isize {
+    let running = RUNNING.get();
+    let ticket = running
+        .filter(|running| running.socket < 0 || running.socket == fd)
+        .and_then(|running| Some((running, running.ticket()?)));
+    let Some((running, follows)) = ticket else {
+        return plain();
+    };
+    let sent = if follows { more() } else { plain() };
+    // One that was written in part is tried again, and counts when it is whole.
+    if usize::try_from(sent) == Ok(len) {
+        RUNNING.set(Some(Running {
+            written: running.written + 1,
+            ..running
+        }));
+        // SAFETY: null, or promised to be valid.
+        let counter = unsafe { JOINED.load(Ordering::Acquire).as_ref() };
+        if let Some(counter) = counter.filter(|_| follows) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    sent
+}
+
+/// Interposed: OpenSSL's own way to a socket, in nginx.
+///
+/// # Safety
+/// As for `write(2)`.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+    let Some(Libc { write, send, .. }) = next::libc() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: forwarded unchanged.
+    let plain = || unsafe { write(fd, buffer, len) };
+    if RUNNING.get().is_none_or(|running| running.socket != fd) {
+        return plain();
+    }
+    // SAFETY: the descriptor is a socket, to which this is the same write but for the flags.
+    joined(
+        fd,
+        len,
+        || unsafe { send(fd, buffer, len, libc::MSG_MORE) },
+        plain,
+    )
+}
+
+/// Interposed: HAProxy's way to a socket.
+///
+/// # Safety
+/// As for `send(2)`.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> isize {
+    let Some(Libc { send, .. }) = next::libc() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: forwarded unchanged.
+    let plain = || unsafe { send(fd, buffer, len, flags) };
+    if RUNNING.get().is_none() {
+        return plain();
+    }
+    // SAFETY: forwarded, with one more flag.
+    joined(
+        fd,
+        len,
+        || unsafe { send(fd, buffer, len, flags | libc::MSG_MORE) },
+        plain,
+    )
+}

@@ -1,0 +1,160 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Key encapsulation with ML-KEM-768 and its hybrids. Both directions are served: OpenSSL rejects an algorithm with
+//! one of them without a word, and then computes everything with the `default` provider.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use super::{DONE, Owned, ShareObject, deliver, give, stack, with};
+use crate::error::{Error, Reason, Result};
+use crate::ffi::core::guard;
+use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::libcrypto::Ptr;
+use crate::ffi::private::bytes;
+use crate::ffi::provider::Provider;
+use crate::ffi::types::Param;
+use crate::local::share::ShareKey;
+
+#[rustfmt::skip]
+pub(super) fn rows() -> Rows {
+    dispatch! { kem {
+        NEWCTX           => newctx<>;
+        FREECTX          => free<Encapsulation>;
+        DUPCTX           => dupctx<>;
+        ENCAPSULATE_INIT => init<>;
+        ENCAPSULATE      => encapsulate<>;
+        DECAPSULATE_INIT => init<>;
+        DECAPSULATE      => decapsulate<>;
+    } }
+}
+
+/// An encapsulation or decapsulation in OpenSSL's hands.
+#[derive(Clone)]
+struct Encapsulation {
+    provider: &'static Provider,
+    key: Option<Arc<ShareKey>>,
+}
+
+impl Owned for Encapsulation {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
+}
+
+impl Encapsulation {
+    fn key(&self) -> Result<&ShareKey> {
+        let missing = || Error::new(Reason::Key, "no key is set");
+        self.key.as_deref().ok_or_else(missing)
+    }
+}
+
+unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, Ptr::VALUE, || {
+        Ok(give(Encapsulation {
+            provider,
+            key: None,
+        }))
+    })
+}
+
+unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe {
+        with(pointer, |context: &mut Encapsulation| {
+            Ok(give(context.clone()))
+        })
+    }
+}
+
+unsafe extern "C" fn init<const ID: i32>(
+    pointer: Ptr,
+    object: Ptr,
+    settings: *const Param,
+) -> c_int {
+    let entry = |context: &mut Encapsulation| {
+        // SAFETY: libcrypto passes null or an array of parameters with its end.
+        if unsafe { crate::ffi::params::entries(settings) }
+            .next()
+            .is_some()
+        {
+            let text = "an encapsulation here takes no parameters";
+            return Err(Error::new(Reason::NotOffered, text));
+        }
+        // SAFETY: libcrypto passes null or a key object of the same name and provider.
+        context.key = Some(unsafe { ShareObject::key_of(object) }?);
+        Ok(DONE)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}
+
+unsafe extern "C" fn encapsulate<const ID: i32>(
+    pointer: Ptr,
+    out: *mut u8,
+    out_len: *mut usize,
+    secret: *mut u8,
+    secret_len: *mut usize,
+) -> c_int {
+    let entry = |context: &mut Encapsulation| {
+        let key = context.key()?;
+        let share = key.share();
+        if out.is_null() {
+            for (place, len) in [
+                (out_len, share.ciphertext_len()),
+                (secret_len, share.secret_len()),
+            ] {
+                // SAFETY: libcrypto passes null or a place for a length.
+                if let Some(place) = unsafe { place.as_mut() } {
+                    *place = len;
+                }
+            }
+            return Ok(DONE);
+        }
+        let (ciphertext, shared) = stack::with_room(context.provider, || {
+            key.encapsulate(context.provider.pair_maker())
+        })?;
+        // SAFETY: libcrypto passes a buffer with its length.
+        unsafe { deliver(secret, secret_len, &shared) }?;
+        // SAFETY: libcrypto passes a buffer with its length.
+        unsafe { deliver(out, out_len, &ciphertext) }?;
+        context.provider.stats.served_here(share.row().primitive);
+        Ok(DONE)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}
+
+unsafe extern "C" fn decapsulate<const ID: i32>(
+    pointer: Ptr,
+    secret: *mut u8,
+    secret_len: *mut usize,
+    input: *const u8,
+    len: usize,
+) -> c_int {
+    let entry = |context: &mut Encapsulation| {
+        let key = context.key()?;
+        if secret.is_null() {
+            // SAFETY: libcrypto passes null or a place for a length.
+            if let Some(place) = unsafe { secret_len.as_mut() } {
+                *place = key.share().secret_len();
+            }
+            return Ok(DONE);
+        }
+        // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
+        let ciphertext = unsafe { bytes(input, len) };
+        let shared = stack::with_room(context.provider, || key.decapsulate(ciphertext))?;
+        // SAFETY: libcrypto passes a buffer with its length.
+        unsafe { deliver(secret, secret_len, &shared) }?;
+        context
+            .provider
+            .stats
+            .served_here(key.share().row().primitive);
+        Ok(DONE)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}

@@ -1,0 +1,383 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Measures each primitive against the installed OpenSSL, as it is used in a handshake of a server: a pair and an
+//! agreement, or an encapsulation, or one expansion of the key schedule. Both sides alternate, and the shortest time of
+//! each counts, so that other work on the machine disturbs neither more than the other.
+
+use std::ffi::{CStr, c_int};
+use std::fs;
+use std::io::Read as _;
+use std::ptr;
+use std::time::Instant;
+
+use super::kdf::ScheduleSample;
+use super::stack;
+use crate::algorithms::{Exchange, Primitive, Share};
+use crate::config::Here;
+use crate::error::{Error, Result};
+use crate::ffi::ids::{self, select};
+use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
+use crate::ffi::key::succeeded;
+use crate::ffi::libcrypto::Ptr;
+use crate::ffi::provider::Provider;
+use crate::ffi::types::{Callback, Param};
+use crate::local::ahead::{self, PairMaker};
+use crate::local::choice::{self, Cost, Costs};
+use crate::local::share::ShareKey;
+
+/// Times that each side runs. The first ones find cold caches.
+const ROUNDS: usize = 9;
+
+/// What is computed here.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ffi) struct Chosen {
+    primitives: [bool; Primitive::ALL.len()],
+    /// Whether X25519 pairs are made ahead.
+    pub(in crate::ffi) pairs_ahead: bool,
+}
+
+impl Chosen {
+    pub(in crate::ffi) fn has(&self, primitive: Primitive) -> bool {
+        self.primitives[primitive as usize]
+    }
+
+    /// Chooses as the configuration says.
+    pub(in crate::ffi) fn of(provider: &'static Provider) -> Self {
+        let config = provider.config;
+        let mut chosen = Self {
+            primitives: [false; Primitive::ALL.len()],
+            pairs_ahead: config.computes_here() && config.pairs_ahead && ahead::is_faster(),
+        };
+        let asked = config.local.contains(&Here::IfFaster);
+        let costs = if asked {
+            costs(provider)
+        } else {
+            Costs::default()
+        };
+        for &primitive in Primitive::ALL {
+            let cost = costs[primitive as usize];
+            if let Some(cost) = cost {
+                let there = cost.there.unwrap_or(0);
+                provider.stats.set_costs(primitive, cost.here, there);
+            }
+            chosen.primitives[primitive as usize] = match config.local(primitive) {
+                Here::No => false,
+                Here::Yes => true,
+                // What cannot be measured is left as it is.
+                Here::IfFaster => cost.is_some_and(|cost| cost.is_lower_here()),
+            };
+        }
+        chosen
+    }
+}
+
+/// The costs on this system, from the file or measured now.
+fn costs(provider: &'static Provider) -> Costs {
+    // SAFETY: takes nothing.
+    let user = unsafe { libc::geteuid() };
+    let (file, system) = (provider.config.choice_file.as_deref(), system(provider));
+    let mut costs = Costs::default();
+    if let Some(path) = file {
+        match choice::read(path, &system, user) {
+            Ok(known) => costs = known,
+            Err(error) => provider.log(&format!("{}: {error}", path.display())),
+        }
+    }
+    if costs.iter().all(Option::is_some) {
+        return costs;
+    }
+    for &primitive in Primitive::ALL {
+        match measure(provider, primitive) {
+            Ok(cost) => costs[primitive as usize] = Some(cost),
+            Err(error) => provider.log(&format!(
+                "{} was not measured: {error}",
+                primitive.row().name
+            )),
+        }
+    }
+    if let Some(path) = file
+        && let Err(error) = choice::save(path, &system, &costs, user)
+    {
+        provider.log(&format!("{}: {error}", path.display()));
+    }
+    costs
+}
+
+/// What the costs depend on: the build of libcrypto, the processor, and this library.
+fn system(provider: &Provider) -> String {
+    /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`, `OPENSSL_CPU_INFO`
+    const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, 9];
+    let about = |what: c_int| {
+        let Some(version) = provider.lib.OpenSSL_version else {
+            return String::new();
+        };
+        // SAFETY: takes any number, and returns a C string that is never freed.
+        let text = unsafe { CStr::from_ptr(version(what)) };
+        text.to_string_lossy().into_owned()
+    };
+    let build = ABOUT_BUILD.map(about);
+    let mut head = Vec::new();
+    if let Ok(file) = fs::File::open("/proc/cpuinfo") {
+        /// The first processor's lines.
+        const HEAD: u64 = 4096;
+        // What cannot be read is left out.
+        let _ = file.take(HEAD).read_to_end(&mut head);
+    }
+    let head = String::from_utf8_lossy(&head);
+    let model = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let name = name.trim();
+        ["model name", "CPU part", "uarch"]
+            .contains(&name)
+            .then(|| value.trim().to_owned())
+    });
+    let version = env!("CARGO_PKG_VERSION");
+    let words = [
+        build.join(" "),
+        model.unwrap_or_default(),
+        version.to_owned(),
+    ];
+    words.join("; ").replace(['\t', '\n'], " ")
+}
+
+/// The shorter times of two computations that alternate, in nanoseconds.
+fn alternate(
+    mut here: impl FnMut() -> Result<()>,
+    mut there: impl FnMut() -> Result<()>,
+) -> Result<(u64, u64)> {
+    let (mut least_here, mut least_there) = (u64::MAX, u64::MAX);
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        here()?;
+        let middle = Instant::now();
+        there()?;
+        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        least_here = least_here.min(nanos(middle - start));
+        least_there = least_there.min(nanos(middle.elapsed()));
+    }
+    Ok((least_here, least_there))
+}
+
+fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
+    let context = inner::context()?;
+    let share = Share::ALL
+        .iter()
+        .find(|share| share.row().primitive == primitive);
+    let Some(&share) = share else {
+        let sample = ScheduleSample::new()?;
+        let theirs = context.tls13_kdf.is_some();
+        let there = || {
+            if theirs {
+                sample.derive_there()
+            } else {
+                Ok(())
+            }
+        };
+        let (here, there) = alternate(|| sample.derive_here(), there)?;
+        return Ok(Cost {
+            here,
+            there: theirs.then_some(there),
+        });
+    };
+    let peer = stack::with_room(provider, || ShareKey::generate(share, PairMaker::FRESH))?;
+    let here = || {
+        stack::with_room(provider, || {
+            if share.is_agreement() {
+                ShareKey::generate(share, PairMaker::FRESH)?
+                    .agree(&peer)
+                    .map(drop)
+            } else {
+                peer.encapsulate(PairMaker::FRESH).map(drop)
+            }
+        })
+    };
+    let Some(theirs) = StockShare::new(context, share)? else {
+        return Ok(Cost {
+            here: alternate(here, || Ok(()))?.0,
+            there: None,
+        });
+    };
+    let (here, there) = alternate(here, || theirs.run())?;
+    Ok(Cost {
+        here,
+        there: Some(there),
+    })
+}
+
+/// A key share of the installed OpenSSL, and what does the work with it.
+struct StockShare {
+    context: &'static InnerContext,
+    keys: &'static InnerAlgorithm,
+    work: &'static InnerAlgorithm,
+    is_agreement: bool,
+    peer: Ptr,
+}
+
+impl StockShare {
+    /// None if this OpenSSL does not have it.
+    fn new(context: &'static InnerContext, share: Share) -> Result<Option<Self>> {
+        let is_agreement = share.is_agreement();
+        let work = if is_agreement {
+            &context.exchanges[Exchange::X25519 as usize]
+        } else {
+            &context.kems[share as usize]
+        };
+        let (Some(keys), Some(work)) = (&context.shares[share as usize], work) else {
+            return Ok(None);
+        };
+        let mut stock = Self {
+            context,
+            keys,
+            work,
+            is_agreement,
+            peer: ptr::null_mut(),
+        };
+        stock.peer = stock.pair()?;
+        Ok(Some(stock))
+    }
+
+    fn pair(&self) -> Result<Ptr> {
+        let (provctx, both) = (
+            self.context.provctx,
+            select::PRIVATE_KEY | select::PUBLIC_KEY,
+        );
+        let none: *const Param = ptr::null();
+        // SAFETY: `keymgmt_gen_init` takes the context of its provider, a selection, and no parameters.
+        let start = unsafe {
+            call!(self.keys, ids::keymgmt::GEN_INIT,
+                fn(provctx => Ptr, both => c_int, none => *const Param) -> Ptr)
+        }?;
+        if start.is_null() {
+            return Err(Error::library());
+        }
+        let (callback, argument): (Option<Callback>, Ptr) = (None, ptr::null_mut());
+        // SAFETY: `keymgmt_gen` takes what `gen_init` gave, and no callback.
+        let pair = unsafe {
+            call!(self.keys, ids::keymgmt::GEN,
+                fn(start => Ptr, callback => Option<Callback>, argument => Ptr) -> Ptr)
+        };
+        // SAFETY: `keymgmt_gen_cleanup` takes the same, which is not used again.
+        let cleaned =
+            unsafe { call!(self.keys, ids::keymgmt::GEN_CLEANUP, fn(start => Ptr) -> ()) };
+        cleaned?;
+        pair.and_then(|pair| {
+            if pair.is_null() {
+                Err(Error::library())
+            } else {
+                Ok(pair)
+            }
+        })
+    }
+
+    fn free_key(&self, key: Ptr) {
+        // SAFETY: `keymgmt_free` takes a key of this key manager, which is not used again; every one has it.
+        let _ = unsafe { call!(self.keys, ids::keymgmt::FREE, fn(key => Ptr) -> ()) };
+    }
+
+    fn run(&self) -> Result<()> {
+        let provctx = self.context.provctx;
+        let (new, free) = match self.is_agreement {
+            true => (ids::keyexch::NEWCTX, ids::keyexch::FREECTX),
+            false => (ids::kem::NEWCTX, ids::kem::FREECTX),
+        };
+        // SAFETY: both constructors take the context of their provider.
+        let context = unsafe { call!(self.work, new, fn(provctx => Ptr) -> Ptr) }?;
+        if context.is_null() {
+            return Err(Error::library());
+        }
+        let done = match self.is_agreement {
+            true => self.agree(context),
+            false => self.encapsulate(context),
+        };
+        // SAFETY: takes the context made above, which is not used again.
+        let freed = unsafe { call!(self.work, free, fn(context => Ptr) -> ()) };
+        done.and(freed)
+    }
+
+    fn agree(&self, context: Ptr) -> Result<()> {
+        let key = self.pair()?;
+        let derived = self.derive(context, key);
+        self.free_key(key);
+        derived
+    }
+
+    fn derive(&self, context: Ptr, key: Ptr) -> Result<()> {
+        let (none, peer): (*const Param, Ptr) = (ptr::null(), self.peer);
+        // SAFETY: `keyexch_init` takes a fresh context, a live key of its key manager, and no parameters.
+        succeeded(unsafe {
+            call!(self.work, ids::keyexch::INIT,
+                fn(context => Ptr, key => Ptr, none => *const Param) -> c_int)
+        }?)?;
+        // SAFETY: `keyexch_set_peer` takes the context and a live key of its key manager.
+        succeeded(unsafe {
+            call!(self.work, ids::keyexch::SET_PEER, fn(context => Ptr, peer => Ptr) -> c_int)
+        }?)?;
+        let mut secret = [0_u8; 32];
+        let mut written = 0;
+        let (start, written, room) = (secret.as_mut_ptr(), &raw mut written, secret.len());
+        // SAFETY: `keyexch_derive` takes a buffer with its length, and a place for the length of the result.
+        succeeded(unsafe {
+            call!(self.work, ids::keyexch::DERIVE,
+                fn(context => Ptr, start => *mut u8, written => *mut usize, room => usize) -> c_int)
+        }?)
+    }
+
+    fn encapsulate(&self, context: Ptr) -> Result<()> {
+        /// Room for a ciphertext and a secret: more than any share here has.
+        const ROOM: usize = 2048;
+        let (none, peer): (*const Param, Ptr) = (ptr::null(), self.peer);
+        // SAFETY: `kem_encapsulate_init` takes a fresh context, a live key of its key manager, and no parameters.
+        succeeded(unsafe {
+            call!(self.work, ids::kem::ENCAPSULATE_INIT,
+                fn(context => Ptr, peer => Ptr, none => *const Param) -> c_int)
+        }?)?;
+        let (mut out, mut secret) = ([0_u8; ROOM], [0_u8; ROOM]);
+        let (mut out_len, mut secret_len) = (ROOM, ROOM);
+        let (out, secret) = (out.as_mut_ptr(), secret.as_mut_ptr());
+        let (out_len, secret_len) = (&raw mut out_len, &raw mut secret_len);
+        // SAFETY: `kem_encapsulate` takes two buffers with places that have their lengths.
+        succeeded(unsafe {
+            call!(self.work, ids::kem::ENCAPSULATE,
+                fn(context => Ptr, out => *mut u8, out_len => *mut usize, secret => *mut u8,
+                    secret_len => *mut usize) -> c_int)
+        }?)
+    }
+}
+
+impl Drop for StockShare {
+    fn drop(&mut self) {
+        if !self.peer.is_null() {
+            self.free_key(self.peer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Reason;
+
+    #[test]
+    fn shorter_time_of_each_side_counts() {
+        let mut runs = (0, 0);
+        let pause = |times: &mut u64| {
+            *times += 1;
+            // The first round is the slow one of a cold start.
+            let spin = if *times == 1 { 3_000_000 } else { 1_000 };
+            (0..spin).for_each(|number| {
+                std::hint::black_box(number);
+            });
+            Ok(())
+        };
+        let first = Instant::now();
+        let (here, there) =
+            alternate(|| pause(&mut runs.0), || pause(&mut runs.1)).expect("no error");
+        let all = u64::try_from(first.elapsed().as_nanos()).expect("a time");
+        assert_eq!(runs, (ROUNDS as u64, ROUNDS as u64));
+        assert!(here + there < all / 2, "{here} {there} of {all}");
+        let wrong = Error::new(Reason::Internal, "none");
+        let failed = alternate(|| Ok(()), || Err(wrong.clone()));
+        assert!(failed.is_err());
+    }
+}

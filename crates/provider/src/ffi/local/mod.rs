@@ -1,0 +1,192 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The primitives of [`crate::local`] under OpenSSL. Their key objects are no [`Key`](super::key::Key)s: they hold
+//! a key share of AWS-LC, and nothing of theirs is delegated.
+//!
+//! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
+//! - `kdf`: `TLS13-KDF`.
+//! - `groups`: the TLS groups that this OpenSSL does not announce itself.
+//! - `measure`: which of them are computed here.
+//! - `stack`: ML-KEM needs more stack than an `ASYNC_JOB` has.
+
+mod exchange;
+mod groups;
+mod kdf;
+mod kem;
+mod keymgmt;
+mod measure;
+mod stack;
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+pub(super) use groups::announce;
+pub(super) use measure::Chosen;
+
+use super::core::guard;
+use super::delegate::{Failure, Rows};
+use super::inner;
+use super::libcrypto::Ptr;
+use super::provider::{LOCAL_PROPERTIES, Provider};
+use super::types::{Algorithm, StaticTable};
+use crate::algorithms::{Primitive, Share};
+use crate::error::{Error, Reason, Result};
+use crate::local::LocalError;
+use crate::local::share::ShareKey;
+use crate::oneshot::lock;
+
+impl From<LocalError> for Error {
+    fn from(error: LocalError) -> Self {
+        let reason = match error {
+            LocalError::Refused(_) => Reason::Key,
+            LocalError::Failed => Reason::Internal,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+/// A key object: a box in OpenSSL's hands. Operation contexts take the key that it holds when they start.
+struct ShareObject {
+    provider: &'static Provider,
+    held: Mutex<Arc<ShareKey>>,
+}
+
+impl ShareObject {
+    fn new(provider: &'static Provider, key: ShareKey) -> Self {
+        Self {
+            provider,
+            held: Mutex::new(Arc::new(key)),
+        }
+    }
+
+    fn key(&self) -> Arc<ShareKey> {
+        Arc::clone(&lock(&self.held))
+    }
+
+    fn set(&self, key: ShareKey) {
+        *lock(&self.held) = Arc::new(key);
+    }
+
+    /// The key in an object that a function got as an argument.
+    ///
+    /// # Safety
+    /// `object` is null or a live key object of one of our tables.
+    unsafe fn key_of(object: *const c_void) -> Result<Arc<ShareKey>> {
+        // SAFETY: by this function's contract.
+        let object = unsafe { object.cast::<Self>().as_ref() };
+        let object = object.ok_or_else(|| Error::new(Reason::Key, "no key is set"))?;
+        Ok(object.key())
+    }
+}
+
+/// Whatever OpenSSL holds by a pointer that we gave it, with its provider.
+trait Owned {
+    fn provider(&self) -> &'static Provider;
+}
+
+/// Runs an entry on an object of ours.
+///
+/// # Safety
+/// `pointer` is null or leads to a `T` that is not freed until this returns, and that no other thread uses.
+unsafe fn with<T: Owned, R: Failure>(
+    pointer: *const c_void,
+    entry: impl FnOnce(&mut T) -> Result<R>,
+) -> R {
+    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
+    match unsafe { pointer.cast_mut().cast::<T>().as_mut() } {
+        Some(object) => {
+            let provider = object.provider();
+            guard(provider, R::VALUE, || entry(object))
+        }
+        None => R::VALUE,
+    }
+}
+
+/// Whether this key share is offered: it was chosen, and an OpenSSL that has more of it does not have it.
+pub(super) fn offers(chosen: &Chosen, share: Share) -> Result<bool> {
+    let row = share.row();
+    let elsewhere = row.yields && inner::context()?.shares[share as usize].is_some();
+    Ok(chosen.has(row.primitive) && !elsewhere)
+}
+
+/// The rows of one table of algorithms.
+pub(super) struct Tables {
+    pub(super) keys: Vec<Algorithm>,
+    pub(super) exchanges: Vec<Algorithm>,
+    pub(super) kems: Vec<Algorithm>,
+    pub(super) kdfs: Vec<Algorithm>,
+}
+
+impl Tables {
+    pub(super) fn new(chosen: &Chosen) -> Result<Self> {
+        let mut tables = Self {
+            keys: Vec::new(),
+            exchanges: Vec::new(),
+            kems: Vec::new(),
+            kdfs: Vec::new(),
+        };
+        for (index, &share) in Share::ALL.iter().enumerate() {
+            if !offers(chosen, share)? {
+                continue;
+            }
+            let names = share.row().names;
+            tables
+                .keys
+                .push(algorithm(names, keymgmt::DISPATCH[index]()));
+            if share.is_agreement() {
+                tables.exchanges.push(algorithm(names, exchange::rows()));
+            } else {
+                tables.kems.push(algorithm(names, kem::rows()));
+            }
+        }
+        if chosen.has(Primitive::Tls13Kdf) && inner::context()?.tls13_kdf.is_some() {
+            tables.kdfs.push(algorithm(kdf::NAME, kdf::rows()));
+        }
+        Ok(tables)
+    }
+}
+
+fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
+    Algorithm {
+        names: names.as_ptr(),
+        properties: LOCAL_PROPERTIES.as_ptr(),
+        implementation: StaticTable::dispatch(rows).as_ptr(),
+        description: c"computed in this process by AWS-LC".as_ptr(),
+    }
+}
+
+/// Copies a result into a buffer of the application, which says its room in `len`. Without a buffer only the length
+/// is written.
+///
+/// # Safety
+/// `out` is null or writable for as many bytes as `len` says, which is null or writable.
+unsafe fn deliver(out: *mut u8, len: *mut usize, result: &[u8]) -> Result<()> {
+    // SAFETY: by this function's contract.
+    let Some(room) = (unsafe { len.as_mut() }) else {
+        return Err(Error::new(
+            Reason::Buffer,
+            "there is no place for the length",
+        ));
+    };
+    if !out.is_null() {
+        if *room < result.len() {
+            let (needed, room) = (result.len(), *room);
+            let text =
+                format!("the result has {needed} bytes, the application's buffer only {room}");
+            return Err(Error::new(Reason::Buffer, text));
+        }
+        // SAFETY: not null, with room enough by this function's contract, and a result is memory of ours.
+        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, result.len()) };
+    }
+    *room = result.len();
+    Ok(())
+}
+
+/// Success, for C.
+const DONE: c_int = 1;
+
+/// Hands a value to OpenSSL.
+fn give<T>(value: T) -> Ptr {
+    super::delegate::give(value)
+}

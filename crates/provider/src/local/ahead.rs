@@ -1,0 +1,214 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! X25519 pairs that are made ahead of their use.
+//!
+//! Making one ahead on another thread, or while a server waits, moves its cost and saves nothing. Eight at once in the
+//! lanes of AVX-512 cost as much as two or three by AWS-LC. So the thread that needs a pair and has none left makes
+//! eight, uses one and keeps seven, and the rest of the handshakes of a busy server take theirs from there. A
+//! processor without these lanes makes nothing ahead.
+//!
+//! - A pair is used once: it is wiped where it lay in the moment in which it is taken.
+//! - It belongs to one thread of one process: a forked child has zeros in its place, which is no pair.
+//! - At most seven wait in a thread, and none is used that is older than [`OLDEST`].
+//! - They lie in a page of their own, which no dump of the process contains, and are wiped at the end of the thread.
+//!
+//! A virtual machine that is copied or restored from a snapshot while pairs wait has them twice, for as long as
+//! they are young enough. Two handshakes then have the same key share of the server. Their secrets differ by the
+//! client's share and the transcript; who learns the scalar of one in the second of its life reads both.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use millrace_backends::simd::{Implementation, X25519_PAIRS, x25519_public_values};
+use zeroize::Zeroizing;
+
+use super::sys::{self, KEPT_PAIRS, Secret, SecretPage, X25519_LEN};
+use crate::shared_cells::LocalEvent;
+use crate::stats::Stats;
+
+/// Age at which a pair is used no more: it bounds what a memory read by others, or a snapshot, can give away.
+pub const OLDEST: Duration = Duration::from_secs(1);
+
+const _: () = assert!(KEPT_PAIRS + 1 == X25519_PAIRS);
+
+thread_local! {
+    static PAGE: RefCell<Option<SecretPage>> = const { RefCell::new(None) };
+}
+
+/// Where a pair came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Origin {
+    /// It was made ahead.
+    ahead: bool,
+    /// Pairs that were wiped without use since they were too old.
+    dropped: u64,
+}
+
+/// Whether this processor makes pairs ahead.
+#[must_use]
+pub fn is_available() -> bool {
+    Implementation::Avx512Ifma.is_available()
+}
+
+/// Whether eight pairs in lanes cost less than eight by AWS-LC, measured now. The shortest of some runs counts.
+#[must_use]
+pub fn is_faster() -> bool {
+    const RUNS: usize = 5;
+    if !is_available() {
+        return false;
+    }
+    let (mut alone, mut in_lanes) = (Duration::MAX, Duration::MAX);
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        for _ in 0..X25519_PAIRS {
+            std::hint::black_box(sys::x25519_pair());
+        }
+        let middle = Instant::now();
+        let mut scalars = Zeroizing::new([[0; X25519_LEN]; X25519_PAIRS]);
+        scalars.iter_mut().for_each(|scalar| sys::random(scalar));
+        std::hint::black_box(x25519_public_values(Implementation::Avx512Ifma, &scalars));
+        alone = alone.min(middle - start);
+        in_lanes = in_lanes.min(middle.elapsed());
+    }
+    in_lanes < alone
+}
+
+/// Where X25519 pairs come from.
+#[derive(Clone, Copy, Debug)]
+pub struct PairMaker<'a>(Option<&'a Stats>);
+
+impl<'a> PairMaker<'a> {
+    /// Each pair is made when it is needed.
+    pub const FRESH: Self = Self(None);
+
+    /// Makes pairs ahead and counts them there; without counters each is made when it is needed.
+    #[must_use]
+    pub fn new(stats: Option<&'a Stats>) -> Self {
+        Self(stats)
+    }
+
+    /// A pair that nothing else has: public value and scalar.
+    pub(super) fn x25519(self) -> ([u8; X25519_LEN], Secret) {
+        let Some((stats, (public, scalar, origin))) =
+            self.0.and_then(|stats| Some((stats, x25519_pair()?)))
+        else {
+            return sys::x25519_pair();
+        };
+        stats.happened(LocalEvent::PairAhead, origin.ahead.into());
+        stats.happened(LocalEvent::PairDropped, origin.dropped);
+        (public, scalar)
+    }
+}
+
+/// A pair: public value and scalar. None where none can be made ahead.
+fn x25519_pair() -> Option<([u8; X25519_LEN], Secret, Origin)> {
+    let take = |page: &RefCell<Option<SecretPage>>| {
+        let mut page = page.try_borrow_mut().ok()?;
+        if page.is_none() {
+            *page = Some(SecretPage::new().filter(|_| is_available())?);
+        }
+        from(page.as_mut()?, sys::now())
+    };
+    // At the end of a thread the page is gone.
+    PAGE.try_with(take).ok().flatten()
+}
+
+/// Takes a pair from a page, and fills it first if there is none.
+fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Origin)> {
+    let oldest = u64::try_from(OLDEST.as_nanos()).unwrap_or(u64::MAX);
+    let kept = page.pairs();
+    // In a forked child the count is zero like everything else.
+    let count = usize::try_from(kept.count).unwrap_or(0).min(KEPT_PAIRS);
+    let is_young = now.checked_sub(kept.made).is_some_and(|age| age <= oldest);
+    if count > 0 && is_young {
+        let pair = &mut kept.pairs[count - 1];
+        let (public, scalar) = (pair.public, Secret::new(pair.scalar));
+        sys::wipe(pair);
+        kept.count = count as u64 - 1;
+        let origin = Origin {
+            ahead: true,
+            dropped: 0,
+        };
+        return Some((public, scalar, origin));
+    }
+    kept.pairs.iter_mut().for_each(sys::wipe);
+    kept.count = 0;
+    let mut scalars = Zeroizing::new([[0; X25519_LEN]; X25519_PAIRS]);
+    scalars.iter_mut().for_each(|scalar| sys::random(scalar));
+    let publics = x25519_public_values(Implementation::Avx512Ifma, &scalars)?;
+    for ((pair, public), scalar) in kept.pairs.iter_mut().zip(&publics).zip(scalars.iter()) {
+        pair.public = *public;
+        pair.scalar = *scalar;
+    }
+    kept.made = now;
+    kept.count = KEPT_PAIRS as u64;
+    let origin = Origin {
+        ahead: false,
+        dropped: count as u64,
+    };
+    Some((
+        publics[KEPT_PAIRS],
+        Secret::new(scalars[KEPT_PAIRS]),
+        origin,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn page() -> Option<SecretPage> {
+        SecretPage::new().filter(|_| is_available())
+    }
+
+    #[test]
+    fn pair_is_used_once_and_belongs_together() {
+        let Some(mut page) = page() else {
+            millrace_testkit::skip!("no AVX-512 IFMA: this processor makes no pairs ahead");
+        };
+        let mut seen = HashSet::new();
+        let mut ahead = 0;
+        for _ in 0..3 * X25519_PAIRS {
+            let (public, scalar, origin) = from(&mut page, 5).expect("a pair");
+            assert_eq!(sys::x25519_public(&scalar), public);
+            assert!(seen.insert(*scalar), "used twice");
+            ahead += usize::from(origin.ahead);
+            let kept = page.pairs();
+            let count = usize::try_from(kept.count).expect("a count");
+            for pair in &kept.pairs[count..] {
+                assert_eq!((pair.public, pair.scalar), ([0; 32], [0; 32]), "wiped");
+            }
+        }
+        assert_eq!(ahead, 3 * KEPT_PAIRS);
+    }
+
+    #[test]
+    fn pair_that_is_too_old_or_from_the_future_is_never_used() {
+        let Some(mut page) = page() else {
+            millrace_testkit::skip!("no AVX-512 IFMA: this processor makes no pairs ahead");
+        };
+        let oldest = u64::try_from(OLDEST.as_nanos()).expect("a time");
+        for now in [100 + oldest + 1, 99] {
+            from(&mut page, 100).expect("a pair");
+            let waiting: Vec<_> = page.pairs().pairs.iter().map(|pair| pair.scalar).collect();
+            let (_, scalar, origin) = from(&mut page, now).expect("a pair");
+            assert!(!waiting.contains(&scalar), "{now}");
+            let dropped = KEPT_PAIRS as u64;
+            assert_eq!(
+                origin,
+                Origin {
+                    ahead: false,
+                    dropped
+                },
+                "{now}"
+            );
+            page.pairs().count = 0;
+        }
+        from(&mut page, 100).expect("a pair");
+        let (_, _, origin) = from(&mut page, 100 + oldest).expect("a pair");
+        assert!(origin.ahead, "at the edge");
+    }
+}

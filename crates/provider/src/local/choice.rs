@@ -1,0 +1,278 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! What each primitive costs here and in the installed OpenSSL, and the file that keeps it.
+//!
+//! With `local = on` a primitive is computed here only if that was measured to be faster. It is measured once for each
+//! build of libcrypto on each processor: `ffi::local::measure` does it, and the file spares the next start of a server
+//! the few milliseconds. A line has the system, the name of the primitive, and its cost in nanoseconds here and
+//! there, with tabs between; `-` is the cost of what that OpenSSL does not have.
+//!
+//! The file is a guess about speed: a change of it can slow a gateway down, and do nothing worse. It is read and
+//! written only where root and the user of this process alone can write.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use thiserror::Error;
+
+use crate::algorithms::Primitive;
+
+/// Bound on the file, in bytes: lines of some 100 bytes for a few releases of OpenSSL.
+const MAX_FILE_LEN: u64 = 64 * 1024;
+
+/// Most systems that the file keeps: a machine has one or two, and gets others with updates.
+const MAX_SYSTEMS: usize = 16;
+
+/// What one primitive costs, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Here.
+    pub here: u64,
+    /// In the installed OpenSSL; none if that does not have it.
+    pub there: Option<u64>,
+}
+
+impl Cost {
+    /// Whether it is worth while to compute it here.
+    #[must_use]
+    pub fn is_lower_here(&self) -> bool {
+        self.there.is_none_or(|there| self.here < there)
+    }
+}
+
+/// The costs by the index of their [`Primitive`]; none for what was not measured.
+pub type Costs = [Option<Cost>; Primitive::ALL.len()];
+
+/// Why the file was not used.
+#[derive(Debug, Error)]
+pub enum ChoiceFileError {
+    /// The file cannot be opened, read or written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Others than root and this user can write to the file or its folder.
+    #[error("{0} belongs to another user, or others may write to it")]
+    Untrusted(String),
+    /// No text, or too long.
+    #[error("no text of at most 64 KiB")]
+    Form,
+}
+
+/// Whether only root and this user can write there.
+fn check(path: &Path, meta: &fs::Metadata, user: u32) -> Result<(), ChoiceFileError> {
+    let is_known = [0, user].contains(&meta.uid()) && meta.mode() & 0o022 == 0;
+    if is_known && !meta.is_symlink() {
+        return Ok(());
+    }
+    Err(ChoiceFileError::Untrusted(path.display().to_string()))
+}
+
+fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
+    let folder = path.parent().ok_or(ChoiceFileError::Form)?;
+    check(folder, &fs::symlink_metadata(folder)?, user)?;
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file: File = options.open(path)?;
+    let meta = file.metadata()?;
+    check(path, &meta, user)?;
+    if !meta.is_file() || meta.len() > MAX_FILE_LEN {
+        return Err(ChoiceFileError::Form);
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE_LEN).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// A line: system, primitive, costs.
+fn parse(line: &str) -> Option<(&str, Primitive, Cost)> {
+    let mut columns = line.split('\t');
+    let (system, name) = (columns.next()?, columns.next()?);
+    let cost = Cost {
+        here: columns.next()?.parse().ok()?,
+        there: match columns.next()? {
+            "-" => None,
+            number => Some(number.parse().ok()?),
+        },
+    };
+    let is_all = columns.next().is_none();
+    is_all.then_some((system, Primitive::from_name(name)?, cost))
+}
+
+/// The costs on this system that the file has. `user` is that of this process.
+///
+/// # Errors
+/// Why it was not read.
+pub fn read(path: &Path, system: &str, user: u32) -> Result<Costs, ChoiceFileError> {
+    let text = text(path, user)?;
+    let mut costs = [None; Primitive::ALL.len()];
+    for (known, primitive, cost) in text.lines().filter_map(parse) {
+        if known == system {
+            costs[primitive as usize] = Some(cost);
+        }
+    }
+    Ok(costs)
+}
+
+/// Puts the costs on this system into the file, beside those of the other systems that it has.
+///
+/// # Errors
+/// Why it was not written. The file is then as it was.
+pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), ChoiceFileError> {
+    let folder = path.parent().ok_or(ChoiceFileError::Form)?;
+    check(folder, &fs::symlink_metadata(folder)?, user)?;
+    let before = text(path, user).unwrap_or_default();
+    let others = before
+        .lines()
+        .filter(|line| parse(line).is_some_and(|(known, ..)| known != system));
+    let others: Vec<&str> = others.collect();
+    let most = (MAX_SYSTEMS - 1) * Primitive::ALL.len();
+    let mut lines: Vec<String> = others[others.len().saturating_sub(most)..]
+        .iter()
+        .map(|line| (*line).to_owned())
+        .collect();
+    for primitive in Primitive::ALL {
+        let Some(cost) = costs[*primitive as usize] else {
+            continue;
+        };
+        let there = cost
+            .there
+            .map_or_else(|| "-".to_owned(), |there| there.to_string());
+        let (name, here) = (primitive.row().name, cost.here);
+        lines.push(format!("{system}\t{name}\t{here}\t{there}"));
+    }
+    lines.push(String::new());
+    let fresh = folder.join(format!(".local-choice.{}", std::process::id()));
+    // One that a process with this number left behind.
+    let _ = fs::remove_file(&fresh);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644);
+    let written = options
+        .open(&fresh)
+        .and_then(|mut file| file.write_all(lines.join("\n").as_bytes()))
+        .and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    Ok(written?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn user(folder: &Path) -> u32 {
+        fs::metadata(folder).expect("a folder").uid()
+    }
+
+    fn some_costs() -> Costs {
+        let mut costs = [None; Primitive::ALL.len()];
+        costs[Primitive::X25519 as usize] = Some(Cost {
+            here: 30,
+            there: Some(80),
+        });
+        costs[Primitive::X25519MlKem768 as usize] = Some(Cost {
+            here: 50,
+            there: None,
+        });
+        costs
+    }
+
+    #[test]
+    fn costs_that_were_saved_are_read_for_their_system_alone() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
+        let costs = some_costs();
+        save(&path, "one", &costs, user).expect("saved");
+        save(&path, "two", &[None; Primitive::ALL.len()], user).expect("saved");
+        assert_eq!(read(&path, "one", user).expect("read"), costs);
+        assert_eq!(
+            read(&path, "two", user).expect("read"),
+            [None; Primitive::ALL.len()]
+        );
+        let mut slower = costs;
+        slower[Primitive::X25519 as usize] = Some(Cost {
+            here: 90,
+            there: Some(80),
+        });
+        save(&path, "one", &slower, user).expect("saved");
+        assert_eq!(read(&path, "one", user).expect("read"), slower);
+        assert!(
+            !slower[Primitive::X25519 as usize]
+                .expect("a cost")
+                .is_lower_here()
+        );
+        assert!(
+            slower[Primitive::X25519MlKem768 as usize]
+                .expect("a cost")
+                .is_lower_here()
+        );
+        let left = fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 1, "nothing but the file is left");
+    }
+
+    #[test]
+    fn file_keeps_a_bounded_number_of_systems() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
+        let mut all = some_costs();
+        all.fill(some_costs()[Primitive::X25519 as usize]);
+        for number in 0..2 * MAX_SYSTEMS {
+            save(&path, &format!("system {number}"), &all, user).expect("saved");
+        }
+        let text = fs::read_to_string(&path).expect("text");
+        assert_eq!(text.lines().count(), MAX_SYSTEMS * Primitive::ALL.len());
+        let last = format!("system {}", 2 * MAX_SYSTEMS - 1);
+        assert_eq!(read(&path, &last, user).expect("read"), all);
+    }
+
+    #[test]
+    fn file_or_folder_that_others_can_write_is_not_used() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
+        let costs = some_costs();
+        save(&path, "one", &costs, user).expect("saved");
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        mode(&path, 0o666);
+        assert!(read(&path, "one", user).is_err());
+        mode(&path, 0o644);
+        assert!(read(&path, "one", user).is_ok());
+        mode(folder.path(), 0o777);
+        assert!(read(&path, "one", user).is_err());
+        assert!(save(&path, "one", &costs, user).is_err());
+        mode(folder.path(), 0o755);
+        if user != 0 {
+            assert!(read(&path, "one", user + 1).is_err());
+        }
+        let link = folder.path().join("link.tsv");
+        symlink(&path, &link).expect("a link");
+        assert!(read(&link, "one", user).is_err());
+        assert!(save(&folder.path().join("none/choice.tsv"), "one", &costs, user).is_err());
+    }
+
+    #[test]
+    fn lines_that_mean_nothing_are_passed_over() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (path, user) = (folder.path().join("choice.tsv"), user(folder.path()));
+        let text = "one\tX25519\t1\none\tX25519\t-1\t2\none\tX25519\t1\t2\t3\none\tAES\t1\t2\n\none\tX25519\t7\t8\n";
+        fs::write(&path, text).expect("written");
+        let costs = read(&path, "one", user).expect("read");
+        let expected = Cost {
+            here: 7,
+            there: Some(8),
+        };
+        assert_eq!(costs[Primitive::X25519 as usize], Some(expected));
+        assert_eq!(costs.iter().flatten().count(), 1);
+        fs::write(&path, [0xff; 10]).expect("written");
+        assert!(read(&path, "one", user).is_err());
+        fs::write(&path, vec![b'a'; 65 * 1024]).expect("written");
+        assert!(read(&path, "one", user).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Intel's user-space library for QAT cards (`libqat`, `libusdm`), opened at run time.
+//!
+//! ```text
+//! QatLibrary ──► QatSession (userStart … userStop; one per process)
+//!      └───────► QatRegion (device memory, zeroised when dropped)
+//! ```
+//!
+//! This crate has what every user of the library needs: opening it, device memory, start and stop, events. The
+//! functions of a service (public keys in `crates/backends`, compression in `crates/deflate`) are declared where
+//! they are used, in tables that [`functions!`] fills.
+//!
+//! The interface is that of libqat 24.02 to 26.08, whose sizes and offsets are equal; `tests/qat/layout.c` and
+//! `tests/qat/layout_dc.c` compare them with Intel's headers. The library checks little, so these hold by
+//! construction:
+//!
+//! - **Device memory.** An address that libusdm does not know is accepted, and the device then uses address 0.
+//!   A pointer into data of a request comes from a [`QatRegion`] and from nowhere else.
+//! - **Lifetime.** A request and its data stay in place until its answer or the end of the session.
+//! - **After an event** the library must not be polled: 24.02 crashes, or its pools of requests are gone after the
+//!   next start. So no instance is used while it reads events, and none after one came.
+//! - **Fork.** Regions do not exist in a child, and a session belongs to the process that started it.
+
+#[expect(unsafe_code, reason = "calls Intel's library")]
+mod sys;
+
+pub use sys::{
+    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle, QatLibrary,
+    QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate, UNSUPPORTED,
+    has_event, notified, prefer_policy,
+};

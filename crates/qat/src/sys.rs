@@ -1,0 +1,379 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The calls that every service shares.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt;
+use std::mem::{offset_of, size_of};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
+use zeroize::Zeroize;
+
+/// Alignment of everything that the device reads, in bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// `CpaStatus`.
+pub type QatStatus = i32;
+/// The call was taken, or the operation succeeded.
+pub const SUCCESS: QatStatus = 0;
+/// The ring is full, or there is no answer; nothing was taken.
+pub const RETRY: QatStatus = -2;
+/// A parameter that the library refuses.
+pub const INVALID: QatStatus = -4;
+/// What the card does not have.
+pub const UNSUPPORTED: QatStatus = -6;
+/// No status of the library: an answer that has not come.
+pub const PENDING: QatStatus = i32::MAX;
+
+/// Events of all instances since the session began, as bits of their numbers: 1 restarting, 2 restarted, 4
+/// fatal. The library is one per process, and so is this.
+static EVENTS: AtomicU32 = AtomicU32::new(0);
+
+/// `CpaInstanceHandle`.
+pub type QatHandle = *mut c_void;
+
+/// `CpaFlatBuffer`: a piece of memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FlatBuffer {
+    /// Bytes.
+    pub len: u32,
+    /// In a [`QatRegion`], or null.
+    pub data: *mut u8,
+}
+
+impl FlatBuffer {
+    /// No memory.
+    pub const EMPTY: Self = Self {
+        len: 0,
+        data: ptr::null_mut(),
+    };
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct PhysicalInstance {
+    package: u16,
+    accelerator: u16,
+    engine: u16,
+    bus: u16,
+    kpt: u32,
+}
+
+/// `CpaInstanceInfo2`.
+#[repr(C)]
+pub struct InstanceInfo {
+    service: u32,
+    vendor: [c_char; 64],
+    part: [c_char; 64],
+    software: [c_char; 64],
+    name: [c_char; 64],
+    id: [c_char; 128],
+    physical: PhysicalInstance,
+    // 128 words of 32 bits: as 64 of 64 bits they would change the alignment.
+    cores: [u32; 128],
+    node: u32,
+    state: u32,
+    contiguous: u32,
+    polled: u32,
+    offloaded: u32,
+}
+
+const _: () = {
+    assert!(size_of::<FlatBuffer>() == 16 && offset_of!(FlatBuffer, data) == 8);
+    assert!(size_of::<InstanceInfo>() == 932);
+    assert!(offset_of!(InstanceInfo, physical) == 388 && offset_of!(InstanceInfo, cores) == 400);
+    assert!(offset_of!(InstanceInfo, node) == 912 && offset_of!(InstanceInfo, polled) == 924);
+};
+
+impl InstanceInfo {
+    /// What the library fills.
+    #[must_use]
+    pub fn empty() -> Self {
+        // SAFETY: integers alone, of which zero is a value.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// Whether answers come when the instance is polled; no other kind is supported.
+    #[must_use]
+    pub fn is_polled(&self) -> bool {
+        self.polled != 0
+    }
+
+    /// Bus address of its virtual function, for people: `6b:00.1`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let place = self.physical.bus;
+        format!("{:02x}:{:02x}.{}", place >> 8, place >> 3 & 31, place & 7)
+    }
+}
+
+impl fmt::Debug for InstanceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InstanceInfo({})", self.address())
+    }
+}
+
+/// A callback for events of an instance.
+pub type Notified = extern "C" fn(QatHandle, *mut c_void, u32);
+/// Finds the device's address of memory.
+pub type Translate = unsafe extern "C" fn(*mut c_void) -> u64;
+
+/// The callback to give to every instance: the event ends the session for all of them, see [`has_event`].
+pub extern "C" fn notified(_: QatHandle, _: *mut c_void, event: u32) {
+    EVENTS.fetch_or(1_u32.checked_shl(event).unwrap_or(0), Ordering::AcqRel);
+}
+
+/// Whether a card has reported anything since the session began: that it failed, that a reset begins, or that one
+/// has ended. What is in flight may never be answered, and after the end of a reset of an earlier session the
+/// library's own state is not to be relied on. The library must not be called for an instance then.
+#[must_use]
+pub fn has_event() -> bool {
+    EVENTS.load(Ordering::Acquire) != 0
+}
+
+/// Both libraries, as a table of functions names them.
+#[derive(Debug)]
+pub struct SymbolSource<'a> {
+    /// `libqat`.
+    pub qat: &'a Loaded,
+    /// `libusdm`.
+    pub memory: &'a Loaded,
+}
+
+/// Declares a structure of functions of Intel's libraries, and how it is filled:
+///
+/// ```ignore
+/// millrace_qat::functions! {
+///     poll: fn(QatHandle, u32) -> QatStatus = b"icp_sal_CyPollInstance" in qat;
+/// }
+/// ```
+///
+/// gives a `Functions` with the field `poll` and `Functions::of(&SymbolSource) -> Result<Self, String>`. The rows
+/// must have the types of Intel's headers; the module that calls the macro is a room for `unsafe`.
+#[macro_export]
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)? = $symbol:literal in $library:ident;)*) => {
+        struct Functions { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
+
+        impl Functions {
+            fn of(libraries: &$crate::SymbolSource<'_>) -> Result<Self, String> {
+                Ok(Self { $($name: {
+                    type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
+                    let library = libraries.$library;
+                    let symbol: &[u8] = $symbol;
+                    // SAFETY: the symbol has this type in every version with this SONAME, and the libraries
+                    // are never closed.
+                    let found = unsafe { library.get::<Function>(symbol) };
+                    *found.map_err(|error| error.to_string())?
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    user_start: fn(*const c_char) -> QatStatus = b"icp_sal_userStart" in qat;
+    user_stop: fn() -> QatStatus = b"icp_sal_userStop" in qat;
+    poll_events: fn() -> QatStatus = b"icp_sal_poll_device_events" in qat;
+    allocate: fn(usize, c_int, usize) -> *mut u8 = b"qaeMemAllocNUMA" in memory;
+    free: fn(*mut *mut u8) = b"qaeMemFreeNUMA" in memory;
+    translate: fn(*mut c_void) -> u64 = b"qaeVirtToPhysNUMA" in memory;
+}
+
+/// Intel's two libraries. Never closed: they have threads and exit handlers of their own.
+pub struct QatLibrary {
+    qat: Loaded,
+    memory: Loaded,
+    functions: Functions,
+    version: String,
+}
+
+impl fmt::Debug for QatLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QatLibrary({})", self.version)
+    }
+}
+
+impl QatLibrary {
+    /// Opens both libraries, and lets them take `policy` virtual functions of each card unless `QAT_POLICY` is
+    /// set. Called before the program has other threads that use the environment.
+    ///
+    /// # Errors
+    /// Why it cannot be used, from the dynamic linker.
+    pub fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
+        let open = |path: &Path| {
+            // SAFETY: the libraries' constructors only prepare their own state.
+            unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+                .map_err(|error| error.to_string())
+        };
+        // First: the other one needs it, and finds it by its SONAME.
+        let memory = open(memory)?;
+        let qat = open(qat)?;
+        let functions = Functions::of(&SymbolSource {
+            qat: &qat,
+            memory: &memory,
+        })?;
+        prefer_policy(policy);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let file = maps
+            .lines()
+            .filter_map(|line| line.rsplit('/').next())
+            .find(|file| file.starts_with("libqat.so"));
+        let version = file.unwrap_or("libqat").to_owned();
+        let opened = Arc::new(Self {
+            qat,
+            memory,
+            functions,
+            version,
+        });
+        // One reference stays: the libraries are never closed.
+        std::mem::forget(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// The file that was loaded, with its version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// For the tables of functions of a service.
+    #[must_use]
+    pub fn symbols(&self) -> SymbolSource<'_> {
+        SymbolSource {
+            qat: &self.qat,
+            memory: &self.memory,
+        }
+    }
+
+    /// What an instance needs to find the device's addresses.
+    #[must_use]
+    pub fn translation(&self) -> Translate {
+        self.functions.translate
+    }
+
+    /// Memory that the device can reach, filled with zeros; none if there is none, or if it has no address for
+    /// the device.
+    #[must_use]
+    pub fn region(self: &Arc<Self>, size: usize) -> Option<QatRegion> {
+        // SAFETY: any size and alignment may be asked for. The node is not used by the library.
+        let data = NonNull::new(unsafe { (self.functions.allocate)(size, 0, ALIGNMENT) })?;
+        let region = QatRegion {
+            library: Arc::clone(self),
+            data,
+            size,
+        };
+        // SAFETY: `data` has `size` bytes, ours alone.
+        unsafe { ptr::write_bytes(data.as_ptr(), 0, size) };
+        // SAFETY: only looks the address up.
+        let address = unsafe { (self.functions.translate)(data.as_ptr().cast()) };
+        (address != 0).then_some(region)
+    }
+}
+
+/// Sets `QAT_POLICY`, virtual functions of each card for this process, unless it is set: the library reads it at each
+/// start. Called before the program has other threads that use the environment.
+pub fn prefer_policy(policy: u16) {
+    const POLICY: &str = "QAT_POLICY";
+    if std::env::var_os(POLICY).is_none() {
+        // SAFETY: the caller's promise. Nothing changes the variable any more.
+        unsafe { std::env::set_var(POLICY, policy.to_string()) };
+    }
+}
+
+/// Memory that the device can reach, zeroised when dropped. May hold secrets: `Debug` shows its size alone.
+pub struct QatRegion {
+    library: Arc<QatLibrary>,
+    data: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: plain memory, and the library's allocator has a lock of its own.
+unsafe impl Send for QatRegion {}
+// SAFETY: shared references only read, or give addresses to the device, which reads.
+unsafe impl Sync for QatRegion {}
+
+impl QatRegion {
+    /// The memory. The caller knows that no request uses it, or which part of it no request uses.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `data` has `size` initialised bytes, and `&mut self` makes them ours.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.size) }
+    }
+
+    /// Part of it as the library describes memory.
+    ///
+    /// # Panics
+    /// If it is not within the region.
+    #[must_use]
+    pub fn buffer(&self, at: usize, len: usize) -> FlatBuffer {
+        assert!(at + len <= self.size, "a part of the region");
+        FlatBuffer {
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            // SAFETY: within the region, as was just checked.
+            data: unsafe { self.data.as_ptr().add(at) },
+        }
+    }
+}
+
+impl fmt::Debug for QatRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QatRegion({} bytes)", self.size)
+    }
+}
+
+impl Drop for QatRegion {
+    fn drop(&mut self) {
+        self.bytes_mut().zeroize();
+        let mut data = self.data.as_ptr();
+        // SAFETY: allocated by this library, and used no more.
+        unsafe { (self.library.functions.free)(&raw mut data) };
+    }
+}
+
+/// The library between start and stop. There is one per process. Dropping it stops all instances, which must not be
+/// used any more then.
+#[derive(Debug)]
+pub struct QatSession {
+    library: Arc<QatLibrary>,
+}
+
+impl QatSession {
+    /// Starts the library, which takes virtual functions of the cards; 0.15 s and more.
+    ///
+    /// # Errors
+    /// What to do about it.
+    pub fn start(library: &Arc<QatLibrary>) -> Result<Self, String> {
+        EVENTS.store(0, Ordering::Release);
+        let section = CString::new("SSL").map_err(|error| error.to_string())?;
+        // SAFETY: a string that ends with zero.
+        let status = unsafe { (library.functions.user_start)(section.as_ptr()) };
+        if status != SUCCESS {
+            return Err(format!(
+                "libqat does not start (status {status}): every virtual function is in use by another \
+                 process, or the memory that may be locked is too little (16 MiB per function)"
+            ));
+        }
+        Ok(Self {
+            library: Arc::clone(library),
+        })
+    }
+
+    /// Lets the library read the messages of the cards. May block for a second per function that is gone.
+    pub fn poll_events(&self) {
+        // SAFETY: takes nothing; called by one thread.
+        unsafe { (self.library.functions.poll_events)() };
+    }
+}
+
+impl Drop for QatSession {
+    fn drop(&mut self) {
+        // SAFETY: instances of this session are not used any more.
+        unsafe { (self.library.functions.user_stop)() };
+    }
+}

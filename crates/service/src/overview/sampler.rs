@@ -1,0 +1,354 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The overview of a node: rates between two samples of its counters.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot, SeriesSnapshot};
+use millrace_engine::{BackendKind, OperationKind};
+
+use super::{
+    BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, MAX_ROWS, NodeRow,
+    NodeState, Overview, Scope, Verdict, now_ms,
+};
+use crate::Service;
+use crate::keys::KeyRow;
+use crate::status::{BackendRow, EdgeCounts, EdgeRow, Status};
+
+/// Time over which the fallback share is computed: long enough that one failed request is no alarm.
+const SHARE_WINDOW: Duration = Duration::from_secs(300);
+
+/// CPU time that a gateway spends on one pooled operation, in microseconds. Measured 20 to 35
+/// (docs/benchmarks); the upper end, so that the page never promises too much.
+const GATEWAY_COST_US: f64 = 35.0;
+
+/// How often the keys are listed: a reload holds their lock while it reads the disk.
+const KEYS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Takes overviews of one node. Each call of [`Self::sample`] reports the rates since the one before.
+#[derive(Debug)]
+pub struct OverviewSampler {
+    service: Service,
+    capacity: Vec<ClassRate>,
+    zone: String,
+    before: Option<(Instant, EngineSnapshot)>,
+    /// Pooled operations and fallbacks at former samples, for the share.
+    shares: VecDeque<(Instant, u64, u64)>,
+    keys: Vec<KeyLine>,
+    keys_at: Option<Instant>,
+}
+
+impl OverviewSampler {
+    /// A sampler of this service.
+    #[must_use]
+    pub fn new(service: Service) -> Self {
+        Self {
+            service,
+            capacity: Vec::new(),
+            zone: String::new(),
+            before: None,
+            shares: VecDeque::new(),
+            keys: Vec::new(),
+            keys_at: None,
+        }
+    }
+
+    /// Names the measured capacity and the zone of the node.
+    #[must_use]
+    pub fn with_capacity(mut self, capacity: Vec<ClassRate>, zone: &str) -> Self {
+        self.capacity = capacity;
+        zone.clone_into(&mut self.zone);
+        self
+    }
+
+    /// The overview at `now`. May block for the time of a reload of the keys.
+    pub fn sample(&mut self, now: Instant) -> Overview {
+        let status = self.service.status();
+        let stats = self.service.engine().stats();
+        let (elapsed, earlier) = match &self.before {
+            Some((at, stats)) => (now.saturating_duration_since(*at), Some(stats)),
+            None => (Duration::ZERO, None),
+        };
+        let window = Window::between(earlier, &stats, elapsed);
+        let fallback_share = self.share(now, &status.edge_totals);
+        if self
+            .keys_at
+            .is_none_or(|at| now.saturating_duration_since(at) >= KEYS_INTERVAL)
+        {
+            self.keys = key_lines(&self.service);
+            self.keys_at = Some(now);
+        }
+        let node = NodeRow {
+            name: status.node.clone(),
+            state: if self.service.draining() {
+                NodeState::Draining
+            } else {
+                NodeState::Ready
+            },
+            version: status.version.clone(),
+            zone: self.zone.clone(),
+            ops_per_s: window.ops_per_s,
+            waiting: status.waiting.iter().map(|class| class.jobs).sum(),
+            connections: status.connections,
+            p50_us: window.quantile_us(0.5),
+            p99_us: window.quantile_us(0.99),
+            capacity: self.capacity.clone(),
+            busy: window.busy(&self.capacity),
+            backends: window.backends(&status),
+        };
+        let mut overview = Overview {
+            scope: Scope::Node,
+            name: status.node.clone(),
+            version: status.version.clone(),
+            at_ms: now_ms(),
+            verdict: Verdict::default(),
+            figures: Figures {
+                ops_per_s: window.ops_per_s,
+                p50_us: node.p50_us,
+                p99_us: node.p99_us,
+                fallback_share,
+                failed_per_s: window.failed_per_s,
+                capacity_left: node.busy.map(|busy| (1.0 - busy).max(0.0)),
+                cpu_saved: window.cpu_saved(),
+            },
+            clients: client_rows(&status),
+            tenants: Vec::new(),
+            keys: self.keys.clone(),
+            events: Vec::new(),
+            nodes: vec![node],
+        };
+        overview.verdict = overview.judge();
+        self.before = Some((now, stats));
+        overview
+    }
+
+    fn share(&mut self, now: Instant, totals: &EdgeCounts) -> f64 {
+        self.shares
+            .push_back((now, totals.pooled, totals.fallbacks()));
+        while let Some((at, _, _)) = self.shares.front()
+            && now.saturating_duration_since(*at) > SHARE_WINDOW
+        {
+            self.shares.pop_front();
+        }
+        let Some((_, pooled, fallbacks)) = self.shares.front() else {
+            return 0.0;
+        };
+        let pooled = totals.pooled.saturating_sub(*pooled);
+        let fallbacks = totals.fallbacks().saturating_sub(*fallbacks);
+        ratio(fallbacks, pooled.saturating_add(fallbacks))
+    }
+}
+
+/// The counters of a time between two samples.
+struct Window {
+    ops_per_s: f64,
+    failed_per_s: f64,
+    seconds: f64,
+    rows: Vec<Row>,
+}
+
+/// What one backend did of one operation.
+struct Row {
+    backend: BackendKind,
+    operation: OperationKind,
+    completed: u64,
+    queue: HistogramSnapshot,
+    service: HistogramSnapshot,
+    /// Mean service time since the node started, in microseconds.
+    mean_us: f64,
+}
+
+impl Window {
+    /// A first sample, without an earlier one, has no rates.
+    fn between(earlier: Option<&EngineSnapshot>, now: &EngineSnapshot, elapsed: Duration) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        let rows: Vec<Row> = now
+            .series
+            .iter()
+            .map(|series| {
+                let same = |before: &&SeriesSnapshot| {
+                    (before.backend, before.operation) == (series.backend, series.operation)
+                };
+                let before = earlier.and_then(|earlier| earlier.series.iter().find(same));
+                let none = HistogramSnapshot::default();
+                let (queue, service) = before.map_or((&none, &none), |before| {
+                    (&before.queue_time, &before.service_time)
+                });
+                Row {
+                    backend: series.backend,
+                    operation: series.operation,
+                    completed: series.completed - before.map_or(0, |before| before.completed),
+                    queue: series.queue_time.since(queue),
+                    service: series.service_time.since(service),
+                    mean_us: mean_us(&series.service_time),
+                }
+            })
+            .collect();
+        let errors = |snapshot: &EngineSnapshot| -> u64 {
+            let counts = snapshot.errors.iter().map(|(_, jobs)| *jobs);
+            counts.fold(0, u64::saturating_add)
+        };
+        let failed = errors(now).saturating_sub(earlier.map_or(0, errors));
+        let completed: u64 = rows.iter().map(|row| row.completed).sum();
+        Self {
+            ops_per_s: rate(completed, seconds),
+            failed_per_s: rate(failed, seconds),
+            seconds,
+            rows,
+        }
+    }
+
+    /// Queue time and service time have separate histograms; their quantiles add up to an upper bound.
+    fn quantile_us(&self, quantile: f64) -> f64 {
+        let merged = |of: &dyn Fn(&Row) -> &HistogramSnapshot| {
+            let mut sum = HistogramSnapshot::default();
+            for row in &self.rows {
+                sum.merge(of(row));
+            }
+            sum.quantile(quantile).as_secs_f64() * 1e6
+        };
+        merged(&|row| &row.queue) + merged(&|row| &row.service)
+    }
+
+    /// The share of the measured capacity that the operations took: by the class that is closest to its limit,
+    /// where the node's classes have names of operations.
+    fn busy(&self, capacity: &[ClassRate]) -> Option<f64> {
+        let most = capacity
+            .iter()
+            .map(|class| class.ops_per_s)
+            .fold(0.0, f64::max);
+        (most > 0.0 && self.seconds > 0.0).then(|| {
+            let spent: f64 = self.rows.iter().map(|row| spent(row, capacity)).sum();
+            (spent / self.seconds).clamp(0.0, 1.0)
+        })
+    }
+
+    fn backends(&self, status: &Status) -> Vec<BackendLine> {
+        let all: u64 = self.rows.iter().map(|row| row.completed).sum();
+        let row = |backend: &BackendRow| {
+            let ours = || {
+                let name = backend.backend.as_str();
+                self.rows
+                    .iter()
+                    .filter(move |row| row.backend.name() == name)
+            };
+            let completed: u64 = ours().map(|row| row.completed).sum();
+            let mut service = HistogramSnapshot::default();
+            ours().for_each(|row| service.merge(&row.service));
+            BackendLine {
+                backend: backend.backend.clone(),
+                state: match (&backend.unusable, backend.quarantined) {
+                    (Some(_), _) => BackendState::Unusable,
+                    (None, true) => BackendState::Quarantined,
+                    (None, false) => BackendState::Ready,
+                },
+                reason: backend.unusable.clone().unwrap_or_default(),
+                ops_per_s: rate(completed, self.seconds),
+                share: ratio(completed, all),
+                service_us: (service.count() > 0).then(|| mean_us(&service)),
+            }
+        };
+        status.backends.iter().map(row).collect()
+    }
+
+    /// What the software backend needs for an operation is what a gateway would spend on it.
+    fn cpu_saved(&self) -> f64 {
+        let local_us = |row: &Row| {
+            let software = |other: &&Row| {
+                other.backend == BackendKind::Software && other.operation == row.operation
+            };
+            self.rows.iter().find(software).map(|row| row.mean_us)
+        };
+        let saved = self.rows.iter().filter_map(|row| {
+            let saved_us = local_us(row)? - GATEWAY_COST_US;
+            Some(rate(row.completed, self.seconds) * saved_us / 1e6)
+        });
+        saved.sum()
+    }
+}
+
+/// Seconds of the node's capacity that the completed operations of this row took.
+fn spent(row: &Row, capacity: &[ClassRate]) -> f64 {
+    // The counters do not tell key sizes apart: an RSA operation counts as the common size.
+    let class = match row.operation.name() {
+        name if name.starts_with("rsa") => "rsa-2048",
+        name if name.starts_with("ecdsa") || name.starts_with("ecdh") => "p-256",
+        name if name.starts_with("ml-dsa") => "ml-dsa-65",
+        name => name,
+    };
+    let found = capacity.iter().find(|rate| rate.class == class);
+    match found {
+        Some(class) if class.ops_per_s > 0.0 => rate(row.completed, class.ops_per_s),
+        _ => 0.0,
+    }
+}
+
+fn key_lines(service: &Service) -> Vec<KeyLine> {
+    /// Digits that tell keys apart on a screen.
+    const DIGITS: usize = 16;
+    let report = service.keys();
+    let line = |key: KeyRow| KeyLine {
+        name: key.name,
+        node: report.node.clone(),
+        fingerprint: key
+            .spki_sha256
+            .unwrap_or_default()
+            .chars()
+            .take(DIGITS)
+            .collect(),
+        former: key.former,
+        last_used: key.last_used,
+        expires: None,
+        problem: key.problem.unwrap_or_default(),
+    };
+    report.keys.into_iter().take(MAX_ROWS).map(line).collect()
+}
+
+fn client_rows(status: &Status) -> Vec<ClientRow> {
+    let row = |edge: &EdgeRow| {
+        let counts = &edge.counts;
+        let most = counts.fallbacks.iter().max_by_key(|reason| reason.jobs);
+        ClientRow {
+            identity: edge.identity.clone(),
+            node: status.node.clone(),
+            agent: edge.agent.clone(),
+            connections: edge.connections,
+            pooled: counts.pooled,
+            fallbacks: counts.fallbacks(),
+            fallback_reason: most.map(|most| most.reason.clone()).unwrap_or_default(),
+            async_share: (counts.jobs() > 0).then(|| ratio(counts.paused, counts.jobs())),
+        }
+    };
+    status.edges.iter().take(MAX_ROWS).map(row).collect()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of seconds, far below 2^52"
+)]
+fn rate(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of two counts")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean of durations")]
+fn mean_us(histogram: &HistogramSnapshot) -> f64 {
+    match histogram.count() {
+        0 => 0.0,
+        count => histogram.sum.as_secs_f64() * 1e6 / count as f64,
+    }
+}

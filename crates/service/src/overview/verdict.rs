@@ -1,0 +1,203 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The verdict: the worst findings of an overview in one sentence.
+
+use super::{BackendState, NodeState, Overview, Scope, Verdict, VerdictLevel};
+
+/// Share of fallbacks from which on the verdict is a warning.
+const FALLBACK_WARNING: f64 = 0.01;
+
+/// Share of failed operations from which on the verdict is critical.
+const FAILED_CRITICAL: f64 = 0.01;
+
+/// Share of the capacity that must be left.
+const CAPACITY_WARNING: f64 = 0.1;
+
+impl Overview {
+    /// The verdict by the rules that the alerts of `deploy/prometheus` have, too.
+    #[must_use]
+    pub fn judge(&self) -> Verdict {
+        let mut findings: Vec<(VerdictLevel, String)> = Vec::new();
+        let named = |state: NodeState| -> Vec<&str> {
+            let rows = self.nodes.iter().filter(|node| node.state == state);
+            rows.map(|node| node.name.as_str()).collect()
+        };
+        let ready = named(NodeState::Ready).len();
+        if ready == 0 {
+            findings.push((VerdictLevel::Critical, "no node serves".to_owned()));
+        }
+        for state in [NodeState::Away, NodeState::Draining] {
+            let rows = named(state);
+            if !rows.is_empty() {
+                let verb = if rows.len() == 1 { "is" } else { "are" };
+                let text = format!("{} {verb} {state}", list(&rows));
+                findings.push((VerdictLevel::Warning, text));
+            }
+        }
+        let figures = &self.figures;
+        let offered = figures.ops_per_s + figures.failed_per_s;
+        if figures.failed_per_s > FAILED_CRITICAL * offered && figures.failed_per_s > 0.0 {
+            let text = format!("{:.1} operations per second fail", figures.failed_per_s);
+            findings.push((VerdictLevel::Critical, text));
+        }
+        if figures.fallback_share >= FALLBACK_WARNING {
+            let share = figures.fallback_share * 100.0;
+            findings.push((
+                VerdictLevel::Warning,
+                format!("gateways fell back for {share:.1} %"),
+            ));
+        }
+        if figures
+            .capacity_left
+            .is_some_and(|left| left < CAPACITY_WARNING)
+        {
+            let left = figures.capacity_left.unwrap_or(0.0) * 100.0;
+            findings.push((
+                VerdictLevel::Warning,
+                format!("{left:.0} % of the capacity is left"),
+            ));
+        }
+        for node in &self.nodes {
+            let out = node
+                .backends
+                .iter()
+                .filter(|row| row.state == BackendState::Quarantined);
+            findings.extend(out.map(|row| {
+                let text = format!("{} of {} is quarantined", row.backend, node.name);
+                (VerdictLevel::Warning, text)
+            }));
+        }
+        let broken = self
+            .keys
+            .iter()
+            .filter(|key| !key.problem.is_empty())
+            .count();
+        if broken > 0 {
+            findings.push((
+                VerdictLevel::Warning,
+                format!("{broken} keys cannot be used"),
+            ));
+        }
+        let throttled = self.tenants.iter().filter(|row| row.throttled_per_s > 0.0);
+        let throttled: Vec<&str> = throttled.map(|row| row.name.as_str()).collect();
+        if !throttled.is_empty() {
+            let text = format!("{} reached the quota", list(&throttled));
+            findings.push((VerdictLevel::Warning, text));
+        }
+        findings.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+        match findings.first() {
+            None => Verdict {
+                level: VerdictLevel::Good,
+                text: match (self.scope, ready) {
+                    (Scope::Node, _) => format!("Node {} serves", self.name),
+                    (Scope::Pool, 1) => "The only node serves".to_owned(),
+                    (Scope::Pool, all) => format!("All {all} nodes serve"),
+                },
+            },
+            Some((level, _)) => {
+                let texts: Vec<&str> = findings.iter().map(|(_, text)| text.as_str()).collect();
+                Verdict {
+                    level: *level,
+                    text: texts.join("; "),
+                }
+            }
+        }
+    }
+}
+
+fn list(names: &[&str]) -> String {
+    /// More names make the sentence unreadable; the table has all.
+    const SHOWN: usize = 3;
+    match names.len() {
+        0..=SHOWN => names.join(", "),
+        all => format!("{} and {} more", names[..SHOWN].join(", "), all - SHOWN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Figures, NodeRow};
+    use super::*;
+
+    fn node(name: &str, state: NodeState) -> NodeRow {
+        NodeRow {
+            name: name.to_owned(),
+            state,
+            version: String::new(),
+            zone: String::new(),
+            ops_per_s: 0.0,
+            waiting: 0,
+            connections: 0,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            capacity: Vec::new(),
+            busy: None,
+            backends: Vec::new(),
+        }
+    }
+
+    fn pool(nodes: Vec<NodeRow>) -> Overview {
+        let mut overview = Overview {
+            scope: Scope::Pool,
+            name: "pool".to_owned(),
+            version: String::new(),
+            at_ms: 0,
+            verdict: Verdict::default(),
+            figures: Figures::default(),
+            nodes,
+            clients: Vec::new(),
+            tenants: Vec::new(),
+            keys: Vec::new(),
+            events: Vec::new(),
+        };
+        overview.verdict = overview.judge();
+        overview
+    }
+
+    #[test]
+    fn verdict_names_the_worst_finding_first() {
+        let good = pool(vec![
+            node("a", NodeState::Ready),
+            node("b", NodeState::Ready),
+        ]);
+        assert_eq!(good.verdict.level, VerdictLevel::Good);
+        assert_eq!(good.verdict.text, "All 2 nodes serve");
+        let away = pool(vec![
+            node("a", NodeState::Ready),
+            node("b", NodeState::Away),
+        ]);
+        assert_eq!(away.verdict.level, VerdictLevel::Warning);
+        assert_eq!(away.verdict.text, "b is away");
+        let none = pool(vec![
+            node("a", NodeState::Away),
+            node("b", NodeState::Draining),
+        ]);
+        assert_eq!(none.verdict.level, VerdictLevel::Critical);
+        assert!(
+            none.verdict.text.starts_with("no node serves; "),
+            "{}",
+            none.verdict.text
+        );
+    }
+
+    #[test]
+    fn verdict_warns_from_its_limits_on() {
+        let mut overview = pool(vec![node("a", NodeState::Ready)]);
+        overview.figures.fallback_share = 0.0099;
+        assert_eq!(overview.judge().level, VerdictLevel::Good);
+        overview.figures.fallback_share = 0.01;
+        assert_eq!(overview.judge().level, VerdictLevel::Warning);
+        overview.figures = Figures {
+            ops_per_s: 990.0,
+            failed_per_s: 20.0,
+            ..Figures::default()
+        };
+        assert_eq!(overview.judge().level, VerdictLevel::Critical);
+        overview.figures = Figures {
+            capacity_left: Some(0.05),
+            ..Figures::default()
+        };
+        assert_eq!(overview.judge().level, VerdictLevel::Warning);
+    }
+}

@@ -1,0 +1,600 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The front process: it holds the sockets of virtual machine monitors and does nothing else, so that it has no reason
+//! to end. QEMU 11.1 aborts when a vhost-user device goes away and comes back.
+//!
+//! ```text
+//!  monitor ──vhost-user──► front process ──vhost-user──► device process ──► engine, node
+//!     │                      │  replay: what the monitor said               parser, sessions, keys
+//!     │                      └─ journal: a memory file ◄──────────────────┘
+//!     └── guest memory, kick and call descriptors ─────────────────────────► (passed on)
+//! ```
+//!
+//! The device process may be killed at any moment. The next one hears what the monitor said, takes sessions and
+//! requests under way from the journal, and reads those requests again: a guest sees a pause. A request that was under
+//! way at two such deaths is answered with an error, since it may be the cause.
+//!
+//! The front process reads no byte of a guest. An upgrade of it is [`Front::hand_over`]: the same process runs the new
+//! program, which gets every descriptor.
+
+mod handover;
+mod message;
+mod process;
+mod replay;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use serde_json::{Value, json};
+use tracing::{error, info, warn};
+
+pub use self::handover::{HANDOVER, HandedState};
+pub use self::process::{DeviceOrders, wait_for_end};
+
+use self::message::{Message, code};
+use self::process::DeviceProcess;
+use self::replay::Replay;
+use crate::control::{self, ControlAnswer, ControlRequest};
+use crate::spec::{CONFIG_LEN, config_space};
+use crate::vhost::listener::bind;
+use crate::vhost::{Journal, ListenError, SocketFile, SocketSettings};
+
+/// Bound on the answer of a device process. A ring stops when its last request is answered, by the deadline of the
+/// service; the bound is above it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between the start of a driver and the first change of its configuration: Linux prepares for such changes only
+/// after it has told the device that it is ready.
+const DRIVER_STARTS: Duration = Duration::from_secs(1);
+
+/// Pause between two tries to reach a device process.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// The settings of a front process.
+pub struct FrontSettings {
+    /// One socket for each machine.
+    pub devices: Vec<SocketSettings>,
+    /// The socket of `status` and its like.
+    pub control: PathBuf,
+    /// A folder of this process alone, for the sockets of the device process.
+    pub folder: PathBuf,
+    /// The program of the device process. It calls [`DeviceOrders::receive`].
+    pub program: Box<dyn Fn() -> Command + Send + Sync>,
+}
+
+impl fmt::Debug for FrontSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrontSettings")
+            .field("devices", &self.devices)
+            .field("control", &self.control)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The front process. Cheap to clone.
+#[derive(Clone)]
+pub struct Front {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    devices: Vec<FrontDevice>,
+    process: DeviceProcess,
+    /// Read while a message is under way or a connection is accepted; written while everything is handed over.
+    gate: RwLock<()>,
+    /// The `HW_READY` bit of every device.
+    ready: AtomicBool,
+    restarts: AtomicU64,
+    files: Mutex<Vec<SocketFile>>,
+}
+
+/// One socket.
+struct FrontDevice {
+    settings: SocketSettings,
+    listener: UnixListener,
+    journal: Journal,
+    /// Where the device process listens for this device.
+    inner: PathBuf,
+    connection: Mutex<Option<Connection>>,
+    /// Makes the thread of the socket look at [`Shared::ready`].
+    wake: OwnedFd,
+}
+
+/// The connection of a monitor.
+struct Connection {
+    monitor: Arc<UnixStream>,
+    replay: Replay,
+    /// The channel on which the monitor hears of changes.
+    channel: Option<Arc<OwnedFd>>,
+    /// When the driver started, while it runs.
+    running_since: Option<Instant>,
+    /// The `HW_READY` that the monitor has heard of last.
+    told_ready: Option<bool>,
+}
+
+impl Connection {
+    fn new(monitor: UnixStream) -> Self {
+        Self {
+            monitor: Arc::new(monitor),
+            replay: Replay::default(),
+            channel: None,
+            running_since: None,
+            told_ready: None,
+        }
+    }
+}
+
+impl Front {
+    /// Listens on all sockets, or goes on with those of a former program, and starts the device process.
+    ///
+    /// # Errors
+    /// If a socket cannot be made, or the device process cannot be started.
+    pub fn start(
+        settings: FrontSettings,
+        handed: Option<HandedState>,
+    ) -> Result<Self, ListenError> {
+        let FrontSettings {
+            devices,
+            control: control_path,
+            folder,
+            program,
+        } = settings;
+        let mut handed = handed.unwrap_or_default();
+        let mut files = Vec::new();
+        process::make_folder(&folder).map_err(|source| listen_error(&folder, source))?;
+        let mut fronts = Vec::new();
+        let mut inner_listeners = Vec::new();
+        for (number, settings) in devices.into_iter().enumerate() {
+            let path = settings.path.clone();
+            let failed = |source| listen_error(&path, source);
+            let inner = folder.join(number.to_string());
+            inner_listeners.push(bind(&inner)?);
+            files.push(SocketFile::new(&path));
+            let (listener, journal, connection) = match handed.take(&path) {
+                Some(handed) => (handed.listener, handed.journal, handed.connection),
+                None => (bind(&path)?, Journal::create().map_err(failed)?, None),
+            };
+            listener.set_nonblocking(true).map_err(failed)?;
+            fronts.push(FrontDevice {
+                settings,
+                listener,
+                journal,
+                inner,
+                connection: Mutex::new(connection),
+                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(|error| failed(error.into()))?,
+            });
+        }
+        let inner_control = folder.join("control");
+        let control_listener = bind(&inner_control)?;
+        let process = DeviceProcess::new(program, folder, inner_listeners, control_listener);
+        let front = Self {
+            shared: Arc::new(Shared {
+                devices: fronts,
+                process,
+                gate: RwLock::new(()),
+                ready: AtomicBool::new(true),
+                restarts: AtomicU64::new(handed.restarts()),
+                files: Mutex::default(),
+            }),
+        };
+        let failed = |source| listen_error(&control_path, source);
+        front.spawn_threads().map_err(failed)?;
+        let answering = front.clone();
+        let answer = move |request| answering.answer(request, &inner_control);
+        files.push(control::serve(&control_path, answer)?);
+        *lock(&front.shared.files) = files;
+        Ok(front)
+    }
+
+    fn spawn_threads(&self) -> io::Result<()> {
+        let front = self.clone();
+        thread::Builder::new()
+            .name("virtio-process".to_owned())
+            .spawn(move || front.keep_process())?;
+        for index in 0..self.shared.devices.len() {
+            let front = self.clone();
+            thread::Builder::new()
+                .name("virtio-front".to_owned())
+                .spawn(move || front.accept_all(index))?;
+        }
+        Ok(())
+    }
+
+    /// The paths of the sockets.
+    pub fn sockets(&self) -> impl Iterator<Item = &Path> {
+        let devices = self.shared.devices.iter();
+        devices.map(|device| device.settings.path.as_path())
+    }
+
+    /// Number of monitors that are connected.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        let devices = self.shared.devices.iter();
+        devices
+            .filter(|device| lock(&device.connection).is_some())
+            .count()
+    }
+
+    /// Sets or clears `HW_READY` on every device. A Linux guest whose device is not ready computes in software, and
+    /// comes back when it is.
+    pub fn set_ready(&self, ready: bool) {
+        self.shared.ready.store(ready, Ordering::Release);
+        for device in &self.shared.devices {
+            // Fails only if the counter of the event is full, and then the thread is awake.
+            let _ = rustix::io::write(&device.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Runs another program, or a newer version of this one, in this process. It gets all connections; no machine
+    /// notices. Returns only if that fails, and then everything goes on.
+    pub fn hand_over(&self, mut program: Command) -> io::Error {
+        use std::os::unix::process::CommandExt;
+        // No message is under way from here on.
+        let _closed = self
+            .shared
+            .gate
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let restarts = self.shared.restarts.load(Ordering::Relaxed);
+        match handover::pack(&self.shared.devices, restarts) {
+            Ok(state) => {
+                self.shared.process.kill();
+                program.stdin(state).env(HANDOVER, "1").exec()
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Ends the device process and removes the sockets. Machines that are connected lose their device.
+    pub fn end(&self) {
+        self.shared.process.end();
+        lock(&self.shared.files).clear();
+    }
+
+    /// Starts the device process again whenever it has ended.
+    fn keep_process(&self) {
+        let mut pause = RETRY;
+        loop {
+            let began = Instant::now();
+            let started = {
+                let _open = self.open();
+                self.shared.process.start(&self.shared.devices)
+            };
+            match started {
+                Ok(process) => self.shared.process.wait(process),
+                Err(error) => error!(%error, "cannot start the device process"),
+            }
+            if self.shared.process.is_ending() {
+                return;
+            }
+            self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+            warn!("the device process has ended; a new one continues its work");
+            // A process that ends at once shall not cost a whole core.
+            let is_quick = began.elapsed() < Duration::from_secs(1);
+            pause = if is_quick { pause * 2 } else { RETRY }.min(Duration::from_secs(1));
+            thread::sleep(pause);
+        }
+    }
+
+    fn open(&self) -> RwLockReadGuard<'_, ()> {
+        self.shared
+            .gate
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the connections of one socket, one after the other.
+    fn accept_all(&self, index: usize) {
+        let device = &self.shared.devices[index];
+        loop {
+            if lock(&device.connection).is_none() {
+                readable(&[device.listener.as_fd()], None);
+                let _open = self.open();
+                match device.listener.accept() {
+                    Ok((stream, _)) => {
+                        device.journal.new_connection();
+                        *lock(&device.connection) = Some(Connection::new(stream));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    Err(error) => {
+                        error!(%error, "cannot accept a virtual machine monitor");
+                        thread::sleep(Duration::from_secs(1));
+                        continue;
+                    }
+                }
+            }
+            let socket = device.settings.path.display();
+            info!(%socket, "a virtual machine monitor is connected");
+            match self.serve(device) {
+                Ok(()) => info!(%socket, "a virtual machine monitor disconnected"),
+                Err(error) => warn!(%socket, %error, "a virtual machine monitor was disconnected"),
+            }
+            *lock(&device.connection) = None;
+        }
+    }
+
+    /// Serves one connection to its end.
+    fn serve(&self, device: &FrontDevice) -> io::Result<()> {
+        let Some(monitor) = lock(&device.connection)
+            .as_ref()
+            .map(|connection| Arc::clone(&connection.monitor))
+        else {
+            return Ok(());
+        };
+        monitor.set_nonblocking(false)?;
+        monitor.set_read_timeout(Some(PATIENCE))?;
+        let mut inner: Option<UnixStream> = None;
+        loop {
+            let Some(stream) = &inner else {
+                inner = {
+                    let _open = self.open();
+                    self.reach(device)
+                };
+                if inner.is_none() && hung_up(&monitor, RETRY) {
+                    return Ok(());
+                }
+                continue;
+            };
+            let wait = self.announce_ready(device);
+            let [from_monitor, from_device, woken] = readable(
+                &[monitor.as_fd(), stream.as_fd(), device.wake.as_fd()],
+                wait,
+            )[..] else {
+                continue;
+            };
+            let _open = self.open();
+            if woken {
+                let _ = rustix::io::read(&device.wake, &mut [0; 8]);
+            }
+            if from_monitor {
+                let Some(message) = Message::read(monitor.as_fd())? else {
+                    return Ok(());
+                };
+                self.handle(device, &monitor, &mut inner, &message)?;
+            } else if from_device {
+                // Nothing was asked, so this is its end.
+                inner = None;
+            }
+        }
+    }
+
+    /// Connects to the device process and tells it what the monitor has said. The caller holds the gate open.
+    fn reach(&self, device: &FrontDevice) -> Option<UnixStream> {
+        let replay = lock(&device.connection).as_ref()?.replay.clone();
+        let told = UnixStream::connect(&device.inner).and_then(|stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            replay.tell(stream.as_fd())?;
+            Ok(stream)
+        });
+        told.ok()
+    }
+
+    /// Handles one message of a monitor.
+    fn handle(
+        &self,
+        device: &FrontDevice,
+        monitor: &UnixStream,
+        inner: &mut Option<UnixStream>,
+        message: &Message,
+    ) -> io::Result<()> {
+        let mut state = lock(&device.connection);
+        let Some(connection) = state.as_mut() else {
+            return Ok(());
+        };
+        if message.code == code::GET_CONFIG {
+            let ready = self.shared.ready.load(Ordering::Acquire);
+            connection.told_ready = Some(ready);
+            let config = config(message, device.settings.data_queues, ready);
+            return message.reply(config).write(monitor.as_fd());
+        }
+        if message.code == code::SET_BACKEND_REQ_FD {
+            connection.channel = message.files.first().cloned();
+            return acknowledge(connection, monitor, message);
+        }
+        let is_recorded = connection.replay.record(message);
+        let answers = matches!(
+            message.code,
+            code::GET_FEATURES
+                | code::GET_PROTOCOL_FEATURES
+                | code::GET_QUEUE_NUM
+                | code::GET_VRING_BASE
+        );
+        let acknowledges = message.needs_reply() && connection.replay.has_acknowledgements();
+        drop(state);
+        let answer = loop {
+            if let Some(stream) = inner.as_ref() {
+                let sent = message.write(stream.as_fd());
+                match sent.and_then(|()| {
+                    (answers || acknowledges)
+                        .then(|| replay::reply(stream.as_fd(), message.code))
+                        .transpose()
+                }) {
+                    Ok(answer) => break answer,
+                    Err(_) => *inner = None,
+                }
+            }
+            // The device process has died. The next one hears what was recorded, this message included.
+            *inner = self.reach_again(device, monitor)?;
+            if is_recorded {
+                break acknowledges.then(|| message.reply(0_u64.to_le_bytes().to_vec()));
+            }
+        };
+        if let Some(connection) = lock(&device.connection).as_mut() {
+            if message.code == code::GET_VRING_BASE {
+                connection
+                    .replay
+                    .stopped(message.word().unwrap_or(u32::MAX));
+            }
+            let is_running = connection.replay.is_running();
+            connection.running_since = match connection.running_since {
+                since @ Some(_) if is_running => since,
+                _ => is_running.then(Instant::now),
+            };
+        }
+        answer.map_or(Ok(()), |answer| answer.write(monitor.as_fd()))
+    }
+
+    /// Reaches a new device process. The caller holds the gate open.
+    fn reach_again(
+        &self,
+        device: &FrontDevice,
+        monitor: &UnixStream,
+    ) -> io::Result<Option<UnixStream>> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(stream) = self.reach(device) {
+                return Ok(Some(stream));
+            }
+            if hung_up(monitor, RETRY) || Instant::now() > end {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+    }
+
+    /// Tells the monitor that `HW_READY` has changed, if it has and the driver has started; otherwise returns the time
+    /// until then. QEMU 11.1.3 crashes on such a message before the driver has started.
+    fn announce_ready(&self, device: &FrontDevice) -> Option<Duration> {
+        let ready = self.shared.ready.load(Ordering::Acquire);
+        let mut state = lock(&device.connection);
+        let connection = state.as_mut()?;
+        let channel = connection.channel.as_ref()?;
+        if connection.told_ready.is_none_or(|told| told == ready) {
+            return None;
+        }
+        let since = connection.running_since?;
+        let wait = DRIVER_STARTS.saturating_sub(since.elapsed());
+        if !wait.is_zero() {
+            return Some(wait);
+        }
+        info!(socket = %device.settings.path.display(), ready, "the guest hears of HW_READY");
+        let change = Message::new(code::CONFIG_CHANGE, Vec::new());
+        if let Err(error) = change.write(channel.as_fd()) {
+            warn!(%error, "cannot tell a guest of HW_READY");
+        }
+        connection.told_ready = Some(ready);
+        None
+    }
+
+    fn answer(&self, request: ControlRequest, inner: &Path) -> ControlAnswer {
+        if let ControlRequest::Ready { ready } = request {
+            self.set_ready(ready);
+            return ControlAnswer::Done;
+        }
+        match control::ask(inner, &request) {
+            Ok(ControlAnswer::Devices(mut rows)) => {
+                for row in rows.as_array_mut().into_iter().flatten() {
+                    self.complete(row);
+                }
+                ControlAnswer::Devices(rows)
+            }
+            Ok(answer) => answer,
+            Err(error) => ControlAnswer::Refused(format!(
+                "the device process is starting: ask again ({error})"
+            )),
+        }
+    }
+
+    /// Adds to the row of a device what only this process knows.
+    fn complete(&self, row: &mut Value) {
+        let Some(row) = row.as_object_mut() else {
+            return;
+        };
+        let path = row.get("socket").and_then(Value::as_str).map(Path::new);
+        let device = self
+            .shared
+            .devices
+            .iter()
+            .find(|device| Some(device.settings.path.as_path()) == path);
+        if let Some(device) = device {
+            let is_connected = lock(&device.connection).is_some();
+            row.insert("connected".to_owned(), json!(is_connected));
+        }
+        let ready = self.shared.ready.load(Ordering::Acquire);
+        let restarts = self.shared.restarts.load(Ordering::Relaxed);
+        row.insert("ready".to_owned(), json!(ready));
+        row.insert("restarts".to_owned(), json!(restarts));
+        row.insert("device-process".to_owned(), json!(self.shared.process.id()));
+        // QEMU's generic device refuses to migrate, and rust-vmm's handler has no state of requests under way.
+        row.insert("migratable".to_owned(), json!(false));
+    }
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.sockets()).finish()
+    }
+}
+
+/// The body of the reply to GET_CONFIG; without the space itself, which is an error, if the range is not in it.
+fn config(message: &Message, data_queues: u16, ready: bool) -> Vec<u8> {
+    let space = config_space(data_queues, ready);
+    let number = |at: usize| {
+        let bytes = message.body.get(at..)?.first_chunk::<4>()?;
+        usize::try_from(u32::from_le_bytes(*bytes)).ok()
+    };
+    let range = number(0).zip(number(4)).and_then(|(start, len)| {
+        let end = start.checked_add(len).filter(|end| *end <= CONFIG_LEN)?;
+        space.get(start..end)
+    });
+    let header = message.body.get(..12).unwrap_or_default();
+    match range {
+        Some(range) => [header, range].concat(),
+        None => Vec::new(),
+    }
+}
+
+fn acknowledge(connection: &Connection, monitor: &UnixStream, message: &Message) -> io::Result<()> {
+    if message.needs_reply() && connection.replay.has_acknowledgements() {
+        let done = message.reply(0_u64.to_le_bytes().to_vec());
+        return done.write(monitor.as_fd());
+    }
+    Ok(())
+}
+
+/// Waits until one of the descriptors can be read, and says which can.
+fn readable(descriptors: &[std::os::fd::BorrowedFd<'_>], wait: Option<Duration>) -> Vec<bool> {
+    let mut polled: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+        .collect();
+    let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+    // An interrupted wait reads as "none", and the caller waits again.
+    if poll(&mut polled, wait.as_ref()).is_err() {
+        return vec![false; descriptors.len()];
+    }
+    polled.iter().map(|one| !one.revents().is_empty()).collect()
+}
+
+/// Waits for `at_most`, and returns whether the peer has closed the connection.
+fn hung_up(stream: &UnixStream, at_most: Duration) -> bool {
+    let began = Instant::now();
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    let wait = Timespec::try_from(at_most).ok();
+    let ended = poll(&mut polled, wait.as_ref()).is_ok_and(|count| count > 0);
+    if !ended {
+        thread::sleep(at_most.saturating_sub(began.elapsed()));
+    }
+    ended
+}
+
+fn listen_error(path: &Path, source: io::Error) -> ListenError {
+    ListenError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,779 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The other side of a device: a virtual machine monitor and a driver in one, in this process. For benchmarks and
+//! tests.
+//!
+//! It can build rings that no sane driver builds: every descriptor is under the caller's control.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::EventfdFlags;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::spec::{CONFIG_LEN, Status};
+
+/// Memory of the guest, in bytes. The last quarter of it is for buffers of requests.
+pub const MEMORY_LEN: usize = 32 << 20;
+
+/// Entries of each ring.
+pub const QUEUE_SIZE: u16 = 1024;
+
+/// Bytes that one ring takes, with its tables.
+const QUEUE_SPAN: u64 = 64 * 1024;
+
+/// First address of the buffers.
+const BUFFERS: u64 = 8 << 20;
+
+/// A descriptor may be followed by another.
+pub const NEXT: u16 = 1;
+/// The device writes to a buffer.
+pub const WRITE: u16 = 2;
+/// A buffer holds descriptors.
+pub const INDIRECT: u16 = 4;
+
+/// Feature bits of every driver here: version 1 and the protocol features of vhost-user.
+const BASE_FEATURES: u64 = 1 << 32 | 1 << 30;
+/// Indirect descriptors.
+pub const INDIRECT_FEATURE: u64 = 1 << 28;
+/// Event index.
+pub const EVENT_INDEX_FEATURE: u64 = 1 << 29;
+
+/// A guest, connected to a device.
+pub struct Guest {
+    /// The monitor's end of the socket.
+    pub frontend: Frontend,
+    /// The guest's memory.
+    pub memory: GuestMemoryMmap,
+    queues: Vec<Queue>,
+    buffers: u64,
+    features: u64,
+    /// The device tells here of changes of its configuration space.
+    changes: Option<UnixStream>,
+}
+
+/// A ring as the driver sees it.
+#[derive(Debug)]
+struct Queue {
+    base: u64,
+    next_available: u16,
+    last_used: u16,
+    free: Vec<u16>,
+    kick: EventFd,
+    call: EventFd,
+    /// Watches `call`.
+    wake: Epoll,
+    /// Answers that arrived, by the head of their request.
+    answered: HashMap<u16, u32>,
+    waiting: HashMap<u16, Asked>,
+}
+
+/// A request that was made available.
+#[derive(Debug)]
+struct Asked {
+    descriptors: Vec<u16>,
+    answer: u64,
+    room: usize,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    queue: usize,
+    head: u16,
+}
+
+/// The device's answer to a request.
+#[derive(Debug)]
+pub struct Response {
+    /// The length that the device reported.
+    pub len: u32,
+    /// All bytes that were left for the answer.
+    pub bytes: Vec<u8>,
+}
+
+impl Response {
+    /// The status of a data request: its last byte.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        self.bytes.last().copied().unwrap_or(u8::MAX)
+    }
+
+    /// The result of a data request, as Linux reads it.
+    #[must_use]
+    pub fn result(&self) -> &[u8] {
+        &self.bytes[..(self.len as usize).saturating_sub(1)]
+    }
+}
+
+/// One descriptor, as a driver writes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    /// Address of the buffer.
+    pub address: u64,
+    /// Length of the buffer.
+    pub len: u32,
+    /// [`NEXT`], [`WRITE`], [`INDIRECT`].
+    pub flags: u16,
+    /// The descriptor that follows.
+    pub next: u16,
+}
+
+impl Descriptor {
+    /// The 16 bytes in a table.
+    #[must_use]
+    pub fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&self.next.to_le_bytes());
+        bytes
+    }
+}
+
+fn other(error: impl std::fmt::Debug) -> io::Error {
+    io::Error::other(format!("{error:?}"))
+}
+
+impl Guest {
+    /// Connects to a device, negotiates, and starts its rings. `features` come on top of those that every driver
+    /// here has.
+    ///
+    /// # Errors
+    /// If the device refuses anything.
+    pub fn connect(socket: &Path, data_queues: u16, features: u64) -> io::Result<Self> {
+        let count = usize::from(data_queues) + 1;
+        let memfd = memfd_create("guest", MemfdFlags::CLOEXEC)?;
+        ftruncate(&memfd, MEMORY_LEN as u64)?;
+        let file = File::from(memfd);
+        let ranges = [(GuestAddress(0), MEMORY_LEN, Some(FileOffset::new(file, 0)))];
+        let memory = GuestMemoryMmap::from_ranges_with_files(ranges).map_err(other)?;
+        let (frontend, changes, features) = Self::negotiate(socket, count, features)?;
+        let mut guest = Self {
+            frontend,
+            memory,
+            queues: Vec::new(),
+            buffers: BUFFERS,
+            features,
+            changes,
+        };
+        guest.share()?;
+        for _ in 0..count {
+            guest.queues.push(Queue::new(guest.queues.len())?);
+        }
+        guest.start()?;
+        Ok(guest)
+    }
+
+    /// Connects to a device and agrees on features. Returns also the channel of changes and the features.
+    fn negotiate(
+        socket: &Path,
+        count: usize,
+        features: u64,
+    ) -> io::Result<(Frontend, Option<UnixStream>, u64)> {
+        let mut frontend = Frontend::connect(socket, count as u64).map_err(other)?;
+        frontend.set_owner().map_err(other)?;
+        let offered = frontend.get_features().map_err(other)?;
+        let features = features | BASE_FEATURES;
+        if features & !offered != 0 {
+            return Err(other((
+                "features that the device does not offer",
+                features & !offered,
+            )));
+        }
+        let protocol = frontend.get_protocol_features().map_err(other)?;
+        let wanted = VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ;
+        frontend
+            .set_protocol_features(protocol & wanted)
+            .map_err(other)?;
+        let mut changes = None;
+        if (protocol & wanted).contains(VhostUserProtocolFeatures::BACKEND_REQ) {
+            let (here, there) = UnixStream::pair()?;
+            frontend.set_backend_request_fd(&there).map_err(other)?;
+            here.set_nonblocking(true)?;
+            changes = Some(here);
+        }
+        Ok((frontend, changes, features))
+    }
+
+    /// Leaves the device, and connects to another one with its memory and rings as they are: what the front process does
+    /// for a guest whose device process has died.
+    ///
+    /// # Errors
+    /// If the other device refuses anything.
+    pub fn reconnect(&mut self, socket: &Path) -> io::Result<()> {
+        let count = self.queues.len();
+        (self.frontend, self.changes, self.features) =
+            Self::negotiate(socket, count, self.features)?;
+        self.share()?;
+        self.start()?;
+        (0..count).try_for_each(|queue| self.kick(queue))
+    }
+
+    fn share(&self) -> io::Result<()> {
+        let region = self.memory.find_region(GuestAddress(0));
+        let file = region.and_then(|region| region.file_offset());
+        let file = file
+            .ok_or_else(|| other("the memory of a guest has a file"))?
+            .file();
+        let region = VhostUserMemoryRegionInfo {
+            guest_phys_addr: 0,
+            memory_size: MEMORY_LEN as u64,
+            userspace_addr: self.host_address(0)?,
+            mmap_offset: 0,
+            mmap_handle: file.as_raw_fd(),
+        };
+        self.frontend.set_mem_table(&[region]).map_err(other)?;
+        Ok(())
+    }
+
+    fn host_address(&self, address: u64) -> io::Result<u64> {
+        let pointer = self
+            .memory
+            .get_host_address(GuestAddress(address))
+            .map_err(other)?;
+        Ok(pointer.addr() as u64)
+    }
+
+    /// Negotiates the features and starts every ring where it stands.
+    ///
+    /// # Errors
+    /// If the device refuses anything.
+    pub fn start(&mut self) -> io::Result<()> {
+        self.frontend.set_features(self.features).map_err(other)?;
+        for index in 0..self.queues.len() {
+            let queue = &self.queues[index];
+            let config = VringConfigData {
+                queue_max_size: QUEUE_SIZE,
+                queue_size: QUEUE_SIZE,
+                flags: 0,
+                desc_table_addr: self.host_address(queue.base)?,
+                used_ring_addr: self.host_address(queue.used())?,
+                avail_ring_addr: self.host_address(queue.available())?,
+                log_addr: None,
+            };
+            let frontend = &mut self.frontend;
+            frontend.set_vring_num(index, QUEUE_SIZE).map_err(other)?;
+            frontend.set_vring_addr(index, &config).map_err(other)?;
+            frontend
+                .set_vring_base(index, queue.next_available)
+                .map_err(other)?;
+            frontend.set_vring_call(index, &queue.call).map_err(other)?;
+            frontend.set_vring_kick(index, &queue.kick).map_err(other)?;
+            frontend.set_vring_enable(index, true).map_err(other)?;
+        }
+        Ok(())
+    }
+
+    /// Stops every ring, as a monitor does at a pause or a reset, and returns their positions.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    pub fn stop(&mut self) -> io::Result<Vec<u32>> {
+        (0..self.queues.len())
+            .map(|index| self.frontend.get_vring_base(index).map_err(other))
+            .collect()
+    }
+
+    /// Forgets all rings, as a driver that starts anew does.
+    ///
+    /// # Errors
+    /// If the tables cannot be written.
+    pub fn forget_rings(&mut self) -> io::Result<()> {
+        let zeros = vec![0; usize::try_from(QUEUE_SPAN).unwrap_or(0)];
+        for queue in &mut self.queues {
+            self.memory
+                .write_slice(&zeros, GuestAddress(queue.base))
+                .map_err(other)?;
+            (queue.next_available, queue.last_used) = (0, 0);
+            queue.free = (0..QUEUE_SIZE).rev().collect();
+            queue.answered.clear();
+            queue.waiting.clear();
+        }
+        Ok(())
+    }
+
+    /// The configuration space.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    pub fn config(&mut self) -> io::Result<Vec<u8>> {
+        let flags = VhostUserConfigFlags::WRITABLE;
+        let (_, bytes) = self
+            .frontend
+            .get_config(
+                0,
+                u32::try_from(CONFIG_LEN).unwrap_or(0),
+                flags,
+                &[0; CONFIG_LEN],
+            )
+            .map_err(other)?;
+        Ok(bytes)
+    }
+
+    /// Whether the device has told of a change of its configuration space since the last call.
+    ///
+    /// # Errors
+    /// If it has told anything else.
+    pub fn config_has_changed(&mut self) -> io::Result<bool> {
+        let Some(changes) = &mut self.changes else {
+            return Ok(false);
+        };
+        let mut message = [0; 12];
+        match changes.read_exact(&mut message) {
+            // VHOST_USER_BACKEND_CONFIG_CHANGE_MSG, version 1, without a body.
+            Ok(()) if message[..] == words(&[2, 1, 0]) => Ok(true),
+            Ok(()) => Err(other(message)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The number of the control queue.
+    #[must_use]
+    pub fn control_queue(&self) -> usize {
+        self.queues.len() - 1
+    }
+
+    /// Reserves a buffer and fills it.
+    ///
+    /// # Errors
+    /// If the bytes are more than the guest has memory.
+    pub fn buffer(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        let address = self.reserve(bytes.len());
+        self.memory
+            .write_slice(bytes, GuestAddress(address))
+            .map_err(other)?;
+        Ok(address)
+    }
+
+    /// Reserves a buffer. Buffers are reused after a while, so requests must not be under way for long.
+    pub fn reserve(&mut self, len: usize) -> u64 {
+        if self.buffers + len as u64 > MEMORY_LEN as u64 {
+            self.buffers = BUFFERS;
+        }
+        let address = self.buffers;
+        self.buffers += (len as u64).next_multiple_of(64);
+        address
+    }
+
+    /// Makes a request available: the parts that the device reads, each in a buffer of its own, and `room` bytes for
+    /// its answer. Does not kick.
+    ///
+    /// # Errors
+    /// If the ring is full.
+    pub fn ask(&mut self, queue: usize, parts: &[&[u8]], room: usize) -> io::Result<Ticket> {
+        let mut chain = Vec::new();
+        for part in parts {
+            let address = self.buffer(part)?;
+            chain.push(Descriptor {
+                address,
+                len: u32::try_from(part.len()).map_err(other)?,
+                flags: 0,
+                next: 0,
+            });
+        }
+        let answer = self.buffer(&vec![0xee; room])?;
+        // The status in a buffer of its own, as Linux has it.
+        for (address, len) in [
+            (answer, room.saturating_sub(1)),
+            (answer + room.saturating_sub(1) as u64, room.min(1)),
+        ] {
+            if len > 0 {
+                chain.push(Descriptor {
+                    address,
+                    len: u32::try_from(len).map_err(other)?,
+                    flags: WRITE,
+                    next: 0,
+                });
+            }
+        }
+        if self.features & INDIRECT_FEATURE != 0 {
+            let table = self.table(&chain)?;
+            chain = vec![Descriptor {
+                address: table,
+                len: u32::try_from(chain.len() * 16).map_err(other)?,
+                flags: INDIRECT,
+                next: 0,
+            }];
+        }
+        self.offer(queue, chain, answer, room)
+    }
+
+    /// Writes a table of descriptors that follow each other.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn table(&mut self, chain: &[Descriptor]) -> io::Result<u64> {
+        let mut bytes = Vec::new();
+        for (index, descriptor) in chain.iter().enumerate() {
+            let mut descriptor = *descriptor;
+            if index + 1 < chain.len() {
+                descriptor.flags |= NEXT;
+                descriptor.next = u16::try_from(index + 1).map_err(other)?;
+            }
+            bytes.extend(descriptor.bytes());
+        }
+        self.buffer(&bytes)
+    }
+
+    /// Makes a chain of descriptors available.
+    ///
+    /// # Errors
+    /// If the ring is full.
+    pub fn offer(
+        &mut self,
+        queue: usize,
+        chain: Vec<Descriptor>,
+        answer: u64,
+        room: usize,
+    ) -> io::Result<Ticket> {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let ring = &mut self.queues[queue];
+        if ring.free.len() < chain.len() {
+            return Err(full());
+        }
+        let descriptors = ring.free.split_off(ring.free.len() - chain.len());
+        for (index, mut descriptor) in chain.into_iter().enumerate() {
+            if let Some(next) = descriptors.get(index + 1) {
+                descriptor.flags |= NEXT;
+                descriptor.next = *next;
+            }
+            let place = ring.base + u64::from(descriptors[index]) * 16;
+            self.memory
+                .write_slice(&descriptor.bytes(), GuestAddress(place))
+                .map_err(other)?;
+        }
+        let head = *descriptors.first().ok_or_else(full)?;
+        ring.waiting.insert(
+            head,
+            Asked {
+                descriptors,
+                answer,
+                room,
+            },
+        );
+        self.publish(queue, head)?;
+        Ok(Ticket { queue, head })
+    }
+
+    /// Writes a head into the ring of available requests, and the index of that ring.
+    ///
+    /// # Errors
+    /// If the ring is not in memory.
+    pub fn publish(&mut self, queue: usize, head: u16) -> io::Result<()> {
+        let ring = &mut self.queues[queue];
+        let slot = ring.available() + 4 + u64::from(ring.next_available % QUEUE_SIZE) * 2;
+        self.memory
+            .write_obj(head, GuestAddress(slot))
+            .map_err(other)?;
+        ring.next_available = ring.next_available.wrapping_add(1);
+        let index = GuestAddress(ring.available() + 2);
+        self.memory
+            .store(ring.next_available, index, Ordering::Release)
+            .map_err(other)
+    }
+
+    /// Writes any index of available requests.
+    ///
+    /// # Errors
+    /// If the ring is not in memory.
+    pub fn set_available_index(&mut self, queue: usize, index: u16) -> io::Result<()> {
+        let address = GuestAddress(self.queues[queue].available() + 2);
+        self.memory
+            .store(index, address, Ordering::Release)
+            .map_err(other)
+    }
+
+    /// Rewrites a descriptor in the table of a ring.
+    ///
+    /// # Errors
+    /// If the table is not in memory.
+    pub fn set_descriptor(
+        &self,
+        queue: usize,
+        index: u16,
+        descriptor: Descriptor,
+    ) -> io::Result<()> {
+        let place = self.queues[queue].base + u64::from(index) * 16;
+        self.memory
+            .write_slice(&descriptor.bytes(), GuestAddress(place))
+            .map_err(other)
+    }
+
+    /// Tells the device of new requests.
+    ///
+    /// # Errors
+    /// If the event cannot be written.
+    pub fn kick(&self, queue: usize) -> io::Result<()> {
+        self.queues[queue].kick.write(1)
+    }
+
+    /// Interrupts of a ring since the last call.
+    #[must_use]
+    pub fn interrupts(&self, queue: usize) -> u64 {
+        self.queues[queue].call.read().unwrap_or(0)
+    }
+
+    /// Asks the device to interrupt only after `requests` more answers of this ring.
+    ///
+    /// # Errors
+    /// If the ring is not in memory.
+    pub fn interrupt_after(&mut self, queue: usize, requests: u16) -> io::Result<()> {
+        let ring = &self.queues[queue];
+        let event = ring.last_used.wrapping_add(requests.saturating_sub(1));
+        self.memory
+            .store(event, GuestAddress(ring.used_event()), Ordering::SeqCst)
+            .map_err(other)
+    }
+
+    /// Takes the answers that are there.
+    ///
+    /// # Errors
+    /// If the ring is not in memory.
+    pub fn collect(&mut self, queue: usize) -> io::Result<usize> {
+        let ring = &mut self.queues[queue];
+        let used: u16 = self
+            .memory
+            .load(GuestAddress(ring.used() + 2), Ordering::Acquire)
+            .map_err(other)?;
+        let mut count = 0;
+        while ring.last_used != used {
+            let slot = ring.used() + 4 + u64::from(ring.last_used % QUEUE_SIZE) * 8;
+            let head: u32 = self.memory.read_obj(GuestAddress(slot)).map_err(other)?;
+            let len: u32 = self
+                .memory
+                .read_obj(GuestAddress(slot + 4))
+                .map_err(other)?;
+            ring.answered
+                .insert(u16::try_from(head).map_err(other)?, len);
+            ring.last_used = ring.last_used.wrapping_add(1);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The answer to a request, if it is there.
+    ///
+    /// # Errors
+    /// If the answer is not in memory.
+    pub fn take(&mut self, ticket: Ticket) -> io::Result<Option<Response>> {
+        let ring = &mut self.queues[ticket.queue];
+        let Some(len) = ring.answered.remove(&ticket.head) else {
+            return Ok(None);
+        };
+        let Some(asked) = ring.waiting.remove(&ticket.head) else {
+            return Err(other("an answer to no request"));
+        };
+        ring.free.extend(asked.descriptors);
+        let mut bytes = vec![0; asked.room];
+        self.memory
+            .read_slice(&mut bytes, GuestAddress(asked.answer))
+            .map_err(other)?;
+        Ok(Some(Response { len, bytes }))
+    }
+
+    /// Waits for the answer to a request.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] after 60 s.
+    pub fn wait(&mut self, ticket: Ticket) -> io::Result<Response> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            self.collect(ticket.queue)?;
+            if let Some(response) = self.take(ticket)? {
+                return Ok(response);
+            }
+            self.interrupt_after(ticket.queue, 1)?;
+            if self.collect(ticket.queue)? == 0 {
+                self.sleep(ticket.queue)?;
+            }
+            if Instant::now() > end {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Sleeps until the next interrupt of a ring, or a second.
+    ///
+    /// # Errors
+    /// Those of `epoll`.
+    pub fn sleep(&self, queue: usize) -> io::Result<()> {
+        let ring = &self.queues[queue];
+        let mut events = [EpollEvent::default()];
+        if ring.wake.wait(1000, &mut events)? > 0 {
+            ring.call.read()?;
+        }
+        Ok(())
+    }
+
+    /// One request, from the kick to the answer.
+    ///
+    /// # Errors
+    /// Those of [`Self::ask`] and [`Self::wait`].
+    pub fn request(&mut self, queue: usize, parts: &[&[u8]], room: usize) -> io::Result<Response> {
+        let ticket = self.ask(queue, parts, room)?;
+        self.kick(queue)?;
+        self.wait(ticket)
+    }
+
+    /// Makes a session; the error is the status.
+    ///
+    /// # Errors
+    /// As [`Self::request`].
+    pub fn create(&mut self, request: &[&[u8]]) -> io::Result<Result<u64, u32>> {
+        let response = self.request(self.control_queue(), request, 16)?;
+        let id = response.bytes[..8].try_into().map_err(other)?;
+        let status = response.bytes[8..12].try_into().map_err(other)?;
+        let (id, status) = (u64::from_le_bytes(id), u32::from_le_bytes(status));
+        Ok(if status == Status::Ok as u32 {
+            Ok(id)
+        } else {
+            Err(status)
+        })
+    }
+
+    /// Destroys a session of the service with this number; returns the status.
+    ///
+    /// # Errors
+    /// As [`Self::request`].
+    pub fn destroy(&mut self, service: u32, session: u64) -> io::Result<u8> {
+        let operation = if service == 4 { 5 } else { 3 };
+        let request = control_request(
+            service << 8 | operation,
+            &words(&[
+                u32::try_from(session & 0xffff_ffff).map_err(other)?,
+                u32::try_from(session >> 32).map_err(other)?,
+            ]),
+        );
+        let response = self.request(self.control_queue(), &[&request], 1)?;
+        Ok(response.status())
+    }
+}
+
+impl std::fmt::Debug for Guest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guest")
+            .field("queues", &self.queues.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    fn new(index: usize) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = || EventFd::new(flags.bits().cast_signed());
+        let (call, wake) = (event()?, Epoll::new()?);
+        let interest = EpollEvent::new(EventSet::IN, 0);
+        wake.ctl(ControlOperation::Add, call.as_raw_fd(), interest)?;
+        Ok(Self {
+            base: QUEUE_SPAN * index as u64,
+            next_available: 0,
+            last_used: 0,
+            free: (0..QUEUE_SIZE).rev().collect(),
+            kick: event()?,
+            call,
+            wake,
+            answered: HashMap::new(),
+            waiting: HashMap::new(),
+        })
+    }
+
+    fn available(&self) -> u64 {
+        self.base + u64::from(QUEUE_SIZE) * 16
+    }
+
+    fn used_event(&self) -> u64 {
+        self.available() + 4 + u64::from(QUEUE_SIZE) * 2
+    }
+
+    fn used(&self) -> u64 {
+        self.base + QUEUE_SPAN / 2
+    }
+}
+
+/// 32-bit little-endian numbers.
+#[must_use]
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A control request in the legacy form: header and padded fields.
+#[must_use]
+pub fn control_request(opcode: u32, fields: &[u8]) -> Vec<u8> {
+    let mut request = words(&[opcode, 0, 0, 0]);
+    request.extend_from_slice(fields);
+    request.resize(72, 0);
+    request
+}
+
+/// The request for an RSA session in the legacy form.
+#[must_use]
+pub fn rsa_session(private: bool, key_len: usize, padding: u32, hash: u32) -> Vec<u8> {
+    let key_type = if private { 2 } else { 1 };
+    let key_len = u32::try_from(key_len).unwrap_or(u32::MAX);
+    control_request(0x404, &words(&[1, key_type, key_len, padding, hash]))
+}
+
+/// The request for a cipher session in the legacy form. Direction 1 encrypts, 2 decrypts.
+#[must_use]
+pub fn cipher_session(algorithm: u32, key_len: usize, direction: u32) -> Vec<u8> {
+    let key_len = u32::try_from(key_len).unwrap_or(u32::MAX);
+    let mut fields = words(&[algorithm, key_len, direction, 0]);
+    fields.resize(48, 0);
+    fields.extend(words(&[1, 0]));
+    control_request(2, &fields)
+}
+
+/// A data request in the legacy form: header and padded fields.
+#[must_use]
+pub fn data_request(opcode: u32, session: u64, fields: &[u8]) -> Vec<u8> {
+    let mut request = words(&[opcode, 0]);
+    request.extend(session.to_le_bytes());
+    request.extend(words(&[0, 0]));
+    request.extend_from_slice(fields);
+    request.resize(72, 0);
+    request
+}
+
+/// A public-key request in the legacy form.
+#[must_use]
+pub fn akcipher_request(opcode: u32, session: u64, source: usize, target: usize) -> Vec<u8> {
+    let lengths = [source, target].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
+    data_request(opcode, session, &words(&lengths))
+}
+
+/// A cipher request in the legacy form.
+#[must_use]
+pub fn cipher_request(
+    opcode: u32,
+    session: u64,
+    iv: usize,
+    source: usize,
+    target: usize,
+) -> Vec<u8> {
+    let lengths = [iv, source, target].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
+    let mut fields = words(&lengths);
+    fields.resize(40, 0);
+    fields.extend(words(&[1, 0]));
+    data_request(opcode, session, &fields)
+}

@@ -1,0 +1,402 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Sockets for virtual machine monitors: one device per socket, a new one for each connection.
+//!
+//! QEMU 11.1 aborts when a backend goes away and comes back, so a process with devices ends only when no machine is
+//! connected. [`Devices::drain`] clears `HW_READY` for drivers that read it, and [`Devices::connected`] tells the
+//! rest.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_service::Service;
+use millrace_service::service::SessionSink;
+use serde::Serialize;
+use thiserror::Error;
+use tracing::{error, info, warn};
+use vhost::vhost_user::{Error as VhostError, Listener};
+use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+use super::backend::{Backend, Mailbox};
+use super::journal::Journal;
+use crate::device::{Device, DeviceLimits, LimitsChange};
+use crate::pool::{Pool, ServicePool, SessionOpenError};
+use crate::statistics::{DeviceCounters, DeviceStatistics};
+
+/// Mode of a socket: its owner and group connect, as a monitor runs as a user of its own.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Pause after a connection that could not be served, so that a monitor that connects again and again costs little.
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+
+/// The settings of one socket.
+#[derive(Clone, Debug)]
+pub struct SocketSettings {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// The identity of the device in the service.
+    pub identity: Arc<str>,
+    /// Data queues of the device.
+    pub data_queues: u16,
+    /// Limits of the device.
+    pub limits: DeviceLimits,
+}
+
+/// Why a socket cannot be listened to.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Another process listens there.
+    #[error("{0}: another process listens on this socket: end it, or use another path")]
+    InUse(PathBuf),
+    /// There is a file that is no socket.
+    #[error("{0}: there is a file that is not a socket: remove it, or use another path")]
+    NotASocket(PathBuf),
+    /// The operating system refused.
+    #[error("{path}: cannot listen on this socket")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The devices of a process. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Devices {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    devices: Mutex<BTreeMap<PathBuf, Entry>>,
+    draining: Arc<AtomicBool>,
+}
+
+/// Opens the pool of one connection: the identity of its device, and the sink of its completions.
+pub type PoolOpener = Arc<
+    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn Pool>, SessionOpenError> + Send + Sync,
+>;
+
+struct Entry {
+    identity: Arc<str>,
+    limits: DeviceLimits,
+    /// Keeps the limits that were set at run time.
+    journal: Journal,
+    connections: u64,
+    /// Of all connections.
+    counters: Arc<DeviceCounters>,
+    current: Option<Current>,
+}
+
+/// The device of the connection that is open.
+struct Current {
+    backend: Backend,
+    since: Instant,
+}
+
+/// One row of the list of devices.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceStatus {
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// The identity in the service.
+    pub identity: String,
+    /// Whether a monitor is connected.
+    pub connected: bool,
+    /// Seconds since the monitor connected.
+    pub connected_seconds: Option<u64>,
+    /// Connections since the start.
+    pub connections: u64,
+    /// Requests per second, if limited.
+    pub throttle_ops: Option<u64>,
+    /// Bytes per second, if limited.
+    pub throttle_bps: Option<u64>,
+    /// The counters of all connections.
+    pub statistics: DeviceStatistics,
+}
+
+/// A socket that this process listens on. Dropping it removes its file.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+}
+
+impl SocketFile {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+
+    /// Path of the socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Devices {
+    /// Listens on a socket, and serves its connections one after the other on threads of their own. When this process
+    /// dies, their requests are lost: [`crate::front`] is for machines that matter.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn listen(
+        &self,
+        service: &Service,
+        settings: SocketSettings,
+    ) -> Result<SocketFile, ListenError> {
+        let path = settings.path.clone();
+        let failed = |source| ListenError::Io {
+            path: path.clone(),
+            source,
+        };
+        let listener = bind(&path)?;
+        let journal = Journal::create().map_err(failed)?;
+        let service = service.clone();
+        let pools: PoolOpener = Arc::new(move |identity, sink| {
+            let pool = ServicePool::open(&service, identity, sink)?;
+            Ok(Box::new(pool))
+        });
+        self.spawn(pools, settings, listener, journal, true)
+            .map_err(failed)?;
+        Ok(SocketFile { path })
+    }
+
+    /// Serves connections of a front process, which has the journal of the device.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn serve(
+        &self,
+        pools: PoolOpener,
+        settings: SocketSettings,
+        listener: UnixListener,
+        journal: Journal,
+    ) -> io::Result<()> {
+        self.spawn(pools, settings, listener, journal, false)
+    }
+
+    fn spawn(
+        &self,
+        pools: PoolOpener,
+        settings: SocketSettings,
+        listener: UnixListener,
+        journal: Journal,
+        is_direct: bool,
+    ) -> io::Result<()> {
+        let entry = Entry {
+            identity: Arc::clone(&settings.identity),
+            limits: journal.limits(settings.limits),
+            journal: journal.try_clone()?,
+            connections: 0,
+            counters: Arc::default(),
+            current: None,
+        };
+        self.devices().insert(settings.path.clone(), entry);
+        let mut acceptor = Acceptor {
+            devices: self.clone(),
+            listener: Listener::from(listener),
+            pools,
+            settings,
+            journal,
+            is_direct,
+        };
+        thread::Builder::new()
+            .name("virtio-socket".to_owned())
+            .spawn(move || acceptor.accept_all())?;
+        Ok(())
+    }
+
+    /// Clears `HW_READY` on every device from now on. A driver that starts finds no accelerator.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+    }
+
+    /// Number of monitors that are connected.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        self.devices()
+            .values()
+            .filter(|entry| entry.current.is_some())
+            .count()
+    }
+
+    /// Changes the limits of a device, also of an open connection. Returns whether there is such a device.
+    pub fn set_limits(&self, socket: &Path, change: LimitsChange) -> bool {
+        let mut devices = self.devices();
+        let Some(entry) = devices.get_mut(socket) else {
+            return false;
+        };
+        change.apply(&mut entry.limits);
+        entry.journal.set_limits(entry.limits);
+        if let Some(current) = &entry.current {
+            current.backend.set_limits(entry.limits);
+        }
+        true
+    }
+
+    /// All devices, in the order of their sockets.
+    #[must_use]
+    pub fn status(&self) -> Vec<DeviceStatus> {
+        let row = |(path, entry): (&PathBuf, &Entry)| DeviceStatus {
+            socket: path.clone(),
+            identity: entry.identity.to_string(),
+            connected: entry.current.is_some(),
+            connected_seconds: entry
+                .current
+                .as_ref()
+                .map(|it| it.since.elapsed().as_secs()),
+            connections: entry.connections,
+            throttle_ops: entry.limits.ops,
+            throttle_bps: entry.limits.bps,
+            statistics: entry.counters.read(),
+        };
+        self.devices().iter().map(row).collect()
+    }
+
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Entry>> {
+        self.shared
+            .devices
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread of one socket.
+struct Acceptor {
+    devices: Devices,
+    listener: Listener,
+    pools: PoolOpener,
+    settings: SocketSettings,
+    journal: Journal,
+    /// Whether monitors connect here, and no front process.
+    is_direct: bool,
+}
+
+impl Acceptor {
+    /// Serves connections for ever, each to its end.
+    fn accept_all(&mut self) {
+        loop {
+            if let Err(problem) = self.serve_one() {
+                error!(socket = %self.settings.path.display(), problem, "a virtual machine monitor is not served");
+                thread::sleep(AFTER_FAILURE);
+            }
+        }
+    }
+
+    /// Waits for a connection and serves it to its end.
+    fn serve_one(&mut self) -> Result<(), String> {
+        let failed = |error: &dyn fmt::Display| error.to_string();
+        let Self {
+            devices,
+            listener,
+            pools,
+            settings,
+            journal,
+            is_direct,
+        } = self;
+        let path = &settings.path;
+        let (mailbox, mail) = Mailbox::new().map_err(|error| failed(&error))?;
+        let pool = pools(Arc::clone(&settings.identity), mailbox.clone())
+            .map_err(|error| failed(&error))?;
+        let (limits, counters) = devices.devices().get(path).map_or_else(
+            || (settings.limits, Arc::default()),
+            |entry| (entry.limits, Arc::clone(&entry.counters)),
+        );
+        let device = Device::new(pool, counters, limits, Instant::now());
+        if *is_direct {
+            journal.new_connection();
+        }
+        let kept = journal.try_clone().map_err(|error| failed(&error))?;
+        let draining = Arc::clone(&devices.shared.draining);
+        let backend = Backend::new(device, settings.data_queues, mailbox, mail, kept, draining)
+            .map_err(|error| failed(&error))?;
+        let memory = GuestMemoryAtomic::new(GuestMemoryMmap::<()>::new());
+        let mut daemon = VhostUserDaemon::new("virtio-crypto".to_owned(), backend.clone(), memory)
+            .map_err(|error| failed(&error))?;
+        for handler in daemon.get_epoll_handlers() {
+            backend.listen(&handler).map_err(|error| failed(&error))?;
+        }
+        let started = daemon.start(listener).map_err(|error| failed(&error));
+        if started.is_ok() {
+            info!(socket = %path.display(), "a virtual machine monitor connected");
+            if let Some(entry) = devices.devices().get_mut(path) {
+                entry.connections += 1;
+                entry.current = Some(Current {
+                    backend: backend.clone(),
+                    since: Instant::now(),
+                });
+            }
+        }
+        let ended = started.and_then(|()| match daemon.wait() {
+            Ok(())
+            | Err(DaemonError::HandleRequest(
+                VhostError::Disconnected | VhostError::PartialMessage,
+            )) => Ok(()),
+            Err(error) => Err(failed(&error)),
+        });
+        backend.end();
+        if let Some(entry) = devices.devices().get_mut(path) {
+            entry.current = None;
+        }
+        backend.with_device(|device| device.reset(Instant::now()));
+        match ended {
+            Ok(()) => info!(socket = %path.display(), "a virtual machine monitor disconnected"),
+            // A broken monitor is no reason for a pause; the next one may be good.
+            Err(reason) => {
+                warn!(socket = %path.display(), reason, "a virtual machine monitor was disconnected");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.devices().keys()).finish()
+    }
+}
+
+/// Makes the socket. A socket that no process listens on is replaced.
+pub(crate) fn bind(path: &Path) -> Result<UnixListener, ListenError> {
+    let refused = |source| ListenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            return Err(ListenError::InUse(path.to_owned()));
+        }
+        Ok(_) => fs::remove_file(path).map_err(refused)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refused(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(refused)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(refused)?;
+    Ok(listener)
+}

@@ -1,0 +1,25 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The thin shell between a [`Device`](crate::Device) and a virtual machine monitor: rings, guest memory, sockets.
+//! Rings and the vhost-user protocol are rust-vmm's.
+//!
+//! - `chain`: one request in guest memory, read once.
+//! - `backend`: the rings of one device, and the thread that serves them.
+//! - `journal`: what outlives the process that serves a device.
+//! - [`listener`]: sockets; one device per connection.
+
+mod backend;
+mod chain;
+mod journal;
+pub mod listener;
+
+pub use journal::Journal;
+pub use listener::{Devices, ListenError, PoolOpener, SocketFile, SocketSettings};
+
+/// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size
+/// is this.
+pub const MAX_QUEUE_SIZE: u16 = 1024;
+
+/// Data queues of a device, at most. A Linux guest uses only the first.
+pub const MAX_DATA_QUEUES: u16 = 16;

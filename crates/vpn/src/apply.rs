@@ -1,0 +1,549 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Brings a link up and takes it down: get → verify → generate → apply.
+//!
+//! ```text
+//! /var/lib/millrace/vpn/NAME/   N.conf          generated
+//!                               applied.json    what is applied, with its number
+//!                               intended.json   what a run is applying, or was when it was killed
+//!                               history/NNNNNN/link.toml
+//!                               changes.log     state changes of members
+//! /run/millrace/vpn/NAME/       N.conf .pid .sock .log, status.json, locks
+//! ```
+//!
+//! A run that was killed is completed by the next one: each step does nothing where its result is in place.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_gateway::write::{self, FileChange, WriteError};
+use millrace_hostfs::{OpenError, Root};
+use rustix::process::{Signal, kill_process};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::exec::{self, ExecError, Lock, Tunnel, at};
+use crate::host::Host;
+use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
+use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
+use crate::supervise::unix_ms;
+
+/// Former configurations that are kept.
+const MAX_HISTORY: usize = 50;
+
+/// Time in which a supervisor ends after SIGTERM: its loop looks every 50 ms, and a route or a rollback that it is
+/// at takes seconds at most. Then it is killed.
+const SUPERVISOR_ENDS: Duration = Duration::from_secs(5);
+
+/// Time in which the kernel ends a killed process. One that waits for a device takes longer.
+const KILLED_ENDS: Duration = Duration::from_secs(5);
+
+/// Interval of attempts to take the lock of a supervisor that ends.
+const LOCK_POLL: Duration = Duration::from_millis(20);
+
+/// Error of a command on a link.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// The link cannot be brought up; nothing was changed.
+    #[error(transparent)]
+    Problems(#[from] LinkProblems),
+    /// A generated file cannot be written; the files are as before.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// An action failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// A step failed; the steps before it were undone.
+    #[error("{step} ({why}); the link is as before")]
+    Step {
+        /// The purpose of the step.
+        why: String,
+        /// The cause.
+        step: ExecError,
+    },
+    /// The root of this host cannot be opened.
+    #[error(transparent)]
+    Root(#[from] OpenError),
+    /// Another command works on the link.
+    #[error("another millrace works on link {0}: wait for it")]
+    Busy(String),
+    /// A supervisor runs already.
+    #[error("link {0} has a supervisor already")]
+    Supervised(String),
+    /// The supervisor does not end, not even killed.
+    #[error(
+        "the supervisor of link {link} ({}) does not end: `ps -o pid,stat,wchan` says what it waits for; nothing was removed",
+        holder.map_or_else(|| "an unknown process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Held {
+        /// The link.
+        link: String,
+        /// The process that holds the lock, if the lock names one.
+        holder: Option<i32>,
+    },
+    /// The link is not up.
+    #[error("link {0} is not up on this host: millrace vpn up LINK.TOML")]
+    NotUp(String),
+    /// The record of an applied link cannot be read.
+    #[error("{}: {reason}: remove it, and run millrace vpn up", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// There is no such configuration.
+    #[error(
+        "link {link} has no configuration {generation}: millrace vpn history {link} lists them"
+    )]
+    NoGeneration {
+        /// The link.
+        link: String,
+        /// Its number.
+        generation: u64,
+    },
+}
+
+/// What is applied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AppliedLink {
+    /// Number of the configuration.
+    pub generation: u64,
+    /// The devices, processes and routes.
+    pub layout: LinkLayout,
+    /// The configuration that comes back if this one is not confirmed.
+    pub former: Option<u64>,
+    /// Time of the automatic rollback, milliseconds since 1970.
+    pub confirm_until_ms: Option<u64>,
+    /// What a former configuration left behind, and the supervisor removes when its processes have ended.
+    pub(crate) obsolete: Vec<LinkAction>,
+}
+
+/// A former or present configuration.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct LinkGeneration {
+    /// Its number.
+    pub generation: u64,
+    /// When it was applied, seconds since 1970.
+    pub at: u64,
+    /// Whether it is applied now.
+    pub applied: bool,
+}
+
+/// The result of a check: what `up` would do.
+#[derive(Debug)]
+pub struct Checked {
+    /// The plan.
+    pub plan: LinkPlan,
+    /// The text of link.toml.
+    pub text: String,
+}
+
+/// The result of `up`.
+#[derive(Debug)]
+pub struct Raised {
+    /// What is applied now.
+    pub applied: AppliedLink,
+    /// The files, compared with those before.
+    pub files: Vec<FileChange>,
+    /// Whether a supervisor ran already; it has read the new configuration.
+    pub is_supervised: bool,
+}
+
+impl AppliedLink {
+    fn path(folders: &Folders, name: &str) -> PathBuf {
+        folders.state_of(name).join("applied.json")
+    }
+
+    /// The record of a link; `None` if it is not up.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn load(folders: &Folders, name: &str) -> Result<Option<Self>, ApplyError> {
+        load(Self::path(folders, name))
+    }
+
+    pub(crate) fn save(&self, folders: &Folders) -> Result<(), ApplyError> {
+        save(&Self::path(folders, &self.layout.name), self)
+    }
+}
+
+fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyError> {
+    let Ok(bytes) = fs::read(&path) else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|error| ApplyError::Record {
+            reason: error.to_string(),
+            path,
+        })
+}
+
+/// Replaces a record atomically.
+fn save(path: &Path, value: &impl Serialize) -> Result<(), ApplyError> {
+    let new = path.with_extension("new");
+    let bytes = serde_json::to_vec_pretty(value).map_err(std::io::Error::other);
+    let written = bytes.and_then(|bytes| write_whole(path, &new, &bytes));
+    Ok(written.map_err(at(path))?)
+}
+
+/// Writes a file under a temporary name first, so that a full disk leaves no part of it.
+fn write_whole(path: &Path, temporary: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let written = fs::write(temporary, bytes).and_then(|()| fs::rename(temporary, path));
+    written.inspect_err(|_| {
+        // The error that led here is the one to report.
+        let _ = fs::remove_file(temporary);
+    })
+}
+
+pub(crate) fn supervisor_lock(run: &Path) -> PathBuf {
+    run.join("supervisor.lock")
+}
+
+fn intended(folders: &Folders, name: &str) -> PathBuf {
+    folders.state_of(name).join("intended.json")
+}
+
+/// Checks a link.toml against itself and this host, and plans it. Without `side`, this host is the end whose
+/// address it has.
+///
+/// # Errors
+/// Every problem.
+pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checked, ApplyError> {
+    let link = VpnLink::parse(text)?;
+    let root = Root::open("/")?;
+    let Some(side) = side.or_else(|| Host::read(&root, &link, None).side(&link)) else {
+        let addresses = Side::ALL
+            .map(|side| link.end(side).address.to_string())
+            .join(" nor ");
+        let problem = LinkProblem::of_host(
+            format!("it has neither {addresses}, or both"),
+            "correct the addresses, or say which end this is: --end a",
+        );
+        return Err(LinkProblems(vec![problem]).into());
+    };
+    let host = Host::read(&root, &link, Some(side));
+    let mut ours = Vec::new();
+    let records = [
+        AppliedLink::load(folders, &link.name)?.map(|applied| applied.layout),
+        load::<LinkLayout>(intended(folders, &link.name))?,
+    ];
+    for layout in records.into_iter().flatten() {
+        ours.extend(layout.members.into_iter().map(|member| member.device));
+    }
+    LinkProblems::none(host.problems(&link, side, &ours), ())?;
+    Ok(Checked {
+        plan: LinkPlan::new(&link, side, &host, folders),
+        text: text.to_owned(),
+    })
+}
+
+/// Applies a plan. With `confirm_within` the supervisor brings the former configuration back unless the other end
+/// is reached in this time.
+///
+/// # Errors
+/// See [`ApplyError`]; the link is then as before.
+pub fn up(
+    checked: &Checked,
+    folders: &Folders,
+    force: bool,
+    confirm_within: Option<Duration>,
+) -> Result<Raised, ApplyError> {
+    let plan = &checked.plan;
+    let name = &plan.layout.name;
+    let (run, state) = (folders.run_of(name), folders.state_of(name));
+    for folder in [&run, &state] {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+    }
+    let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
+    let before = AppliedLink::load(folders, name)?;
+    let generation = record_history(&state, &checked.text)?;
+    let written = write_files(plan, folders, force).inspect_err(|_| {
+        forget_generation(name, generation, before.as_ref(), folders);
+    })?;
+    let recorded = perform_steps(&plan.layout, before.as_ref()).and_then(|()| {
+        let applied = next_record(plan, generation, before.as_ref(), confirm_within);
+        applied.save(folders).map(|()| applied)
+    });
+    let applied = recorded.inspect_err(|_| put_back(plan, generation, before.as_ref(), folders))?;
+    let _ = fs::remove_file(intended(folders, name));
+    let is_supervised = signal_supervisor(&run, Signal::HUP);
+    Ok(Raised {
+        applied,
+        files: written,
+        is_supervised,
+    })
+}
+
+/// Writes the generated files; after an error they are as before.
+fn write_files(
+    plan: &LinkPlan,
+    folders: &Folders,
+    force: bool,
+) -> Result<Vec<FileChange>, ApplyError> {
+    save(&intended(folders, &plan.layout.name), &plan.layout)?;
+    let changes = write::compare_files(&plan.files, &[], Path::new("/"))?;
+    Ok(changes.apply(force)?.files)
+}
+
+/// The record of a configuration that follows another.
+fn next_record(
+    plan: &LinkPlan,
+    generation: u64,
+    before: Option<&AppliedLink>,
+    confirm_within: Option<Duration>,
+) -> AppliedLink {
+    let former = before.map(|before| before.generation);
+    let confirm = confirm_within.filter(|_| former != Some(generation));
+    let mut obsolete = before.map_or_else(Vec::new, |before| before.obsolete.clone());
+    if let Some(before) = before {
+        obsolete.extend(before.layout.removal_before(&plan.layout));
+    }
+    let kept = plan.layout.removal();
+    obsolete.retain(|action| !kept.contains(action));
+    AppliedLink {
+        generation,
+        layout: plan.layout.clone(),
+        former,
+        confirm_until_ms: confirm
+            .map(|time| unix_ms() + u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2)),
+        obsolete,
+    }
+}
+
+/// Performs the steps; after an error those that are new to the system are undone.
+fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<(), ApplyError> {
+    let kept = before.map_or_else(Vec::new, |before| before.layout.removal());
+    let mut undo: Vec<&LinkAction> = Vec::new();
+    for step in &layout.steps {
+        match exec::step(step) {
+            Ok(_) => undo.extend(step.undo.iter().filter(|action| !kept.contains(action))),
+            Err(error) => {
+                for action in undo.into_iter().rev() {
+                    // The error that led here is the one to report.
+                    let _ = exec::action(action);
+                }
+                let why = step.why.clone();
+                return Err(ApplyError::Step { why, step: error });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keeps a configuration; the number of the newest one if its text is the same.
+fn record_history(state: &Path, text: &str) -> Result<u64, ApplyError> {
+    let folder = state.join("history");
+    let numbers = generations(&folder);
+    if let Some(newest) = numbers.last()
+        && fs::read_to_string(history_file(&folder, *newest)).is_ok_and(|known| known == text)
+    {
+        return Ok(*newest);
+    }
+    let next = numbers.last().map_or(1, |newest| newest + 1);
+    let file = history_file(&folder, next);
+    let parent = file.with_file_name("");
+    fs::create_dir_all(&parent).map_err(at(&parent))?;
+    let written = write_whole(&file, &parent.join("link.toml.new"), text.as_bytes());
+    if written.is_err() {
+        let _ = fs::remove_dir(&parent);
+    }
+    written.map_err(at(&file))?;
+    let surplus = (numbers.len() + 1).saturating_sub(MAX_HISTORY);
+    for old in &numbers[..surplus] {
+        let _ = fs::remove_dir_all(history_file(&folder, *old).with_file_name(""));
+    }
+    Ok(next)
+}
+
+fn history_file(folder: &Path, generation: u64) -> PathBuf {
+    folder.join(format!("{generation:06}")).join("link.toml")
+}
+
+fn generations(folder: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers: Vec<u64> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        // A run that was killed may leave a folder without its file.
+        .filter(|number| history_file(folder, *number).exists())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The configurations of a link, the oldest first.
+///
+/// # Errors
+/// The record of the applied one cannot be read.
+pub fn history(name: &str, folders: &Folders) -> Result<Vec<LinkGeneration>, ApplyError> {
+    let applied = AppliedLink::load(folders, name)?.map(|applied| applied.generation);
+    let folder = folders.state_of(name).join("history");
+    let describe = |generation: u64| {
+        let time = fs::metadata(history_file(&folder, generation))
+            .and_then(|metadata| metadata.modified());
+        let time = time
+            .ok()
+            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        LinkGeneration {
+            generation,
+            at: time.map_or(0, |time| time.as_secs()),
+            applied: applied == Some(generation),
+        }
+    };
+    Ok(generations(&folder).into_iter().map(describe).collect())
+}
+
+/// The text of a configuration.
+///
+/// # Errors
+/// There is none with this number.
+pub fn former_text(name: &str, generation: u64, folders: &Folders) -> Result<String, ApplyError> {
+    let file = history_file(&folders.state_of(name).join("history"), generation);
+    fs::read_to_string(file).map_err(|_| ApplyError::NoGeneration {
+        link: name.to_owned(),
+        generation,
+    })
+}
+
+/// Removes a configuration that was not applied from the history.
+fn forget_generation(name: &str, generation: u64, before: Option<&AppliedLink>, folders: &Folders) {
+    if before.is_none_or(|before| before.generation != generation) {
+        let folder = folders.state_of(name).join("history");
+        let _ = fs::remove_dir_all(history_file(&folder, generation).with_file_name(""));
+    }
+}
+
+/// Puts the files of the former configuration back after a failed change. Its error is the one to report, so
+/// errors here are ignored; the next run completes what they left.
+fn put_back(plan: &LinkPlan, generation: u64, before: Option<&AppliedLink>, folders: &Folders) {
+    let name = &plan.layout.name;
+    forget_generation(name, generation, before, folders);
+    let Some(before) = before else {
+        for file in &plan.files {
+            let _ = fs::remove_file(&file.path);
+        }
+        return;
+    };
+    let text = former_text(name, before.generation, folders);
+    let former = text.and_then(|text| check(&text, Some(before.layout.side), folders));
+    if let Ok(former) = former
+        && let Ok(changes) = write::compare_files(&former.plan.files, &[], Path::new("/"))
+    {
+        let _ = changes.apply(true);
+    }
+}
+
+/// Brings back the configuration before the applied one; `None` if there was none. The supervisor calls this,
+/// and its processes keep running.
+pub(crate) fn restore_former(
+    name: &str,
+    folders: &Folders,
+) -> Result<Option<AppliedLink>, ApplyError> {
+    let Some(applied) = AppliedLink::load(folders, name)? else {
+        return Ok(None);
+    };
+    let Some(former) = applied.former else {
+        return Ok(None);
+    };
+    let text = former_text(name, former, folders)?;
+    let checked = check(&text, Some(applied.layout.side), folders)?;
+    Ok(Some(up(&checked, folders, true, None)?.applied))
+}
+
+/// Sends a signal to the supervisor of a link; whether there is one.
+fn signal_supervisor(run: &Path, signal: Signal) -> bool {
+    let holder = Lock::holder(&supervisor_lock(run));
+    // The supervisor itself calls this when it restores a former configuration.
+    holder.is_some_and(|pid| pid == rustix::process::getpid() || kill_process(pid, signal).is_ok())
+}
+
+/// Whether a supervisor runs.
+#[must_use]
+pub fn is_supervised(name: &str, folders: &Folders) -> bool {
+    Lock::holder(&supervisor_lock(&folders.run_of(name))).is_some()
+}
+
+/// Ends the supervisor of a link, if there is one, and takes its lock. A supervisor that hangs or was stopped
+/// (SIGSTOP) does not react to SIGTERM and is killed; its tunnels run on.
+fn end_supervisor(name: &str, run: &Path) -> Result<Lock, ApplyError> {
+    let path = supervisor_lock(run);
+    for (signal, patience) in [(Signal::TERM, SUPERVISOR_ENDS), (Signal::KILL, KILLED_ENDS)] {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(lock) = Lock::take(&path)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            signal_supervisor(run, signal);
+            thread::sleep(LOCK_POLL);
+        }
+    }
+    Err(ApplyError::Held {
+        link: name.to_owned(),
+        holder: Lock::holder(&path).map(|pid| pid.as_raw_nonzero().get()),
+    })
+}
+
+/// Takes a link down: supervisor, processes, routes, devices. Configurations stay.
+///
+/// # Errors
+/// The link is not up, or something cannot be removed; the rest is removed all the same.
+pub fn down(name: &str, folders: &Folders) -> Result<(), ApplyError> {
+    let run = folders.run_of(name);
+    let applied = AppliedLink::load(folders, name)?;
+    let unfinished: Option<LinkLayout> = load(intended(folders, name))?;
+    if applied.is_none() && unfinished.is_none() {
+        return Err(ApplyError::NotUp(name.to_owned()));
+    }
+    fs::create_dir_all(&run).map_err(at(&run))?;
+    let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.to_owned()))?;
+    // While the lock is held here, no other supervisor starts tunnels again.
+    let _supervisor = end_supervisor(name, &run)?;
+    let layouts: Vec<&LinkLayout> = applied
+        .iter()
+        .map(|applied| &applied.layout)
+        .chain(&unfinished)
+        .collect();
+    let members: Vec<_> = layouts.iter().flat_map(|layout| &layout.members).collect();
+    let tunnels: Vec<Tunnel> = members
+        .iter()
+        .filter_map(|member| Tunnel::find(member))
+        .collect();
+    // Each says goodbye to its peer for a second: all at the same time.
+    tunnels
+        .iter()
+        .for_each(|tunnel| tunnel.signal(Signal::TERM));
+    tunnels.iter().for_each(Tunnel::end);
+    for member in members {
+        let _ = fs::remove_file(&member.config);
+    }
+    let obsolete = applied.iter().flat_map(|applied| applied.obsolete.clone());
+    let mut removals: Vec<LinkAction> = layouts
+        .iter()
+        .flat_map(|layout| layout.removal())
+        .chain(obsolete)
+        .collect();
+    let mut done: Vec<LinkAction> = Vec::new();
+    removals.retain(|action| {
+        !done.contains(action) && {
+            done.push(action.clone());
+            true
+        }
+    });
+    for action in &removals {
+        // What is gone already is no error: the link is down either way.
+        let _ = exec::action(action);
+    }
+    for file in [AppliedLink::path(folders, name), intended(folders, name)] {
+        let _ = fs::remove_file(file);
+    }
+    fs::remove_dir_all(&run).map_err(at(&run))?;
+    Ok(())
+}

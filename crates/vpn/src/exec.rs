@@ -1,0 +1,321 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Performs actions of a plan, finds and ends tunnel processes, and locks.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_hostfs::child::{self, ChildLimits, find_program};
+use millrace_hostfs::process::Proc;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use thiserror::Error;
+
+use crate::plan::{LinkAction, LinkMember, LinkStep, MemberEngine};
+
+/// Limits of `ip`, which takes milliseconds, and of OpenVPN up to the moment that it goes into the background:
+/// it reads keys first, which a token may delay.
+const LIMITS: ChildLimits = ChildLimits {
+    time: Duration::from_secs(15),
+    output_bytes: 1 << 20,
+};
+
+/// Time within which a process in the background writes its pid file, and within which it ends.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Interval of checks for a file or an end.
+const POLL: Duration = Duration::from_millis(10);
+
+/// An action failed.
+#[derive(Debug, Error)]
+pub enum ExecError {
+    /// The program is missing.
+    #[error("{0} is not installed")]
+    Missing(String),
+    /// The program failed.
+    #[error("`{command}` failed: {reason}")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// Its last words.
+        reason: String,
+    },
+    /// A file or a setting of the kernel cannot be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ExecError {
+    let path = path.to_owned();
+    move |source| ExecError::Io { path, source }
+}
+
+/// Performs a step, unless the system has its result already. Returns whether there was something to do.
+pub(crate) fn step(step: &LinkStep) -> Result<bool, ExecError> {
+    if step
+        .unless_exists
+        .as_ref()
+        .is_some_and(|path| path.exists())
+    {
+        return Ok(false);
+    }
+    action(&step.action).map(|()| true)
+}
+
+pub(crate) fn action(action: &LinkAction) -> Result<(), ExecError> {
+    match action {
+        LinkAction::Run(words) => run(words).map(|_| ()),
+        LinkAction::Write { path, value } => {
+            let current = fs::read_to_string(path).unwrap_or_default();
+            if current.trim() == value {
+                return Ok(());
+            }
+            fs::write(path, value).map_err(at(path))
+        }
+    }
+}
+
+/// Runs a program to its end; returns its output.
+pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
+    let failed = |reason: String| ExecError::Failed {
+        command: words.join(" "),
+        reason,
+    };
+    let [program, arguments @ ..] = words else {
+        return Err(failed("no program".to_owned()));
+    };
+    let program = find_program(program).ok_or_else(|| ExecError::Missing(program.clone()))?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output =
+        child::run(&mut command, &[], LIMITS).map_err(|error| failed(error.to_string()))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said = stderr
+        .lines()
+        .chain(stdout.lines())
+        .rfind(|line| !line.trim().is_empty());
+    Err(failed(said.map_or_else(
+        || output.status.to_string(),
+        |line| line.trim().to_owned(),
+    )))
+}
+
+/// A process that is known by a descriptor, so that its number cannot come to mean another.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    pub(crate) pid: u32,
+    pub(crate) descriptor: OwnedFd,
+}
+
+impl Tunnel {
+    /// The running process of a member, if there is one.
+    pub(crate) fn find(member: &LinkMember) -> Option<Self> {
+        let pid: u32 = fs::read_to_string(&member.pid_file)
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
+        let descriptor = pidfd_open(
+            Pid::from_raw(i32::try_from(pid).ok()?)?,
+            PidfdFlags::empty(),
+        )
+        .ok()?;
+        let proc = Proc::open(Path::new("/proc")).ok()?;
+        let is_it = match member.engine {
+            MemberEngine::OpenVpn => {
+                let config = member.running_config.display().to_string();
+                proc.process(pid)?.arguments.contains(&config)
+            }
+            // The daemon takes no arguments; its variable has a path of this end's own.
+            MemberEngine::Charon => {
+                let folder = member.config.parent()?;
+                let found = proc.variable(pid, "STRONGSWAN_CONF").ok()??;
+                Path::new(&found).parent() == Some(folder)
+            }
+        };
+        is_it.then_some(Self { pid, descriptor })
+    }
+
+    /// Starts the process of a member with its newest configuration.
+    pub(crate) fn start(member: &LinkMember) -> Result<Self, ExecError> {
+        for stale in [&member.pid_file, &member.socket] {
+            let _ = fs::remove_file(stale);
+        }
+        fs::copy(&member.config, &member.running_config).map_err(at(&member.config))?;
+        let log = || last_words(&member.log);
+        run(&member.command).map_err(|error| match error {
+            // Once it has read its configuration, OpenVPN writes its last words to the log.
+            ExecError::Failed { command, reason } => ExecError::Failed {
+                command,
+                reason: log().unwrap_or(reason),
+            },
+            other => other,
+        })?;
+        let until = Instant::now() + SETTLE;
+        loop {
+            if let Some(tunnel) = Self::find(member) {
+                return Ok(tunnel);
+            }
+            if Instant::now() > until {
+                return Err(ExecError::Failed {
+                    command: member.command.join(" "),
+                    reason: log().unwrap_or_else(|| "it ended at once".to_owned()),
+                });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Makes a running process read its newest configuration without a restart; whether it can and did.
+    pub(crate) fn reload(member: &LinkMember) -> bool {
+        let Some(words) = &member.reload else {
+            return false;
+        };
+        fs::copy(&member.config, &member.running_config).is_ok() && run(words).is_ok()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // An error means that it has ended.
+        let _ = pidfd_send_signal(&self.descriptor, signal);
+    }
+
+    /// Ends the process: asks first, then kills it.
+    pub(crate) fn end(&self) {
+        for signal in [Signal::TERM, Signal::KILL] {
+            self.signal(signal);
+            if self.has_ended_within(SETTLE) {
+                return;
+            }
+        }
+    }
+
+    fn has_ended_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            if pidfd_send_signal(&self.descriptor, Signal::CONT).is_err() {
+                return true;
+            }
+            thread::sleep(POLL);
+        }
+        false
+    }
+}
+
+/// CPU time of a process, milliseconds: its main thread's, which is all that OpenVPN has.
+pub(crate) fn cpu_ms(pid: u32) -> Option<u64> {
+    // Nanoseconds on a processor, nanoseconds waiting for one, time slices.
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let nanoseconds: u64 = text.split_whitespace().next()?.parse().ok()?;
+    Some(nanoseconds / 1_000_000)
+}
+
+/// The last line of an OpenVPN log that says why it ended.
+fn last_words(log: &Path) -> Option<String> {
+    let text = fs::read(log).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+    lines
+        .find(|line| !line.contains("Exiting due to fatal error"))
+        .map(str::to_owned)
+}
+
+/// A lock that ends with its process. The file holds the process id.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+
+impl Lock {
+    /// Takes a lock; `None` if another process has it.
+    pub(crate) fn take(path: &Path) -> Result<Option<Self>, ExecError> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .map_err(at(path))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(None);
+        }
+        file.set_len(0)
+            .and_then(|()| write!(file, "{}", std::process::id()))
+            .map_err(at(path))?;
+        Ok(Some(Self(file)))
+    }
+
+    /// The process that has a lock; `None` if no process has it.
+    pub(crate) fn holder(path: &Path) -> Option<Pid> {
+        let file = File::open(path).ok()?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return None;
+        }
+        Pid::from_raw(fs::read_to_string(path).ok()?.trim().parse().ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn failing_program_is_an_error_with_its_last_words() {
+        let error = run(&words("ls /nonexistent/millrace")).expect_err("an error");
+        let text = error.to_string();
+        assert!(
+            text.contains("`ls /nonexistent/millrace` failed") && text.contains("No such file"),
+            "{text}"
+        );
+        let missing = run(&words("no-such-program-of-millrace"));
+        assert!(matches!(missing, Err(ExecError::Missing(_))), "{missing:?}");
+    }
+
+    #[test]
+    fn lock_is_exclusive_and_names_its_holder() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("lock");
+        assert_eq!(Lock::holder(&path), None);
+        let lock = Lock::take(&path).expect("a lock").expect("free");
+        assert!(Lock::take(&path).expect("no error").is_none());
+        assert_eq!(Lock::holder(&path), Some(rustix::process::getpid()));
+        drop(lock);
+        // A child that another test has just forked holds the descriptor until it starts its program.
+        millrace_testkit::wait::eventually(|| Lock::holder(&path).is_none());
+    }
+
+    #[test]
+    fn step_with_its_result_in_place_is_left_out() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let done = LinkStep {
+            why: "a test".to_owned(),
+            action: LinkAction::Run(words("false")),
+            unless_exists: Some(dir.path().to_owned()),
+            undo: None,
+        };
+        assert!(!step(&done).expect("left out"));
+        let undone = LinkStep {
+            unless_exists: Some(dir.path().join("x")),
+            ..done
+        };
+        assert!(step(&undone).is_err());
+    }
+}

@@ -1,0 +1,397 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! charon's control socket (vici, strongSwan's README.md of that plugin): frames with a length, in them a type, a name
+//! and a message of sections, lists and values.
+//!
+//! A supervisor asks for the connection's security associations once a second. The answers become the same lines as
+//! those of OpenVPN's management interface, so that one machine judges both.
+
+use crate::management::{ManagementLine, TunnelState};
+
+/// Bound on a frame, in bytes: that of the protocol.
+const MAX_FRAME: usize = 512 << 10;
+
+/// Depth of sections that is read; charon uses four.
+const MAX_DEPTH: usize = 16;
+
+/// Types of frames.
+const CMD_REQUEST: u8 = 0;
+const CMD_RESPONSE: u8 = 1;
+const CMD_UNKNOWN: u8 = 2;
+const EVENT_REGISTER: u8 = 3;
+const EVENT: u8 = 7;
+
+/// Types of elements in a message.
+const SECTION_START: u8 = 1;
+const SECTION_END: u8 = 2;
+const KEY_VALUE: u8 = 3;
+const LIST_START: u8 = 4;
+const LIST_ITEM: u8 = 5;
+const LIST_END: u8 = 6;
+
+/// The event of a security association, in answer to a listing.
+const LIST_SA: &str = "list-sa";
+
+/// A value of a message with the names of the sections around it.
+type Values = Vec<(Vec<String>, String)>;
+
+fn frame(kind: u8, name: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = vec![kind];
+    // Names are constants of this file, and values names of links: both are short.
+    let push_name = |body: &mut Vec<u8>, name: &str| {
+        body.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+        body.extend_from_slice(&name.as_bytes()[..name.len().min(255)]);
+    };
+    push_name(&mut body, name);
+    for (key, value) in pairs {
+        body.push(KEY_VALUE);
+        push_name(&mut body, key);
+        let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
+        body.extend_from_slice(&length.to_be_bytes());
+        body.extend_from_slice(&value.as_bytes()[..usize::from(length)]);
+    }
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes()[..], &body].concat()
+}
+
+/// The frames that a supervisor sends first.
+#[must_use]
+pub fn subscribe() -> Vec<u8> {
+    frame(EVENT_REGISTER, LIST_SA, &[])
+}
+
+/// Asks for the security associations of a link; the answer also proves that the daemon lives.
+#[must_use]
+pub fn ask(link: &str) -> Vec<u8> {
+    frame(CMD_REQUEST, "list-sas", &[("ike", link)])
+}
+
+/// Ends the connection without a goodbye and begins it anew.
+#[must_use]
+pub fn reconnect(link: &str) -> Vec<u8> {
+    let end = frame(
+        CMD_REQUEST,
+        "terminate",
+        &[("ike", link), ("force", "yes"), ("timeout", "-1")],
+    );
+    let begin = frame(
+        CMD_REQUEST,
+        "initiate",
+        &[("child", link), ("timeout", "-1")],
+    );
+    [end, begin].concat()
+}
+
+/// Bytes of the socket, cut into frames.
+#[derive(Debug, Default)]
+pub struct ViciFrames {
+    rest: Vec<u8>,
+    /// What the events since the last request said: established, and bytes of the tunnels.
+    seen: Seen,
+    /// Set by a frame that breaks the protocol: what follows it cannot be read.
+    is_broken: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    installed: bool,
+    negotiating: bool,
+    received: u64,
+    sent: u64,
+}
+
+impl ViciFrames {
+    /// Adds bytes and returns what the frames that are complete now say.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<ManagementLine> {
+        let mut lines = Vec::new();
+        if self.is_broken {
+            return lines;
+        }
+        self.rest.extend_from_slice(bytes);
+        while let Some((head, body)) = self.rest.split_first_chunk::<4>() {
+            let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
+            if length == 0 || length > MAX_FRAME {
+                self.is_broken = true;
+                self.rest = Vec::new();
+                break;
+            }
+            let Some(frame) = body.get(..length) else {
+                break;
+            };
+            let frame = frame.to_vec();
+            self.rest.drain(..4 + length);
+            self.read(&frame, &mut lines);
+        }
+        lines
+    }
+
+    /// Whether the peer broke the protocol; the socket is of no use then.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    fn read(&mut self, frame: &[u8], lines: &mut Vec<ManagementLine>) {
+        match frame.split_first() {
+            Some((&CMD_RESPONSE, message)) => {
+                let seen = std::mem::take(&mut self.seen);
+                // Answers to other commands say whether they succeeded; only a listing has no such value.
+                let is_listing = parse(message).is_some_and(|values| values.is_empty());
+                lines.push(ManagementLine::Other);
+                if is_listing {
+                    lines.extend(seen.lines());
+                }
+            }
+            Some((&EVENT, rest)) => {
+                let name = rest
+                    .split_first()
+                    .and_then(|(length, rest)| rest.split_at_checked(usize::from(*length)));
+                if let Some((name, message)) = name
+                    && name == LIST_SA.as_bytes()
+                    && let Some(values) = parse(message)
+                {
+                    self.seen.add(&values);
+                }
+                lines.push(ManagementLine::Other);
+            }
+            Some((&CMD_UNKNOWN, _)) => {
+                let why = "charon does not know a command: is its vici plugin of another version?";
+                lines.push(ManagementLine::Fatal(why.to_owned()));
+            }
+            // Confirmations of registrations.
+            Some(_) | None => lines.push(ManagementLine::Other),
+        }
+    }
+}
+
+impl Seen {
+    /// Takes over one connection: `mr { state = ESTABLISHED, child-sas { mr-1 { state = INSTALLED, bytes-in = … } } }`.
+    fn add(&mut self, values: &Values) {
+        for (path, value) in values {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            match path[..] {
+                [_, "child-sas", _, "state"] => {
+                    self.installed |=
+                        ["INSTALLED", "REKEYING", "REKEYED", "UPDATING"].contains(&value.as_str());
+                }
+                [_, "child-sas", _, "bytes-in"] => {
+                    self.received = self.received.saturating_add(value.parse().unwrap_or(0));
+                }
+                [_, "child-sas", _, "bytes-out"] => {
+                    self.sent = self.sent.saturating_add(value.parse().unwrap_or(0));
+                }
+                [_, "state"] => self.negotiating |= value == "CONNECTING",
+                _ => {}
+            }
+        }
+    }
+
+    fn lines(self) -> Vec<ManagementLine> {
+        let state = match (self.installed, self.negotiating) {
+            (true, _) => TunnelState::Connected,
+            (false, true) => TunnelState::Handshaking,
+            (false, false) => TunnelState::Connecting,
+        };
+        vec![
+            ManagementLine::State(state, String::new()),
+            ManagementLine::Bytes {
+                received: self.received,
+                sent: self.sent,
+            },
+        ]
+    }
+}
+
+/// The values of a message; `None` if it breaks the format.
+fn parse(mut message: &[u8]) -> Option<Values> {
+    let mut values = Vec::new();
+    let mut path: Vec<String> = Vec::new();
+    let mut list: Option<String> = None;
+    while let Some((kind, rest)) = message.split_first() {
+        message = rest;
+        match *kind {
+            SECTION_START => {
+                path.push(short(&mut message)?);
+                if path.len() > MAX_DEPTH {
+                    return None;
+                }
+            }
+            SECTION_END => {
+                path.pop()?;
+            }
+            KEY_VALUE => {
+                let key = short(&mut message)?;
+                let value = long(&mut message)?;
+                let mut path = path.clone();
+                path.push(key);
+                values.push((path, value));
+            }
+            LIST_START => list = Some(short(&mut message)?),
+            LIST_ITEM => {
+                list.as_ref()?;
+                long(&mut message)?;
+            }
+            LIST_END => {
+                list.take()?;
+            }
+            _ => return None,
+        }
+    }
+    (path.is_empty() && list.is_none()).then_some(values)
+}
+
+/// A name with its length in one byte.
+fn short(message: &mut &[u8]) -> Option<String> {
+    let (length, rest) = message.split_first()?;
+    let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+    *message = rest;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// A value with its length in two bytes.
+fn long(message: &mut &[u8]) -> Option<String> {
+    let (length, rest) = message.split_first_chunk::<2>()?;
+    let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    *message = rest;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn element(kind: u8, name: &str, value: Option<&str>) -> Vec<u8> {
+        let mut bytes = vec![kind];
+        if kind != SECTION_END && kind != LIST_END && kind != LIST_ITEM {
+            bytes.push(u8::try_from(name.len()).expect("short"));
+            bytes.extend_from_slice(name.as_bytes());
+        }
+        if let Some(value) = value {
+            bytes.extend_from_slice(&u16::try_from(value.len()).expect("short").to_be_bytes());
+            bytes.extend_from_slice(value.as_bytes());
+        }
+        bytes
+    }
+
+    fn whole(kind: u8, name: Option<&str>, message: &[u8]) -> Vec<u8> {
+        let mut body = vec![kind];
+        if let Some(name) = name {
+            body.push(u8::try_from(name.len()).expect("short"));
+            body.extend_from_slice(name.as_bytes());
+        }
+        body.extend_from_slice(message);
+        let length = u32::try_from(body.len()).expect("short").to_be_bytes();
+        [&length[..], &body].concat()
+    }
+
+    /// A listing with one connection and two child SAs, one of which is being replaced.
+    fn listing() -> Vec<u8> {
+        let section = |name| element(SECTION_START, name, None);
+        let end = || element(SECTION_END, "", None);
+        let value = |key, text| element(KEY_VALUE, key, Some(text));
+        let sa = [
+            section("mr"),
+            value("state", "ESTABLISHED"),
+            element(LIST_START, "tasks-passive", None),
+            element(LIST_ITEM, "", Some("CHILD_REKEY")),
+            element(LIST_END, "", None),
+            section("child-sas"),
+            section("mr-1"),
+            value("state", "INSTALLED"),
+            value("bytes-in", "100"),
+            value("bytes-out", "7"),
+            end(),
+            section("mr-2"),
+            value("state", "DELETED"),
+            value("bytes-in", "11"),
+            end(),
+            end(),
+            end(),
+        ]
+        .concat();
+        [
+            whole(5, None, &[]),
+            whole(EVENT, Some(LIST_SA), &sa),
+            whole(CMD_RESPONSE, None, &[]),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn listing_is_state_and_bytes_in_any_pieces() {
+        for size in [1, 3, 4096] {
+            let mut frames = ViciFrames::default();
+            let bytes = listing();
+            let lines: Vec<ManagementLine> = bytes
+                .chunks(size)
+                .flat_map(|piece| frames.push(piece))
+                .collect();
+            let said: Vec<&ManagementLine> = lines
+                .iter()
+                .filter(|line| **line != ManagementLine::Other)
+                .collect();
+            assert_eq!(
+                said,
+                [
+                    &ManagementLine::State(TunnelState::Connected, String::new()),
+                    &ManagementLine::Bytes {
+                        received: 111,
+                        sent: 7
+                    },
+                ],
+                "pieces of {size}"
+            );
+        }
+    }
+
+    #[test]
+    fn listing_without_connections_is_a_tunnel_that_connects() {
+        let mut frames = ViciFrames::default();
+        let lines = frames.push(&whole(CMD_RESPONSE, None, &[]));
+        assert!(lines.contains(&ManagementLine::State(
+            TunnelState::Connecting,
+            String::new()
+        )));
+        let done = element(KEY_VALUE, "success", Some("yes"));
+        assert_eq!(
+            frames.push(&whole(CMD_RESPONSE, None, &done)),
+            [ManagementLine::Other],
+            "the answer to another command says nothing about tunnels"
+        );
+    }
+
+    #[test]
+    fn frames_are_those_of_the_protocol() {
+        assert_eq!(subscribe(), b"\0\0\0\x09\x03\x07list-sa");
+        assert_eq!(
+            ask("mr"),
+            b"\0\0\0\x13\x00\x08list-sas\x03\x03ike\x00\x02mr"
+        );
+    }
+
+    #[test]
+    fn frame_of_impossible_length_ends_the_reading() {
+        for length in [0_u32, 512 * 1024 + 1, u32::MAX] {
+            let mut frames = ViciFrames::default();
+            assert_eq!(frames.push(&length.to_be_bytes()), []);
+            assert!(frames.is_broken());
+            assert_eq!(frames.push(&listing()), []);
+            assert_eq!(frames.rest.capacity(), 0);
+        }
+        let open = element(SECTION_START, "x", None);
+        assert_eq!(parse(&open), None);
+        assert_eq!(parse(&open.repeat(MAX_DEPTH + 1)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let mut frames = ViciFrames::default();
+            frames.push(&bytes);
+            let _ = parse(&bytes);
+        }
+    }
+}

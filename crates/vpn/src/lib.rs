@@ -1,0 +1,34 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A link between two hosts that consists of many encrypted tunnels, each an OpenVPN process on a processor of
+//! its own.
+//!
+//! ```text
+//! link        link.toml ──► Link, or every problem with its line and remedy
+//! host        facts about this host; problems of a link on it; processors for the members
+//! plan        Link + host ──► files, steps and members, as values
+//! apply       get → verify → generate → apply; former configurations; down
+//! exec        actions of a plan, tunnel processes, locks
+//! ipsec       strongSwan's configuration, VyOS's commands, the vici protocol
+//! management  the management interface of OpenVPN, as lines
+//! supervise   machine: events and time in, actions out; shell: processes, sockets, probes, routes
+//! ```
+//!
+//! [`link`], [`plan`], [`ipsec`], [`management`] and [`supervise::LinkMachine`] do no I/O. [`apply`] and [`supervise::run`] start
+//! only `ip`, `taskset`, `openvpn`, `charon-systemd` and `swanctl`, with the commands that the plan shows.
+#![forbid(unsafe_code)]
+
+pub mod apply;
+mod exec;
+pub mod host;
+pub mod ipsec;
+pub mod link;
+pub mod management;
+pub mod plan;
+pub mod supervise;
+
+pub use exec::ExecError;
+pub use host::Host;
+pub use link::{LinkProblem, LinkProblems, Side, VpnLink};
+pub use plan::LinkPlan;

@@ -1,0 +1,260 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The declaration of a link, which both ends share: `link.toml` becomes a [`VpnLink`] that cannot be wrong in
+//! itself, or [`LinkProblems`]. Problems of a host with a valid link are those of [`crate::host`].
+
+mod network;
+mod problem;
+mod read;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ipsec::{EspProposal, IkeProposal};
+
+pub use network::Ipv4Network;
+pub use problem::{LinkProblem, LinkProblems};
+
+/// A link.toml with every key.
+pub const SAMPLE: &str = include_str!("../../link.toml");
+
+/// A link.toml of an IPsec link with every key.
+pub const SAMPLE_IPSEC: &str = include_str!("../../link-ipsec.toml");
+
+/// Bound on members: one per core of a large host; each takes a port, two addresses and a process.
+pub const MAX_MEMBERS: u16 = 64;
+
+/// Longest name: with a dash and two digits it is the name of a network device, at most 15 characters.
+const MAX_NAME: usize = 12;
+
+/// A checked link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VpnLink {
+    /// Its name: part of the names of devices and folders.
+    pub name: String,
+    /// What encrypts.
+    pub engine: LinkEngine,
+    /// Number of tunnels.
+    pub members: u16,
+    /// Cipher of the tunnels.
+    pub cipher: TunnelCipher,
+    /// Largest packet of the path between the ends, in bytes, with the outer IP header.
+    pub path_mtu: u16,
+    /// UDP port of the first member; the others follow.
+    pub port: u16,
+    /// Addresses of the tunnels, two per member.
+    pub tunnels: Ipv4Network,
+    /// Bytes of each member's UDP socket buffers; `None`: the system's.
+    pub socket_buffer_bytes: Option<u32>,
+    /// Packets that wait for a member in its device.
+    pub queue_packets: u32,
+    /// User of the tunnel processes after their start.
+    pub user: String,
+    /// Group of the tunnel processes after their start.
+    pub group: String,
+    /// The ends: a, b.
+    ends: [End; 2],
+    /// Lines of the file that problems of a host refer to.
+    pub(crate) lines: Lines,
+}
+
+/// What encrypts the packets of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEngine {
+    /// One OpenVPN process per member.
+    OpenVpn,
+    /// strongSwan: one daemon, one connection.
+    Ipsec(IpsecSettings),
+}
+
+/// `[ipsec]` of link.toml.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpsecSettings {
+    /// Proposals of IKE, the best first.
+    pub ike: Vec<IkeProposal>,
+    /// Proposals of ESP, the best first.
+    pub esp: Vec<EspProposal>,
+    /// What encrypts the packets.
+    pub data_path: DataPath,
+    /// One security association per processor (RFC 9611).
+    pub per_cpu: bool,
+    /// Seconds until IKE gets new keys.
+    pub ike_rekey_s: u32,
+    /// Seconds until ESP gets new keys.
+    pub esp_rekey_s: u32,
+    /// Packets by which one may arrive late.
+    pub replay_window: u32,
+}
+
+/// What encrypts the packets of an IPsec link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPath {
+    /// The kernel.
+    Kernel,
+    /// The daemon itself (kernel-libipsec), for kernels without ESP.
+    User,
+}
+
+/// Lines of link.toml, from 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    pub(crate) name: Option<usize>,
+    pub(crate) members: Option<usize>,
+    /// `[ipsec]`.
+    pub(crate) ipsec: Option<usize>,
+    pub(crate) socket_buffer: Option<usize>,
+    /// Of the ends.
+    pub(crate) address: [Option<usize>; 2],
+    pub(crate) device: [Option<usize>; 2],
+    pub(crate) certificates: [Option<usize>; 2],
+}
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Where the other end reaches it.
+    pub address: IpAddr,
+    /// Its address inside the link.
+    pub inner: Ipv4Addr,
+    /// Networks behind it.
+    pub networks: Vec<Ipv4Network>,
+    /// The device that carries the tunnels; its NUMA node and interrupts decide on the processors.
+    pub device: Option<String>,
+    /// Folder with ca.pem, cert.pem and key.pem.
+    pub certificates: PathBuf,
+    /// Name in its certificate.
+    pub certificate_name: String,
+}
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// `[ends.a]`, which waits for the other in each TLS handshake.
+    A,
+    /// `[ends.b]`, which begins each TLS handshake.
+    B,
+}
+
+impl Side {
+    /// Both, in the order of the file.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+
+    /// The other end.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+
+    /// The name in link.toml.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::A => 0,
+            Self::B => 1,
+        }
+    }
+}
+
+/// Ciphers of a tunnel: those with authentication that OpenVPN can also run in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TunnelCipher {
+    /// AES-256-GCM.
+    #[serde(rename = "AES-256-GCM")]
+    Aes256Gcm,
+    /// AES-128-GCM.
+    #[serde(rename = "AES-128-GCM")]
+    Aes128Gcm,
+    /// ChaCha20-Poly1305, for processors without AES instructions.
+    #[serde(rename = "CHACHA20-POLY1305")]
+    ChaCha20Poly1305,
+}
+
+impl TunnelCipher {
+    const ALL: [Self; 3] = [Self::Aes256Gcm, Self::Aes128Gcm, Self::ChaCha20Poly1305];
+
+    /// The name that OpenVPN uses.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes256Gcm => "AES-256-GCM",
+            Self::Aes128Gcm => "AES-128-GCM",
+            Self::ChaCha20Poly1305 => "CHACHA20-POLY1305",
+        }
+    }
+}
+
+impl VpnLink {
+    /// Reads a link.toml.
+    ///
+    /// # Errors
+    /// Every problem of the file.
+    pub fn parse(text: &str) -> Result<Self, LinkProblems> {
+        read::link(text)
+    }
+
+    /// One end.
+    #[must_use]
+    pub fn end(&self, side: Side) -> &End {
+        &self.ends[side.index()]
+    }
+
+    /// The end whose address is among these; `None` if neither or both are.
+    #[must_use]
+    pub fn side_with(&self, addresses: &[IpAddr]) -> Option<Side> {
+        let here = |side: &Side| addresses.contains(&self.end(*side).address);
+        match Side::ALL.map(|side| here(&side)) {
+            [true, false] => Some(Side::A),
+            [false, true] => Some(Side::B),
+            [true, true] | [false, false] => None,
+        }
+    }
+
+    /// The name of a member's network device.
+    #[must_use]
+    pub fn device(&self, member: u16) -> String {
+        format!("{}-{member}", self.name)
+    }
+
+    /// The networks whose packets IPsec protects at one end: those behind it, and its address unless it lies in one.
+    #[must_use]
+    pub fn selectors(&self, side: Side) -> Vec<Ipv4Network> {
+        let end = self.end(side);
+        let is_inside = end
+            .networks
+            .iter()
+            .any(|network| network.contains(end.inner));
+        let inner = (!is_inside).then(|| Ipv4Network::host(end.inner));
+        inner
+            .into_iter()
+            .chain(end.networks.iter().copied())
+            .collect()
+    }
+
+    /// The networks that a route of this end leads to: the address and the networks of the other end.
+    #[must_use]
+    pub fn destinations(&self, side: Side) -> Vec<Ipv4Network> {
+        let peer = self.end(side.other());
+        let inner = Ipv4Network::host(peer.inner);
+        std::iter::once(inner)
+            .chain(peer.networks.iter().copied())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,659 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Reads link.toml and collects every problem with its line.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    DataPath, End, IpsecSettings, Ipv4Network, Lines, LinkEngine, LinkProblem, LinkProblems,
+    MAX_MEMBERS, MAX_NAME, Side, TunnelCipher, VpnLink,
+};
+use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
+
+/// Bound on a link.toml, in bytes: the sample has two thousand.
+const MAX_FILE: usize = 256 << 10;
+
+const LINK_KEYS: &[&str] = &[
+    "name", "mode", "engine", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
+];
+const IPSEC_KEYS: &[&str] = &[
+    "ike",
+    "esp",
+    "data-path",
+    "per-cpu-sas",
+    "ike-rekey-s",
+    "esp-rekey-s",
+    "replay-window",
+];
+
+/// Seconds until keys change: a minute at least, since a change costs an exchange, and a day at most.
+const REKEY_S: RangeInclusive<u32> = 60..=86_400;
+const END_KEYS: &[&str] = &[
+    "address",
+    "inner",
+    "networks",
+    "device",
+    "certificates",
+    "certificate-name",
+];
+const TUNNEL_KEYS: &[&str] = &[
+    "port",
+    "network",
+    "socket-buffer-bytes",
+    "queue-packets",
+    "user",
+    "group",
+];
+
+/// Ciphers that users of old configurations ask for, and why a link has none of them.
+const REFUSED_CIPHERS: &[(&str, &str)] = &[
+    (
+        "CBC",
+        "has no authenticated encryption, and OpenVPN cannot run it in the kernel",
+    ),
+    ("CFB", "has no authenticated encryption"),
+    ("OFB", "has no authenticated encryption"),
+    (
+        "DES",
+        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
+    ),
+    (
+        "BF",
+        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
+    ),
+    ("RC", "is broken"),
+    ("NONE", "does not encrypt"),
+];
+
+/// A value with its line.
+type Found<T> = Option<(T, usize)>;
+
+struct Reader<'t> {
+    text: &'t str,
+    problems: Vec<LinkProblem>,
+}
+
+/// One table of the file; absent tables read as empty ones.
+#[derive(Clone, Copy)]
+struct Section<'t> {
+    /// Its name in messages, with a dot at the end; empty for the top.
+    prefix: &'static str,
+    table: Option<&'t DeTable<'t>>,
+    /// Line of its heading.
+    line: usize,
+}
+
+pub(super) fn link(text: &str) -> Result<VpnLink, LinkProblems> {
+    if text.len() > MAX_FILE {
+        let what = format!("link.toml has more than {MAX_FILE} bytes");
+        return Err(LinkProblems(vec![LinkProblem::of_file(
+            what,
+            "name the right file",
+        )]));
+    }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let mut reader = Reader {
+        text,
+        problems: Vec::new(),
+    };
+    if !errors.is_empty() {
+        for error in errors {
+            let line = error.span().map_or(1, |span| reader.line(span.start));
+            reader.problem(
+                line,
+                error.message().replace('\n', ", "),
+                "correct the syntax (toml.io)",
+            );
+        }
+        return LinkProblems::none(reader.problems, ())
+            .and_then(|()| Err(LinkProblems(Vec::new())));
+    }
+    let top = Section {
+        prefix: "",
+        table: Some(table.get_ref()),
+        line: 1,
+    };
+    let link = reader.link(top);
+    LinkProblems::none(reader.problems, link).and_then(|link| {
+        let missing = || {
+            LinkProblems(vec![LinkProblem::of_file(
+                "link.toml is incomplete",
+                "see the sample",
+            )])
+        };
+        link.ok_or_else(missing)
+    })
+}
+
+impl<'t> Reader<'t> {
+    fn line(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(offset);
+        before.filter(|byte| **byte == b'\n').count() + 1
+    }
+
+    fn problem(&mut self, line: usize, what: impl Into<String>, remedy: impl Into<String>) {
+        self.problems.push(LinkProblem::at(line, what, remedy));
+    }
+
+    /// The link, if every required value is there and none contradicts another.
+    fn link(&mut self, top: Section<'t>) -> Option<VpnLink> {
+        self.unknown(top, LINK_KEYS);
+        let name = self.required(top, "name", "name = \"branch\"", name);
+        self.fixed(top, "mode", "routed", &["bridged"]);
+        let engine = self.optional(top, "engine", engine);
+        let ipsec = self.section(top, "ipsec", "ipsec.");
+        let settings = self.ipsec(ipsec);
+        let is_ipsec = engine.is_some_and(|(is_ipsec, _)| is_ipsec);
+        if ipsec.table.is_some() && engine.is_none_or(|(is_ipsec, _)| !is_ipsec) {
+            let remedy = "write engine = \"ipsec\", or remove the section";
+            self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
+        }
+        let members = self.required(top, "members", "members = 4", |value| {
+            number(value, 1..=MAX_MEMBERS)
+        });
+        if let Some((number, line)) = members.filter(|(number, _)| is_ipsec && *number != 1) {
+            let remedy = "write members = 1; per-cpu-sas in [ipsec] uses several processors";
+            self.problem(
+                line,
+                format!("an IPsec link has one member, not {number}"),
+                remedy,
+            );
+        }
+        let cipher = self.optional(top, "cipher", cipher);
+        if let Some((_, line)) = cipher.filter(|_| is_ipsec) {
+            let remedy = "write esp = [\"aes256gcm16-ecp384\"] in [ipsec]";
+            self.problem(line, "cipher belongs to the engine openvpn", remedy);
+        }
+        let path_mtu = self.optional(top, "path-mtu", |value| number(value, 576..=9216));
+        let ends = self.section(top, "ends", "ends.");
+        self.unknown(ends, &["a", "b"]);
+        let known_name = name
+            .as_ref()
+            .map_or("link", |(name, _)| name.as_str())
+            .to_owned();
+        let a = self.end(ends, Side::A, &known_name);
+        let b = self.end(ends, Side::B, &known_name);
+        let tunnels = self.section(top, "tunnels", "tunnels.");
+        self.unknown(tunnels, TUNNEL_KEYS);
+        let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
+        let network = self.optional(tunnels, "network", parsed::<Ipv4Network>);
+        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
+            number(value, 1 << 16..=1 << 26)
+        });
+        let queue = self.optional(tunnels, "queue-packets", |value| {
+            number(value, 100..=100_000)
+        });
+        let user = self.optional(tunnels, "user", account);
+        let group = self.optional(tunnels, "group", account);
+
+        let members_line = members.map_or(top.line, |(_, line)| line);
+        let members = members.map_or(1, |(members, _)| members);
+        let (port, port_line) = port.unwrap_or((1194, members_line));
+        if port.checked_add(members - 1).is_none() {
+            let highest = u16::MAX - (members - 1);
+            self.problem(
+                port_line,
+                format!("port {port} leaves no room for {members} members"),
+                format!("use a port up to {highest}"),
+            );
+        }
+        let default = (default_tunnels(), members_line);
+        let (tunnels, tunnels_line) = network.unwrap_or(default);
+        if tunnels.size() < 2 * u64::from(members) {
+            self.problem(
+                tunnels_line,
+                format!(
+                    "{tunnels} has {} addresses for {members} members",
+                    tunnels.size()
+                ),
+                "use a network with two addresses per member",
+            );
+        }
+        let (Some(a), Some(b)) = (a, b) else {
+            return None;
+        };
+        self.addresses([&a, &b], tunnels, tunnels_line);
+        let (name, name_line) = name?;
+        let lines = Lines {
+            name: Some(name_line),
+            ipsec: Some(ipsec.line),
+            members: Some(members_line),
+            socket_buffer: buffer.map(|(_, line)| line),
+            address: [Some(a.address_line), Some(b.address_line)],
+            device: [a.device_line, b.device_line],
+            certificates: [Some(a.certificates_line), Some(b.certificates_line)],
+        };
+        Some(VpnLink {
+            name,
+            engine: if is_ipsec {
+                LinkEngine::Ipsec(settings)
+            } else {
+                LinkEngine::OpenVpn
+            },
+            members,
+            cipher: cipher.map_or(TunnelCipher::Aes256Gcm, |(cipher, _)| cipher),
+            path_mtu: path_mtu.map_or(1500, |(mtu, _)| mtu),
+            port,
+            tunnels,
+            socket_buffer_bytes: buffer.map(|(bytes, _)| bytes),
+            queue_packets: queue.map_or(1000, |(packets, _)| packets),
+            user: user.map_or_else(|| "nobody".to_owned(), |(user, _)| user),
+            group: group.map_or_else(|| "nogroup".to_owned(), |(group, _)| group),
+            ends: [a.end, b.end],
+            lines,
+        })
+    }
+
+    fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
+        self.unknown(section, IPSEC_KEYS);
+        let ike = self.optional(section, "ike", proposals);
+        let esp = self.optional(section, "esp", proposals);
+        let data_path = self.optional(section, "data-path", data_path);
+        let per_cpu = self.optional(section, "per-cpu-sas", |value| {
+            value
+                .as_bool()
+                .ok_or_else(|| "is not true or false".to_owned())
+        });
+        let ike_rekey = self.optional(section, "ike-rekey-s", |value| number(value, REKEY_S));
+        let esp_rekey = self.optional(section, "esp-rekey-s", |value| number(value, REKEY_S));
+        let window = self.optional(section, "replay-window", |value| number(value, 32..=4096));
+        let data_path = data_path.map_or(DataPath::Kernel, |(path, _)| path);
+        let per_cpu = per_cpu.filter(|(wanted, _)| *wanted);
+        if let Some((_, line)) = per_cpu.filter(|_| data_path == DataPath::User) {
+            let remedy = "use data-path = \"kernel\", or leave the key out";
+            self.problem(
+                line,
+                "the daemon's own data path has no per-CPU SAs",
+                remedy,
+            );
+        }
+        IpsecSettings {
+            ike: ike.map_or_else(|| vec![DEFAULT_IKE], |(list, _)| list),
+            esp: esp.map_or_else(|| vec![DEFAULT_ESP], |(list, _)| list),
+            data_path,
+            per_cpu: per_cpu.is_some(),
+            ike_rekey_s: ike_rekey.map_or(14_400, |(seconds, _)| seconds),
+            esp_rekey_s: esp_rekey.map_or(3600, |(seconds, _)| seconds),
+            replay_window: window.map_or(1024, |(packets, _)| packets),
+        }
+    }
+
+    fn end(&mut self, ends: Section<'t>, side: Side, link: &str) -> Option<ReadEnd> {
+        let prefix = match side {
+            Side::A => "ends.a.",
+            Side::B => "ends.b.",
+        };
+        let section = self.section(ends, side.name(), prefix);
+        self.unknown(section, END_KEYS);
+        let address = self.required(section, "address", "address = \"198.51.100.1\"", |value| {
+            usable(parsed::<IpAddr>(value)?)
+        });
+        let inner = self.required(section, "inner", "inner = \"10.97.0.1\"", |value| {
+            let IpAddr::V4(inner) = usable(IpAddr::V4(parsed::<Ipv4Addr>(value)?))? else {
+                return Err("is not an IPv4 address".to_owned());
+            };
+            Ok(inner)
+        });
+        let networks = self.networks(section);
+        let device = self.optional(section, "device", device);
+        let certificates = self.optional(section, "certificates", |value| {
+            let path = text(value)?;
+            let safe = path.starts_with('/')
+                && !path.contains(|c: char| c.is_whitespace() || "\"'\\".contains(c));
+            safe.then(|| PathBuf::from(path)).ok_or_else(|| {
+                format!("{path:?} is not an absolute path without spaces and quotes")
+            })
+        });
+        let name = self.optional(section, "certificate-name", certificate_name);
+        let (address, address_line) = address?;
+        let (inner, inner_line) = inner?;
+        let default_name = match side {
+            // The name in every node certificate that the project's authority issues.
+            Side::A => "millrace node".to_owned(),
+            Side::B => format!("{link}-b"),
+        };
+        Some(ReadEnd {
+            address_line,
+            inner_line,
+            network_lines: networks.iter().map(|(_, line)| *line).collect(),
+            device_line: device.as_ref().map(|(_, line)| *line),
+            certificates_line: certificates
+                .as_ref()
+                .map_or(section.line, |(_, line)| *line),
+            end: End {
+                address,
+                inner,
+                networks: networks.into_iter().map(|(network, _)| network).collect(),
+                device: device.map(|(device, _)| device),
+                certificates: certificates.map_or_else(
+                    || PathBuf::from(format!("/etc/millrace/vpn/{link}")),
+                    |(path, _)| path,
+                ),
+                certificate_name: name.map_or(default_name, |(name, _)| name),
+            },
+        })
+    }
+
+    fn networks(&mut self, section: Section<'t>) -> Vec<(Ipv4Network, usize)> {
+        let Some((items, _)) = self.optional(section, "networks", |value| match value {
+            DeValue::Array(items) => Ok(items),
+            _ => Err("is not a list of networks".to_owned()),
+        }) else {
+            return Vec::new();
+        };
+        let mut networks = Vec::new();
+        for item in items.iter() {
+            let line = self.line(item.span().start);
+            match parsed::<Ipv4Network>(item.get_ref()) {
+                Ok(network) => networks.push((network, line)),
+                Err(why) => {
+                    let what = format!("{}networks: {why}", section.prefix);
+                    self.problem(line, what, "write IPv4 networks like \"10.1.0.0/16\"");
+                }
+            }
+        }
+        networks
+    }
+
+    /// Addresses that contradict each other.
+    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Ipv4Network, tunnels_line: usize) {
+        let [a, b] = ends;
+        let families = ends.map(|end| end.end.address.is_ipv4());
+        if families[0] != families[1] {
+            self.problem(
+                b.address_line,
+                format!(
+                    "{} and {} are of different IP versions",
+                    a.end.address, b.end.address
+                ),
+                "give both ends an IPv4 address, or both an IPv6 address",
+            );
+        }
+        if a.end.address == b.end.address {
+            let what = format!("both ends have the address {}", a.end.address);
+            self.problem(b.address_line, what, "each end is a host of its own");
+        }
+        let mut all = vec![("tunnels.network", tunnels, tunnels_line)];
+        for (end, inner, networks) in [
+            (a, "ends.a.inner", "ends.a.networks"),
+            (b, "ends.b.inner", "ends.b.networks"),
+        ] {
+            all.push((inner, Ipv4Network::host(end.end.inner), end.inner_line));
+            let lines = end.end.networks.iter().zip(&end.network_lines);
+            all.extend(lines.map(|(network, line)| (networks, *network, *line)));
+        }
+        for (index, (name, network, line)) in all.iter().enumerate() {
+            for (other_name, other, other_line) in &all[..index] {
+                // The inner address of an end may be part of a network behind it: longer prefixes win.
+                let own = name.rsplit_once('.').map(|pair| pair.0)
+                    == other_name.rsplit_once('.').map(|pair| pair.0);
+                if network.overlaps(*other) && !(own && name != other_name) {
+                    self.problem(
+                        *line,
+                        format!(
+                            "{name} {network} overlaps {other_name} {other} (line {other_line})"
+                        ),
+                        "use networks without common addresses",
+                    );
+                }
+            }
+            for end in ends {
+                let IpAddr::V4(address) = end.end.address else {
+                    continue;
+                };
+                if network.contains(address) {
+                    self.problem(
+                        *line,
+                        format!("{name} {network} contains {address}, an address of the tunnels themselves"),
+                        "the packets of a tunnel must not enter the link: use a network without it",
+                    );
+                }
+            }
+        }
+    }
+
+    /// A key with one value in this version; others that may come later have a remedy of their own.
+    fn fixed(&mut self, section: Section<'t>, key: &'static str, only: &str, later: &[&str]) {
+        let found = self.optional(section, key, |value| text(value).map(str::to_owned));
+        let Some((value, line)) = found else { return };
+        if value == only {
+            return;
+        }
+        let what = if later.contains(&value.as_str()) {
+            format!("{key} {value:?} is not part of this version")
+        } else {
+            format!("{key} {value:?} does not exist")
+        };
+        self.problem(
+            line,
+            what,
+            format!("write {key} = {only:?}, or leave the key out"),
+        );
+    }
+
+    fn section(
+        &mut self,
+        parent: Section<'t>,
+        key: &'static str,
+        prefix: &'static str,
+    ) -> Section<'t> {
+        let found = self.optional(parent, key, |value| match value {
+            DeValue::Table(table) => Ok(table),
+            _ => Err("is not a table".to_owned()),
+        });
+        Section {
+            prefix,
+            table: found.map(|(table, _)| table),
+            line: found.map_or(parent.line, |(_, line)| line),
+        }
+    }
+
+    fn unknown(&mut self, section: Section<'t>, known: &[&str]) {
+        for key in section.table.into_iter().flat_map(|table| table.keys()) {
+            if !known.contains(&key.get_ref().as_ref()) {
+                let what = format!("unknown key {}{}", section.prefix, key.get_ref());
+                let line = self.line(key.span().start);
+                self.problem(
+                    line,
+                    what,
+                    format!("remove it, or use one of {}", known.join(", ")),
+                );
+            }
+        }
+    }
+
+    fn required<T>(
+        &mut self,
+        section: Section<'t>,
+        key: &'static str,
+        example: &str,
+        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, String>,
+    ) -> Found<T> {
+        if section.table.is_none_or(|table| !table.contains_key(key)) {
+            let what = format!("{}{key} is missing", section.prefix);
+            self.problem(section.line, what, format!("add {example}"));
+        }
+        self.optional(section, key, convert)
+    }
+
+    fn optional<T>(
+        &mut self,
+        section: Section<'t>,
+        key: &'static str,
+        convert: impl FnOnce(&'t DeValue<'t>) -> Result<T, String>,
+    ) -> Found<T> {
+        let value: &'t Spanned<DeValue<'t>> = section.table?.get(key)?;
+        let line = self.line(value.span().start);
+        match convert(value.get_ref()) {
+            Ok(value) => Some((value, line)),
+            Err(why) => {
+                let what = format!("{}{key} {why}", section.prefix);
+                self.problem(
+                    line,
+                    what,
+                    "man millrace-vpn and the sample link.toml have the values",
+                );
+                None
+            }
+        }
+    }
+}
+
+/// What a link proposes without `ike` and `esp`: what `millrace advise ipsec --goal security` says for processors
+/// with AES instructions.
+const DEFAULT_IKE: IkeProposal = IkeProposal {
+    cipher: IpsecCipher::Aes256Gcm,
+    hash: IpsecHash::Sha384,
+    group: IkeGroup::Ecp384,
+};
+const DEFAULT_ESP: EspProposal = EspProposal {
+    cipher: IpsecCipher::Aes256Gcm,
+    hash: None,
+    group: Some(IkeGroup::Ecp384),
+};
+
+/// Bound on proposals: a packet of IKE holds them all.
+const MAX_PROPOSALS: usize = 16;
+
+/// Whether the engine is IPsec.
+fn engine(value: &DeValue<'_>) -> Result<bool, String> {
+    match text(value)? {
+        "openvpn" => Ok(false),
+        "ipsec" => Ok(true),
+        "auto" => Err("\"auto\" is not part of this version; write openvpn or ipsec".to_owned()),
+        other => Err(format!("{other:?} does not exist; write openvpn or ipsec")),
+    }
+}
+
+fn data_path(value: &DeValue<'_>) -> Result<DataPath, String> {
+    match text(value)? {
+        "kernel" => Ok(DataPath::Kernel),
+        "user" => Ok(DataPath::User),
+        other => Err(format!("{other:?} does not exist; write kernel or user")),
+    }
+}
+
+/// A list of proposals, all of which must be good.
+fn proposals<T: FromStr<Err = String>>(value: &DeValue<'_>) -> Result<Vec<T>, String> {
+    let DeValue::Array(items) = value else {
+        return Err("is not a list".to_owned());
+    };
+    if items.is_empty() || items.len() > MAX_PROPOSALS {
+        return Err(format!("does not have 1 to {MAX_PROPOSALS} proposals"));
+    }
+    let read = |item: &Spanned<DeValue<'_>>| {
+        let text = text(item.get_ref())?;
+        text.parse().map_err(|why| format!("{text:?}: {why}"))
+    };
+    items.iter().map(read).collect()
+}
+
+/// An end with the lines that later problems refer to.
+struct ReadEnd {
+    end: End,
+    address_line: usize,
+    inner_line: usize,
+    network_lines: Vec<usize>,
+    device_line: Option<usize>,
+    certificates_line: usize,
+}
+
+fn default_tunnels() -> Ipv4Network {
+    "10.98.0.0/24".parse().expect("a constant network")
+}
+
+fn text<'t>(value: &'t DeValue<'t>) -> Result<&'t str, String> {
+    value.as_str().ok_or_else(|| "is not a string".to_owned())
+}
+
+fn parsed<T: FromStr<Err: std::fmt::Display>>(value: &DeValue<'_>) -> Result<T, String> {
+    let text = text(value)?;
+    text.parse()
+        .map_err(|error: T::Err| format!("{text:?}: {error}"))
+}
+
+fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
+    value: &DeValue<'_>,
+    range: RangeInclusive<T>,
+) -> Result<T, String> {
+    let DeValue::Integer(integer) = value else {
+        return Err("is not a number".to_owned());
+    };
+    let number = i64::from_str_radix(integer.as_str(), integer.radix()).ok();
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| format!("is not from {} to {}", range.start(), range.end()))
+}
+
+fn name(value: &DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good = (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(allowed)
+        && name.as_bytes()[0].is_ascii_lowercase();
+    good.then(|| name.to_owned()).ok_or_else(|| {
+        format!("{name:?} does not consist of 1 to {MAX_NAME} lower-case letters, digits and dashes, a letter first")
+    })
+}
+
+fn account(value: &DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    let good = (1..=32).contains(&name.len()) && name.bytes().all(allowed);
+    good.then(|| name.to_owned())
+        .ok_or_else(|| format!("{name:?} is not a name of a user or group"))
+}
+
+/// A name between quotes in the configuration of OpenVPN.
+fn certificate_name(value: &DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" ._-@".contains(&byte);
+    let good = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
+    good.then(|| name.to_owned()).ok_or_else(|| {
+        format!("{name:?} has characters other than letters, digits, spaces and ._-@")
+    })
+}
+
+fn device(value: &DeValue<'_>) -> Result<String, String> {
+    let name = text(value)?;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let good =
+        (1..=15).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
+    good.then(|| name.to_owned())
+        .ok_or_else(|| format!("{name:?} is not a name of a network device"))
+}
+
+/// Refuses addresses that no host has.
+fn usable(address: IpAddr) -> Result<IpAddr, String> {
+    let impossible = address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0 || v4.octets()[0] >= 240);
+    if impossible {
+        return Err(format!("{address} is not the address of a host"));
+    }
+    Ok(address)
+}
+
+fn cipher(value: &DeValue<'_>) -> Result<TunnelCipher, String> {
+    let wanted = text(value)?.to_ascii_uppercase();
+    let known = TunnelCipher::ALL
+        .into_iter()
+        .find(|cipher| cipher.name() == wanted);
+    known.ok_or_else(|| {
+        let reason = REFUSED_CIPHERS
+            .iter()
+            .find(|(part, _)| wanted.contains(part));
+        let why = reason.map_or("is not known", |(_, why)| *why);
+        let names = TunnelCipher::ALL.map(TunnelCipher::name).join(", ");
+        format!("{wanted:?} {why}; use one of {names}")
+    })
+}

@@ -1,0 +1,604 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Everything that brings a link up on one end, as values: files, steps, members and routes. A plan does nothing
+//! by itself; the same link on the same host gives the same plan.
+
+pub(crate) mod ipsec;
+mod mtu;
+mod openvpn;
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use millrace_gateway::plan::{Generator, PlannedFile};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use mtu::{PacketSizes, ipsec_sizes, sizes};
+
+use crate::host::{CERTIFICATE, Host};
+use crate::link::{Ipv4Network, LinkEngine, Side, VpnLink};
+
+/// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
+pub const ROUTE_PROTOCOL: &str = "190";
+
+/// Metric of the routes that hold packets back while no member carries them.
+const LAST: &str = "4294967295";
+
+/// The steps for one end of a link.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct LinkPlan {
+    /// Generated files.
+    pub files: Vec<PlannedFile>,
+    /// The rest, which is also recorded for later runs.
+    #[serde(flatten)]
+    pub layout: LinkLayout,
+    /// What deserves attention, in words.
+    pub notes: Vec<String>,
+}
+
+/// The devices, processes and routes of one end: what an applied link consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkLayout {
+    /// Name of the link.
+    pub name: String,
+    /// This end.
+    pub side: Side,
+    /// MTU of the tunnel devices, in bytes.
+    pub tunnel_mtu: u16,
+    /// Largest TCP segment through a tunnel, in bytes.
+    pub segment: u16,
+    /// Steps in their order.
+    pub steps: Vec<LinkStep>,
+    /// The tunnels.
+    pub members: Vec<LinkMember>,
+    /// Routes over all healthy members, which the supervisor keeps.
+    pub routes: Vec<Route>,
+    /// This end's certificate; records of older versions have none.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+}
+
+/// One change of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkStep {
+    /// Its purpose.
+    pub why: String,
+    /// The change; doing it twice changes nothing.
+    pub action: LinkAction,
+    /// The step is left out where this path exists.
+    pub unless_exists: Option<PathBuf>,
+    /// What removes it again.
+    pub undo: Option<LinkAction>,
+}
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkAction {
+    /// Runs a program.
+    Run(Vec<String>),
+    /// Writes a setting of the kernel.
+    Write {
+        /// Below /proc/sys.
+        path: PathBuf,
+        /// The value.
+        value: String,
+    },
+}
+
+/// What a member's process is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberEngine {
+    /// OpenVPN, with its management interface.
+    #[default]
+    OpenVpn,
+    /// strongSwan's daemon, with the vici socket.
+    Charon,
+}
+
+/// One tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkMember {
+    /// Its number, from 0.
+    pub number: u16,
+    /// Its process; records of older versions have OpenVPN only.
+    #[serde(default)]
+    pub engine: MemberEngine,
+    /// Its network device.
+    pub device: String,
+    /// The processor on which its process runs.
+    pub processor: usize,
+    /// This end's address in the tunnel.
+    pub local: Ipv4Addr,
+    /// The other end's address in the tunnel.
+    pub peer: Ipv4Addr,
+    /// The generated configuration.
+    pub config: PathBuf,
+    /// The copy of it with which the process was started.
+    pub running_config: PathBuf,
+    /// Starts the process, which then runs in the background.
+    pub command: Vec<String>,
+    /// Makes the running process read a changed configuration; `None`: it has to start anew.
+    #[serde(default)]
+    pub reload: Option<Vec<String>>,
+    /// Process id.
+    pub pid_file: PathBuf,
+    /// Management interface.
+    pub socket: PathBuf,
+    /// Log of the process since its start.
+    pub log: PathBuf,
+}
+
+/// A route over several members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Route {
+    /// The network.
+    pub to: String,
+    /// Source address of this host's own packets.
+    pub from: Ipv4Addr,
+}
+
+/// Where links keep their files.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// Lost at a reboot, as processes and devices are.
+    pub run: PathBuf,
+    /// Configurations and their history.
+    pub state: PathBuf,
+}
+
+impl Default for Folders {
+    fn default() -> Self {
+        Self {
+            run: PathBuf::from("/run/millrace/vpn"),
+            state: PathBuf::from("/var/lib/millrace/vpn"),
+        }
+    }
+}
+
+impl Folders {
+    /// The folder of a link below `run`.
+    #[must_use]
+    pub fn run_of(&self, link: &str) -> PathBuf {
+        self.run.join(link)
+    }
+
+    /// The folder of a link below `state`.
+    #[must_use]
+    pub fn state_of(&self, link: &str) -> PathBuf {
+        self.state.join(link)
+    }
+}
+
+impl LinkAction {
+    fn run(words: &[&str]) -> Self {
+        Self::Run(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    /// The command line, for a shell.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        match self {
+            Self::Run(words) => words.join(" "),
+            Self::Write { path, value } => format!("echo {value} > {}", path.display()),
+        }
+    }
+}
+
+impl Route {
+    /// The command that sends packets over these members and no others.
+    #[must_use]
+    pub fn over(&self, members: &[&LinkMember]) -> LinkAction {
+        let from = self.from.to_string();
+        let mut words = vec![
+            "ip",
+            "route",
+            "replace",
+            &self.to,
+            "proto",
+            ROUTE_PROTOCOL,
+            "src",
+            &from,
+        ];
+        for member in members {
+            words.extend(["nexthop", "dev", &member.device]);
+        }
+        LinkAction::run(&words)
+    }
+
+    fn removal(&self) -> LinkAction {
+        LinkAction::run(&["ip", "route", "delete", &self.to, "proto", ROUTE_PROTOCOL])
+    }
+}
+
+impl LinkLayout {
+    /// What removes the link from the system, once its processes have ended: routes first, devices last.
+    #[must_use]
+    pub fn removal(&self) -> Vec<LinkAction> {
+        let routes = self.routes.iter().map(Route::removal);
+        let steps = self.steps.iter().rev().filter_map(|step| step.undo.clone());
+        routes.chain(steps).collect()
+    }
+
+    /// What removes the parts that a later layout of the same link lacks.
+    #[must_use]
+    pub fn removal_before(&self, later: &Self) -> Vec<LinkAction> {
+        let kept = later.removal();
+        let mut all = self.removal();
+        all.retain(|action| !kept.contains(action));
+        all
+    }
+}
+
+impl LinkPlan {
+    /// Plans one end of a link on a host.
+    #[must_use]
+    pub fn new(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Self {
+        let address = link.end(side).address;
+        let (sizes, files, members, steps, routes) = match &link.engine {
+            LinkEngine::OpenVpn => {
+                let sizes = sizes(link.path_mtu, address);
+                let members = openvpn_members(link, side, host, folders);
+                let files = members.iter().map(|one| {
+                    let text = openvpn::config(link, side, one, sizes, host.revocations.is_some());
+                    PlannedFile::by(Generator::Vpn, &one.config, &text, "one tunnel process")
+                });
+                let files = files.collect();
+                let routes = routes(link, side);
+                let mut steps = common_steps(link, side, &[link.tunnels]);
+                steps.extend(device_steps(link, &members, sizes));
+                (sizes, files, members, steps, routes)
+            }
+            LinkEngine::Ipsec(settings) => {
+                let sizes = ipsec_sizes(link.path_mtu, address, settings.data_path);
+                let (files, members, credentials) =
+                    ipsec::plan(link, settings, side, host, folders, sizes);
+                let mut steps = common_steps(link, side, &[]);
+                steps.extend(credentials);
+                // The daemon keeps the routes.
+                (sizes, files, members, steps, Vec::new())
+            }
+        };
+        let layout = LinkLayout {
+            name: link.name.clone(),
+            side,
+            tunnel_mtu: sizes.tunnel,
+            segment: sizes.segment,
+            steps,
+            members,
+            routes,
+            certificate: Some(link.end(side).certificates.join(CERTIFICATE)),
+        };
+        Self {
+            files,
+            layout,
+            notes: host.notes(link, side),
+        }
+    }
+
+    /// The plan as text: files, then commands in their order.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let LinkLayout {
+            name,
+            side,
+            tunnel_mtu,
+            segment,
+            steps,
+            members,
+            routes,
+            certificate: _,
+        } = &self.layout;
+        let mut text = format!(
+            "# link {name}, end {}: {} tunnels, device MTU {tunnel_mtu}, TCP segments up to {segment} bytes\n",
+            side.name(),
+            members.len(),
+        );
+        for note in &self.notes {
+            let _ = writeln!(text, "# note: {note}");
+        }
+        for file in &self.files {
+            let _ = write!(
+                text,
+                "\n# ==> {} ({})\n{}",
+                file.path.display(),
+                file.why,
+                file.contents
+            );
+        }
+        let mut why = "";
+        text.push_str("\n# ==> up\n");
+        for step in steps {
+            if step.why != why {
+                why = &step.why;
+                let _ = writeln!(text, "# {why}");
+            }
+            let _ = writeln!(text, "{}", step.action.command_line());
+        }
+        text.push_str("\n# ==> by the supervisor\n");
+        let mut shown = "";
+        for member in members {
+            let (why, line) = match member.engine {
+                MemberEngine::OpenVpn => (
+                    "the tunnels, each on one processor",
+                    member.command.join(" "),
+                ),
+                MemberEngine::Charon => (
+                    "the daemon, which also keeps the routes",
+                    member.command.last().cloned().unwrap_or_default(),
+                ),
+            };
+            if why != shown {
+                shown = why;
+                let _ = writeln!(text, "# {why}");
+            }
+            let _ = writeln!(text, "{line}");
+        }
+        if !routes.is_empty() {
+            text.push_str("# routes over the healthy members\n");
+        }
+        let all: Vec<&LinkMember> = members.iter().collect();
+        for route in routes {
+            let _ = writeln!(text, "{}", route.over(&all).command_line());
+        }
+        text
+    }
+}
+
+/// The routes to the other end and the networks behind it.
+fn routes(link: &VpnLink, side: Side) -> Vec<Route> {
+    let from = link.end(side).inner;
+    let route = |to: Ipv4Network| Route {
+        to: to.to_string(),
+        from,
+    };
+    link.destinations(side).into_iter().map(route).collect()
+}
+
+fn openvpn_members(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Vec<LinkMember> {
+    (0..link.members)
+        .zip(host.place(link.members))
+        .filter_map(|(number, processor)| member(link, side, number, processor, folders))
+        .collect()
+}
+
+fn member(
+    link: &VpnLink,
+    side: Side,
+    number: u16,
+    processor: usize,
+    folders: &Folders,
+) -> Option<LinkMember> {
+    let pair = 2 * u32::from(number);
+    let [a, b] = [pair, pair + 1].map(|index| link.tunnels.nth(index));
+    let (local, peer) = match side {
+        Side::A => (a?, b?),
+        Side::B => (b?, a?),
+    };
+    let (run, state) = (folders.run_of(&link.name), folders.state_of(&link.name));
+    let running_config = run.join(format!("{number}.conf"));
+    let command = [
+        "taskset",
+        "--cpu-list",
+        &processor.to_string(),
+        "openvpn",
+        "--config",
+        &text(&running_config),
+    ]
+    .map(str::to_owned);
+    Some(LinkMember {
+        number,
+        engine: MemberEngine::OpenVpn,
+        device: link.device(number),
+        processor,
+        local,
+        peer,
+        config: state.join(format!("{number}.conf")),
+        running_config,
+        command: command.into(),
+        reload: None,
+        pid_file: run.join(format!("{number}.pid")),
+        socket: run.join(format!("{number}.sock")),
+        log: run.join(format!("{number}.log")),
+    })
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn plain_step(why: &str, action: LinkAction, undo: Option<LinkAction>) -> LinkStep {
+    LinkStep {
+        why: why.to_owned(),
+        action,
+        unless_exists: None,
+        undo,
+    }
+}
+
+fn setting(path: &str, value: &str) -> LinkAction {
+    LinkAction::Write {
+        path: PathBuf::from("/proc/sys/net/ipv4").join(path),
+        value: value.to_owned(),
+    }
+}
+
+/// What each link has: this end's address, and routes that hold packets back. `more` are networks besides those of
+/// the other end.
+fn common_steps(link: &VpnLink, side: Side, more: &[Ipv4Network]) -> Vec<LinkStep> {
+    let inner = Ipv4Network::host(link.end(side).inner).to_string();
+    let mut steps = Vec::new();
+    if link.engine == LinkEngine::OpenVpn {
+        steps.push(plain_step(
+            "flows are spread by addresses and ports, not by addresses alone",
+            setting("fib_multipath_hash_policy", "1"),
+            None,
+        ));
+    }
+    steps.push(plain_step(
+        "this end's address in the link",
+        LinkAction::run(&["ip", "address", "replace", &inner, "dev", "lo"]),
+        Some(LinkAction::run(&[
+            "ip", "address", "delete", &inner, "dev", "lo",
+        ])),
+    ));
+    let destinations = link.destinations(side);
+    for to in destinations.iter().chain(more) {
+        let to = to.to_string();
+        let words = |verb| {
+            [
+                "ip",
+                "route",
+                verb,
+                "unreachable",
+                &to,
+                "metric",
+                LAST,
+                "proto",
+                ROUTE_PROTOCOL,
+            ]
+        };
+        steps.push(plain_step(
+            "without a healthy member no packet leaves unencrypted by another route",
+            LinkAction::run(&words("replace")),
+            Some(LinkAction::run(&words("delete"))),
+        ));
+    }
+    steps
+}
+
+/// The devices of OpenVPN's tunnels.
+fn device_steps(link: &VpnLink, members: &[LinkMember], sizes: PacketSizes) -> Vec<LinkStep> {
+    let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
+    let mut steps = Vec::new();
+    for member in members {
+        let device = member.device.as_str();
+        let local = format!("{}/31", member.local);
+        let why = format!(
+            "the device of member {}: it stays while its process restarts",
+            member.number
+        );
+        steps.push(LinkStep {
+            unless_exists: Some(PathBuf::from("/proc/sys/net/ipv4/conf").join(device)),
+            ..plain_step(
+                &why,
+                LinkAction::run(&["ip", "tuntap", "add", "dev", device, "mode", "tun"]),
+                Some(LinkAction::run(&[
+                    "ip", "tuntap", "delete", "dev", device, "mode", "tun",
+                ])),
+            )
+        });
+        for action in [
+            LinkAction::run(&["ip", "address", "replace", &local, "dev", device]),
+            // The kernel itself leaves a member out whose process has ended.
+            setting(&format!("conf/{device}/ignore_routes_with_linkdown"), "1"),
+            // Answers may come back through another member.
+            setting(&format!("conf/{device}/rp_filter"), "2"),
+            LinkAction::run(&[
+                "ip",
+                "link",
+                "set",
+                "dev",
+                device,
+                "mtu",
+                &mtu,
+                "txqueuelen",
+                &queue,
+                "up",
+            ]),
+        ] {
+            steps.push(plain_step(&why, action, None));
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::SAMPLE;
+
+    fn host() -> Host {
+        Host {
+            processors: vec![0, 1],
+            cores: vec![0, 1],
+            ..Host::default()
+        }
+    }
+
+    fn plan(side: Side) -> LinkPlan {
+        let link = VpnLink::parse(SAMPLE).expect("the sample");
+        LinkPlan::new(&link, side, &host(), &Folders::default())
+    }
+
+    /// Each end's plan of the sample is kept as a file, so that a change of a plan shows in review. Write anew with
+    /// MILLRACE_BLESS=1.
+    #[test]
+    fn plans_of_the_sample_are_those_of_the_fixtures() {
+        for side in Side::ALL {
+            let name = format!("fixtures/plan-{}.txt", side.name());
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+            let text = plan(side).text();
+            if std::env::var_os("MILLRACE_BLESS").is_some() {
+                std::fs::write(&path, &text).expect("the fixture");
+            }
+            assert_eq!(
+                text,
+                std::fs::read_to_string(&path).unwrap_or_default(),
+                "{}",
+                path.display()
+            );
+        }
+    }
+
+    #[test]
+    fn plan_of_an_ipsec_link_is_that_of_the_fixture() {
+        let link = VpnLink::parse(include_str!("../../fixtures/ipsec/link.toml")).expect("a link");
+        let plan = LinkPlan::new(&link, Side::B, &host(), &Folders::default());
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ipsec/plan-b.txt");
+        if std::env::var_os("MILLRACE_BLESS").is_some() {
+            std::fs::write(&path, plan.text()).expect("the fixture");
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(plan.text(), expected, "{}", path.display());
+        assert!(plan.layout.routes.is_empty() && plan.layout.members.len() == 1);
+    }
+
+    #[test]
+    fn ends_agree_on_addresses_ports_and_sizes() {
+        let [a, b] = Side::ALL.map(|side| plan(side).layout);
+        assert_eq!((a.tunnel_mtu, a.segment), (b.tunnel_mtu, b.segment));
+        for (one, other) in a.members.iter().zip(&b.members) {
+            assert_eq!((one.local, one.peer), (other.peer, other.local));
+            assert_eq!(one.device, other.device);
+        }
+        let [a, b] = Side::ALL.map(|side| plan(side).files);
+        for (one, other) in a.iter().zip(&b) {
+            let word = |text: &str, key: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(key));
+                line.expect("the line").trim().to_owned()
+            };
+            for key in ["lport", "rport", "data-ciphers", "tun-mtu", "mssfix"] {
+                assert_eq!(word(&one.contents, key), word(&other.contents, key));
+            }
+            assert_eq!(
+                word(&one.contents, "local "),
+                word(&other.contents, "remote ")
+            );
+        }
+    }
+
+    #[test]
+    fn layout_survives_its_record() {
+        let layout = plan(Side::A).layout;
+        let text = serde_json::to_string(&layout).expect("JSON");
+        assert_eq!(
+            serde_json::from_str::<LinkLayout>(&text).expect("a layout"),
+            layout
+        );
+    }
+}

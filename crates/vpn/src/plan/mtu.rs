@@ -1,0 +1,104 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Packet sizes: the largest inner packet whose tunnel packet fits the path.
+
+use std::net::IpAddr;
+
+use crate::link::DataPath;
+
+/// Bytes that OpenVPN adds to a packet: 4 for the opcode and peer id, 8 for the packet id, 16 for the tag. Up to
+/// OpenVPN 2.6 the packet id has 4 bytes; 2.7 has 8, and both ends must compute the same.
+const OPENVPN: u16 = 4 + 8 + 16;
+
+/// Bytes of a UDP header.
+const UDP: u16 = 8;
+
+/// Bytes of the IPv4 and TCP headers without options, which the MSS leaves out.
+const INNER_HEADERS: u16 = 40;
+
+/// Sizes of packets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketSizes {
+    /// MTU of the tunnel device.
+    pub tunnel: u16,
+    /// Largest TCP segment through the tunnel.
+    pub segment: u16,
+}
+
+/// The sizes for a path between ends with such addresses. `path_mtu` is at least 576.
+#[must_use]
+pub fn sizes(path_mtu: u16, address: IpAddr) -> PacketSizes {
+    let outer = if address.is_ipv4() { 20 } else { 40 };
+    let tunnel = path_mtu - outer - UDP - OPENVPN;
+    PacketSizes {
+        tunnel,
+        segment: tunnel - INNER_HEADERS,
+    }
+}
+
+/// Bytes that ESP adds around the padded packet: 8 for SPI and sequence number, 16 for the longest initialisation
+/// vector of our ciphers (CBC), 16 for the tag (RFC 4303, 4106, 3602, 4868); and 2 inside of it for the padding's
+/// length and the next header.
+const ESP: u16 = 8 + 16 + 16;
+const ESP_TRAILER: u16 = 2;
+
+/// A multiple of this is encrypted: the blocks of CBC, which GCM's 4 bytes divide.
+const ESP_BLOCK: u16 = 16;
+
+/// MTU of the device that kernel-libipsec makes.
+const USER_DEVICE: u16 = 1400;
+
+/// The sizes of an IPsec link, with room for UDP encapsulation, which a NAT on the path brings.
+#[must_use]
+pub fn ipsec_sizes(path_mtu: u16, address: IpAddr, data_path: DataPath) -> PacketSizes {
+    let outer = if address.is_ipv4() { 20 } else { 40 };
+    let encrypted = path_mtu - outer - UDP - ESP;
+    let tunnel = encrypted / ESP_BLOCK * ESP_BLOCK - ESP_TRAILER;
+    let tunnel = match data_path {
+        DataPath::Kernel => tunnel,
+        DataPath::User => tunnel.min(USER_DEVICE),
+    };
+    PacketSizes {
+        tunnel,
+        segment: tunnel - INNER_HEADERS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipsec_packet_fits_the_path_in_each_encapsulation() {
+        for (path, address) in [
+            (1500, "192.0.2.1"),
+            (9000, "192.0.2.1"),
+            (576, "2001:db8::1"),
+        ] {
+            let address: IpAddr = address.parse().expect("an address");
+            let sizes = ipsec_sizes(path, address, DataPath::Kernel);
+            let padded = (sizes.tunnel + ESP_TRAILER).next_multiple_of(ESP_BLOCK);
+            let outer = if address.is_ipv4() { 20 } else { 40 };
+            let packet = outer + UDP + ESP + padded;
+            assert!(
+                packet <= path && path - packet < ESP_BLOCK,
+                "{path}: {packet}"
+            );
+            assert!(ipsec_sizes(path, address, DataPath::User).tunnel <= USER_DEVICE);
+        }
+    }
+
+    #[test]
+    fn tunnel_packet_fills_the_path_exactly() {
+        for (path, address, tunnel, segment) in [
+            (1500, "192.0.2.1", 1444, 1404),
+            (1500, "2001:db8::1", 1424, 1384),
+            (9000, "192.0.2.1", 8944, 8904),
+            (576, "2001:db8::1", 500, 460),
+        ] {
+            let address = address.parse().expect("an address");
+            assert_eq!(sizes(path, address), PacketSizes { tunnel, segment });
+        }
+    }
+}

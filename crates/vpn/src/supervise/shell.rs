@@ -1,0 +1,528 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The I/O of a supervisor: one thread that polls, and one short-lived thread per start of a process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::Ipv4PathMtuDiscovery;
+use rustix::net::sockopt::set_ip_mtu_discover;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, ipproto, recv,
+    send, socket_with,
+};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::control::{ControlReader, ControlRequest};
+use super::echo;
+use super::machine::{LinkMachine, MemberEvent, StateChange, SuperviseAction};
+use super::status::{LinkState, LinkStatus, log_changes, unix_ms, write_status};
+use crate::apply::{self, AppliedLink, ApplyError};
+use crate::exec::{self, ExecError, Lock, Tunnel};
+use crate::host;
+use crate::link::Side;
+use crate::plan::{Folders, LinkMember};
+
+/// Interval of the machine's ticks.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Interval of the status file, and of attempts to set routes after a failure.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of a small probe: those of ping.
+const SMALL: usize = 84;
+
+/// Bound on a packet that is read: a jumbo frame.
+const MAX_PACKET: usize = 9216;
+
+/// One member with what is open for it.
+struct Attached {
+    /// Name of the link.
+    link: String,
+    member: LinkMember,
+    tunnel: Option<Tunnel>,
+    management: Option<UnixStream>,
+    reader: ControlReader,
+    probes: Option<OwnedFd>,
+}
+
+struct Shell<'a> {
+    folders: &'a Folders,
+    run: PathBuf,
+    state: PathBuf,
+    applied: AppliedLink,
+    machine: LinkMachine,
+    members: BTreeMap<u16, Attached>,
+    started: (Sender<Started>, Receiver<Started>),
+    routed: Vec<u16>,
+    /// Routes that could not be set, and are tried again.
+    unrouted: bool,
+    status_at: Instant,
+    /// Whether the link goes down, because its first configuration was not confirmed.
+    take_down: bool,
+    on_change: &'a mut dyn FnMut(&StateChange),
+}
+
+type Started = (u16, Result<Tunnel, ExecError>);
+
+/// Runs the supervisor of a link until SIGTERM or SIGINT; tunnels and routes then stay as they are. SIGHUP
+/// makes it read the applied configuration again.
+///
+/// # Errors
+/// The link is not applied, or has a supervisor already.
+pub fn run(
+    name: &str,
+    folders: &Folders,
+    on_change: &mut dyn FnMut(&StateChange),
+) -> Result<(), ApplyError> {
+    let (run, state) = (folders.run_of(name), folders.state_of(name));
+    let lock = Lock::take(&apply::supervisor_lock(&run))?;
+    let Some(lock) = lock else {
+        return Err(ApplyError::Supervised(name.to_owned()));
+    };
+    let flags = [SIGHUP, SIGTERM, SIGINT].map(|signal| {
+        let raised = Arc::new(AtomicBool::new(false));
+        flag::register(signal, Arc::clone(&raised)).map(|_| raised)
+    });
+    let [reload, term, int] = flags;
+    let failed = |source| {
+        ApplyError::Exec(ExecError::Io {
+            path: PathBuf::from("signals"),
+            source,
+        })
+    };
+    let (reload, term, int) = (
+        reload.map_err(failed)?,
+        term.map_err(failed)?,
+        int.map_err(failed)?,
+    );
+    let applied =
+        AppliedLink::load(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
+    let now = Instant::now();
+    let begins = applied.layout.side == Side::B;
+    let mut shell = Shell {
+        folders,
+        run,
+        state,
+        machine: LinkMachine::new(&[], begins, now),
+        members: BTreeMap::new(),
+        started: mpsc::channel(),
+        routed: Vec::new(),
+        unrouted: false,
+        status_at: now,
+        take_down: false,
+        applied,
+        on_change,
+    };
+    shell.read_layout(now);
+    while !term.load(Ordering::Relaxed) && !int.load(Ordering::Relaxed) && !shell.take_down {
+        if reload.swap(false, Ordering::Relaxed)
+            && let Ok(Some(applied)) = AppliedLink::load(folders, name)
+        {
+            shell.applied = applied;
+            shell.read_layout(Instant::now());
+        }
+        shell.wait_and_read();
+        shell.turn(Instant::now());
+    }
+    let take_down = shell.take_down;
+    drop(lock);
+    if take_down {
+        apply::down(name, folders)
+    } else {
+        Ok(())
+    }
+}
+
+impl Shell<'_> {
+    /// Takes over the members of the applied layout: finds running processes, and marks what has changed.
+    fn read_layout(&mut self, now: Instant) {
+        for member in &self.applied.layout.members {
+            let number = member.number;
+            self.machine.add(number, now);
+            let known = self.members.get_mut(&number);
+            // A member of another engine was left behind: its process ends, and `Forget` reads the layout again.
+            if known
+                .as_ref()
+                .is_some_and(|known| known.member.engine != member.engine)
+            {
+                self.machine.handle(number, MemberEvent::Retire, now);
+                continue;
+            }
+            if let Some(known) = known {
+                known.member = member.clone();
+            } else {
+                let tunnel = Tunnel::find(member);
+                if let Some(tunnel) = &tunnel {
+                    self.machine
+                        .handle(number, MemberEvent::Runs(tunnel.pid), now);
+                }
+                let attached = Attached {
+                    link: self.applied.layout.name.clone(),
+                    member: member.clone(),
+                    tunnel,
+                    management: None,
+                    reader: ControlReader::new(member.engine),
+                    probes: None,
+                };
+                self.members.insert(number, attached);
+            }
+            let running = fs::read(&member.running_config).ok();
+            let differs = running != fs::read(&member.config).ok();
+            if self.members[&number].tunnel.is_some() {
+                let event = if differs && !Tunnel::reload(member) {
+                    MemberEvent::Update
+                } else {
+                    MemberEvent::Current
+                };
+                self.machine.handle(number, event, now);
+            }
+        }
+        for number in self.members.keys() {
+            if !self
+                .applied
+                .layout
+                .members
+                .iter()
+                .any(|member| member.number == *number)
+            {
+                self.machine.handle(*number, MemberEvent::Retire, now);
+            }
+        }
+        // The routes may lead to other networks now.
+        self.unrouted = !self.routed.is_empty();
+        self.status_at = now;
+    }
+
+    /// Waits for a tick at most, and passes on what arrived.
+    fn wait_and_read(&mut self) {
+        let mut descriptors = Vec::new();
+        for attached in self.members.values() {
+            descriptors.extend(
+                attached
+                    .tunnel
+                    .as_ref()
+                    .map(|tunnel| PollFd::new(&tunnel.descriptor, PollFlags::IN)),
+            );
+            descriptors.extend(
+                attached
+                    .management
+                    .as_ref()
+                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
+            );
+            descriptors.extend(
+                attached
+                    .probes
+                    .as_ref()
+                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
+            );
+        }
+        let time = Timespec::try_from(TICK).expect("a short time");
+        // An error is a signal: the caller looks at it.
+        let _ = poll(&mut descriptors, Some(&time));
+        drop(descriptors);
+        let now = Instant::now();
+        for (number, attached) in &mut self.members {
+            for event in attached.events(*number) {
+                self.machine.handle(*number, event, now);
+            }
+        }
+        while let Ok((number, started)) = self.started.1.try_recv() {
+            let Some(attached) = self.members.get_mut(&number) else {
+                continue;
+            };
+            let event = match started {
+                Ok(tunnel) => {
+                    let pid = tunnel.pid;
+                    attached.tunnel = Some(tunnel);
+                    MemberEvent::Runs(pid)
+                }
+                Err(error) => MemberEvent::Failed(error.to_string()),
+            };
+            self.machine.handle(number, event, now);
+        }
+    }
+
+    /// One tick of the machine, and what follows from it.
+    fn turn(&mut self, now: Instant) {
+        for action in self.machine.tick(now) {
+            self.perform(action, now);
+        }
+        let changes = self.machine.take_changes();
+        for change in &changes {
+            (self.on_change)(change);
+        }
+        if !changes.is_empty() {
+            // A full disk must not stop the supervision.
+            let _ = log_changes(&self.state, &changes);
+        }
+        if !changes.is_empty() || now >= self.status_at {
+            self.status_at = now + STATUS_EVERY;
+            if self.unrouted {
+                self.route();
+            }
+            self.confirm();
+            self.clean_up();
+            let _ = self.write_status();
+        }
+    }
+
+    fn perform(&mut self, action: SuperviseAction, now: Instant) {
+        match action {
+            SuperviseAction::Start(number) => {
+                let Some(attached) = self.members.get(&number) else {
+                    return;
+                };
+                let (member, sender) = (attached.member.clone(), self.started.0.clone());
+                thread::spawn(move || sender.send((number, Tunnel::start(&member))));
+            }
+            SuperviseAction::Route(members) => {
+                self.routed = members;
+                self.route();
+            }
+            SuperviseAction::Forget(number) => {
+                self.members.remove(&number);
+                self.read_layout(now);
+            }
+            SuperviseAction::Stop(number) => {
+                if let Some(attached) = self.members.get_mut(&number)
+                    && !attached.say(ControlRequest::Stop)
+                    && let Some(tunnel) = &attached.tunnel
+                {
+                    tunnel.signal(Signal::TERM);
+                }
+            }
+            SuperviseAction::Kill(number) => {
+                if let Some(tunnel) = self
+                    .members
+                    .get(&number)
+                    .and_then(|attached| attached.tunnel.as_ref())
+                {
+                    tunnel.signal(Signal::KILL);
+                }
+            }
+            SuperviseAction::Reconnect(number) => {
+                self.members
+                    .get_mut(&number)
+                    .map(|attached| attached.say(ControlRequest::Reconnect));
+            }
+            SuperviseAction::Ask(number) => {
+                self.members
+                    .get_mut(&number)
+                    .map(|attached| attached.say(ControlRequest::Ask));
+            }
+            SuperviseAction::Probe {
+                member,
+                sequence,
+                full,
+            } => {
+                let size = if full {
+                    usize::from(self.applied.layout.tunnel_mtu)
+                } else {
+                    SMALL
+                };
+                if let Some(attached) = self.members.get_mut(&member) {
+                    attached.probe(sequence, size);
+                }
+            }
+        }
+    }
+
+    fn route(&mut self) {
+        let members: Vec<&LinkMember> = self
+            .routed
+            .iter()
+            .filter_map(|number| self.members.get(number))
+            .map(|attached| &attached.member)
+            .collect();
+        if members.is_empty() {
+            return;
+        }
+        let routes = &self.applied.layout.routes;
+        let set = routes
+            .iter()
+            .map(|route| exec::action(&route.over(&members)));
+        self.unrouted = set.filter(Result::is_err).count() > 0;
+    }
+
+    /// Keeps a new configuration that works, and brings the former one back if time is up.
+    fn confirm(&mut self) {
+        let name = self.applied.layout.name.clone();
+        let Some(until_ms) = self.applied.confirm_until_ms else {
+            return;
+        };
+        if self.machine.is_confirmed() {
+            self.applied.confirm_until_ms = None;
+            // After an error a later supervisor confirms again.
+            let _ = self.applied.save(self.folders);
+        } else if unix_ms() >= until_ms {
+            match apply::restore_former(&name, self.folders) {
+                Ok(Some(applied)) => {
+                    self.applied = applied;
+                    self.read_layout(Instant::now());
+                }
+                // Before the first configuration there was no link.
+                Ok(None) => self.take_down = true,
+                // Such as a full disk: the next status tries again.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Removes what only a former configuration needed, once its processes have ended.
+    fn clean_up(&mut self) {
+        let retiring = self.members.len() > self.applied.layout.members.len();
+        if retiring || self.applied.obsolete.is_empty() {
+            return;
+        }
+        for action in std::mem::take(&mut self.applied.obsolete) {
+            // It may be gone already.
+            let _ = exec::action(&action);
+        }
+        let _ = self.applied.save(self.folders);
+    }
+
+    fn write_status(&self) -> io::Result<()> {
+        let until = self.applied.confirm_until_ms;
+        let mut members = self.machine.status();
+        for member in &mut members {
+            member.cpu_ms = member.pid.and_then(exec::cpu_ms);
+        }
+        let certificate = self.applied.layout.certificate.as_deref();
+        let status = LinkStatus {
+            name: self.applied.layout.name.clone(),
+            side: self.applied.layout.side,
+            state: LinkState::of(self.machine.is_up(), self.machine.is_settled()),
+            generation: self.applied.generation,
+            at_ms: unix_ms(),
+            supervisor: std::process::id(),
+            routed: self.routed.clone(),
+            members,
+            certificate_until: certificate.and_then(host::valid_until),
+            confirm_within_ms: until.map(|until| until.saturating_sub(unix_ms())),
+        };
+        write_status(&self.run, &status)
+    }
+}
+
+impl Attached {
+    /// Reads all that has arrived.
+    fn events(&mut self, number: u16) -> Vec<MemberEvent> {
+        let mut events = Vec::new();
+        if self.tunnel.as_ref().is_some_and(has_ended) {
+            self.tunnel = None;
+            self.management = None;
+            self.probes = None;
+            return vec![MemberEvent::Ended];
+        }
+        if self.tunnel.is_some() && self.management.is_none() && self.manage().is_ok() {
+            events.push(MemberEvent::Managed);
+        }
+        self.read_management(&mut events);
+        let mut packet = [0; MAX_PACKET];
+        while let Some(socket) = &self.probes {
+            match recv(socket, &mut packet, RecvFlags::DONTWAIT) {
+                Ok((size, _)) => {
+                    events.extend(echo::reply(&packet[..size], id(number)).map(MemberEvent::Echo))
+                }
+                Err(rustix::io::Errno::AGAIN) => break,
+                // Such as an ICMP error: the next probe opens another socket.
+                Err(_) => self.probes = None,
+            }
+        }
+        events
+    }
+
+    /// Connects to the management interface.
+    fn manage(&mut self) -> io::Result<()> {
+        let socket = UnixStream::connect(&self.member.socket)?;
+        socket.set_nonblocking(true)?;
+        self.reader = ControlReader::new(self.member.engine);
+        self.management = Some(socket);
+        if self.say(ControlRequest::Subscribe) {
+            return Ok(());
+        }
+        self.management = None;
+        Err(io::ErrorKind::WriteZero.into())
+    }
+
+    fn read_management(&mut self, events: &mut Vec<MemberEvent>) {
+        let mut bytes = [0; 4096];
+        while let Some(socket) = &mut self.management {
+            match socket.read(&mut bytes) {
+                Ok(0) => self.management = None,
+                Ok(size) => match self.reader.push(&bytes[..size]) {
+                    Some(lines) => events.extend(lines.into_iter().map(MemberEvent::Said)),
+                    None => self.management = None,
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.management = None,
+            }
+        }
+    }
+
+    /// Sends a request; whether it was sent.
+    fn say(&mut self, request: ControlRequest) -> bool {
+        let bytes = self.reader.request(request, &self.link);
+        let (Some(socket), Some(bytes)) = (&mut self.management, bytes) else {
+            return false;
+        };
+        // A process that hangs does not read: a full socket is no reason to wait.
+        socket.write_all(&bytes).is_ok()
+    }
+
+    fn probe(&mut self, sequence: u16, size: usize) {
+        if self.probes.is_none() {
+            self.probes = probe_socket(&self.member).ok();
+        }
+        if let Some(socket) = &self.probes {
+            let message = echo::request(id(self.member.number), sequence, size);
+            // A lost probe is a probe without an echo.
+            let _ = send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+fn has_ended(tunnel: &Tunnel) -> bool {
+    let mut descriptors = [PollFd::new(&tunnel.descriptor, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// The identifier of a member's probes. Each member has a socket of its own, connected to an address of its own.
+fn id(member: u16) -> u16 {
+    0x4d00 | member
+}
+
+/// A socket between the two addresses of a tunnel: the route of the device leads its packets through it.
+fn probe_socket(member: &LinkMember) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::RAW,
+        flags,
+        Some(ipproto::ICMP),
+    )?;
+    bind(&socket, &SocketAddrV4::new(member.local, 0))?;
+    connect(&socket, &SocketAddrV4::new(member.peer, 0))?;
+    set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?;
+    Ok(socket)
+}

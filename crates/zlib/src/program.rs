@@ -1,0 +1,239 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Which programs are served, and which of their streams are responses.
+
+use millrace_deflate::settings::Scope;
+
+use crate::stream::Format;
+
+/// A program whose use of zlib is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// nginx and its kin. The gzip filter gives memory of the request; it calls `deflateEnd` only for responses
+    /// that it completes.
+    Nginx,
+    /// Apache. `mod_deflate` writes the head and the trailer of gzip itself.
+    Apache,
+    /// lighttpd, which leaves them to zlib.
+    Lighttpd,
+    /// Any other, where the administrator wants that.
+    Other,
+}
+
+/// Names of programs; a word behind `-` or `.` may follow (`nginx-debug`, `nginx.old`).
+const NAMES: [(&[u8], Program); 7] = [
+    (b"nginx", Program::Nginx),
+    (b"openresty", Program::Nginx),
+    (b"angie", Program::Nginx),
+    (b"freenginx", Program::Nginx),
+    (b"apache2", Program::Apache),
+    (b"httpd", Program::Apache),
+    (b"lighttpd", Program::Lighttpd),
+];
+
+/// Arguments of `deflateInit2_`, and whether the caller brings its own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) level: i32,
+    pub(crate) method: i32,
+    pub(crate) window_bits: i32,
+    pub(crate) memory_level: i32,
+    pub(crate) strategy: i32,
+    pub(crate) own_memory: bool,
+}
+
+/// Why a stream is left to zlib.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// It is no response of this program, by its format.
+    Format,
+    /// Level 0, or a strategy.
+    Level,
+}
+
+const DEFLATED: i32 = 8;
+/// zlib's level -1 stands for this one.
+const DEFAULT_LEVEL: u8 = 6;
+
+impl Program {
+    /// What a program of this name is, under this setting; none if it is left alone.
+    pub(crate) fn named(name: &[u8], scope: Scope) -> Option<Self> {
+        // The kernel appends a word to the name of a file that was deleted.
+        let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+        let known = NAMES.iter().find(|(known, _)| {
+            let rest = name.strip_prefix(*known);
+            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'-' | b'.')))
+        });
+        match (scope, known) {
+            (Scope::Off, _) | (Scope::Servers, None) => None,
+            (_, Some((_, program))) => Some(*program),
+            (Scope::Any, None) => Some(Self::Other),
+        }
+    }
+
+    /// Format and level of a stream that is taken over.
+    pub(crate) fn takes(self, wanted: &Wanted) -> Result<(Format, u8), NotTaken> {
+        let memory = (1..=9).contains(&wanted.memory_level);
+        let format = match (self, wanted.window_bits) {
+            // gzip says nothing of the window: every reader has one of 32 KiB.
+            (Self::Nginx, 25..=31) if wanted.own_memory => Some(Format::Gzip),
+            (Self::Lighttpd | Self::Other, 25..=31) => Some(Format::Gzip),
+            (Self::Nginx, _) => None,
+            (Self::Apache, -15) => Some(Format::Raw),
+            (Self::Lighttpd | Self::Other, -15) => Some(Format::Raw),
+            (Self::Lighttpd | Self::Other, 15) => Some(Format::Zlib),
+            (Self::Apache | Self::Lighttpd | Self::Other, _) => None,
+        };
+        let format = format
+            .filter(|_| memory && wanted.method == DEFLATED)
+            .ok_or(NotTaken::Format)?;
+        let level = match (wanted.level, wanted.strategy) {
+            (-1, 0) => DEFAULT_LEVEL,
+            (1..=9, 0) => u8::try_from(wanted.level).map_err(|_| NotTaken::Level)?,
+            _ => return Err(NotTaken::Level),
+        };
+        Ok((format, level))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GZIP: Wanted = Wanted {
+        level: 1,
+        method: DEFLATED,
+        window_bits: 31,
+        memory_level: 8,
+        strategy: 0,
+        own_memory: true,
+    };
+
+    #[test]
+    fn servers_are_known_by_name_and_other_programs_are_left_alone() {
+        let named = |name: &str| Program::named(name.as_bytes(), Scope::Servers);
+        for name in [
+            "nginx",
+            "nginx-debug",
+            "nginx.old",
+            "openresty",
+            "angie",
+            "nginx (deleted)",
+        ] {
+            assert_eq!(named(name), Some(Program::Nginx), "{name}");
+        }
+        assert_eq!(named("apache2"), Some(Program::Apache));
+        assert_eq!(named("lighttpd"), Some(Program::Lighttpd));
+        for name in [
+            "",
+            "git",
+            "rsync",
+            "postgres",
+            "python3.11",
+            "mynginx",
+            "nginxbeautifier",
+            "haproxy",
+        ] {
+            assert_eq!(named(name), None, "{name}");
+            assert_eq!(
+                Program::named(name.as_bytes(), Scope::Any),
+                Some(Program::Other),
+                "{name}"
+            );
+        }
+        assert_eq!(Program::named(b"nginx", Scope::Off), None);
+    }
+
+    #[test]
+    fn only_responses_are_taken() {
+        let nginx = |wanted| Program::Nginx.takes(&wanted);
+        assert_eq!(nginx(GZIP), Ok((Format::Gzip, 1)));
+        assert_eq!(nginx(Wanted { level: -1, ..GZIP }), Ok((Format::Gzip, 6)));
+        for (wanted, left) in [
+            (
+                Wanted {
+                    own_memory: false,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    window_bits: 15,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    window_bits: -15,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    window_bits: 24,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    window_bits: 32,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    memory_level: 0,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (
+                Wanted {
+                    memory_level: 10,
+                    ..GZIP
+                },
+                NotTaken::Format,
+            ),
+            (Wanted { method: 9, ..GZIP }, NotTaken::Format),
+            (Wanted { level: 0, ..GZIP }, NotTaken::Level),
+            (Wanted { level: 10, ..GZIP }, NotTaken::Level),
+            (
+                Wanted {
+                    strategy: 2,
+                    ..GZIP
+                },
+                NotTaken::Level,
+            ),
+        ] {
+            assert_eq!(nginx(wanted), Err(left), "{wanted:?}");
+        }
+        let raw = Wanted {
+            window_bits: -15,
+            own_memory: false,
+            ..GZIP
+        };
+        assert_eq!(Program::Apache.takes(&raw), Ok((Format::Raw, 1)));
+        assert_eq!(Program::Apache.takes(&GZIP), Err(NotTaken::Format));
+        // A reader with a smaller window could not follow.
+        assert_eq!(
+            Program::Other.takes(&Wanted {
+                window_bits: 12,
+                ..GZIP
+            }),
+            Err(NotTaken::Format)
+        );
+        assert_eq!(
+            Program::Other.takes(&Wanted {
+                window_bits: 15,
+                ..GZIP
+            }),
+            Ok((Format::Zlib, 1))
+        );
+    }
+}

@@ -1,0 +1,24 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! link.toml: any text is a link or a list of problems.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_vpn::plan::Folders;
+use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
+
+fuzz_target!(|text: &str| {
+    if let Ok(link) = VpnLink::parse(text) {
+        let host = Host {
+            processors: vec![0],
+            ..Host::default()
+        };
+        for side in Side::ALL {
+            let plan = LinkPlan::new(&link, side, &host, &Folders::default());
+            assert_eq!(plan.layout.members.len(), usize::from(link.members));
+        }
+    } else if let Err(problems) = VpnLink::parse(text) {
+        assert!(!problems.0.is_empty());
+    }
+});

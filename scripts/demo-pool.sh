@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# The tour behind `make demo-pool`: two managers on a real etcd, three nodes, two tenants; a quota that changes, a
+# manager and a node that are killed, a node that is drained. Everything runs on loopback in a temporary folder and is
+# ended at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+millrace=$(realpath "${MILLRACE:-target/release/millrace}")
+etcd=$(scripts/etcd.sh)
+dir=$(mktemp -d)
+pids=()
+# Ends what was started, by its process id, and removes the folder.
+finish() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap finish EXIT
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# Runs a command with the administrator's access, and shows it.
+run() {
+    printf '$ millrace %s\n' "$*"
+    "$millrace" "$@" --access "$dir/m1/manager/access" --manager "$managers"
+}
+# Waits, a minute at most, until the rows of a tenant's table match a pattern.
+until_grant() {
+    for _ in $(seq 600); do
+        if "$millrace" tenant addresses "$1" --access "$dir/m1/manager/access" --manager "$managers" 2>/dev/null | grep -Eqz "$2"; then
+            return
+        fi
+        sleep 0.1
+    done
+    echo "demo-pool: the grants of $1 did not become as expected" >&2
+    exit 1
+}
+
+client=$(free_port) peer=$(free_port) m1=$(free_port) m2=$(free_port)
+store=etcd://127.0.0.1:$client
+managers=https://127.0.0.1:$m1,https://127.0.0.1:$m2
+
+say "A real etcd, and two managers on it"
+"$etcd" --data-dir "$dir/etcd" --log-level error \
+    --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
+    --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
+    --initial-cluster "default=http://127.0.0.1:$peer" >"$dir/etcd.log" 2>&1 &
+pids+=($!)
+# Starts a manager with its state folder, and waits until it answers.
+manager() {
+    "$millrace" manager --store "$store" --listen "127.0.0.1:$2" --state "$dir/$1" --grant-seconds 3 \
+        >"$dir/$1.log" 2>&1 &
+    pids+=($!)
+    last=$!
+    for _ in $(seq 600); do
+        if grep -q 'the manager answers' "$dir/$1.log"; then return; fi
+        sleep 0.1
+    done
+    cat "$dir/$1.log" >&2
+    exit 1
+}
+mkdir -p "$dir/m1" "$dir/m2/manager"
+manager m1 "$m1"
+first=$last
+# Managers of one pool share an authority and the key that signs grants.
+cp -a "$dir/m1/tls" "$dir/m2/tls"
+cp -a "$dir/m1/manager/grant.key" "$dir/m2/manager/grant.key"
+manager m2 "$m2"
+
+say "Three nodes"
+for name in a b c; do
+    run token create "$name" --role node -o "$dir/$name.access"
+    "$millrace" node --access "$dir/$name.access" --name "$name" --state "$dir/$name" \
+        --socket "$dir/$name.sock" --listen-tcp 127.0.0.1:0 --capacity rsa2048=1000,p256=20000 \
+        >"$dir/$name.log" 2>&1 &
+    pids+=($!)
+    [ "$name" = a ] && node_a=$!
+done
+
+# A tenant goes to the nodes that are there: all three are to be.
+for _ in $(seq 600); do
+    ready=$("$millrace" node list --access "$dir/m1/manager/access" --manager "$managers" 2>/dev/null | grep -c ' ready ' || true)
+    if [ "$ready" = 3 ]; then break; fi
+    sleep 0.1
+done
+
+say "Two tenants: each gets its quota in slices at two nodes"
+run tenant create acme --ops 900 --weight 2 --identity 'cert:acme-*'
+run tenant create batch --ops 300 --priority low --identity 'cert:batch-*'
+until_grant acme 'a .*450.*b .*450'
+until_grant batch 'ready'
+run pool status
+run tenant addresses acme
+run tenant addresses batch
+
+say "A quota changes while the pool runs"
+run quota set acme --ops 600
+until_grant acme '300.*300'
+run tenant addresses acme
+
+# PAGE=FILE: a picture of the page at this moment, for docs/guide/pool.md.
+if [ -n "${PAGE:-}" ]; then
+    python3 -B tests/page/shot.py "https://127.0.0.1:$m1/" "$dir/m1/manager/access" "$PAGE"
+fi
+
+say "kill -9 of the first manager: the second one goes on"
+kill -9 "$first"
+run quota set acme --ops 800
+until_grant acme '400.*400'
+run tenant addresses acme
+
+say "kill -9 of a node: its lease ends, and its slices move; a quarter stays reserved until it is back"
+kill -9 "$node_a"
+until_grant acme 'b .*350.*c .*350'
+run tenant addresses acme
+run pool status
+
+say "Who changed what, in a log whose hashes are a chain"
+run audit
+run audit --verify
+say "The page of the pool was at https://127.0.0.1:$m2/, for the holder of the token in manager/access."

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Copyright The Millrace Authors
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Unpacks a QEMU with the generic vhost-user device (10.2 or newer, from Debian sid), the programs of a guest, and
+# two kernels into a folder: scripts/vm.sh [DIR], target/vm if none is named. unpack-debian.sh says how.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# 6.1.176 asks the device for signatures of its own opcode, later kernels pad in the guest.
+exec scripts/unpack-debian.sh sid,bookworm "${1:-target/vm}" qemu-system-x86 busybox-static keyutils \
+    --alone linux-image-6.1.0-50-amd64 linux-image-6.1.0-56-amd64

@@ -1,0 +1,150 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Pages over HTTP/1.1, and what the library that compresses them has counted.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use millrace_deflate::counters::{CounterSnapshot, MAX_BYTES, MEMORY_NAME};
+use millrace_hostfs::process::Proc;
+
+/// A socket that is silent so long has failed.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Status line and fields, in lower case.
+    pub head: String,
+    /// The body as it came, without the frames of chunks.
+    pub body: Vec<u8>,
+}
+
+impl Page {
+    /// Whether it says that it is compressed.
+    #[must_use]
+    pub fn is_gzip(&self) -> bool {
+        self.head.contains("\r\ncontent-encoding: gzip\r\n")
+    }
+
+    /// The page itself.
+    ///
+    /// # Panics
+    /// If the body is no gzip, or has bytes behind its end.
+    #[must_use]
+    pub fn plain(&self) -> Vec<u8> {
+        if !self.is_gzip() {
+            return self.body.clone();
+        }
+        let mut found = Vec::new();
+        let mut decoder = GzDecoder::new(&self.body[..]);
+        decoder.read_to_end(&mut found).expect("a body of gzip");
+        assert!(
+            decoder.into_inner().is_empty(),
+            "bytes behind the trailer of gzip"
+        );
+        found
+    }
+}
+
+/// Connects and asks for a page that may be compressed. The answer is for the caller to read.
+///
+/// # Panics
+/// If there is no connection.
+#[must_use]
+pub fn ask(port: u16, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a connection");
+    stream.set_read_timeout(Some(SILENCE)).expect("a socket");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("a request");
+    stream
+}
+
+/// Asks for a page that may be compressed.
+///
+/// # Panics
+/// If there is no whole answer.
+#[must_use]
+pub fn get(port: u16, path: &str) -> Page {
+    let mut answer = Vec::new();
+    ask(port, path).read_to_end(&mut answer).expect("an answer");
+    page(&answer)
+}
+
+/// Takes a whole answer apart.
+///
+/// # Panics
+/// If it is none.
+#[must_use]
+pub fn page(answer: &[u8]) -> Page {
+    let end = memchr::memmem::find(answer, b"\r\n\r\n").expect("the end of the head") + 4;
+    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+    let body = &answer[end..];
+    let body = if head.contains("\r\ntransfer-encoding: chunked\r\n") {
+        unchunked(body)
+    } else {
+        body.to_vec()
+    };
+    Page { head, body }
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = memchr::memmem::find(rest, b"\r\n").expect("the length of a chunk");
+        let length = std::str::from_utf8(&rest[..end]).expect("a number");
+        let length = usize::from_str_radix(length, 16).expect("a number");
+        if length == 0 {
+            return body;
+        }
+        body.extend(&rest[end + 2..end + 2 + length]);
+        rest = &rest[end + 2 + length + 2..];
+    }
+}
+
+/// What the library has counted in a process and in those that share its memory; none if it is not loaded.
+#[must_use]
+pub fn counters(id: u32) -> Option<CounterSnapshot> {
+    let proc = Proc::open(Path::new("/proc")).expect("/proc");
+    let memory = proc.memory_file(id, MEMORY_NAME, MAX_BYTES)?;
+    CounterSnapshot::parse(&memory.bytes).ok()
+}
+
+/// Text of `length` bytes that compresses like a page with a list.
+#[must_use]
+pub fn html(length: usize) -> Vec<u8> {
+    let mut found = b"<!doctype html><title>List</title><ul>\n".to_vec();
+    let mut number = 1_u64;
+    while found.len() < length {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let word = number >> 33;
+        let line = format!(
+            "<li class=\"entry\"><a href=\"/item/{}\">Item {word:x}</a></li>\n",
+            word % 977
+        );
+        found.extend(line.into_bytes());
+    }
+    found.truncate(length);
+    found
+}
+
+/// Bytes that do not compress.
+#[must_use]
+pub fn noise(length: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}

@@ -1,0 +1,109 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Stock nginx that computes the ephemeral part of its handshakes itself, without a pool: counted by
+//! `millrace gateway check`, over reloads under load, and with the post-quantum group on every OpenSSL 3.
+
+use std::fs;
+use std::process::Command;
+
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::drive::{Client, Tls};
+use millrace_tests::edge::EdgeOptions;
+use millrace_tests::gateway::Site;
+use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{free_port, run, succeed, text_of};
+use millrace_tests::world::World;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// The findings of `millrace gateway check` with this identifier: outcome and evidence.
+fn finding(report: &Value, check: &str) -> (String, String) {
+    let findings = report["findings"].as_array().expect("findings");
+    let found = findings.iter().find(|finding| finding["check"] == check);
+    let found = found.unwrap_or_else(|| panic!("no finding {check}: {report:#}"));
+    let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+    (text("outcome"), text("seen"))
+}
+
+#[test]
+fn nginx_computes_its_handshakes_itself_and_the_check_counts_them() {
+    let world = World::new();
+    let site = Site::with_key(&world.identity(KeyKind::P256));
+    // Nothing listens there: a key that went to a pool would fail.
+    let edge = EdgeOptions::to(format!("unix:{}/none.sock", world.dir().display()));
+    let edge = edge.preferred().with("local", "all").with("mode", "off");
+    let edge = edge.with("algorithms", "none").write(world.dir());
+    let port = free_port();
+    let http = format!(
+        "ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1;\n\
+         server {{ listen 127.0.0.1:{port} ssl; {} ssl_session_cache off; \
+         location / {{ return 200 ok; }} }}\n",
+        certificate_lines(world.dir(), "www", &site)
+    );
+    let mut options = NginxOptions::asynchronous(&edge, http);
+    options.environment = vec![
+        ("MILLRACE_JOBS", "off".to_owned()),
+        ("MILLRACE_FETCH_CACHE", "on".to_owned()),
+        ("MILLRACE_JOIN_TICKETS", "on".to_owned()),
+    ];
+    let nginx = Nginx::start(world.dir(), &options, &[port]);
+    let client = Client::trusting(&world.authority);
+    let address = ([127, 0, 0, 1], port).into();
+    client.handshakes(address, Tls::V12, 4);
+    let load = client.load(address, Tls::V13, 2);
+    for _ in 0..4 {
+        load.wait_for_more(20);
+        signal_to(nginx.master(), Signal::HUP);
+    }
+    load.wait_for_more(20);
+    assert_eq!(load.stop().failed(), 0);
+    let mut check = Command::new(&artifacts().millrace);
+    check.args(["gateway", "check", "nginx", "--json", "--pid"]);
+    check.arg(nginx.master().to_string());
+    check.args(["--connect", &format!("127.0.0.1:{port}")]);
+    let answer = succeed(check.arg("--openssl-conf").arg(&edge.conf));
+    let report: Value = serde_json::from_str(&answer).expect("JSON");
+    let (outcome, seen) = finding(&report, "local");
+    assert_eq!(outcome, "ok", "{seen}");
+    for word in [
+        "X25519 ",
+        "X25519MLKEM768 ",
+        "TLS13-KDF ",
+        "fetches from the cache",
+    ] {
+        assert!(seen.contains(word), "{word}: {seen}");
+    }
+    let (outcome, seen) = finding(&report, "group");
+    assert_eq!(outcome, "ok", "{seen}");
+    assert!(seen.contains("X25519MLKEM768"), "{seen}");
+}
+
+#[test]
+fn local_files_are_written_and_removed_and_an_edited_one_stays() {
+    let world = World::new();
+    let root = world.dir().join("root");
+    let gateway = |words: &[&str]| {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(["gateway", "haproxy", "--local", "--pq"]);
+        command.args(words).arg("--root").arg(&root);
+        command.arg("--module").arg(&artifacts().provider);
+        command.arg("--preload").arg(&artifacts().preload);
+        command
+    };
+    let unit = root.join("etc/systemd/system/haproxy.service.d/millrace.conf");
+    let conf = root.join("etc/millrace/openssl.cnf");
+    let said = text_of(&run(&mut gateway(&["--write"])));
+    let text = fs::read_to_string(&conf).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert!(text.contains("\nlocal = on\n"), "{text}");
+    let lines = fs::read_to_string(&unit).expect("a drop-in");
+    assert!(
+        lines.contains("Environment=MILLRACE_FETCH_CACHE=on\n"),
+        "{lines}"
+    );
+    fs::write(&conf, format!("{text}# mine\n")).expect("edited");
+    let said = succeed(&mut gateway(&["--remove"]));
+    assert!(said.contains("edited, stays"), "{said}");
+    assert!(conf.exists() && !unit.exists(), "{said}");
+}

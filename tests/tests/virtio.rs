@@ -1,0 +1,324 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Devices for virtual machines on real processes, with a driver in this one: what a guest sees when the device
+//! process, the node or the program changes under it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use millrace_testkit::keys;
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::node::Node;
+use millrace_tests::process::{self, Process};
+use millrace_tests::wait;
+use millrace_virtio::guest::{
+    Guest, INDIRECT_FEATURE, Ticket, akcipher_request, cipher_request, cipher_session, rsa_session,
+};
+use openssl::rsa::{Padding, Rsa};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const DECRYPT: u32 = 0x401;
+
+/// Two data queues would serve a Linux guest no better than one.
+const DATA_QUEUES: u16 = 1;
+
+/// `millrace virtio run` with a guest. Both end on drop.
+struct Machine {
+    front: Process,
+    socket: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Machine {
+    fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("vm.sock");
+        let mut command = Command::new(&artifacts().millrace);
+        command
+            .args(["virtio", "run", "--socket-path"])
+            .arg(&socket)
+            .args(options);
+        let log = folder.path().join("log");
+        let mut front = Process::start("virtio", command, &log);
+        front.wait_ready(|| status(&socket).is_some());
+        Self {
+            front,
+            socket,
+            _folder: folder,
+        }
+    }
+
+    fn connect(&self) -> Guest {
+        Guest::connect(&self.socket, DATA_QUEUES, INDIRECT_FEATURE).expect("a device")
+    }
+
+    /// The row of the device; waits while the device process starts.
+    fn status(&self) -> Value {
+        let mut row = None;
+        wait::until("the device process answers", || {
+            row = status(&self.socket);
+            row.is_some()
+        });
+        row.expect("a row")
+    }
+
+    /// Kills the device process, and waits until the next one is there.
+    fn kill_device_process(&self) {
+        let restarts = self.status()["restarts"].as_u64().expect("a number");
+        let process = self.status()["device-process"].as_i64().expect("an id");
+        let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+        kill_process(process.expect("an id"), Signal::KILL).expect("it lives");
+        wait::until("the next device process", || {
+            self.status()["restarts"].as_u64() > Some(restarts)
+        });
+    }
+
+    fn run(&self, verb: &str, options: &[&str]) {
+        let output = process::run(
+            Command::new(&artifacts().millrace)
+                .args(["virtio", verb, "--socket-path"])
+                .arg(&self.socket)
+                .args(options),
+        );
+        assert!(output.status.success(), "{verb}: {output:?}");
+    }
+
+    /// Operations by a place: `local`, `node`.
+    fn served(&self, place: &str) -> u64 {
+        let row = self.status();
+        let rows = row["statistics"]["served-by"].as_array().cloned();
+        let rows = rows.unwrap_or_default();
+        let of_place = rows.iter().filter(|one| one["place"] == place);
+        of_place.filter_map(|one| one["ops"].as_u64()).sum()
+    }
+}
+
+fn status(socket: &Path) -> Option<Value> {
+    let output = process::run(
+        Command::new(&artifacts().millrace)
+            .args(["virtio", "status", "--json", "--socket-path"])
+            .arg(socket),
+    );
+    let rows: Value = serde_json::from_slice(&output.stdout).ok()?;
+    rows.get(0).cloned()
+}
+
+/// A guest that uses one RSA key.
+struct RsaLoad {
+    key: Rsa<openssl::pkey::Private>,
+    session: u64,
+    under_way: Vec<(Ticket, Vec<u8>)>,
+    turn: u8,
+    answered: usize,
+}
+
+impl RsaLoad {
+    fn new(guest: &mut Guest, pem: &str) -> Self {
+        let key = Rsa::private_key_from_pem(pem.as_bytes()).expect("a good key");
+        let der = key.private_key_to_der().expect("DER");
+        let created = guest.create(&[&rsa_session(true, der.len(), 0, 0), &der]);
+        Self {
+            key,
+            session: created.expect("an answer").expect("a session"),
+            under_way: Vec::new(),
+            turn: 0,
+            answered: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.key.size() as usize
+    }
+
+    /// Offers requests up to this number under way.
+    fn offer(&mut self, guest: &mut Guest, depth: usize) {
+        let len = self.len();
+        while self.under_way.len() < depth {
+            self.turn = self.turn.wrapping_add(1);
+            let mut block = vec![self.turn; len];
+            block[0] = 0;
+            let request = akcipher_request(DECRYPT, self.session, len, len);
+            let ticket = guest.ask(0, &[&request, &block], len + 1).expect("room");
+            self.under_way.push((ticket, block));
+        }
+        guest.kick(0).expect("a kick");
+    }
+
+    /// Waits for every answer, and returns the number of errors. Any other answer is right.
+    fn finish(&mut self, guest: &mut Guest) -> usize {
+        let mut errors = 0;
+        for (ticket, block) in std::mem::take(&mut self.under_way) {
+            let answer = guest.wait(ticket).expect("an answer");
+            if answer.status() != 0 {
+                errors += 1;
+                continue;
+            }
+            let mut expected = vec![0; self.len()];
+            self.key
+                .private_encrypt(&block, &mut expected, Padding::NONE)
+                .expect("a result");
+            assert_eq!(answer.result(), expected);
+            self.answered += 1;
+        }
+        errors
+    }
+}
+
+#[test]
+fn killed_device_process_costs_a_guest_no_request_and_no_session() {
+    let machine = Machine::start(&["--workers", "2"]);
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    let aes = guest
+        .create(&[&cipher_session(3, 32, 1), &[7; 32]])
+        .expect("an answer")
+        .expect("a session");
+    for _ in 0..4 {
+        load.offer(&mut guest, 200);
+        machine.kill_device_process();
+        assert_eq!(load.finish(&mut guest), 0, "every request was served");
+        // A session from before, the control queue, and the configuration space.
+        let request = cipher_request(0, aes, 16, 16, 16);
+        let answer = guest.request(0, &[&request, &[1; 16], &[2; 16]], 17);
+        assert_eq!(answer.expect("an answer").status(), 0);
+        let created = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]);
+        let session = created.expect("an answer").expect("a session");
+        assert!(session > aes, "no id is used twice");
+        assert_eq!(guest.destroy(0, session).expect("an answer"), 0);
+        assert_eq!(guest.config().expect("a space")[0], 1);
+    }
+    assert_eq!(load.answered, 800);
+    // A driver that starts anew has no sessions.
+    guest.stop().expect("positions");
+    guest.forget_rings().expect("rings");
+    guest.start().expect("rings");
+    let created = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]);
+    created.expect("an answer").expect("a session");
+    let status = machine.status();
+    assert_eq!(status["statistics"]["sessions"], 1, "{status}");
+}
+
+#[test]
+fn device_goes_on_after_two_kills_with_requests_under_way() {
+    let machine = Machine::start(&["--workers", "1", "--backends", "software"]);
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_4096().pem);
+    load.offer(&mut guest, 500);
+    machine.kill_device_process();
+    machine.kill_device_process();
+    // Those that the first two processes left are errors; on a slow machine they may have ended before.
+    load.finish(&mut guest);
+    load.offer(&mut guest, 10);
+    assert_eq!(load.finish(&mut guest), 0);
+}
+
+#[test]
+fn upgrade_of_the_front_process_keeps_its_id_and_every_request() {
+    let machine = Machine::start(&["--workers", "2"]);
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    for _ in 0..3 {
+        load.offer(&mut guest, 200);
+        let before = machine.status()["device-process"].clone();
+        machine.front.signal(Signal::HUP);
+        wait::until("the new program serves", || {
+            machine.status()["device-process"] != before
+        });
+        assert_eq!(load.finish(&mut guest), 0, "every request was served");
+    }
+    assert_eq!(machine.status()["connected"], true);
+    // A second machine connects to the same socket when the first is gone.
+    drop(guest);
+    wait::until("the first machine is gone", || {
+        machine.status()["connected"] == false
+    });
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    load.offer(&mut guest, 10);
+    assert_eq!(load.finish(&mut guest), 0);
+}
+
+#[test]
+fn drained_device_tells_a_started_driver_and_comes_back() {
+    let machine = Machine::start(&[]);
+    let mut guest = machine.connect();
+    assert_eq!(guest.config().expect("a space")[0], 1);
+    let told = |guest: &mut Guest, ready: u8| {
+        wait::until("the guest hears of it", || {
+            guest.config_has_changed().expect("a channel")
+        });
+        assert_eq!(guest.config().expect("a space")[0], ready);
+    };
+    machine.run("drain", &[]);
+    told(&mut guest, 0);
+    assert_eq!(machine.status()["ready"], false);
+    // What is under way is served all the same.
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    load.offer(&mut guest, 5);
+    assert_eq!(load.finish(&mut guest), 0);
+    machine.run("drain", &["--undo"]);
+    told(&mut guest, 1);
+    // QEMU crashes if it hears of it before the driver has started.
+    guest.stop().expect("positions");
+    machine.run("drain", &[]);
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(!guest.config_has_changed().expect("a channel"));
+    guest.start().expect("rings");
+    told(&mut guest, 0);
+}
+
+#[test]
+fn machine_that_works_by_a_node_computes_here_while_the_node_is_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut node = Node::start(folder.path(), "pool");
+    let machine = Machine::start(&["--node", &node.endpoint()]);
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    let mut until_served_by = |place: &str, guest: &mut Guest| {
+        let before = machine.served(place);
+        wait::until(place, || {
+            load.offer(guest, 20);
+            assert_eq!(load.finish(guest), 0, "every request was served");
+            machine.served(place) > before
+        });
+    };
+    until_served_by("node", &mut guest);
+    node.kill();
+    until_served_by("local", &mut guest);
+    node.up();
+    until_served_by("node", &mut guest);
+    // The node dies with jobs of the guest.
+    load.offer(&mut guest, 300);
+    node.kill();
+    assert_eq!(load.finish(&mut guest), 0, "every request was served");
+}
+
+#[test]
+fn device_process_serves_under_its_filter_of_system_calls() {
+    let machine = Machine::start(&[]);
+    let process = machine.status()["device-process"].as_u64().expect("an id");
+    let status = || std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    wait::until("the filter is in force", || {
+        status().contains("Seccomp:\t2")
+    });
+    assert!(status().contains("NoNewPrivs:\t1"), "{}", status());
+    let mut load_guest = machine.connect();
+    let mut load = RsaLoad::new(&mut load_guest, keys::rsa_2048().pem);
+    load.offer(&mut load_guest, 20);
+    assert_eq!(load.finish(&mut load_guest), 0);
+}
+
+#[test]
+fn throttle_of_the_command_outlives_the_device_process() {
+    let machine = Machine::start(&["--throttle-ops", "5000"]);
+    machine.run("throttle", &["--ops", "none", "--bps", "123456"]);
+    let limits = || {
+        let row = machine.status();
+        (row["throttle-ops"].clone(), row["throttle-bps"].clone())
+    };
+    assert_eq!(limits(), (Value::Null, Value::from(123_456)));
+    machine.kill_device_process();
+    assert_eq!(limits(), (Value::Null, Value::from(123_456)));
+}

@@ -1,0 +1,178 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Links of many tunnels: real OpenVPN, and connections that carry verified bytes while members die, hang and
+//! restart. `vpn_faults.rs` has faults of the path, of certificates and of the host.
+
+use std::fs;
+use std::process::Command;
+
+use millrace_tests::artifacts::artifacts;
+use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
+use millrace_tests::process::{run, text_of};
+use millrace_tests::{temp_dir, wait};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+#[test]
+fn connections_survive_members_that_die_hang_and_restart() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(4);
+    for end in [0, 1] {
+        wait::until("the kernel routes over four members", || {
+            ends.kernel_route(end).matches("nexthop").count() == 4
+        });
+    }
+    let mut traffic = Traffic::start(&ends);
+    wait::until("every member carries traffic", || {
+        (0..4).all(|member| ends.member(0, member)["received_bytes"].as_u64() > Some(10_000))
+    });
+
+    // A process dies.
+    kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
+    traffic.flows();
+    wait::until("the member was started again", || {
+        ends.member(0, 1)["restarts"] == 1
+    });
+    ends.wait_up(4);
+    traffic.flows();
+
+    // A process hangs: the device keeps its carrier, only the probes notice.
+    let hung = ends.pid(1, 2);
+    kill_process(hung, Signal::STOP).expect("a process");
+    wait::until("both ends route around it", || {
+        !ends.routed(0).contains(&2) && !ends.routed(1).contains(&2)
+    });
+    for end in [0, 1] {
+        assert!(
+            !ends.kernel_route(end).contains("mr-2"),
+            "{}",
+            ends.kernel_route(end)
+        );
+    }
+    traffic.flows();
+    wait::until("it was killed and started again", || {
+        ends.member(1, 2)["restarts"] == 1
+    });
+    ends.wait_up(4);
+
+    // The supervisor dies; its tunnels do not.
+    let before: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
+    let supervisor = ends.status(0)["supervisor"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok());
+    kill_process(
+        supervisor.and_then(Pid::from_raw).expect("a pid"),
+        Signal::KILL,
+    )
+    .expect("a process");
+    traffic.flows();
+    ends.up(0);
+    ends.wait_up(4);
+    let after: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
+    assert_eq!(
+        before, after,
+        "the second supervisor found the processes of the first"
+    );
+
+    traffic.flows();
+    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    for end in [0, 1] {
+        let _ = ends.vpn(end, &["down", "mr"]);
+        let left = ends.ip(end, "link show");
+        assert!(!left.contains("mr-"), "{left}");
+        assert_eq!(ends.kernel_route(end), "");
+    }
+    for pid in after {
+        assert!(
+            rustix::process::test_kill_process(pid).is_err(),
+            "{pid:?} still runs"
+        );
+    }
+}
+
+#[test]
+fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::linked(2);
+    let mut traffic = Traffic::start(&ends);
+    // A second run changes nothing.
+    let pids = [ends.pid(0, 0), ends.pid(0, 1)];
+    ends.up(0);
+    traffic.flows();
+    assert_eq!(pids, [ends.pid(0, 0), ends.pid(0, 1)]);
+
+    // The link grows, and shrinks again.
+    for members in [3, 2] {
+        ends.write(members, "");
+        ends.up(0);
+        ends.up(1);
+        ends.wait_up(usize::from(members));
+        traffic.flows();
+    }
+    wait::until("the device of the third member is gone", || {
+        !ends.ip(0, "link show").contains("mr-2")
+    });
+
+    // One end moves to ports where the other does not listen.
+    let generation = ends.status(0)["generation"].as_u64().expect("a number");
+    let text = format!(
+        "{}[tunnels]\nport = 2000\n",
+        declaration(ends.dir.path(), 2, "")
+    );
+    fs::write(ends.file(), text).expect("link.toml");
+    let file = ends.file();
+    let up = ["up", file.to_str().expect("text"), "--confirm-within", "4"];
+    let output = run(&mut ends.command(0, &up));
+    assert!(!output.status.success(), "{}", text_of(&output));
+    assert!(
+        text_of(&output).contains("the former configuration is back"),
+        "{}",
+        text_of(&output)
+    );
+    traffic.flows();
+    ends.wait_up(2);
+    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    let history: Value =
+        serde_json::from_str(&ends.vpn(0, &["history", "mr", "--json"])).expect("JSON");
+    let newest = history
+        .as_array()
+        .expect("a list")
+        .last()
+        .expect("a configuration")
+        .clone();
+    assert!(
+        newest["applied"] == true && newest["generation"].as_u64() > Some(generation + 1),
+        "{history}"
+    );
+}
+
+#[test]
+fn every_problem_is_reported_at_once_and_nothing_is_changed() {
+    let dir = temp_dir();
+    let file = dir.path().join("link.toml");
+    let text = declaration(dir.path(), 99, "cipher = \"BF-CBC\"\ncompress = \"lzo\"\n");
+    fs::write(&file, text).expect("link.toml");
+    let mut command = Command::new(&artifacts().millrace);
+    command.args(["vpn", "up"]).arg(&file);
+    for folder in ["run", "state"] {
+        command
+            .arg(format!("--{folder}"))
+            .arg(dir.path().join(folder));
+    }
+    let output = run(&mut command);
+    let said = text_of(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in [
+        "line 2: members is not from 1 to 64",
+        "line 3: cipher",
+        "line 4: unknown key compress",
+    ] {
+        assert!(said.contains(part), "{part} in\n{said}");
+    }
+    assert!(!dir.path().join("run").exists() && !dir.path().join("state").exists());
+}
