@@ -41,12 +41,25 @@ impl fmt::Display for Caller {
 }
 
 /// The token of a request.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<Zeroizing<String>> {
-    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = text.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then(|| Zeroizing::new(token.trim().to_owned()))
+///
+/// # Errors
+/// The authorization is not one bearer token: the caller meant other rights than those of its certificate.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<Zeroizing<String>>, Problem> {
+    let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(first) = sent.next() else {
+        return Ok(None);
+    };
+    let text = first.to_str().ok().filter(|_| sent.next().is_none());
+    let parts = text.and_then(|text| text.split_once(' '));
+    match parts {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
+            Ok(Some(Zeroizing::new(token.trim().to_owned())))
+        }
+        _ => {
+            let detail = "the authorization is not one bearer token (authorization: Bearer …)";
+            Err(Problem::new(Code::Unauthenticated, detail))
+        }
+    }
 }
 
 impl Caller {

@@ -385,7 +385,11 @@ async fn events(
     ConnectInfo(peer): ConnectInfo<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    let (manager, token) = (api.manager.clone(), auth::bearer(&headers));
+    let token = match auth::bearer(&headers) {
+        Ok(token) => token,
+        Err(problem) => return problem.into_response(),
+    };
+    let manager = api.manager.clone();
     let caller =
         spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
             .await;
@@ -414,7 +418,7 @@ async fn answer(
 ) -> Result<Reply, Problem> {
     let (head, body) = request.into_parts();
     let condition = precondition(&head.headers)?;
-    let token = auth::bearer(&head.headers);
+    let token = auth::bearer(&head.headers)?;
     let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
     let key = key
         .filter(|_| head.method != Method::GET)

@@ -100,15 +100,24 @@ impl Code {
     }
 }
 
+/// Bound on the detail, in bytes: it may quote what the caller sent.
+const MAX_DETAIL: usize = 1024;
+
 impl Problem {
-    /// A problem with its explanation.
+    /// A problem with its explanation, cut after 1,024 bytes.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        if detail.len() > MAX_DETAIL {
+            let end = (0..=MAX_DETAIL).rfind(|end| detail.is_char_boundary(*end));
+            detail.truncate(end.unwrap_or_default());
+            detail.push('…');
+        }
         Self {
             code,
             status: code.status().as_u16(),
             title: code.title().to_owned(),
-            detail: detail.into(),
+            detail,
         }
     }
 
