@@ -273,7 +273,7 @@ proptest! {
 }
 
 #[test]
-fn an_authorization_that_is_no_bearer_token_gives_no_rights_of_the_certificate() {
+fn authorization_without_a_bearer_token_gives_no_rights_of_the_certificate() {
     let tokens = |headers: &[&'static str]| {
         let route = "/v1/tokens";
         let index = ROUTES.iter().position(|row| row.path == route).unwrap();
