@@ -3,14 +3,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Installs what `make build` built, without symbols: the binary, the provider where OpenSSL looks for modules, the
-# preload libraries, manual pages, completions, unit files. Without DESTDIR it also makes the node's user, its
+# preload libraries, manual pages, completions, unit files, and what virtual machine managers, AppArmor, Prometheus and
+# SNMP look for. MILLRACE_ARTIFACTS=DIR names another folder with the programs. Without DESTDIR it also makes the node's user, its
 # key-encryption key and a minimal configuration, unless they are there. It starts and enables nothing.
 # scripts/uninstall.sh removes the same files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 : "${PREFIX:=/usr/local}" "${DESTDIR:=}"
-built=target/release
+built=${MILLRACE_ARTIFACTS:-target/release}
 binary=$DESTDIR$PREFIX/bin/millrace
 
 if [[ ! -x $built/millrace ]]; then
@@ -54,10 +55,21 @@ install -D -m 0644 crates/server/node.toml "$DESTDIR$PREFIX/share/doc/millrace/n
 # The forms of --json output.
 install -m 0644 docs/reference/*.schema.json docs/reference/openapi.json "$DESTDIR$PREFIX/share/doc/millrace/"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
-for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer millrace-vpn@.service millrace-devices.service; do
+for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer millrace-vpn@.service millrace-devices.service \
+    millrace-virtio@.service; do
     sed "s|^\(Exec[A-Za-z]*\)=/usr/bin/millrace|\1=$PREFIX/bin/millrace|" "deploy/$unit" \
         >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
+install -D -m 0755 deploy/snmp/millrace-snmp.py "$DESTDIR$PREFIX/share/millrace/millrace-snmp.py"
+install -m 0644 deploy/prometheus/alerts.yml deploy/prometheus/grafana-pool.json "$DESTDIR$PREFIX/share/millrace/"
+# Virtual machines: the program that managers start, and the descriptor and the profile at the one place where each is
+# looked for.
+install -D -m 0755 deploy/vhost-user-crypto "$DESTDIR$PREFIX/lib/millrace/vhost-user-crypto"
+install -D -m 0644 deploy/50-millrace-crypto.json "$DESTDIR/usr/share/qemu/vhost-user/50-millrace-crypto.json"
+install -D -m 0644 deploy/apparmor-millrace-virtio "$DESTDIR/etc/apparmor.d/millrace-virtio"
+sed -i -e "s|/usr/bin/millrace|$PREFIX/bin/millrace|" -e "s|/usr/lib/millrace|$PREFIX/lib/millrace|" \
+    "$DESTDIR$PREFIX/lib/millrace/vhost-user-crypto" "$DESTDIR/etc/apparmor.d/millrace-virtio" \
+    "$DESTDIR/usr/share/qemu/vhost-user/50-millrace-crypto.json"
 echo "installed $binary and $DESTDIR$modules/millrace.so"
 
 if [[ -n $DESTDIR ]]; then

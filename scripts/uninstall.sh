@@ -2,7 +2,8 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# Removes what scripts/install.sh installed, after stopping the node. Keys and settings (/var/lib/millrace,
+# Removes what scripts/install.sh installed, after stopping the node. Devices of virtual machines go on until their
+# machines end, which would lose them otherwise. Keys and settings (/var/lib/millrace,
 # /etc/millrace) and the user millrace stay, unless PURGE=yes.
 set -euo pipefail
 
@@ -13,7 +14,7 @@ if [[ -z $DESTDIR && -d /run/systemd/system ]]; then
     systemctl disable --now "${units[@]}" 2>/dev/null || true
     # Takes each link down.
     systemctl stop 'millrace-vpn@*.service' 2>/dev/null || true
-    systemctl disable millrace-vpn@.service 2>/dev/null || true
+    systemctl disable millrace-vpn@.service millrace-virtio@.service 2>/dev/null || true
 fi
 share=$DESTDIR$PREFIX/share
 modules=$(openssl version -m 2>/dev/null | sed -n 's/^MODULESDIR: "\(.*\)"$/\1/p')
@@ -24,8 +25,9 @@ rm -f "$DESTDIR$PREFIX/bin/millrace" "$share"/man/man1/millrace.1 "$share"/man/m
 if [[ -n $modules ]]; then
     rm -f "$DESTDIR$modules/millrace.so"
 fi
-rm -rf "$DESTDIR$PREFIX/lib/millrace" "$share/doc/millrace"
-for unit in "${units[@]}" millrace-vpn@.service; do
+rm -rf "$DESTDIR$PREFIX/lib/millrace" "$share/doc/millrace" "$share/millrace"
+rm -f "$DESTDIR/usr/share/qemu/vhost-user/50-millrace-crypto.json" "$DESTDIR/etc/apparmor.d/millrace-virtio"
+for unit in "${units[@]}" millrace-vpn@.service millrace-virtio@.service; do
     rm -f "$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
 if [[ -z $DESTDIR && -d /run/systemd/system ]]; then
