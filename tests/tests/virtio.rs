@@ -296,6 +296,72 @@ fn machine_that_works_by_a_node_computes_here_while_the_node_is_away() {
 }
 
 #[test]
+fn node_shows_the_counters_of_a_device_that_uses_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = Node::start(folder.path(), "pool");
+    let machine = Machine::start(&["--node", &node.endpoint()]);
+    let mut guest = machine.connect();
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    wait::until("the node has the key", || {
+        load.offer(&mut guest, 20);
+        assert_eq!(load.finish(&mut guest), 0, "every request was served");
+        machine.served("node") > 0
+    });
+    // These are computed in place: no job of the node makes them known.
+    let session = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]);
+    let request = cipher_request(
+        0,
+        session.expect("an answer").expect("a session"),
+        16,
+        16,
+        16,
+    );
+    for _ in 0..3 {
+        let answer = guest.request(0, &[&request, &[1; 16], &[2; 16]], 17);
+        assert_eq!(answer.expect("an answer").status(), 0);
+    }
+    let counted = machine.status()["statistics"].clone();
+    let of_device = || {
+        let status = node.status();
+        let edges = status["edges"].as_array().cloned().unwrap_or_default();
+        let is_device = |edge: &&Value| {
+            let agent = edge["agent"].as_str().unwrap_or_default();
+            agent.starts_with("millrace-virtio/") && agent.ends_with(" vm.sock")
+        };
+        edges
+            .iter()
+            .find(is_device)
+            .map(|edge| edge["device"].clone())
+    };
+    wait::until("the node shows what the device counts", || {
+        of_device().is_some_and(|shown| {
+            [
+                "asym-decrypt-ops",
+                "asym-decrypt-bytes",
+                "sym-encrypt-ops",
+                "sym-encrypt-bytes",
+            ]
+            .iter()
+            .all(|name| shown[name] == counted[name] && shown[name].as_u64() > Some(0))
+        })
+    });
+    let (metrics, operations) = (node.metrics(), &counted["asym-decrypt-ops"]);
+    for line in [
+        format!("millrace_virtio_ops_total{{operation=\"asym-decrypt\"}} {operations}"),
+        "millrace_virtio_ops_total{operation=\"sym-encrypt\"} 3".to_owned(),
+        "millrace_virtio_bytes_total{operation=\"sym-encrypt\"} 48".to_owned(),
+    ] {
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    let table = process::run(&mut node.command(&["status"]));
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(
+        table.contains("symmetric") && table.contains(" vm.sock"),
+        "{table}"
+    );
+}
+
+#[test]
 fn device_process_serves_under_its_filter_of_system_calls() {
     let machine = Machine::start(&[]);
     let process = machine.status()["device-process"].as_u64().expect("an id");

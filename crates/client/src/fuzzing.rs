@@ -288,7 +288,7 @@ impl World {
                             peer.reported.since(&report).is_zero(),
                             "it counts backwards"
                         );
-                        peer.reported = report;
+                        peer.reported = *report;
                     }
                     ClientMessage::Hello(_)
                     | ClientMessage::CloseKey { .. }

@@ -132,7 +132,7 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
         let NodeMessage::Description { software, edges } = talk.hear()? else {
             return Err(unexpected("no description"));
         };
-        (Some(software), Some(edges))
+        (Some(software), Some(*edges))
     } else {
         (None, None)
     };

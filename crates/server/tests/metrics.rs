@@ -14,7 +14,8 @@ use millrace_engine::JobError;
 use millrace_service::KeyPolicy;
 use millrace_testkit::keys;
 use millrace_wire::{
-    ClientMessage, EdgeCounter, EdgeReport, FEATURE_REPORTS, Fault, Hello, NodeMessage,
+    ClientMessage, EdgeCounter, EdgeReport, FEATURE_DEVICE_COUNTERS, FEATURE_REPORTS, Fault, Hello,
+    NodeMessage,
 };
 
 /// Metrics that stay 0 on a healthy node with one backend, or show a state that this test does not cause.
@@ -60,7 +61,7 @@ fn every_metric_moves_with_its_event() {
     client.send(&ClientMessage::Hello(Hello {
         min_version: 1,
         max_version: 1,
-        features: FEATURE_REPORTS,
+        features: FEATURE_REPORTS | FEATURE_DEVICE_COUNTERS,
         agent: "edge".to_owned(),
     }));
     assert!(matches!(client.receive(), NodeMessage::Welcome(_)));
@@ -68,7 +69,7 @@ fn every_metric_moves_with_its_event() {
     for counter in EdgeCounter::ALL {
         report.set(*counter, 1);
     }
-    client.send(&ClientMessage::Report(report));
+    client.send(&ClientMessage::Report(Box::new(report)));
     let key = client.open("www");
     assert!(matches!(
         client.ask("nothing"),

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_wire::{EdgeCounter, EdgeReport};
 
-use crate::metrics::{EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics};
+use crate::metrics::{
+    DeviceBytes, DeviceOps, EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics,
+};
 use crate::status::{EdgeCounts, EdgeRow, ErrorRow};
 
 /// Bound on the rows shown, the clients with the most jobs: a few tens of KiB of text. The number of rows
@@ -133,6 +135,10 @@ fn count_metric(metrics: &Metrics, counter: EdgeCounter, count: u64) {
         metrics.edge_fallbacks.add(reason, count);
     } else if let Some(result) = EdgeResult::of(counter) {
         metrics.edge_operations.add(result, count);
+    } else if let Some(operation) = DeviceOps::of(counter) {
+        metrics.virtio_ops.add(operation, count);
+    } else if let Some(operation) = DeviceBytes::of(counter) {
+        metrics.virtio_bytes.add(operation, count);
     }
 }
 
@@ -152,6 +158,11 @@ fn counts(report: &EdgeReport) -> EdgeCounts {
         cancelled: report.get(EdgeCounter::Cancelled),
         wrong_results: report.get(EdgeCounter::WrongResults),
         fallbacks: report.iter().filter_map(fallback).collect(),
+        device: report
+            .iter()
+            .filter(|(counter, count)| counter.is_of_device() && *count > 0)
+            .map(|(counter, count)| (counter.name().to_owned(), count))
+            .collect(),
     }
 }
 
@@ -204,7 +215,9 @@ mod tests {
             let counted = metrics.edge_jobs.sum()
                 + metrics.edge_hedges.sum()
                 + metrics.edge_fallbacks.sum()
-                + metrics.edge_operations.sum();
+                + metrics.edge_operations.sum()
+                + metrics.virtio_ops.sum()
+                + metrics.virtio_bytes.sum();
             assert_eq!(counted, place, "{counter:?} is no metric");
         }
         let shown = serde_json::to_string(&edges.totals()).unwrap();

@@ -17,8 +17,9 @@ use millrace_engine::{
     OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, EdgeCounter, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Hello, JobId,
-    KeyHandle, KeySelector, Message, NodeMessage, RequestId, SubmittedJob,
+    ClientMessage, EdgeCounter, EdgeReport, FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS,
+    FEATURE_REPORTS, Hello, JobId, KeyHandle, KeySelector, Message, NodeMessage, RequestId,
+    SubmittedJob,
 };
 use zeroize::Zeroizing;
 
@@ -86,6 +87,7 @@ struct Model {
     cancelled: BTreeSet<JobId>,
     may_report: bool,
     may_ask: bool,
+    has_devices: bool,
     reported: EdgeReport,
     /// Reports and requests for descriptions that the node still accepts, as time: at most a minute, and each
     /// costs a second.
@@ -128,6 +130,7 @@ impl Model {
             cancelled: BTreeSet::new(),
             may_report: false,
             may_ask: false,
+            has_devices: false,
             reported: EdgeReport::default(),
             patience: Duration::from_secs(60),
             last_report: now,
@@ -266,9 +269,11 @@ impl Model {
                 }
                 let may_report = hello.features & FEATURE_REPORTS != 0;
                 let may_ask = hello.features & FEATURE_DESCRIPTION != 0;
+                let has_devices = hello.features & FEATURE_DEVICE_COUNTERS != 0;
                 Expected::Replies(Box::new(move |model, effects| {
                     model.may_report = may_report;
                     model.may_ask = may_ask;
+                    model.has_devices = has_devices;
                     let said = 1 + usize::from(model.draining);
                     assert_eq!(effects.replies.len(), said);
                     assert!(matches!(effects.replies[0], NodeMessage::Welcome(_)));
@@ -321,10 +326,13 @@ impl Model {
                 }))
             }
             ClientMessage::Report(report) => {
-                let Some(left) = self.patience_after(self.may_report) else {
+                let of_devices =
+                    |(counter, count): (EdgeCounter, u64)| counter.is_of_device() && count > 0;
+                let is_known = self.has_devices || !report.iter().any(of_devices);
+                let Some(left) = self.patience_after(self.may_report && is_known) else {
                     return Expected::Fault;
                 };
-                let report = *report;
+                let report = **report;
                 Expected::Replies(Box::new(move |model, effects| {
                     assert!(effects.replies.is_empty());
                     let news = effects.news.expect("what is new");
@@ -516,7 +524,7 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
             let mut report = EdgeReport::default();
             let counter = EdgeCounter::ALL[usize::from(steps.byte()?) % EdgeCounter::ALL.len()];
             report.set(counter, u64::from(steps.byte()?));
-            ClientMessage::Report(report)
+            ClientMessage::Report(Box::new(report))
         }
         7 => ClientMessage::Describe,
         _ => ClientMessage::Submit(jobs(steps)?),

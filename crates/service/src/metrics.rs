@@ -227,6 +227,14 @@ edge_label! {
     EdgeFallback "reason": FallbackNoNode "no-node", FallbackTimedOut "timed-out",
         FallbackBusy "busy", FallbackRefused "refused", FallbackFailed "failed",
         FallbackWrongResult "wrong-result", FallbackBreaker "breaker", FallbackQuota "quota";
+    /// What virtio-crypto devices did for their machines, in requests.
+    DeviceOps "operation": SymEncryptOps "sym-encrypt", SymDecryptOps "sym-decrypt", HashOps "hash",
+        MacOps "mac", AsymEncryptOps "asym-encrypt", AsymDecryptOps "asym-decrypt", AsymSignOps "asym-sign",
+        AsymVerifyOps "asym-verify";
+    /// What virtio-crypto devices did for their machines, in bytes.
+    DeviceBytes "operation": SymEncryptBytes "sym-encrypt", SymDecryptBytes "sym-decrypt", HashBytes "hash",
+        MacBytes "mac", AsymEncryptBytes "asym-encrypt", AsymDecryptBytes "asym-decrypt",
+        AsymSignBytes "asym-sign", AsymVerifyBytes "asym-verify";
 }
 
 /// Name, type and meaning of a metric. Its name contains the unit, as Prometheus recommends.
@@ -338,6 +346,10 @@ metrics! {
         "Operations that edges did themselves because the pool did not, by reason.";
     edge_hedges: Family<EdgeHedge>, "millrace_edge_hedges_total",
         "Jobs that edges sent to a second node, by whether it answered first.";
+    virtio_ops: Family<DeviceOps>, "millrace_virtio_ops_total",
+        "Requests of virtual machines that the virtio-crypto devices of this node's clients did, by operation.";
+    virtio_bytes: Family<DeviceBytes>, "millrace_virtio_bytes_total",
+        "Bytes of the requests of virtual machines, by operation.";
 }
 
 macro_rules! engine_metrics {

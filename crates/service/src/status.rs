@@ -3,6 +3,7 @@
 
 //! The answer of `/status`: a snapshot of a node, as names and numbers. It contains no secrets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_engine::Engine;
@@ -150,6 +151,9 @@ pub struct EdgeCounts {
     pub wrong_results: u64,
     /// Operations computed by the client itself, by reason.
     pub fallbacks: Vec<ErrorRow>,
+    /// The work of a virtio-crypto device, under the names of QEMU's `query-stats`; counters that are 0 are left out.
+    #[serde(default)]
+    pub device: BTreeMap<String, u64>,
 }
 
 impl EdgeCounts {

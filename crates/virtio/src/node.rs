@@ -29,10 +29,10 @@ use crate::pool::{EndedJob, Pool, PoolJob, ServicePool};
 use crate::statistics::ServedBy;
 
 /// Bound on the time of a job at the nodes; the rest of its time is for this process.
-const NODE_PATIENCE: Duration = Duration::from_secs(2);
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time in which a node has to take a key.
-const IMPORT_PATIENCE: Duration = Duration::from_secs(5);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time after which a key that no node took is offered again.
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ impl NodePool {
             remote,
             job.operation.clone(),
             job.input.clone(),
-            now + job.budget.min(NODE_PATIENCE),
+            now + job.budget.min(NODE_TIMEOUT),
             Box::new(move |reply| replies.add(id, reply)),
         );
         match submitted {
@@ -132,7 +132,7 @@ impl NodePool {
 fn offer_all(nodes: &Nodes, offered: &Receiver<Arc<NodeKey>>) {
     for key in offered {
         let private = copy(&key.private);
-        match nodes.import_key(private, Instant::now() + IMPORT_PATIENCE) {
+        match nodes.import_key(private, Instant::now() + IMPORT_TIMEOUT) {
             Ok(remote) => {
                 let _ = key.remote.set(remote);
             }

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_engine::BackendKind;
+use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 
 /// What a request does, as QEMU divides it.
@@ -43,6 +44,22 @@ impl RequestKind {
         (Self::AsymVerify, "asym-verify"),
     ];
 }
+
+/// The counters of each kind in a report to a node.
+#[rustfmt::skip]
+const REPORTED: [(RequestKind, EdgeCounter, EdgeCounter); KINDS] = {
+    use {EdgeCounter as Counter, RequestKind as Kind};
+    [
+        (Kind::SymEncrypt, Counter::SymEncryptOps, Counter::SymEncryptBytes),
+        (Kind::SymDecrypt, Counter::SymDecryptOps, Counter::SymDecryptBytes),
+        (Kind::Hash, Counter::HashOps, Counter::HashBytes),
+        (Kind::Mac, Counter::MacOps, Counter::MacBytes),
+        (Kind::AsymEncrypt, Counter::AsymEncryptOps, Counter::AsymEncryptBytes),
+        (Kind::AsymDecrypt, Counter::AsymDecryptOps, Counter::AsymDecryptBytes),
+        (Kind::AsymSign, Counter::AsymSignOps, Counter::AsymSignBytes),
+        (Kind::AsymVerify, Counter::AsymVerifyOps, Counter::AsymVerifyBytes),
+    ]
+};
 
 const KINDS: usize = RequestKind::ALL.len();
 
@@ -152,6 +169,23 @@ impl DeviceCounters {
         self.in_flight.store(in_flight as u64, Ordering::Relaxed);
     }
 
+    /// Adds the counters to a report to a node.
+    pub(crate) fn add_to(&self, report: &mut EdgeReport) {
+        for served in &self.served_by {
+            let by_node = ServedBy::all().filter(|by| matches!(by, ServedBy::Node(_)));
+            for by in by_node {
+                let jobs = served[by.index()].load(Ordering::Relaxed);
+                report.add(EdgeCounter::Pooled, jobs);
+                report.add(EdgeCounter::Paused, jobs);
+            }
+        }
+        for (kind, ops, bytes) in REPORTED {
+            for (counter, counts) in [(ops, &self.operations), (bytes, &self.bytes)] {
+                report.add(counter, counts[kind as usize].load(Ordering::Relaxed));
+            }
+        }
+    }
+
     /// The counters now.
     #[must_use]
     pub fn read(&self) -> DeviceStatistics {
@@ -255,4 +289,29 @@ pub struct ServedOperations {
     pub backend: &'static str,
     /// Their number.
     pub ops: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number of the status that a node shows has the same name there.
+    #[test]
+    fn report_to_a_node_has_the_names_and_numbers_of_the_status() {
+        let counters = DeviceCounters::default();
+        for (number, (kind, _)) in (1..).zip(RequestKind::ALL) {
+            for _ in 0..number {
+                counters.operation(kind, 100);
+            }
+        }
+        let mut report = EdgeReport::default();
+        counters.add_to(&mut report);
+        let shown = serde_json::to_value(counters.read()).unwrap();
+        let mut sum = 0;
+        for (counter, count) in report.iter().filter(|(counter, _)| counter.is_of_device()) {
+            assert_eq!(shown[counter.name()], count, "{}", counter.name());
+            sum += count;
+        }
+        assert_eq!(sum, 36 + 3600);
+    }
 }

@@ -162,7 +162,7 @@ impl Message for ClientMessage {
             k if k == codes::PING.code => Self::Ping {
                 token: r.u64("token")?,
             },
-            k if k == codes::REPORT.code => Self::Report(report(r)?),
+            k if k == codes::REPORT.code => Self::Report(Box::new(report(r)?)),
             k if k == codes::DESCRIBE.code => Self::Describe,
             unknown => return Err(WireError::UnknownKind(unknown)),
         };
@@ -273,7 +273,7 @@ impl Message for NodeMessage {
             }
             k if k == codes::DESCRIPTION.code => Self::Description {
                 software: r.text("software", MAX_NAME_LEN)?,
-                edges: report(r)?,
+                edges: Box::new(report(r)?),
             },
             k if k == codes::RETRY_AFTER.code => Self::RetryAfter {
                 handle: r.u32("handle")?,

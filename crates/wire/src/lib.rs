@@ -40,8 +40,8 @@ pub use message::{
 };
 pub use report::{EdgeCounter, EdgeReport};
 pub use version::{
-    FEATURE_DESCRIPTION, FEATURE_ML_DSA, FEATURE_REPORTS, FEATURE_RETRY_AFTER, FEATURES,
-    VERSION_MAX, VERSION_MIN, Vocabulary,
+    FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS, FEATURE_ML_DSA, FEATURE_REPORTS,
+    FEATURE_RETRY_AFTER, FEATURES, VERSION_MAX, VERSION_MIN, Vocabulary,
 };
 
 /// The protocol's name in the TLS handshake (ALPN, RFC 7301). Its number changes only with the frame header;

@@ -62,7 +62,7 @@ pub enum ClientMessage {
     },
     /// The counters of the edge behind this connection. Only with
     /// [`FEATURE_REPORTS`](crate::FEATURE_REPORTS); not answered.
-    Report(EdgeReport),
+    Report(Box<EdgeReport>),
     /// Asks what the node is and what it knows of this identity. Only with
     /// [`FEATURE_DESCRIPTION`](crate::FEATURE_DESCRIPTION); answered by `Description`.
     Describe,
@@ -109,7 +109,7 @@ pub enum NodeMessage {
         /// Name and version of the node's software; bounded like [`Hello::agent`].
         software: String,
         /// The sum of all reports of this identity over the connections that are open now.
-        edges: EdgeReport,
+        edges: Box<EdgeReport>,
     },
     /// The node refuses jobs with this key, and expects to take them after this time. Only with
     /// [`FEATURE_RETRY_AFTER`](crate::FEATURE_RETRY_AFTER); sent before the completion of the refused job.

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The counters that an edge reports to a node: operations that the pool did, how the application waited for
-//! them, and operations that the edge did itself, by cause. Numbers only.
+//! them, operations that the edge did itself, by cause, and what a virtio-crypto device did for its machines.
+//! Numbers only.
 //!
 //! A node sees only the jobs that reach it. Only the edge knows whether the application's threads were
 //! blocked, and which operations never reached the pool.
@@ -47,6 +48,39 @@ coded_enum! {
         FallbackBreaker = 0x16 "fallback-breaker",
         /// Operations that the edge did itself because the identity was over its quota.
         FallbackQuota = 0x17 "fallback-quota",
+        /// Requests of virtual machines: a cipher, chain or AEAD that encrypts. This name and those of the
+        /// following counters are those of QEMU's `query-stats`, which has no hashes and MACs.
+        SymEncryptOps = 0x20 "sym-encrypt-ops",
+        /// Bytes of these requests.
+        SymEncryptBytes = 0x21 "sym-encrypt-bytes",
+        /// Requests of virtual machines: a cipher, chain or AEAD that decrypts.
+        SymDecryptOps = 0x22 "sym-decrypt-ops",
+        /// Bytes of these requests.
+        SymDecryptBytes = 0x23 "sym-decrypt-bytes",
+        /// Requests of virtual machines: hashes.
+        HashOps = 0x24 "hash-ops",
+        /// Bytes of these requests.
+        HashBytes = 0x25 "hash-bytes",
+        /// Requests of virtual machines: MACs.
+        MacOps = 0x26 "mac-ops",
+        /// Bytes of these requests.
+        MacBytes = 0x27 "mac-bytes",
+        /// Requests of virtual machines: operations with a public key.
+        AsymEncryptOps = 0x28 "asym-encrypt-ops",
+        /// Bytes of these requests.
+        AsymEncryptBytes = 0x29 "asym-encrypt-bytes",
+        /// Requests of virtual machines: raw operations and decryptions with a private key.
+        AsymDecryptOps = 0x2a "asym-decrypt-ops",
+        /// Bytes of these requests.
+        AsymDecryptBytes = 0x2b "asym-decrypt-bytes",
+        /// Requests of virtual machines: signatures.
+        AsymSignOps = 0x2c "asym-sign-ops",
+        /// Bytes of these requests.
+        AsymSignBytes = 0x2d "asym-sign-bytes",
+        /// Requests of virtual machines: verifications of signatures.
+        AsymVerifyOps = 0x2e "asym-verify-ops",
+        /// Bytes of these requests.
+        AsymVerifyBytes = 0x2f "asym-verify-bytes",
     }
 }
 
@@ -59,12 +93,26 @@ impl EdgeCounter {
     pub fn fallback_reason(self) -> Option<&'static str> {
         self.name().strip_prefix("fallback-")
     }
+
+    /// Whether only virtio-crypto devices have it.
+    #[must_use]
+    pub fn is_of_device(self) -> bool {
+        self.code() >= Self::SymEncryptOps.code()
+    }
 }
 
 /// A value per [`EdgeCounter`], initially 0. In a message the values count since the connection was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeReport {
     counts: [u64; EDGE_COUNTERS],
+}
+
+impl Default for EdgeReport {
+    fn default() -> Self {
+        Self {
+            counts: [0; EDGE_COUNTERS],
+        }
+    }
 }
 
 impl EdgeReport {

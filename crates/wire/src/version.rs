@@ -14,6 +14,7 @@ use millrace_engine::sets::{HashAlgorithms, OperationSet};
 
 use crate::error::WireError;
 use crate::message::{Hello, Welcome};
+use crate::report::{EdgeCounter, EdgeReport};
 
 /// Lowest protocol version spoken here.
 pub const VERSION_MIN: u16 = 1;
@@ -33,17 +34,24 @@ pub const FEATURE_DESCRIPTION: u64 = 1 << 2;
 /// Feature: the node may send [`RetryAfter`](crate::NodeMessage::RetryAfter).
 pub const FEATURE_RETRY_AFTER: u64 = 1 << 3;
 
+/// Feature: reports and descriptions may have the counters [of devices](EdgeCounter::is_of_device).
+pub const FEATURE_DEVICE_COUNTERS: u64 = 1 << 4;
+
 /// Every feature known here, with its name in the specification.
 pub const FEATURE_NAMES: &[(u64, &str)] = &[
     (FEATURE_REPORTS, "edge-reports"),
     (FEATURE_ML_DSA, "ml-dsa"),
     (FEATURE_DESCRIPTION, "description"),
     (FEATURE_RETRY_AFTER, "retry-after"),
+    (FEATURE_DEVICE_COUNTERS, "device-counters"),
 ];
 
 /// Features known here.
-pub const FEATURES: u64 =
-    FEATURE_REPORTS | FEATURE_ML_DSA | FEATURE_DESCRIPTION | FEATURE_RETRY_AFTER;
+pub const FEATURES: u64 = FEATURE_REPORTS
+    | FEATURE_ML_DSA
+    | FEATURE_DESCRIPTION
+    | FEATURE_RETRY_AFTER
+    | FEATURE_DEVICE_COUNTERS;
 
 /// The feature that an operation needs; 0 if version 1 always has the operation. A new operation needs a new
 /// feature, because peers without it treat its code as a protocol violation.
@@ -138,6 +146,18 @@ impl Vocabulary {
         self.has(FEATURE_RETRY_AFTER)
     }
 
+    /// Keeps the counters that may be sent.
+    #[must_use]
+    pub fn report(self, report: &EdgeReport) -> EdgeReport {
+        let mut kept = *report;
+        if !self.has(FEATURE_DEVICE_COUNTERS) {
+            for counter in EdgeCounter::ALL.iter().filter(|it| it.is_of_device()) {
+                kept.set(*counter, 0);
+            }
+        }
+        kept
+    }
+
     /// Keeps the operations that may be sent.
     #[must_use]
     pub fn operations(self, operations: OperationSet) -> OperationSet {
@@ -227,6 +247,19 @@ mod tests {
         assert_eq!(now.operations(all), all);
         assert_eq!(now.hashes(hashes), hashes);
         assert!(KeyKind::ALL.iter().all(|kind| now.has_key(*kind)));
+    }
+
+    #[test]
+    fn counters_without_the_feature_are_those_of_the_first_release() {
+        let mut all = EdgeReport::default();
+        for counter in EdgeCounter::ALL {
+            all.set(*counter, 1);
+        }
+        let first = Vocabulary::new(FEATURE_REPORTS).report(&all);
+        let codes = first.iter().filter(|(_, count)| *count > 0);
+        let codes = codes.map(|(counter, _)| counter.code());
+        assert!(codes.eq((0x01..=0x09).chain(0x10..=0x17)));
+        assert_eq!(Vocabulary::new(FEATURES).report(&all), all);
     }
 
     #[test]

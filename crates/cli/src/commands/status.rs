@@ -68,6 +68,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         choices(chosen),
         tenants(&before, &after),
         edges(clients),
+        machines(clients),
     ];
     let compressed = compression::section();
     let all = tables.iter().chain(&compressed);
@@ -269,6 +270,25 @@ fn edges(edges: &[EdgeRow]) -> Table {
         (">async", &|row| percentage(row.counts.paused, row.counts.jobs())),
         (">hedged", &|row| hedged(&row.counts).to_string()),
         ("fallbacks", &|row| fallbacks(&row.counts)),
+    ])
+}
+
+/// What virtio-crypto devices among the clients did for their machines.
+#[rustfmt::skip]
+fn machines(edges: &[EdgeRow]) -> Table {
+    let sum = |row: &EdgeRow, is_in: &dyn Fn(&str) -> bool| {
+        let counters = row.counts.device.iter().filter(|(name, _)| is_in(name));
+        counters.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)).to_string()
+    };
+    let devices = edges.iter().filter(|row| !row.counts.device.is_empty());
+    Table::of(devices, &[
+        ("client", &|row| row.identity.clone()),
+        ("device", &|row| row.agent.clone()),
+        (">sign", &|row| sum(row, &|name| name == "asym-sign-ops")),
+        (">decrypt", &|row| sum(row, &|name| name == "asym-decrypt-ops")),
+        (">public", &|row| sum(row, &|name| ["asym-encrypt-ops", "asym-verify-ops"].contains(&name))),
+        (">symmetric", &|row| sum(row, &|name| !name.starts_with("asym") && name.ends_with("-ops"))),
+        (">bytes", &|row| sum(row, &|name| name.ends_with("-bytes"))),
     ])
 }
 

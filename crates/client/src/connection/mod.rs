@@ -453,11 +453,15 @@ impl Connection {
         (asked && able && !self.out.is_full()).then_some(self.done_since_report)
     }
 
-    /// Sends the edge's counters, increased by `news`.
+    /// Sends the edge's counters, increased by `news`. The node does not hear of those that it does not know.
     pub(crate) fn report(&mut self, news: &EdgeReport) {
-        self.reported.merge(news);
+        let known = Vocabulary::new(self.features).report(news);
         self.done_since_report = 0;
-        ClientMessage::Report(self.reported).encode(self.out.append());
+        if known.is_zero() {
+            return;
+        }
+        self.reported.merge(&known);
+        ClientMessage::Report(Box::new(self.reported)).encode(self.out.append());
     }
 
     /// The silence counts from `now` if nothing was open before.

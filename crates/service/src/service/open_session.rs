@@ -230,9 +230,10 @@ impl Session {
     fn describe(&mut self) {
         for _ in 0..mem::take(&mut self.effects.descriptions) {
             let reports = &self.place.service.inner.reports;
+            let edges = reports.of(&self.entry.identity);
             self.effects.replies.push(NodeMessage::Description {
                 software: SOFTWARE.to_owned(),
-                edges: reports.of(&self.entry.identity),
+                edges: Box::new(self.state.vocabulary().report(&edges)),
             });
         }
     }

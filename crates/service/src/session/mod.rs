@@ -350,6 +350,11 @@ impl<K: Clone> SessionState<K> {
         &self.agent
     }
 
+    /// The codes that may be sent to this client.
+    pub(crate) fn vocabulary(&self) -> Vocabulary {
+        self.vocabulary
+    }
+
     /// Replaces the rules of this connection. Jobs in flight and open keys stay, even above a lower bound.
     pub(crate) fn set_rules(&mut self, rules: Arc<Rules>) {
         self.rules = rules;
@@ -411,6 +416,9 @@ impl<K: Clone> SessionState<K> {
         effects: &mut Effects<K>,
     ) -> Result<(), Fault> {
         self.take_allowance(FEATURE_REPORTS, now)?;
+        if self.vocabulary.report(report) != *report {
+            return Err(Fault::Protocol);
+        }
         let news = report.since(&self.reported);
         self.reported.merge(&news);
         effects.news.get_or_insert_default().merge(&news);

@@ -492,7 +492,7 @@ fn report(counts: &[(EdgeCounter, u64)]) -> ClientMessage {
     for (counter, count) in counts {
         report.set(*counter, *count);
     }
-    ClientMessage::Report(report)
+    ClientMessage::Report(Box::new(report))
 }
 
 fn reporting() -> Client {
@@ -535,6 +535,16 @@ fn report_needs_the_feature() {
     assert_eq!(refused.err(), Some(Fault::Protocol));
     let mut client = Client::silent(rules());
     assert_eq!(client.try_say(report(&[])).err(), Some(Fault::Protocol));
+    // Counters of devices have a feature of their own.
+    let mut client = Client::silent(rules());
+    client.say(ClientMessage::Hello(Hello {
+        min_version: 1,
+        max_version: 1,
+        features: FEATURE_REPORTS,
+        agent: "edge/1".to_owned(),
+    }));
+    let refused = client.try_say(report(&[(EdgeCounter::AsymSignOps, 1)]));
+    assert_eq!(refused.err(), Some(Fault::Protocol));
 }
 
 #[test]

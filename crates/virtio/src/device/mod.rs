@@ -10,21 +10,25 @@
 //!                                             answers ◄─ complete ◄── completions
 //! ```
 
+mod asymmetric;
+mod limits;
+mod symmetric;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Completion, Hash, JobError, Operation, Output};
+use millrace_engine::{Completion, JobError, Output};
 use millrace_service::bucket::Bucket;
-use serde::{Deserialize, Serialize};
 
-use crate::keys::{GuestKey, GuestKeys, Half, Private};
+use self::asymmetric::{DeviceJob, Step};
+pub use self::limits::{DeviceLimits, Limit, LimitsChange};
+use crate::keys::{GuestKeys, Private};
 use crate::pool::{EndedJob, Pool, PoolJob};
-use crate::primitives::Rsa;
 use crate::request::{self, AkcipherOperation, ChainWork, Control, Data, Layout, Subject, Work};
 use crate::session::{GuestSessions, Material};
-use crate::spec::{Direction, RsaPadding, Service, Status};
+use crate::spec::{Direction, Service, Status};
 use crate::statistics::{DeviceCounters, RequestKind, ServedBy};
 
 /// Jobs of one device at the pool; at this bound it reads no further data request. Half of what the service allows a
@@ -33,58 +37,10 @@ pub const MAX_IN_FLIGHT: usize = 512;
 
 /// Time after which a job fails that the pool has refused as busy or over quota. A guest's task waits for its
 /// request and cannot be interrupted, so this is the longest budget of the service.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const JOB_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two submissions of a job that the pool refuses for now.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
-
-/// The limits of a device, with the meaning that QEMU gives to `throttle-ops` and `throttle-bps`: requests above
-/// them wait; a tenth of a second's worth may come at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceLimits {
-    /// Data requests per second.
-    pub ops: Option<u64>,
-    /// Bytes of sources per second.
-    pub bps: Option<u64>,
-}
-
-/// One limit, as a change sets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Limit {
-    /// No limit.
-    None,
-    /// This number per second.
-    PerSecond(u64),
-}
-
-impl Limit {
-    const fn rate(self) -> Option<u64> {
-        match self {
-            Self::None => None,
-            Self::PerSecond(rate) => Some(rate),
-        }
-    }
-}
-
-/// A change of limits; what is absent stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitsChange {
-    /// Data requests per second.
-    pub ops: Option<Limit>,
-    /// Bytes of sources per second.
-    pub bps: Option<Limit>,
-}
-
-impl LimitsChange {
-    /// Changes `limits`.
-    pub fn apply(self, limits: &mut DeviceLimits) {
-        let Self { ops, bps } = self;
-        limits.ops = ops.map_or(limits.ops, Limit::rate);
-        limits.bps = bps.map_or(limits.bps, Limit::rate);
-    }
-}
 
 /// The result of a control request.
 #[derive(Debug, Default)]
@@ -153,6 +109,17 @@ impl fmt::Debug for DataAnswer {
     }
 }
 
+/// When a device takes its next data request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadGate {
+    /// Now.
+    Open,
+    /// After this time: a limit was reached.
+    After(Duration),
+    /// After a completion: [`MAX_IN_FLIGHT`] jobs are at the pool.
+    OnCompletion,
+}
+
 /// A virtio-crypto device.
 pub struct Device {
     layout: Layout,
@@ -175,16 +142,6 @@ pub struct Device {
 struct Pending {
     kind: RequestKind,
     job: DeviceJob,
-}
-
-/// A private-key operation for the pool.
-struct DeviceJob {
-    /// The key, so that it stays in the pool although its session ends.
-    key: Arc<GuestKey>,
-    operation: Operation,
-    input: Vec<u8>,
-    room: usize,
-    deadline: Instant,
 }
 
 impl Device {
@@ -246,21 +203,19 @@ impl Device {
         self.pending.len()
     }
 
-    /// Whether a data request may be read now. Otherwise the time to wait, or `None` for "until a completion comes".
-    ///
-    /// # Errors
-    /// The time after which to ask again, if only a throttle forbids it.
-    pub fn may_read(&self, now: Instant) -> Result<(), Option<Duration>> {
+    /// When the next data request may be read.
+    #[must_use]
+    pub fn read_gate(&self, now: Instant) -> ReadGate {
         if self.pending.len() >= MAX_IN_FLIGHT {
-            return Err(None);
+            return ReadGate::OnCompletion;
         }
         let wait =
             |bucket: &Option<Bucket>| bucket.map_or(Duration::ZERO, |it| it.ready_in(1, now));
         match wait(&self.ops).max(wait(&self.bytes)) {
-            Duration::ZERO => Ok(()),
+            Duration::ZERO => ReadGate::Open,
             wait => {
                 self.counters.throttled();
-                Err(Some(wait))
+                ReadGate::After(wait)
             }
         }
     }
@@ -375,10 +330,12 @@ impl Device {
         };
         match (&data.work, material) {
             (Work::Akcipher { .. }, Material::Rsa { key, padding }) => {
-                rsa(key, *padding, &data.work, now)
+                asymmetric::rsa(key, *padding, &data.work, now)
             }
-            (Work::Akcipher { .. }, Material::Ecdsa(key)) => ecdsa(key, &data.work, now),
-            (work, material) => symmetric(work, material).map(Step::Done),
+            (Work::Akcipher { .. }, Material::Ecdsa(key)) => {
+                asymmetric::ecdsa(key, &data.work, now)
+            }
+            (work, material) => symmetric::compute(work, material).map(Step::Done),
         }
     }
 
@@ -541,291 +498,5 @@ fn measure(work: &Work<'_>) -> (RequestKind, usize) {
             };
             (kind, source.len())
         }
-    }
-}
-
-/// What a data request needs.
-enum Step {
-    /// Nothing more.
-    Done(Output),
-    /// A job of the pool.
-    Job(DeviceJob),
-}
-
-/// Computes what needs no key of the pool.
-fn symmetric(work: &Work<'_>, material: &mut Material) -> Result<Output, Status> {
-    match (work, material) {
-        (
-            Work::Cipher {
-                direction,
-                iv,
-                source,
-                room,
-            },
-            Material::Cipher(cipher),
-        ) => {
-            // Of two different lengths one is wrong (CVE-2023-3180).
-            if *direction != cipher.direction() || *room != source.len() {
-                return Err(Status::Err);
-            }
-            let mut result = Output::new(vec![0; source.len()]);
-            cipher
-                .run(iv, source, &mut result)
-                .then_some(result)
-                .ok_or(Status::Err)
-        }
-        (
-            Work::Chain(work),
-            Material::Chain {
-                cipher,
-                check,
-                cipher_first,
-            },
-        ) => chain(work, cipher, check, *cipher_first),
-        (
-            Work::Check {
-                service,
-                source,
-                len,
-            },
-            Material::Check(check),
-        ) if *service == check.service() => check.run(source, *len).map(Output::new),
-        (
-            Work::Aead {
-                direction,
-                nonce,
-                source,
-                aad,
-                tag_len,
-                room,
-            },
-            Material::Aead {
-                aead,
-                tag_len: own,
-                direction: own_direction,
-            },
-        ) => {
-            if direction != own_direction || tag_len != own {
-                return Err(Status::Err);
-            }
-            let len = match direction {
-                Direction::Encrypt => source.len().checked_add(*tag_len),
-                Direction::Decrypt => source.len().checked_sub(*tag_len),
-            };
-            let len = len.filter(|len| len <= room).ok_or(Status::Err)?;
-            let mut result = Output::new(vec![0; len]);
-            let done = match direction {
-                Direction::Encrypt => aead.seal(nonce, aad, source, &mut result),
-                Direction::Decrypt => aead.open(nonce, aad, source, &mut result),
-            };
-            done.map_err(|error| match error {
-                crate::primitives::AeadError::Tag => Status::BadMessage,
-                crate::primitives::AeadError::Length => Status::Err,
-            })?;
-            Ok(result)
-        }
-        // A session of another service, or a chain where the session has a cipher alone.
-        (
-            Work::Cipher { .. }
-            | Work::Chain(_)
-            | Work::Check { .. }
-            | Work::Aead { .. }
-            | Work::Akcipher { .. },
-            _,
-        ) => Err(Status::InvalidSession),
-    }
-}
-
-/// Computes a cipher and a hash or MAC over parts of one source. The device does not compare MACs: the driver does.
-fn chain(
-    work: &ChainWork<'_>,
-    cipher: &mut crate::primitives::Cipher,
-    check: &crate::session::OwnedCheck,
-    cipher_first: bool,
-) -> Result<Output, Status> {
-    if work.direction != cipher.direction() {
-        return Err(Status::Err);
-    }
-    let mut text = Output::new(work.source.to_vec());
-    let mut hashed = Output::new(work.aad.to_vec());
-    let (from, to) = work.hash;
-    if !cipher_first {
-        hashed.extend_from_slice(&text[from..to]);
-    }
-    let (start, end) = work.cipher;
-    if !cipher.run(work.iv, &work.source[start..end], &mut text[start..end]) {
-        return Err(Status::Err);
-    }
-    if cipher_first {
-        hashed.extend_from_slice(&text[from..to]);
-    }
-    let digest = check.run(&hashed, work.hash_len)?;
-    text.extend_from_slice(&digest);
-    Ok(text)
-}
-
-/// A request with an RSA session: computed here with the public key, a job with the private one.
-fn rsa(
-    key: &Arc<GuestKey>,
-    padding: RsaPadding,
-    work: &Work<'_>,
-    now: Instant,
-) -> Result<Step, Status> {
-    let (
-        Work::Akcipher {
-            operation,
-            source,
-            digest,
-            room,
-        },
-        Half::Rsa(public),
-    ) = (work, &key.half)
-    else {
-        return Err(Status::InvalidSession);
-    };
-    let len = public.len();
-    let here = |result: Option<Vec<u8>>| {
-        let result = result.filter(|result| result.len() <= *room);
-        result
-            .map(|result| Step::Done(Output::new(result)))
-            .ok_or(Status::Err)
-    };
-    match (operation, padding) {
-        (AkcipherOperation::Encrypt, RsaPadding::Raw) => {
-            here(public.encrypt_raw(&left_padded(source, len)?))
-        }
-        (AkcipherOperation::Encrypt, RsaPadding::Pkcs1(_)) => here(public.encrypt_pkcs1(source)),
-        (AkcipherOperation::Verify, RsaPadding::Pkcs1(hash)) => {
-            if public.verify_pkcs1(hash, digest, source) {
-                Ok(Step::Done(Output::default()))
-            } else {
-                Err(Status::KeyRejected)
-            }
-        }
-        // The specification forbids it, and a signature without padding is none.
-        (AkcipherOperation::Sign | AkcipherOperation::Verify, RsaPadding::Raw) => {
-            Err(Status::NotSupported)
-        }
-        (AkcipherOperation::Decrypt | AkcipherOperation::Sign, _) => {
-            let (operation, input) = private_operation(*operation, padding, source, len)?;
-            match &key.private {
-                None => Err(Status::Err),
-                Some(Private::Local(rsa)) => here(local(rsa, &operation, &input)?),
-                Some(Private::Pool(_)) => Ok(Step::Job(DeviceJob {
-                    key: Arc::clone(key),
-                    operation,
-                    input,
-                    room: *room,
-                    deadline: now + PATIENCE,
-                })),
-            }
-        }
-    }
-}
-
-/// The engine's operation for a request with a private RSA key, and its input.
-fn private_operation(
-    operation: AkcipherOperation,
-    padding: RsaPadding,
-    source: &[u8],
-    len: usize,
-) -> Result<(Operation, Vec<u8>), Status> {
-    match (operation, padding) {
-        (AkcipherOperation::Sign, RsaPadding::Pkcs1(Some(hash))) => {
-            if source.len() != hash.digest_len() {
-                return Err(Status::Err);
-            }
-            Ok((Operation::RsaPkcs1Sign { hash }, source.to_vec()))
-        }
-        (AkcipherOperation::Sign, RsaPadding::Pkcs1(None)) => {
-            Ok((Operation::RsaRaw, signature_block(source, len)?))
-        }
-        (_, RsaPadding::Pkcs1(_)) => Ok((Operation::RsaPkcs1Decrypt, left_padded(source, len)?)),
-        (_, RsaPadding::Raw) => Ok((Operation::RsaRaw, left_padded(source, len)?)),
-    }
-}
-
-/// A private operation with a key that is too small for the engine. It has no PKCS#1 v1.5 decryption: implicit
-/// rejection is the engine's, and a device without it would be an oracle.
-fn local(rsa: &Rsa, operation: &Operation, input: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-    match operation {
-        Operation::RsaRaw => Ok(rsa.decrypt_raw(input)),
-        Operation::RsaPkcs1Sign { hash } => {
-            Ok(rsa.sign_pkcs1(&[hash.digest_info_prefix(), input].concat()))
-        }
-        Operation::RsaPssSign { .. }
-        | Operation::RsaOaepDecrypt { .. }
-        | Operation::RsaPkcs1Decrypt
-        | Operation::RsaTlsPremaster { .. }
-        | Operation::EcdsaSign { .. }
-        | Operation::Ecdh
-        | Operation::X25519
-        | Operation::Ed25519Sign
-        | Operation::DhDerive
-        | Operation::DsaSign { .. }
-        | Operation::MlDsaSign { .. } => Err(Status::NotSupported),
-    }
-}
-
-/// `source` with leading zeros, as long as the modulus. Linux strips them.
-fn left_padded(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
-    let zeros = len.checked_sub(source.len()).ok_or(Status::Err)?;
-    let mut padded = vec![0; len];
-    padded[zeros..].copy_from_slice(source);
-    Ok(padded)
-}
-
-/// The block of a PKCS#1 v1.5 signature over bytes that are not a digest (RFC 8017 section 9.2, without the
-/// `DigestInfo`).
-fn signature_block(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
-    let fill = len.checked_sub(source.len() + 3).filter(|fill| *fill >= 8);
-    let fill = fill.ok_or(Status::Err)?;
-    let mut block = vec![0, 1];
-    block.resize(2 + fill, 0xff);
-    block.push(0);
-    block.extend_from_slice(source);
-    Ok(block)
-}
-
-/// A request with an ECDSA session. The session has no hash; the length of the digest tells the engine's.
-fn ecdsa(key: &Arc<GuestKey>, work: &Work<'_>, now: Instant) -> Result<Step, Status> {
-    let (
-        Work::Akcipher {
-            operation,
-            source,
-            digest,
-            room,
-        },
-        Half::Ec(public),
-    ) = (work, &key.half)
-    else {
-        return Err(Status::InvalidSession);
-    };
-    match operation {
-        AkcipherOperation::Verify if public.verify(digest, source) => {
-            Ok(Step::Done(Output::default()))
-        }
-        AkcipherOperation::Verify => Err(Status::KeyRejected),
-        AkcipherOperation::Sign => {
-            let hash = match source.len() {
-                20 => Hash::Sha1,
-                28 => Hash::Sha224,
-                32 => Hash::Sha256,
-                48 => Hash::Sha384,
-                64 => Hash::Sha512,
-                _ => return Err(Status::Err),
-            };
-            match key.private {
-                Some(Private::Pool(_)) => Ok(Step::Job(DeviceJob {
-                    key: Arc::clone(key),
-                    operation: Operation::EcdsaSign { hash },
-                    input: source.to_vec(),
-                    room: *room,
-                    deadline: now + PATIENCE,
-                })),
-                Some(Private::Local(_)) | None => Err(Status::Err),
-            }
-        }
-        AkcipherOperation::Encrypt | AkcipherOperation::Decrypt => Err(Status::NotSupported),
     }
 }

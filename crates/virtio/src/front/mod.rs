@@ -51,7 +51,7 @@ use crate::vhost::{Journal, ListenError, SocketFile, SocketSettings};
 
 /// Bound on the answer of a device process. A ring stops when its last request is answered, by the deadline of the
 /// service; the bound is above it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between the start of a driver and the first change of its configuration: Linux prepares for such changes only
 /// after it has told the device that it is ready.
@@ -333,7 +333,7 @@ impl Front {
             return Ok(());
         };
         monitor.set_nonblocking(false)?;
-        monitor.set_read_timeout(Some(PATIENCE))?;
+        monitor.set_read_timeout(Some(DEVICE_REPLY_TIMEOUT))?;
         let mut inner: Option<UnixStream> = None;
         loop {
             let Some(stream) = &inner else {
@@ -373,7 +373,7 @@ impl Front {
     fn reach(&self, device: &FrontDevice) -> Option<UnixStream> {
         let replay = lock(&device.connection).as_ref()?.replay.clone();
         let told = UnixStream::connect(&device.inner).and_then(|stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(DEVICE_REPLY_TIMEOUT))?;
             replay.tell(stream.as_fd())?;
             Ok(stream)
         });
@@ -451,7 +451,7 @@ impl Front {
         device: &FrontDevice,
         monitor: &UnixStream,
     ) -> io::Result<Option<UnixStream>> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + DEVICE_REPLY_TIMEOUT;
         loop {
             if let Some(stream) = self.reach(device) {
                 return Ok(Some(stream));

@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -224,9 +226,20 @@ impl DeviceOrders {
     }
 }
 
-/// Waits until the front process has ended, or wants this process to end.
-pub fn wait_for_end(end: &OwnedFd) {
-    let _ = receive_packet(end.as_fd());
+/// Waits until the front process has ended, or wants this process to end. Calls `tick` each second.
+pub fn wait_for_end(end: &OwnedFd, mut tick: impl FnMut()) {
+    let second = Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
+    loop {
+        let mut polled = [PollFd::new(end, PollFlags::IN)];
+        match poll(&mut polled, Some(&second)) {
+            Ok(0) => tick(),
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
 }
 
 impl fmt::Debug for DeviceOrders {

@@ -38,7 +38,7 @@ use super::chain::{self, MalformedChain, Room};
 use super::journal::{Journal, MAX_ATTEMPTS};
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{
-    ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, PATIENCE,
+    ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate,
 };
 use crate::spec::{Status, config_space, feature};
 
@@ -315,8 +315,12 @@ impl Backend {
         }
         while handled < BATCH {
             let now = Instant::now();
-            if let Err(wait) = state.device.may_read(now) {
-                held = Some(wait);
+            held = match state.device.read_gate(now) {
+                ReadGate::Open => None,
+                ReadGate::After(wait) => Some(Some(wait)),
+                ReadGate::OnCompletion => Some(None),
+            };
+            if held.is_some() {
                 break;
             }
             let Some(chain) = pop(ring, &memory) else {
@@ -698,7 +702,7 @@ impl VhostUserBackend for Backend {
         let (mut state, waited) = self
             .shared
             .answered
-            .wait_timeout_while(state, 2 * PATIENCE, under_way)
+            .wait_timeout_while(state, 2 * JOB_TIMEOUT, under_way)
             .unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             error!(queue, "requests of a stopped ring have no answer");

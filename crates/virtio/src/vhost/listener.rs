@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use millrace_service::Service;
 use millrace_service::service::SessionSink;
+use millrace_wire::EdgeReport;
 use serde::Serialize;
 use thiserror::Error;
 use tracing::{error, info, warn};
@@ -83,6 +84,9 @@ pub struct Devices {
 struct Shared {
     devices: Mutex<BTreeMap<PathBuf, Entry>>,
     draining: Arc<AtomicBool>,
+    /// Of every device. Apart from `devices`, whose lock is held while a device is locked: a client reads the
+    /// counters for its report with its own lock held, which a locked device may wait for.
+    counters: Mutex<Vec<Arc<DeviceCounters>>>,
 }
 
 /// Opens the pool of one connection: the identity of its device, and the sink of its completions.
@@ -206,12 +210,14 @@ impl Devices {
         journal: Journal,
         is_direct: bool,
     ) -> io::Result<()> {
+        let counters = Arc::<DeviceCounters>::default();
+        self.counters().push(Arc::clone(&counters));
         let entry = Entry {
             identity: Arc::clone(&settings.identity),
             limits: journal.limits(settings.limits),
             journal: journal.try_clone()?,
             connections: 0,
-            counters: Arc::default(),
+            counters,
             current: None,
         };
         self.devices().insert(settings.path.clone(), entry);
@@ -274,6 +280,21 @@ impl Devices {
             statistics: entry.counters.read(),
         };
         self.devices().iter().map(row).collect()
+    }
+
+    /// The counters that a report to a node has, over all devices.
+    #[must_use]
+    pub fn report(&self) -> EdgeReport {
+        let mut report = EdgeReport::default();
+        for counters in &*self.counters() {
+            counters.add_to(&mut report);
+        }
+        report
+    }
+
+    fn counters(&self) -> MutexGuard<'_, Vec<Arc<DeviceCounters>>> {
+        let counters = &self.shared.counters;
+        counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn devices(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Entry>> {

@@ -171,8 +171,8 @@ pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
 }
 
 /// A report with these numbers.
-pub(crate) fn report(counts: &[(EdgeCounter, u64)]) -> EdgeReport {
-    let mut report = EdgeReport::default();
+pub(crate) fn report(counts: &[(EdgeCounter, u64)]) -> Box<EdgeReport> {
+    let mut report = Box::<EdgeReport>::default();
     for (counter, count) in counts {
         report.set(*counter, *count);
     }

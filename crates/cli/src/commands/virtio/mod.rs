@@ -7,6 +7,7 @@
 mod status;
 
 use std::env;
+use std::mem;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_client::{Pool as Nodes, PoolConfig, TlsConfig};
+use millrace_client::{Pool as Nodes, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
 use millrace_server::config::NodeConfig;
 use millrace_service::{KekSource, KeyStore, Service, Settings};
@@ -188,8 +189,8 @@ fn new_program() -> Result<Command> {
     Ok(program)
 }
 
-/// The nodes that the options name.
-fn nodes(args: &VirtioRunArgs) -> Result<Option<Nodes>> {
+/// The nodes that the options name. Their status names the device by its first socket.
+fn nodes(args: &VirtioRunArgs) -> Result<Option<PoolConfig>> {
     if args.node.is_empty() {
         return Ok(None);
     }
@@ -209,11 +210,13 @@ fn nodes(args: &VirtioRunArgs) -> Result<Option<Nodes>> {
             None => endpoint.clone(),
         });
     }
-    let config =
-        PoolConfig::new(endpoints).agent(concat!("millrace-virtio/", env!("CARGO_PKG_VERSION")));
+    let first = args.sockets.socket_path.file_name().unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    let agent = format!("millrace-virtio/{version} {}", first.display());
+    let config = PoolConfig::new(endpoints).agent(agent);
     let checked = config.check();
     checked.or_fail(Failure::Usage, || "the nodes cannot be used".to_owned())?;
-    Ok(Some(Nodes::new(config)))
+    Ok(Some(config))
 }
 
 /// The device process.
@@ -236,8 +239,11 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     let store = store.context("starting the service")?;
     let service = Service::new("virtio", Settings::default(), engine, store)
         .context("starting the service")?;
-    let pools = pools(service, nodes(args)?);
     let devices = Devices::default();
+    let counted = devices.clone();
+    let report = ReportSource::new(move || counted.report());
+    let nodes = nodes(args)?.map(|config| Nodes::new(config.report(report)));
+    let pools = pools(service, nodes.clone());
     for (settings, listener, journal) in orders.devices {
         devices
             .serve(Arc::clone(&pools), settings, listener, journal)
@@ -252,7 +258,16 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     if let Err(error) = confine() {
         tracing::warn!(%error, "this process keeps all of its system calls");
     }
-    wait_for_end(&end);
+    let mut last = devices.report();
+    wait_for_end(&end, || {
+        let now = devices.report();
+        if now != mem::replace(&mut last, now)
+            && let Some(nodes) = &nodes
+        {
+            // What was computed in place is no job of the nodes.
+            nodes.counted();
+        }
+    });
     Ok(())
 }
 

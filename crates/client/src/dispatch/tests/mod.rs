@@ -78,7 +78,7 @@ impl Pool {
     /// The reports that were sent to this node.
     fn reports(&mut self, at: usize) -> Vec<EdgeReport> {
         let report = |message| match message {
-            ClientMessage::Report(report) => Some(report),
+            ClientMessage::Report(report) => Some(*report),
             _ => None,
         };
         self.sent(at).into_iter().filter_map(report).collect()

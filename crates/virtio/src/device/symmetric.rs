@@ -1,0 +1,123 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Ciphers, hashes, MACs and AEADs, computed on the thread of the rings.
+
+use millrace_engine::Output;
+
+use crate::primitives::{AeadError, Cipher};
+use crate::request::{ChainWork, Work};
+use crate::session::{Material, OwnedCheck};
+use crate::spec::{Direction, Status};
+
+/// Computes what needs no key of the pool.
+pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Output, Status> {
+    match (work, material) {
+        (
+            Work::Cipher {
+                direction,
+                iv,
+                source,
+                room,
+            },
+            Material::Cipher(cipher),
+        ) => {
+            // Of two different lengths one is wrong (CVE-2023-3180).
+            if *direction != cipher.direction() || *room != source.len() {
+                return Err(Status::Err);
+            }
+            let mut result = Output::new(vec![0; source.len()]);
+            cipher
+                .run(iv, source, &mut result)
+                .then_some(result)
+                .ok_or(Status::Err)
+        }
+        (
+            Work::Chain(work),
+            Material::Chain {
+                cipher,
+                check,
+                cipher_first,
+            },
+        ) => chain(work, cipher, check, *cipher_first),
+        (
+            Work::Check {
+                service,
+                source,
+                len,
+            },
+            Material::Check(check),
+        ) if *service == check.service() => check.run(source, *len).map(Output::new),
+        (
+            Work::Aead {
+                direction,
+                nonce,
+                source,
+                aad,
+                tag_len,
+                room,
+            },
+            Material::Aead {
+                aead,
+                tag_len: own,
+                direction: own_direction,
+            },
+        ) => {
+            if direction != own_direction || tag_len != own {
+                return Err(Status::Err);
+            }
+            let len = match direction {
+                Direction::Encrypt => source.len().checked_add(*tag_len),
+                Direction::Decrypt => source.len().checked_sub(*tag_len),
+            };
+            let len = len.filter(|len| len <= room).ok_or(Status::Err)?;
+            let mut result = Output::new(vec![0; len]);
+            let done = match direction {
+                Direction::Encrypt => aead.seal(nonce, aad, source, &mut result),
+                Direction::Decrypt => aead.open(nonce, aad, source, &mut result),
+            };
+            done.map_err(|error| match error {
+                AeadError::Tag => Status::BadMessage,
+                AeadError::Length => Status::Err,
+            })?;
+            Ok(result)
+        }
+        // A session of another service, or a chain where the session has a cipher alone.
+        (
+            Work::Cipher { .. }
+            | Work::Chain(_)
+            | Work::Check { .. }
+            | Work::Aead { .. }
+            | Work::Akcipher { .. },
+            _,
+        ) => Err(Status::InvalidSession),
+    }
+}
+
+/// Computes a cipher and a hash or MAC over parts of one source. The device does not compare MACs: the driver does.
+fn chain(
+    work: &ChainWork<'_>,
+    cipher: &mut Cipher,
+    check: &OwnedCheck,
+    cipher_first: bool,
+) -> Result<Output, Status> {
+    if work.direction != cipher.direction() {
+        return Err(Status::Err);
+    }
+    let mut text = Output::new(work.source.to_vec());
+    let mut hashed = Output::new(work.aad.to_vec());
+    let (from, to) = work.hash;
+    if !cipher_first {
+        hashed.extend_from_slice(&text[from..to]);
+    }
+    let (start, end) = work.cipher;
+    if !cipher.run(work.iv, &work.source[start..end], &mut text[start..end]) {
+        return Err(Status::Err);
+    }
+    if cipher_first {
+        hashed.extend_from_slice(&text[from..to]);
+    }
+    let digest = check.run(&hashed, work.hash_len)?;
+    text.extend_from_slice(&digest);
+    Ok(text)
+}
