@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::replace::replace_file;
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -379,11 +380,7 @@ impl SavedState {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
-            let fresh = path.with_extension("new");
-            let mut file = fs::File::create(&fresh)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
-            file.sync_all()?;
-            fs::rename(fresh, &path)
+            replace_file(&path, &serde_json::to_vec_pretty(self)?, None)
         };
         write().map_err(|source| SavedStateError::Io {
             path: path.clone(),

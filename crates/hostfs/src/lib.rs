@@ -10,6 +10,7 @@
 //! files      root/         bounded reads below one folder or bundle; no link leads out
 //!            unavailable   reasons for which something could not be read
 //!            glob          names of files with wildcards
+//!            replace       a file replaced as a whole
 //! processes  process       processes; maps: the files that they have mapped
 //!            cpu_list      lists of processors
 //! configs    systemd       unit files, and the environment of a service; environment: its syntax
@@ -42,6 +43,7 @@ pub mod nginx;
 pub mod openssl_cnf;
 mod probe;
 pub mod process;
+pub mod replace;
 mod root;
 pub mod systemd;
 mod unavailable;

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_gateway::write::{self, FileChange, WriteError};
+use millrace_hostfs::replace::replace_file;
 use millrace_hostfs::{OpenError, Root};
 use rustix::process::{Signal, kill_process};
 use schemars::JsonSchema;
@@ -186,19 +187,9 @@ fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyE
 
 /// Replaces a record atomically.
 fn save(path: &Path, value: &impl Serialize) -> Result<(), ApplyError> {
-    let new = path.with_extension("new");
     let bytes = serde_json::to_vec_pretty(value).map_err(std::io::Error::other);
-    let written = bytes.and_then(|bytes| write_whole(path, &new, &bytes));
+    let written = bytes.and_then(|bytes| replace_file(path, &bytes, None));
     Ok(written.map_err(at(path))?)
-}
-
-/// Writes a file under a temporary name first, so that a full disk leaves no part of it.
-fn write_whole(path: &Path, temporary: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let written = fs::write(temporary, bytes).and_then(|()| fs::rename(temporary, path));
-    written.inspect_err(|_| {
-        // The error that led here is the one to report.
-        let _ = fs::remove_file(temporary);
-    })
 }
 
 pub(crate) fn supervisor_lock(run: &Path) -> PathBuf {
@@ -349,7 +340,7 @@ fn record_history(state: &Path, text: &str) -> Result<u64, ApplyError> {
     let file = history_file(&folder, next);
     let parent = file.with_file_name("");
     fs::create_dir_all(&parent).map_err(at(&parent))?;
-    let written = write_whole(&file, &parent.join("link.toml.new"), text.as_bytes());
+    let written = replace_file(&file, text.as_bytes(), None);
     if written.is_err() {
         let _ = fs::remove_dir(&parent);
     }

@@ -18,6 +18,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
@@ -440,16 +441,7 @@ fn save(path: &Path, before: &ExistingFile) -> Result<PathBuf, WriteError> {
 
 /// Replaces a file atomically.
 fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".millrace-new");
-    let new = PathBuf::from(name);
-    // A run that was killed may have left it.
-    let _ = fs::remove_file(&new);
-    let written = create(&new, contents, mode).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&new);
-        io_error("writing", path, source)
-    })
+    replace_file(path, contents, Some(mode)).map_err(|source| io_error("writing", path, source))
 }
 
 fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {

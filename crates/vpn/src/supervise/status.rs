@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -84,13 +85,10 @@ pub fn read_status(run: &Path) -> Option<LinkStatus> {
 }
 
 pub(super) fn write_status(run: &Path, status: &LinkStatus) -> io::Result<()> {
-    let new = run.join("status.json.new");
-    fs::write(&new, serde_json::to_vec_pretty(status)?)?;
-    fs::rename(new, path(run))?;
+    replace_file(&path(run), &serde_json::to_vec_pretty(status)?, None)?;
     // Its suffix is that which node_exporter reads; it never sees a part of a file.
-    let new = run.join("metrics.new");
-    fs::write(&new, metrics::render(status))?;
-    fs::rename(new, run.join("metrics.prom"))
+    let text = metrics::render(status);
+    replace_file(&run.join("metrics.prom"), text.as_bytes(), None)
 }
 
 /// Appends changes to the log in the state folder of a link, one JSON object a line.

@@ -14,10 +14,10 @@ mod pool_key;
 pub(crate) mod tenant;
 pub(crate) mod token;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result};
+use millrace_hostfs::replace::replace_file;
 use millrace_manager::api::Page;
 use millrace_manager::api::problem::Code;
 use millrace_manager::client::access::AccessError;
@@ -109,10 +109,5 @@ fn print_list<T: Serialize>(items: Vec<T>) -> Result<()> {
 
 /// Replaces a file as a whole: a program that reads it sees the former or the new one.
 pub(crate) fn replace(file: &Path, text: &str) -> Result<()> {
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let fresh = file.with_file_name(name);
-    fs::write(&fresh, text)
-        .and_then(|()| fs::rename(&fresh, file))
-        .with_context(|| format!("writing {}", file.display()))
+    replace_file(file, text.as_bytes(), None).with_context(|| format!("writing {}", file.display()))
 }

@@ -1,0 +1,101 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Replaces a file as a whole: a program that reads it, and a machine that loses power, sees the former or the new one.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Replaces or makes a file, with exactly this mode; `None` is 0666 less the umask, as for any new file. It is on the
+/// disk when this returns.
+///
+/// # Errors
+/// The operating system refuses. The former file is as it was, unless flushing the folder failed.
+pub fn replace_file(path: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> {
+    replace_with(path, mode, |file| file.write_all(bytes))
+}
+
+fn replace_with(
+    path: &Path,
+    mode: Option<u32>,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // In the same folder, since a rename cannot leave a file system. No two writers have the same name.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!(".{name}.{}-{number}.new", process::id()));
+    let create = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        let mut file = options.mode(mode.unwrap_or(0o666)).open(&fresh)?;
+        if let Some(mode) = mode {
+            // The mode above is subject to the umask.
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        write(&mut file)?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)
+    };
+    create().inspect_err(|_| {
+        // The error that led here is the one to report.
+        let _ = fs::remove_file(&fresh);
+    })?;
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().flatten();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn file_is_replaced_with_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        replace_file(&path, b"first", None).unwrap();
+        replace_file(&path, b"2", Some(0o640)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"2");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640);
+        assert_eq!(names(folder.path()), ["settings"]);
+    }
+
+    #[test]
+    fn full_disk_leaves_the_former_file_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        replace_file(&path, b"former", None).unwrap();
+        let full = |file: &mut File| {
+            file.write_all(b"ne")?;
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        let error = replace_with(&path, None, full).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"former");
+        assert_eq!(names(folder.path()), ["settings"]);
+    }
+
+    #[test]
+    fn refusal_of_the_last_step_leaves_no_file_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        fs::create_dir(&path).unwrap();
+        assert!(replace_file(&path, b"new", None).is_err());
+        assert_eq!(names(folder.path()), ["settings"]);
+        assert!(replace_file(&folder.path().join("none/settings"), b"new", None).is_err());
+    }
+}
