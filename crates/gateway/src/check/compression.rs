@@ -49,7 +49,8 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
     let of = |engine| found.get(EngineCounters::of(engine).input);
     let share = |engine| 100.0 * of(engine) as f64 / input.max(1) as f64;
     let seen = format!(
-        "{streams} responses, {:.1} MB to {:.1} MB; ISA-L {:.0} %, libdeflate {:.0} %, QAT {:.0} %, stored {:.0} %, zlib {:.0} %",
+        "{streams} responses, {:.1} MB to {:.1} MB; ISA-L {:.0} %, libdeflate {:.0} %, QAT {:.0} %, stored {:.0} %, \
+         zlib {:.0} %",
         input as f64 / 1e6,
         output as f64 / 1e6,
         share(EngineKind::Isal),

@@ -42,7 +42,10 @@ pub(super) fn configuration(options: &CheckOptions, evidence: &Evidence, report:
             report.add(
                 CHECK,
                 Warning,
-                format!("no `env {};` in nginx.conf: after an upgrade of the binary (SIGUSR2) the pool is gone", missing.join("; env ")),
+                format!(
+                    "no `env {};` in nginx.conf: after an upgrade of the binary (SIGUSR2) the pool is gone",
+                    missing.join("; env ")
+                ),
                 "add `include millrace.conf;` at the top of nginx.conf (millrace gateway nginx --write)".to_owned(),
             );
         }
@@ -104,7 +107,8 @@ fn table_of_descriptors(config: &ServerConfig, report: &mut CheckReport) {
     let needed = config.connections.map(global_maxconn);
     if let Some(allowed) = config.descriptors {
         let seen = format!(
-            "ulimit-n {allowed} in `global`: a descriptor beyond HAProxy's table ends the process or corrupts its memory"
+            "ulimit-n {allowed} in `global`: a descriptor beyond HAProxy's table ends the process or corrupts its \
+             memory"
         );
         let enough = needed.map_or_else(
             || "one and a half times the frontends' together, plus 16".to_owned(),

@@ -174,7 +174,9 @@ fn explain(decision: &Decision, facts: &AdviseFacts, request: &AdviseRequest) ->
 fn rule_text(rule: Rule, ipsec: bool, qat: &QatUse) -> String {
     let beside_qat = match rule {
         Rule::WideAes if ipsec && *qat != QatUse::None => ", faster than a device that gets packets one by one",
-        Rule::AesInstructions if ipsec && matches!(qat, QatUse::Serves(_)) => ": no wait for a device, and a full-length check value",
+        Rule::AesInstructions if ipsec && matches!(qat, QatUse::Serves(_)) => {
+            ": no wait for a device, and a full-length check value"
+        }
         _ => "",
     };
     let text = match rule {

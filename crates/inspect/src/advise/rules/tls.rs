@@ -44,7 +44,8 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (TlsAdvice
     if can_compute(facts).is_ok() && !facts.openssl_since([3, 5, 0]) {
         let server = server(request.format);
         group = group.with(format!(
-            "`millrace gateway {server} --local --pq` adds X25519MLKEM768 to this OpenSSL: its provider brings the group"
+            "`millrace gateway {server} --local --pq` adds X25519MLKEM768 to this OpenSSL: its provider brings the \
+             group"
         ));
     }
     let (kernel_tls, offload) = kernel_tls(facts, request.goal, conf_command);
@@ -121,8 +122,8 @@ fn tickets_sent(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
             "one per handshake: ssl_conf_command NumTickets 1"
         }
     };
-    let reason = "OpenSSL sends two, and each costs a key derivation, an encryption and a write: 6 % of the CPU time of \
-                  a P-256 handshake (measured). A client with one ticket resumes one connection at a time, and gets a \
+    let reason = "OpenSSL sends two, and each costs a key derivation, an encryption and a write: 6 % of the CPU \
+                  time of a P-256 handshake (measured). A client with one ticket resumes one connection at a time, and gets a \
                   new ticket with it";
     let run = measured(facts, request);
     match run.and_then(|run| run.gain("one-ticket", server(request.format))) {

@@ -19,7 +19,8 @@ pub(super) fn mitigations(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(given(facts, |word| {
             ["mitigations=off", "nopti"].contains(&word)
         }))
-        .impact("Any program on this machine, also in a sandbox or a guest, may read keys from other programs' memory. The parameter speeds up system calls, not cryptography.")
+        .impact("Any program on this machine, also in a sandbox or a guest, may read keys from other programs' memory. \
+            The parameter speeds up system calls, not cryptography.")
         .advise(REMOVE)
         .if_evident()
 }
@@ -27,7 +28,9 @@ pub(super) fn mitigations(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn idle_poll(facts: &Facts<'_>) -> Option<Finding> {
     Finding::warning()
         .evidence(given(facts, |word| word == "idle=poll"))
-        .impact("Power and heat are always at their maximum; a spinning hyperthread takes half of its core from the other one, and cores that never sleep leave no budget for turbo. The gain is a few microseconds per wake-up.")
+        .impact("Power and heat are always at their maximum; a spinning hyperthread takes half of its core from the \
+            other one, and cores that never sleep leave no budget for turbo. The gain is a few microseconds per \
+            wake-up.")
         .advise(REMOVE)
         .advise("Where wake-ups matter: a PM QoS request by the one program (/dev/cpu_dma_latency).")
         .if_evident()
@@ -57,7 +60,9 @@ pub(super) fn iommu(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(given(facts, |word| {
             ["intel_iommu=off", "iommu=off", "amd_iommu=off"].contains(&word)
         }))
-        .impact("Any device may write to any memory, and virtual functions (QAT, network) cannot be given to guests or programs safely. Guides to older QAT cards ask for it; iommu=pt serves the host's own devices equally well.")
+        .impact("Any device may write to any memory, and virtual functions (QAT, network) cannot be given to guests or \
+            programs safely. Guides to older QAT cards ask for it; iommu=pt serves the host's own devices equally \
+            well.")
         .advise("Set `intel_iommu=on iommu=pt` in GRUB_CMDLINE_LINUX in /etc/default/grub, run update-grub, reboot.")
         .if_evident()
 }

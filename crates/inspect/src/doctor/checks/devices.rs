@@ -47,7 +47,8 @@ pub(super) fn gpu_driver(facts: &Facts<'_>) -> Option<Finding> {
             let (address, device) = (&gpu.address, &gpu.device_id);
             format!("sys/bus/pci/devices/{address}: device {device}, driver {driver}")
         }))
-        .impact("A pool could use it for large batches of private-key operations. It never speeds up single packets of a VPN: starting a GPU kernel alone takes longer.")
+        .impact("A pool could use it for large batches of private-key operations. It never speeds up single packets of \
+            a VPN: starting a GPU kernel alone takes longer.")
         .advise("Install the distribution's NVIDIA driver (Debian: nvidia-open-kernel-dkms); nouveau cannot compute.")
         .if_evident()
 }

@@ -36,15 +36,20 @@ pub(super) fn tunnel_mtu(facts: &Facts<'_>) -> Option<Finding> {
             let (mtu, overhead) = (interface.mtu_bytes?, overhead(interface.kind)?);
             let name = &interface.name;
             (mtu.saturating_add(overhead) > below_mtu).then(|| {
-                format!("sys/class/net/{name}/mtu: {mtu}; with {overhead} bytes of overhead it exceeds {below}'s {below_mtu}")
+                format!("sys/class/net/{name}/mtu: {mtu}; with {overhead} bytes of overhead it exceeds {below}'s \
+                    {below_mtu}")
             })
         });
     let fits = below_mtu.saturating_sub(TUNNEL_OVERHEAD);
     Finding::warning()
         .evidence(too_large)
-        .impact("Each full packet is sent as two fragments, or lost where fragments are dropped: half the throughput, or connections that hang after the first bytes.")
-        .advise(format!("ip link set dev TUNNEL mtu {fits}        # fits through {below} in any tunnel, also over IPv6"))
-        .run("nft add rule inet filter forward tcp flags syn tcp option maxseg size set rt mtu        # for TCP through the tunnel")
-        .advise("If the path itself carries 9000 bytes, raise the card's MTU instead: up to 3.5 times less CPU time per GB (OpenVPN, measured).")
+        .impact("Each full packet is sent as two fragments, or lost where fragments are dropped: half the throughput, \
+            or connections that hang after the first bytes.")
+        .advise(format!("ip link set dev TUNNEL mtu {fits}        # fits through {below} in any tunnel, also over \
+            IPv6"))
+        .run("nft add rule inet filter forward tcp flags syn tcp option maxseg size set rt mtu        # for TCP \
+            through the tunnel")
+        .advise("If the path itself carries 9000 bytes, raise the card's MTU instead: up to 3.5 times less CPU time \
+            per GB (OpenVPN, measured).")
         .if_evident()
 }

@@ -15,7 +15,8 @@ pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
     let names = &["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
     Finding::critical()
         .evidence(facts.settings_named(Program::Openvpn, names).filter(none).map(quote))
-        .impact("Anyone on the path can read or change the traffic. It saves only about a tenth of the processor time (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI), because OpenVPN's cost is not the cipher.")
+        .impact("Anyone on the path can read or change the traffic. It saves only about a tenth of the processor time \
+            (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI), because OpenVPN's cost is not the cipher.")
         .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305, without lines `auth` and `cipher`")
         .if_evident()
 }
@@ -24,8 +25,10 @@ pub(super) fn static_key(facts: &Facts<'_>) -> Option<Finding> {
     let secrets = facts.settings_named(Program::Openvpn, &["secret", "<secret>"]);
     Finding::critical()
         .evidence(secrets.map(|(file, setting)| format!("{file}: {}", setting.name)))
-        .impact("An attacker who gets the key can read all traffic, also recorded traffic: no forward secrecy, no renewal. OpenVPN 2.7 refuses static keys by default, and the kernel data channel does not support them.")
-        .advise("TLS between two ends needs no certificate authority: tls-server (tls-client), --peer-fingerprint with the SHA256 of the other end's certificate, dh none.")
+        .impact("An attacker who gets the key can read all traffic, also recorded traffic: no forward secrecy, no \
+            renewal. OpenVPN 2.7 refuses static keys by default, and the kernel data channel does not support them.")
+        .advise("TLS between two ends needs no certificate authority: tls-server (tls-client), --peer-fingerprint with \
+            the SHA256 of the other end's certificate, dh none.")
         .run("millrace advise openvpn")
         .if_evident()
 }
@@ -72,7 +75,9 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
     let worst = weak.iter().map(|(severity, _)| *severity).min()?;
     Finding::new(worst)
         .evidence(weak.iter().map(|(_, pair)| quote(*pair)))
-        .impact("Ciphers with blocks of 64 bits leak plaintext after a few gigabytes under one key (SWEET32). HMAC with SHA-1 is not broken, but unnecessary: AEAD ciphers need no `auth`, cost less, and are the only ciphers of the kernel data channel.")
+        .impact("Ciphers with blocks of 64 bits leak plaintext after a few gigabytes under one key (SWEET32). HMAC \
+            with SHA-1 is not broken, but unnecessary: AEAD ciphers need no `auth`, cost less, and are the only \
+            ciphers of the kernel data channel.")
         .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305")
         .advise("tls-version-min 1.2")
         .if_evident()
@@ -89,8 +94,11 @@ pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
     let names = &["comp-lzo", "compress", "allow-compression"];
     Finding::warning()
         .evidence(facts.settings_named(Program::Openvpn, names).filter(compresses).map(quote))
-        .impact("The sizes of compressed packets reveal their content (VORACLE), most traffic is compressed or encrypted already, and the data channel cannot run in the kernel. OpenVPN 2.7 never sends compressed packets.")
-        .advise("On the server: `compress migrate` and no comp-lzo; it switches clients that still ask for compression.")
+        .impact("The sizes of compressed packets reveal their content (VORACLE), most traffic is compressed or \
+            encrypted already, and the data channel cannot run in the kernel. OpenVPN 2.7 never sends compressed \
+            packets.")
+        .advise("On the server: `compress migrate` and no comp-lzo; it switches clients that still ask for \
+            compression.")
         .advise("allow-compression no")
         .if_evident()
 }
@@ -99,16 +107,21 @@ pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
     let devices = facts.settings_named(Program::Openvpn, &["dev", "dev-type"]);
     Finding::notice()
         .evidence(devices.filter(|(_, setting)| setting.value.starts_with("tap")).map(quote))
-        .impact("The kernel data channel supports TUN only. With TAP one process forwards everything: about 1.9 Gbit/s where the kernel reaches 7.8 (datazone.de 2026, Xeon E-2488). Every frame also carries 14 bytes more, and every broadcast is sent.")
-        .advise("Use `dev tun` and routes. For several paths: equal-cost routes over tun devices instead of a bond of tap devices.")
+        .impact("The kernel data channel supports TUN only. With TAP one process forwards everything: about 1.9 Gbit/s \
+            where the kernel reaches 7.8 (datazone.de 2026, Xeon E-2488). Every frame also carries 14 bytes more, and \
+            every broadcast is sent.")
+        .advise("Use `dev tun` and routes. For several paths: equal-cost routes over tun devices instead of a bond of \
+            tap devices.")
         .if_evident()
 }
 
 pub(super) fn dco_disabled(facts: &Facts<'_>) -> Option<Finding> {
     Finding::notice()
         .evidence(facts.settings_named(Program::Openvpn, &["disable-dco"]).map(quote))
-        .impact("All packets go through one process: about a fourth of the kernel's throughput (1.91 against 7.84 Gbit/s, datazone.de 2026).")
-        .advise("Remove disable-dco. OpenVPN logs other reasons against DCO: fragment, compression, TAP, ciphers without AEAD, topology net30.")
+        .impact("All packets go through one process: about a fourth of the kernel's throughput (1.91 against 7.84 \
+            Gbit/s, datazone.de 2026).")
+        .advise("Remove disable-dco. OpenVPN logs other reasons against DCO: fragment, compression, TAP, ciphers \
+            without AEAD, topology net30.")
         .if_evident()
 }
 
@@ -142,9 +155,11 @@ pub(super) fn user_space(facts: &Facts<'_>) -> Option<Finding> {
         Finding::warning()
             .evidence([format!("the module {module} is loaded")])
             .evidence(tunnels)
-            .impact("One process on one core forwards all packets: measured elsewhere 374 Mbit/s against 1230 on the same machine (ovpn-dco #31), 1.91 against 7.84 Gbit/s (datazone.de 2026).")
+            .impact("One process on one core forwards all packets: measured elsewhere 374 Mbit/s against 1230 on the \
+                same machine (ovpn-dco #31), 1.91 against 7.84 Gbit/s (datazone.de 2026).")
             .advise(remedy)
-            .run("journalctl -u 'openvpn*' | grep -i dco        # shows the reason: disable-dco, compression, fragment, TAP, a cipher without AEAD")
+            .run("journalctl -u 'openvpn*' | grep -i dco        # shows the reason: disable-dco, compression, \
+                fragment, TAP, a cipher without AEAD")
     })
 }
 
@@ -168,7 +183,9 @@ pub(super) fn keepalive(facts: &Facts<'_>) -> Option<Finding> {
     let names = &["keepalive", "ping", "ping-restart"];
     Finding::notice()
         .evidence(facts.settings_named(Program::Openvpn, names).filter(out_of_range).map(quote))
-        .impact("Too long: a dead peer stays unnoticed for minutes, and NAT forgets the path. Too short: every client wakes the one process. Less than three keepalive packets until a peer counts as dead: one lost packet restarts the tunnel.")
+        .impact("Too long: a dead peer stays unnoticed for minutes, and NAT forgets the path. Too short: every client \
+            wakes the one process. Less than three keepalive packets until a peer counts as dead: one lost packet \
+            restarts the tunnel.")
         .advise("keepalive 10 60 on the server, which pushes it to the clients")
         .if_evident()
 }

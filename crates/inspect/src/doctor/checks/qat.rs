@@ -132,7 +132,8 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
         finding.run(format!("modprobe qat_{}", row.class))
     } else {
         finding.run("modprobe vfio-pci").advise(
-            "User space (qatlib, qatprovider) then drives it: the kernel has no driver for virtual functions of this generation.",
+            "User space (qatlib, qatprovider) then drives it: the kernel has no driver for virtual functions of this \
+             generation.",
         )
     })
 }
@@ -230,15 +231,18 @@ pub(super) fn stuck(facts: &Facts<'_>) -> Option<Finding> {
     let finding = if proven {
         Finding::critical()
             .title("a QAT device does not answer requests that it has accepted")
-            .impact("No response came between two readings: packets of these requests are lost, and their buffers are not freed.")
+            .impact("No response came between two readings: packets of these requests are lost, and their buffers are \
+                not freed.")
     } else {
         Finding::warning()
-            .impact("The requests are in progress if the device is busy; they are lost if they stay open while nothing runs.")
+            .impact("The requests are in progress if the device is busy; they are lost if they stay open while nothing \
+                runs.")
     };
     finding
         .evidence(open)
         .run("millrace inspect qat --seconds 5        # do the open requests go away?")
-        .advise("If not, reset the device (write down, then up, to /sys/bus/pci/devices/ADDRESS/qat/state; Intel's driver: adf_ctl reset).")
+        .advise("If not, reset the device (write down, then up, to /sys/bus/pci/devices/ADDRESS/qat/state; Intel's \
+            driver: adf_ctl reset).")
         .if_evident()
 }
 
@@ -292,7 +296,8 @@ pub(super) fn errors_fatal(facts: &Facts<'_>) -> Option<Finding> {
             let events = events.reduce(u64::saturating_add);
             device.errors.map(|errors| errors.fatal).or(events)
         }))
-        .impact("Each error took the device down with all of its requests: a hardware fault, or memory or a bus that damages data.")
+        .impact("Each error took the device down with all of its requests: a hardware fault, or memory or a bus that \
+            damages data.")
         .run("dmesg | grep -i -e qat -e aer -e edac")
         .advise("If errors come again after a reset: replace the device; until then stop using it.")
         .if_evident()?;
@@ -350,8 +355,10 @@ pub(super) fn link(facts: &Facts<'_>) -> Option<Finding> {
     });
     Finding::warning()
         .evidence(slow)
-        .impact("The bus limits bulk encryption: half the lanes carry half the bytes. Private-key operations are not affected.")
-        .advise("Use another slot (all lanes wired, directly at a processor), or raise the slot's speed in the BIOS (not \"Gen1\").")
+        .impact("The bus limits bulk encryption: half the lanes carry half the bytes. Private-key operations are not \
+            affected.")
+        .advise("Use another slot (all lanes wired, directly at a processor), or raise the slot's speed in the BIOS \
+            (not \"Gen1\").")
         .if_evident()
 }
 
@@ -369,7 +376,8 @@ pub(super) fn numa(facts: &Facts<'_>) -> Option<Finding> {
         finding
             .evidence(nodes.iter().map(|node| format!("a QAT device is on node {node}")))
             .impact("Packets cross the link between the sockets twice: to the device and back.")
-            .advise("Put the card and the device at one socket, or steer the card's queues and the program to the device's node (numactl, RPS)."),
+            .advise("Put the card and the device at one socket, or steer the card's queues and the program to the \
+                device's node (numactl, RPS)."),
     )
 }
 
@@ -390,8 +398,10 @@ pub(super) fn idle(facts: &Facts<'_>) -> Option<Finding> {
             .evidence([format!("{}: {} requests", busy.address, busy.requests())])
             .evidence(idle)
             .impact("The second device is up and idle: the capacity is that of one device.")
-            .advise("Kernel (IPsec): an association stays at the device that was nearest and least used at its creation. More associations, created on processors of both nodes, spread.")
-            .advise("User space: instances of every device in the program's section of /etc/*_dev*.conf, or a virtual function of each device.")
+            .advise("Kernel (IPsec): an association stays at the device that was nearest and least used at its \
+                creation. More associations, created on processors of both nodes, spread.")
+            .advise("User space: instances of every device in the program's section of /etc/*_dev*.conf, or a virtual \
+                function of each device.")
     })
 }
 
@@ -409,7 +419,8 @@ pub(super) fn unread(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(locked.map(|mode| format!("sys/kernel/security/lockdown: {mode}")))
         .impact("Whether the device works, answers its heartbeat or lost requests is unknown.");
     Some(if locked.is_some() {
-        finding.advise("The kernel is locked down (secure boot): kernels that forbid files of mode 0400 in debugfs give no other access to the counters.")
+        finding.advise("The kernel is locked down (secure boot): kernels that forbid files of mode 0400 in debugfs \
+            give no other access to the counters.")
     } else {
         finding
             .advise("Run millrace as root.")
@@ -476,7 +487,8 @@ pub(super) fn hugepages(facts: &Facts<'_>) -> Option<Finding> {
     Some(
         Finding::notice()
             .evidence([user.clone(), "proc/meminfo: HugePages_Total 0".to_owned()])
-            .impact("User-space requests use pages of 4 KiB: more address translations per request. It works without huge pages.")
+            .impact("User-space requests use pages of 4 KiB: more address translations per request. It works without \
+                huge pages.")
             .run("sysctl vm.nr_hugepages=1024        # 2 GiB; put it into /etc/sysctl.d to keep it")
             .run("modprobe usdm_drv max_huge_pages=1024 max_huge_pages_per_process=16"),
     )
