@@ -11,25 +11,8 @@ use super::{MAX_ROUNDS, count, named};
 use crate::report::ReportArgs;
 use crate::vpn::{CASES, LinkCase, MAX_FLOWS};
 
-const VPN_EXAMPLE: &str = "\
-Examples:
-  millrace vpn bench
-  millrace vpn bench --case one,two-pinned,one-tuned --rounds 5
-  millrace vpn bench --json > vpn.json
-
-It needs root, /dev/net/tun, openvpn and iperf3. Both ends run on this
-machine, so that rates are a lower bound; CPU seconds per gigabyte of one end
-say what a core of a gateway carries.";
-
-/// Measure links between two network namespaces on this machine
-///
-/// Real tunnels under iperf3, in interleaved runs: no tunnel, one process with
-/// each cipher, several processes, pinned and not, jumbo frames. For each:
-/// throughput, latency under load, CPU seconds per gigabyte of each end, and
-/// the bound on the gain by an accelerator. Then a member of four is killed
-/// under load. Bytes are compared at the other end before each load.
+/// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = VPN_EXAMPLE)]
 pub struct VpnArgs {
     /// Cases, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
@@ -51,4 +34,12 @@ pub struct VpnArgs {
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+impl VpnArgs {
+    /// Whether a report is to be printed as JSON.
+    #[must_use]
+    pub fn wants_json(&self) -> bool {
+        self.report.output.json
+    }
 }

@@ -3,7 +3,7 @@
 
 //! Reads link.toml and collects every problem with its line.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,16 +12,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    DataPath, End, IpsecSettings, Ipv4Network, Lines, LinkEngine, LinkProblem, LinkProblems,
-    MAX_MEMBERS, MAX_NAME, Side, TunnelCipher, VpnLink,
+    AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkProblem, LinkProblems,
+    MAX_MEMBERS, MAX_NAME, Network, Side, TunnelCipher, VpnLink,
 };
+use crate::choice::ChoiceGoal;
 use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
 
 /// Bound on a link.toml, in bytes: the sample has two thousand.
 const MAX_FILE: usize = 256 << 10;
 
 const LINK_KEYS: &[&str] = &[
-    "name", "mode", "engine", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
+    "name", "mode", "engine", "goal", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
 ];
 const IPSEC_KEYS: &[&str] = &[
     "ike",
@@ -33,11 +34,16 @@ const IPSEC_KEYS: &[&str] = &[
     "replay-window",
 ];
 
+/// The smallest path of a link that carries IPv6, in bytes: 1280 inside (RFC 8200), and the largest overhead of an
+/// engine, 40 of IPv6, 8 of UDP, 40 of ESP and 18 of its padding.
+const LEAST_PATH_V6: u16 = 1280 + 40 + 8 + 40 + 18;
+
 /// Seconds until keys change: a minute at least, since a change costs an exchange, and a day at most.
 const REKEY_S: RangeInclusive<u32> = 60..=86_400;
 const END_KEYS: &[&str] = &[
     "address",
     "inner",
+    "inner6",
     "networks",
     "device",
     "certificates",
@@ -48,6 +54,7 @@ const TUNNEL_KEYS: &[&str] = &[
     "network",
     "socket-buffer-bytes",
     "queue-packets",
+    "data-path",
     "user",
     "group",
 ];
@@ -150,10 +157,16 @@ impl<'t> Reader<'t> {
         let engine = self.optional(top, "engine", engine);
         let ipsec = self.section(top, "ipsec", "ipsec.");
         let settings = self.ipsec(ipsec);
-        let is_ipsec = engine.is_some_and(|(is_ipsec, _)| is_ipsec);
-        if ipsec.table.is_some() && engine.is_none_or(|(is_ipsec, _)| !is_ipsec) {
-            let remedy = "write engine = \"ipsec\", or remove the section";
+        let kind = engine.map_or(EngineName::OpenVpn, |(kind, _)| kind);
+        let is_ipsec = kind == EngineName::Ipsec;
+        if ipsec.table.is_some() && kind == EngineName::OpenVpn {
+            let remedy = "write engine = \"ipsec\" or \"auto\", or remove the section";
             self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
+        }
+        let goal = self.optional(top, "goal", goal);
+        if let Some((_, line)) = goal.filter(|_| kind != EngineName::Auto) {
+            let remedy = "write engine = \"auto\", or remove the key";
+            self.problem(line, "goal belongs to the engine auto", remedy);
         }
         let members = self.required(top, "members", "members = 4", |value| {
             number(value, 1..=MAX_MEMBERS)
@@ -183,13 +196,31 @@ impl<'t> Reader<'t> {
         let tunnels = self.section(top, "tunnels", "tunnels.");
         self.unknown(tunnels, TUNNEL_KEYS);
         let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
-        let network = self.optional(tunnels, "network", parsed::<Ipv4Network>);
+        let network = self.optional(tunnels, "network", |value| {
+            let network: Network = parsed(value)?;
+            match network.is_v6() {
+                true => Err(
+                    "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
+                        .to_owned(),
+                ),
+                false => Ok(network),
+            }
+        });
         let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
             number(value, 1 << 16..=1 << 26)
         });
         let queue = self.optional(tunnels, "queue-packets", |value| {
             number(value, 100..=100_000)
         });
+        let channel = self.optional(tunnels, "data-path", data_path);
+        if let Some((_, line)) = channel.filter(|_| kind != EngineName::OpenVpn) {
+            let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
+            self.problem(
+                line,
+                "tunnels.data-path belongs to the engine openvpn",
+                remedy,
+            );
+        }
         let user = self.optional(tunnels, "user", account);
         let group = self.optional(tunnels, "group", account);
 
@@ -206,7 +237,7 @@ impl<'t> Reader<'t> {
         }
         let default = (default_tunnels(), members_line);
         let (tunnels, tunnels_line) = network.unwrap_or(default);
-        if tunnels.size() < 2 * u64::from(members) {
+        if tunnels.size() < 2 * u128::from(members) {
             self.problem(
                 tunnels_line,
                 format!(
@@ -220,9 +251,12 @@ impl<'t> Reader<'t> {
             return None;
         };
         self.addresses([&a, &b], tunnels, tunnels_line);
+        self.family([&a, &b], path_mtu);
         let (name, name_line) = name?;
         let lines = Lines {
             name: Some(name_line),
+            engine: engine.map(|(_, line)| line),
+            data_path: channel.map(|(_, line)| line),
             ipsec: Some(ipsec.line),
             members: Some(members_line),
             socket_buffer: buffer.map(|(_, line)| line),
@@ -232,10 +266,15 @@ impl<'t> Reader<'t> {
         };
         Some(VpnLink {
             name,
-            engine: if is_ipsec {
-                LinkEngine::Ipsec(settings)
-            } else {
-                LinkEngine::OpenVpn
+            auto: (kind == EngineName::Auto).then(|| AutoEngine {
+                goal: goal.map_or_else(ChoiceGoal::default, |(goal, _)| goal),
+                ipsec: settings.clone(),
+            }),
+            engine: match kind {
+                EngineName::Ipsec => LinkEngine::Ipsec(settings),
+                EngineName::OpenVpn | EngineName::Auto => {
+                    LinkEngine::OpenVpn(channel.map_or(DataPath::User, |(path, _)| path))
+                }
             },
             members,
             cipher: cipher.map_or(TunnelCipher::Aes256Gcm, |(cipher, _)| cipher),
@@ -301,6 +340,12 @@ impl<'t> Reader<'t> {
             };
             Ok(inner)
         });
+        let inner6 = self.optional(section, "inner6", |value| {
+            let IpAddr::V6(inner) = usable(IpAddr::V6(parsed::<Ipv6Addr>(value)?))? else {
+                return Err("is not an IPv6 address".to_owned());
+            };
+            Ok(inner)
+        });
         let networks = self.networks(section);
         let device = self.optional(section, "device", device);
         let certificates = self.optional(section, "certificates", |value| {
@@ -322,6 +367,7 @@ impl<'t> Reader<'t> {
         Some(ReadEnd {
             address_line,
             inner_line,
+            inner6_line: inner6.map_or(inner_line, |(_, line)| line),
             network_lines: networks.iter().map(|(_, line)| *line).collect(),
             device_line: device.as_ref().map(|(_, line)| *line),
             certificates_line: certificates
@@ -330,6 +376,7 @@ impl<'t> Reader<'t> {
             end: End {
                 address,
                 inner,
+                inner6: inner6.map(|(inner, _)| inner),
                 networks: networks.into_iter().map(|(network, _)| network).collect(),
                 device: device.map(|(device, _)| device),
                 certificates: certificates.map_or_else(
@@ -341,7 +388,7 @@ impl<'t> Reader<'t> {
         })
     }
 
-    fn networks(&mut self, section: Section<'t>) -> Vec<(Ipv4Network, usize)> {
+    fn networks(&mut self, section: Section<'t>) -> Vec<(Network, usize)> {
         let Some((items, _)) = self.optional(section, "networks", |value| match value {
             DeValue::Array(items) => Ok(items),
             _ => Err("is not a list of networks".to_owned()),
@@ -351,11 +398,15 @@ impl<'t> Reader<'t> {
         let mut networks = Vec::new();
         for item in items.iter() {
             let line = self.line(item.span().start);
-            match parsed::<Ipv4Network>(item.get_ref()) {
+            match parsed::<Network>(item.get_ref()) {
                 Ok(network) => networks.push((network, line)),
                 Err(why) => {
                     let what = format!("{}networks: {why}", section.prefix);
-                    self.problem(line, what, "write IPv4 networks like \"10.1.0.0/16\"");
+                    self.problem(
+                        line,
+                        what,
+                        "write networks like \"10.1.0.0/16\" or \"fd00:1::/48\"",
+                    );
                 }
             }
         }
@@ -363,7 +414,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Addresses that contradict each other.
-    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Ipv4Network, tunnels_line: usize) {
+    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Network, tunnels_line: usize) {
         let [a, b] = ends;
         let families = ends.map(|end| end.end.address.is_ipv4());
         if families[0] != families[1] {
@@ -385,7 +436,13 @@ impl<'t> Reader<'t> {
             (a, "ends.a.inner", "ends.a.networks"),
             (b, "ends.b.inner", "ends.b.networks"),
         ] {
-            all.push((inner, Ipv4Network::host(end.end.inner), end.inner_line));
+            for network in end.end.inner_hosts() {
+                let line = match network.is_v6() {
+                    true => end.inner6_line,
+                    false => end.inner_line,
+                };
+                all.push((inner, network, line));
+            }
             let lines = end.end.networks.iter().zip(&end.network_lines);
             all.extend(lines.map(|(network, line)| (networks, *network, *line)));
         }
@@ -405,9 +462,7 @@ impl<'t> Reader<'t> {
                 }
             }
             for end in ends {
-                let IpAddr::V4(address) = end.end.address else {
-                    continue;
-                };
+                let address = end.end.address;
                 if network.contains(address) {
                     self.problem(
                         *line,
@@ -416,6 +471,30 @@ impl<'t> Reader<'t> {
                     );
                 }
             }
+        }
+    }
+
+    /// What a link that carries IPv6 needs: an IPv6 address at each end, and packets of 1280 bytes.
+    fn family(&mut self, ends: [&ReadEnd; 2], path_mtu: Found<u16>) {
+        let wants = |end: &ReadEnd| {
+            let mut networks = end.end.networks.iter();
+            end.end.inner6.is_some() || networks.any(|network| network.is_v6())
+        };
+        if !ends.iter().any(|end| wants(end)) {
+            return;
+        }
+        for (end, name) in ends.into_iter().zip(["a", "b"]) {
+            if end.end.inner6.is_none() {
+                let what = format!("ends.{name}.inner6 is missing, and the link carries IPv6");
+                self.problem(end.inner_line, what, "add inner6 = \"fd00:97::1\"");
+            }
+        }
+        if let Some((_, line)) = path_mtu.filter(|(mtu, _)| *mtu < LEAST_PATH_V6) {
+            self.problem(
+                line,
+                format!("path-mtu is below {LEAST_PATH_V6}, and the link carries IPv6"),
+                "IPv6 needs 1280 bytes inside the link: use a path with larger packets",
+            );
         }
     }
 
@@ -522,13 +601,30 @@ const DEFAULT_ESP: EspProposal = EspProposal {
 /// Bound on proposals: a packet of IKE holds them all.
 const MAX_PROPOSALS: usize = 16;
 
-/// Whether the engine is IPsec.
-fn engine(value: &DeValue<'_>) -> Result<bool, String> {
+/// Values of `engine`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EngineName {
+    OpenVpn,
+    Ipsec,
+    Auto,
+}
+
+fn engine(value: &DeValue<'_>) -> Result<EngineName, String> {
     match text(value)? {
-        "openvpn" => Ok(false),
-        "ipsec" => Ok(true),
-        "auto" => Err("\"auto\" is not part of this version; write openvpn or ipsec".to_owned()),
-        other => Err(format!("{other:?} does not exist; write openvpn or ipsec")),
+        "openvpn" => Ok(EngineName::OpenVpn),
+        "ipsec" => Ok(EngineName::Ipsec),
+        "auto" => Ok(EngineName::Auto),
+        other => Err(format!(
+            "{other:?} does not exist; write openvpn, ipsec or auto"
+        )),
+    }
+}
+
+fn goal(value: &DeValue<'_>) -> Result<ChoiceGoal, String> {
+    match text(value)? {
+        "throughput" => Ok(ChoiceGoal::Throughput),
+        "cpu" => Ok(ChoiceGoal::Cpu),
+        other => Err(format!("{other:?} does not exist; write throughput or cpu")),
     }
 }
 
@@ -560,12 +656,13 @@ struct ReadEnd {
     end: End,
     address_line: usize,
     inner_line: usize,
+    inner6_line: usize,
     network_lines: Vec<usize>,
     device_line: Option<usize>,
     certificates_line: usize,
 }
 
-fn default_tunnels() -> Ipv4Network {
+fn default_tunnels() -> Network {
     "10.98.0.0/24".parse().expect("a constant network")
 }
 
