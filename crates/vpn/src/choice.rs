@@ -107,6 +107,8 @@ pub struct Round {
 pub struct Contender {
     /// Which.
     pub candidate: Candidate,
+    /// Whether it was started.
+    pub tried: bool,
     /// Its rounds; none if the host cannot run it.
     pub rounds: Vec<Round>,
     /// Why the host cannot run it.
@@ -389,7 +391,7 @@ impl Choice {
                 self.goal, auto.goal
             ));
         }
-        for contender in own.contenders.iter().filter(|one| one.out.is_some()) {
+        for contender in own.contenders.iter().filter(|one| !one.tried) {
             if contender.candidate.obstacle(link, host).is_none() {
                 reasons.push(format!(
                     "{} can be measured now",
@@ -434,6 +436,7 @@ mod tests {
             };
             Contender {
                 candidate,
+                tried: rates.is_some(),
                 rounds: rates.map_or_else(Vec::new, |(_, all)| all.iter().map(round).collect()),
                 out: rates.is_none().then(|| "the kernel has none".to_owned()),
             }

@@ -6,8 +6,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::{MAX_ROUNDS, count, named};
+use crate::error::BenchError;
 use crate::report::ReportArgs;
 use crate::vpn::{CASES, LinkCase, MAX_FLOWS};
 
@@ -37,9 +39,11 @@ pub struct VpnArgs {
 }
 
 impl VpnArgs {
-    /// Whether a report is to be printed as JSON.
-    #[must_use]
-    pub fn wants_json(&self) -> bool {
-        self.report.output.json
+    /// Prints a report as text or JSON, and writes it, as the options say.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
+        self.report.output.deliver(report, text)
     }
 }

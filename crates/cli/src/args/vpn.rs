@@ -187,10 +187,13 @@ end: both need the same choice.";
 #[derive(Debug, Args)]
 #[command(after_long_help = BENCH_EXAMPLE)]
 pub(crate) struct VpnBenchArgs {
-    /// Choose the engine of a link with engine = "auto", and save the choice
+    /// Choose the engine of a link, and save the choice
+    ///
+    /// The link has engine = "auto". Each candidate that this host can run is
+    /// measured; `millrace vpn plan` shows the choice, and `up` follows it.
     #[arg(long, value_name = "LINK.TOML", conflicts_with_all = ["case", "svg", "no_loss", "require"])]
     pub(crate) choose: Option<PathBuf>,
-    /// The other end's choice.json, which has its measurement
+    /// The other end's choice.json
     #[arg(long, value_name = "FILE", requires = "choose")]
     pub(crate) other: Option<PathBuf>,
     #[command(flatten)]

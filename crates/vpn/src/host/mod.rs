@@ -64,6 +64,8 @@ pub struct Host {
     pub has_user_esp: bool,
     /// Whether the kernel spreads flows over several routes, by their ports.
     pub has_multipath: bool,
+    /// The same for IPv6.
+    pub has_multipath6: bool,
     /// Names of the network devices.
     pub devices: Vec<String>,
     /// Addresses of the network devices; `None` if they cannot be listed.
@@ -163,6 +165,7 @@ impl Host {
             has_tun: root.exists("dev/net/tun"),
             // The kernel has this setting only with CONFIG_IP_ROUTE_MULTIPATH.
             has_multipath: root.exists("proc/sys/net/ipv4/fib_multipath_hash_policy"),
+            has_multipath6: root.exists("proc/sys/net/ipv6/fib_multipath_hash_policy"),
             devices: devices
                 .iter()
                 .flatten()

@@ -94,6 +94,12 @@ impl Host {
     #[must_use]
     pub fn unable(&self, link: &VpnLink) -> Vec<LinkProblem> {
         let mut problems = self.missing(&link.engine);
+        if link.carries_v6() && link.is_openvpn() && !self.has_multipath6 {
+            problems.push(LinkProblem::of_host(
+                "the kernel has no IPv6, or no multipath routes of it",
+                "load the module ipv6, or leave inner6 and networks of IPv6 out",
+            ));
+        }
         match &link.engine {
             LinkEngine::Ipsec(settings) => problems.extend(self.ipsec_problems(link, settings)),
             LinkEngine::OpenVpn(DataPath::Kernel) if self.dco().is_none() => {

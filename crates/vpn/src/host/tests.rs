@@ -33,6 +33,54 @@ fn host_with_everything_has_no_problem() {
 }
 
 #[test]
+fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
+    let text = SAMPLE
+        .replace("# inner6", "inner6")
+        .replace("# data-path = \"user\"", "data-path = \"kernel\"");
+    let link = VpnLink::parse(&text).expect("a link");
+    let mut host = ready();
+    let text = |host: &Host| {
+        let problems = host.problems(&link, Side::A, &[]);
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let missing = text(&host);
+    for expected in [
+        "the kernel has no IPv6",
+        "the kernel has no ovpn-dco",
+        "Linux 6.16",
+    ] {
+        assert!(missing.contains(expected), "{missing}");
+    }
+    host.has_multipath6 = true;
+    host.dco_kinds = vec!["ovpn"];
+    assert!(
+        text(&host).contains("no ovpn-dco"),
+        "OpenVPN 2.6 cannot use Linux's own"
+    );
+    host.openvpn = Some((2, 7));
+    assert_eq!(text(&host), "");
+    let plan = crate::LinkPlan::new(&link, Side::A, &host, &crate::plan::Folders::default());
+    let text = plan.text();
+    for expected in [
+        "ip link add dev branch.0 type ovpn\n",
+        "ip address replace fd00:97::1/128 dev lo",
+        "ip route replace fd00:97::2/128 proto 190 src fd00:97::1 nexthop dev branch.0 nexthop dev branch.1",
+        "echo 1 > /proc/sys/net/ipv6/fib_multipath_hash_policy",
+        "unreachable fd00:97::2/128",
+    ] {
+        assert!(text.contains(expected), "{expected} in\n{text}");
+    }
+    assert!(
+        !text.contains("disable-dco") && !text.contains("tuntap"),
+        "{text}"
+    );
+}
+
+#[test]
 fn each_missing_thing_is_a_problem_with_a_remedy() {
     let link = VpnLink::parse(SAMPLE).expect("the sample");
     let host = Host {

@@ -16,7 +16,7 @@ use millrace_vpn::{Host, VpnLink};
 use super::{folders, read};
 use crate::args::VpnBenchArgs;
 use crate::exit::{Failure, fail};
-use crate::output::{self, Table, date};
+use crate::output::{Table, date};
 
 pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let Some(file) = &args.choose else {
@@ -47,11 +47,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
         .map_err(|error| fail(Failure::Failed, error.to_string()))?;
     let folders = folders(&args.folders);
     save_choice(&choice, &folders)?;
-    if args.bench.wants_json() {
-        output::print_json(&choice)?;
-    } else {
-        output::print(&page(&choice))?;
-    }
+    args.bench.deliver(&choice, &page(&choice))?;
     let saved = choice_file(&link.name, &folders);
     eprintln!(
         "saved to {0}; copy it to the other end, or give it to `vpn bench --choose LINK.TOML --other` there",
@@ -86,6 +82,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<Measureme
         };
         Contender {
             candidate: *candidate,
+            tried: at.is_some(),
             rounds: rounds.iter().map(round).collect(),
             out,
         }
