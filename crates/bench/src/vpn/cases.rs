@@ -151,4 +151,16 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), CASES.len());
     }
+
+    #[test]
+    fn usual_cases_need_neither_a_kernel_nor_programs_that_are_not_there() {
+        let engines = |has_strongswan| {
+            let cases = usual_cases(has_strongswan).into_iter();
+            cases.map(|case| case.engine).collect::<Vec<_>>()
+        };
+        assert!(engines(false).iter().all(|one| *one == CaseEngine::OpenVpn));
+        let with = engines(true);
+        assert!(with.contains(&CaseEngine::UserIpsec));
+        assert!(!with.contains(&CaseEngine::KernelIpsec) && !with.contains(&CaseEngine::Dco));
+    }
 }

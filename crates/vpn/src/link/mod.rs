@@ -7,6 +7,7 @@
 mod network;
 mod problem;
 mod read;
+mod value;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;

@@ -11,9 +11,10 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::value::{account, certificate_name, cipher, device, name, number, parsed, text, usable};
 use super::{
     AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkProblem, LinkProblems,
-    MAX_MEMBERS, MAX_NAME, Network, Side, TunnelCipher, VpnLink,
+    MAX_MEMBERS, Network, Side, TunnelCipher, VpnLink,
 };
 use crate::choice::ChoiceGoal;
 use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
@@ -57,26 +58,6 @@ const TUNNEL_KEYS: &[&str] = &[
     "data-path",
     "user",
     "group",
-];
-
-/// Ciphers that users of old configurations ask for, and why a link has none of them.
-const REFUSED_CIPHERS: &[(&str, &str)] = &[
-    (
-        "CBC",
-        "has no authenticated encryption, and OpenVPN cannot run it in the kernel",
-    ),
-    ("CFB", "has no authenticated encryption"),
-    ("OFB", "has no authenticated encryption"),
-    (
-        "DES",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    (
-        "BF",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    ("RC", "is broken"),
-    ("NONE", "does not encrypt"),
 ];
 
 /// A value with its line.
@@ -154,20 +135,10 @@ impl<'t> Reader<'t> {
         self.unknown(top, LINK_KEYS);
         let name = self.required(top, "name", "name = \"branch\"", name);
         self.fixed(top, "mode", "routed", &["bridged"]);
-        let engine = self.optional(top, "engine", engine);
         let ipsec = self.section(top, "ipsec", "ipsec.");
         let settings = self.ipsec(ipsec);
-        let kind = engine.map_or(EngineName::OpenVpn, |(kind, _)| kind);
+        let ReadEngine { kind, line, goal } = self.engine(top, ipsec);
         let is_ipsec = kind == EngineName::Ipsec;
-        if ipsec.table.is_some() && kind == EngineName::OpenVpn {
-            let remedy = "write engine = \"ipsec\" or \"auto\", or remove the section";
-            self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
-        }
-        let goal = self.optional(top, "goal", goal);
-        if let Some((_, line)) = goal.filter(|_| kind != EngineName::Auto) {
-            let remedy = "write engine = \"auto\", or remove the key";
-            self.problem(line, "goal belongs to the engine auto", remedy);
-        }
         let members = self.required(top, "members", "members = 4", |value| {
             number(value, 1..=MAX_MEMBERS)
         });
@@ -193,36 +164,15 @@ impl<'t> Reader<'t> {
             .to_owned();
         let a = self.end(ends, Side::A, &known_name);
         let b = self.end(ends, Side::B, &known_name);
-        let tunnels = self.section(top, "tunnels", "tunnels.");
-        self.unknown(tunnels, TUNNEL_KEYS);
-        let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
-        let network = self.optional(tunnels, "network", |value| {
-            let network: Network = parsed(value)?;
-            match network.is_v6() {
-                true => Err(
-                    "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
-                        .to_owned(),
-                ),
-                false => Ok(network),
-            }
-        });
-        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
-            number(value, 1 << 16..=1 << 26)
-        });
-        let queue = self.optional(tunnels, "queue-packets", |value| {
-            number(value, 100..=100_000)
-        });
-        let channel = self.optional(tunnels, "data-path", data_path);
-        if let Some((_, line)) = channel.filter(|_| kind != EngineName::OpenVpn) {
-            let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
-            self.problem(
-                line,
-                "tunnels.data-path belongs to the engine openvpn",
-                remedy,
-            );
-        }
-        let user = self.optional(tunnels, "user", account);
-        let group = self.optional(tunnels, "group", account);
+        let ReadTunnels {
+            port,
+            network,
+            buffer,
+            queue,
+            channel,
+            user,
+            group,
+        } = self.tunnels(top, kind);
 
         let members_line = members.map_or(top.line, |(_, line)| line);
         let members = members.map_or(1, |(members, _)| members);
@@ -255,7 +205,7 @@ impl<'t> Reader<'t> {
         let (name, name_line) = name?;
         let lines = Lines {
             name: Some(name_line),
-            engine: engine.map(|(_, line)| line),
+            engine: line,
             data_path: channel.map(|(_, line)| line),
             ipsec: Some(ipsec.line),
             members: Some(members_line),
@@ -267,7 +217,7 @@ impl<'t> Reader<'t> {
         Some(VpnLink {
             name,
             auto: (kind == EngineName::Auto).then(|| AutoEngine {
-                goal: goal.map_or_else(ChoiceGoal::default, |(goal, _)| goal),
+                goal,
                 ipsec: settings.clone(),
             }),
             engine: match kind {
@@ -288,6 +238,68 @@ impl<'t> Reader<'t> {
             ends: [a.end, b.end],
             lines,
         })
+    }
+
+    /// `engine` and `goal`, and whether the section of IPsec belongs to them.
+    fn engine(&mut self, top: Section<'t>, ipsec: Section<'t>) -> ReadEngine {
+        let engine = self.optional(top, "engine", engine);
+        let kind = engine.map_or(EngineName::OpenVpn, |(kind, _)| kind);
+        if ipsec.table.is_some() && kind == EngineName::OpenVpn {
+            let remedy = "write engine = \"ipsec\" or \"auto\", or remove the section";
+            self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
+        }
+        let goal = self.optional(top, "goal", goal);
+        if let Some((_, line)) = goal.filter(|_| kind != EngineName::Auto) {
+            let remedy = "write engine = \"auto\", or remove the key";
+            self.problem(line, "goal belongs to the engine auto", remedy);
+        }
+        ReadEngine {
+            kind,
+            line: engine.map(|(_, line)| line),
+            goal: goal.map_or_else(ChoiceGoal::default, |(goal, _)| goal),
+        }
+    }
+
+    fn tunnels(&mut self, top: Section<'t>, kind: EngineName) -> ReadTunnels {
+        let tunnels = self.section(top, "tunnels", "tunnels.");
+        self.unknown(tunnels, TUNNEL_KEYS);
+        let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
+        let network = self.optional(tunnels, "network", |value| {
+            let network: Network = parsed(value)?;
+            match network.is_v6() {
+                true => Err(
+                    "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
+                        .to_owned(),
+                ),
+                false => Ok(network),
+            }
+        });
+        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
+            number(value, 1 << 16..=1 << 26)
+        });
+        let queue = self.optional(tunnels, "queue-packets", |value| {
+            number(value, 100..=100_000)
+        });
+        let channel = self.optional(tunnels, "data-path", data_path);
+        if let Some((_, line)) = channel.filter(|_| kind != EngineName::OpenVpn) {
+            let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
+            self.problem(
+                line,
+                "tunnels.data-path belongs to the engine openvpn",
+                remedy,
+            );
+        }
+        let user = self.optional(tunnels, "user", account);
+        let group = self.optional(tunnels, "group", account);
+        ReadTunnels {
+            port,
+            network,
+            buffer,
+            queue,
+            channel,
+            user,
+            group,
+        }
     }
 
     fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
@@ -651,6 +663,25 @@ fn proposals<T: FromStr<Err = String>>(value: &DeValue<'_>) -> Result<Vec<T>, St
     items.iter().map(read).collect()
 }
 
+/// What says which engine a link has.
+struct ReadEngine {
+    kind: EngineName,
+    /// Of `engine`.
+    line: Option<usize>,
+    goal: ChoiceGoal,
+}
+
+/// `[tunnels]`.
+struct ReadTunnels {
+    port: Found<u16>,
+    network: Found<Network>,
+    buffer: Found<u32>,
+    queue: Found<u32>,
+    channel: Found<DataPath>,
+    user: Found<String>,
+    group: Found<String>,
+}
+
 /// An end with the lines that later problems refer to.
 struct ReadEnd {
     end: End,
@@ -664,93 +695,4 @@ struct ReadEnd {
 
 fn default_tunnels() -> Network {
     "10.98.0.0/24".parse().expect("a constant network")
-}
-
-fn text<'t>(value: &'t DeValue<'t>) -> Result<&'t str, String> {
-    value.as_str().ok_or_else(|| "is not a string".to_owned())
-}
-
-fn parsed<T: FromStr<Err: std::fmt::Display>>(value: &DeValue<'_>) -> Result<T, String> {
-    let text = text(value)?;
-    text.parse()
-        .map_err(|error: T::Err| format!("{text:?}: {error}"))
-}
-
-fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
-    value: &DeValue<'_>,
-    range: RangeInclusive<T>,
-) -> Result<T, String> {
-    let DeValue::Integer(integer) = value else {
-        return Err("is not a number".to_owned());
-    };
-    let number = i64::from_str_radix(integer.as_str(), integer.radix()).ok();
-    number
-        .and_then(|number| T::try_from(number).ok())
-        .filter(|number| range.contains(number))
-        .ok_or_else(|| format!("is not from {} to {}", range.start(), range.end()))
-}
-
-fn name(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let good = (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(allowed)
-        && name.as_bytes()[0].is_ascii_lowercase();
-    good.then(|| name.to_owned()).ok_or_else(|| {
-        format!("{name:?} does not consist of 1 to {MAX_NAME} lower-case letters, digits and dashes, a letter first")
-    })
-}
-
-fn account(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    let good = (1..=32).contains(&name.len()) && name.bytes().all(allowed);
-    good.then(|| name.to_owned())
-        .ok_or_else(|| format!("{name:?} is not a name of a user or group"))
-}
-
-/// A name between quotes in the configuration of OpenVPN.
-fn certificate_name(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" ._-@".contains(&byte);
-    let good = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
-    good.then(|| name.to_owned()).ok_or_else(|| {
-        format!("{name:?} has characters other than letters, digits, spaces and ._-@")
-    })
-}
-
-fn device(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let good =
-        (1..=15).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
-    good.then(|| name.to_owned())
-        .ok_or_else(|| format!("{name:?} is not a name of a network device"))
-}
-
-/// Refuses addresses that no host has.
-fn usable(address: IpAddr) -> Result<IpAddr, String> {
-    let impossible = address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0 || v4.octets()[0] >= 240);
-    if impossible {
-        return Err(format!("{address} is not the address of a host"));
-    }
-    Ok(address)
-}
-
-fn cipher(value: &DeValue<'_>) -> Result<TunnelCipher, String> {
-    let wanted = text(value)?.to_ascii_uppercase();
-    let known = TunnelCipher::ALL
-        .into_iter()
-        .find(|cipher| cipher.name() == wanted);
-    known.ok_or_else(|| {
-        let reason = REFUSED_CIPHERS
-            .iter()
-            .find(|(part, _)| wanted.contains(part));
-        let why = reason.map_or("is not known", |(_, why)| *why);
-        let names = TunnelCipher::ALL.map(TunnelCipher::name).join(", ");
-        format!("{wanted:?} {why}; use one of {names}")
-    })
 }
