@@ -393,7 +393,7 @@ impl Commands {
                 let network = networks.iter().find(|network| network.is_v6() == v6)?;
                 network.nth(u32::from(network.size() > 2))
             };
-            let inner = first(false).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+            let inner = first(false).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             let _ = write!(
                 text,
                 "\n[ends.{end}]\naddress = \"{address}\"\ninner = \"{inner}\"\n"
