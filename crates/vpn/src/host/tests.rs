@@ -68,7 +68,7 @@ fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
     for expected in [
         "ip link add dev branch.0 type ovpn\n",
         "ip address replace fd00:97::1/128 dev lo",
-        "ip route replace fd00:97::2/128 proto 190 src fd00:97::1 nexthop dev branch.0 nexthop dev branch.1",
+        "ip route replace fd00:97::2/128 proto 190 src fd00:97::1 nexthop via fe80::1 dev branch.0",
         "echo 1 > /proc/sys/net/ipv6/fib_multipath_hash_policy",
         "unreachable fd00:97::2/128",
     ] {

@@ -25,6 +25,10 @@ use crate::link::{DataPath, LinkEngine, Network, Side, VpnLink};
 /// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
 pub const ROUTE_PROTOCOL: &str = "190";
 
+/// The gateway of IPv6 routes: the kernel refuses several devices without one. A tunnel has no neighbours, so that the
+/// address is never looked up, and no end has it.
+const GATEWAY6: &str = "fe80::1";
+
 /// Metric of the routes that hold packets back while no member carries them.
 const LAST: &str = "4294967295";
 
@@ -208,7 +212,11 @@ impl Route {
             &from,
         ];
         for member in members {
-            words.extend(["nexthop", "dev", &member.device]);
+            words.push("nexthop");
+            if self.from.is_ipv6() {
+                words.extend(["via", GATEWAY6]);
+            }
+            words.extend(["dev", &member.device]);
         }
         LinkAction::run(&words)
     }
