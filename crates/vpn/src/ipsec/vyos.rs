@@ -477,7 +477,7 @@ impl Commands {
                 which,
                 "prefix",
             ]) {
-                match text.parse() {
+                match text.parse::<Network>() {
                     Ok(network) if networks.iter().any(|one| one.0 == network) => {}
                     Ok(network) => networks.push((network, line)),
                     Err(why) => problems.push(LinkProblem::at(
