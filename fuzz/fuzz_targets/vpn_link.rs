@@ -5,6 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use millrace_vpn::choice::Candidate;
 use millrace_vpn::plan::Folders;
 use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
 
@@ -14,9 +15,12 @@ fuzz_target!(|text: &str| {
             processors: vec![0],
             ..Host::default()
         };
-        for side in Side::ALL {
-            let plan = LinkPlan::new(&link, side, &host, &Folders::default());
-            assert_eq!(plan.layout.members.len(), usize::from(link.members));
+        for candidate in Candidate::ALL {
+            let link = link.as_candidate(candidate);
+            for side in Side::ALL {
+                let plan = LinkPlan::new(&link, side, &host, &Folders::default());
+                assert_eq!(plan.layout.members.len(), usize::from(link.members));
+            }
         }
     } else if let Err(problems) = VpnLink::parse(text) {
         assert!(!problems.0.is_empty());

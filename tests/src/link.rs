@@ -265,25 +265,27 @@ pub struct Traffic {
 }
 
 const SERVER: &str = "
-import socket, threading
+import socket, sys, threading
 def echo(c):
     while True:
         b = c.recv(65536)
         if not b: return
         c.sendall(b)
-s = socket.create_server(('10.97.0.1', 5000), backlog=64)
+host = sys.argv[1]
+family = socket.AF_INET6 if ':' in host else socket.AF_INET
+s = socket.create_server((host, 5000), family=family, backlog=64)
 print('listening', flush=True)
 while True: threading.Thread(target=echo, args=(s.accept()[0],), daemon=True).start()
 ";
 
 const CLIENT: &str = "
 import os, socket, sys, threading, time
-count, stop = int(sys.argv[1]), sys.argv[2]
+count, stop, host = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 done = [0] * count
 pauses = [0] * count
 def work(i):
     try:
-        c = socket.create_connection(('10.97.0.1', 5000), timeout=60)
+        c = socket.create_connection((host, 5000), timeout=60)
         while not os.path.exists(stop):
             sent = os.urandom(16384)
             began = time.monotonic()
@@ -317,6 +319,15 @@ impl Traffic {
     /// If they do not start.
     #[must_use]
     pub fn start(ends: &Ends) -> Self {
+        Self::to(ends, "10.97.0.1")
+    }
+
+    /// The same to another address of the first end.
+    ///
+    /// # Panics
+    /// If they do not start.
+    #[must_use]
+    pub fn to(ends: &Ends, host: &str) -> Self {
         let dir = ends.dir.path();
         let python = |script: &str| {
             let mut command = Command::new(program("python3"));
@@ -324,14 +335,15 @@ impl Traffic {
             command
         };
         let server_log = dir.join("server.log");
-        let mut server =
-            Process::start("server", ends.ends[0].0.enter(&python(SERVER)), &server_log);
+        let mut server = python(SERVER);
+        server.arg(host);
+        let mut server = Process::start("server", ends.ends[0].0.enter(&server), &server_log);
         server.wait_ready(|| {
             fs::read_to_string(&server_log).is_ok_and(|text| text.contains("listening"))
         });
         let (log, stop) = (dir.join("client.log"), dir.join("stop"));
         let mut client = python(CLIENT);
-        client.arg(CONNECTIONS.to_string()).arg(&stop);
+        client.arg(CONNECTIONS.to_string()).arg(&stop).arg(host);
         let client = Process::start("client", ends.ends[1].0.enter(&client), &log);
         let mut traffic = Self {
             _server: server,

@@ -152,6 +152,81 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
 }
 
 #[test]
+fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::declared(2, "engine = \"auto\"");
+    let file = ends.file();
+    let file = file.to_str().expect("text");
+    // Without a measurement nothing is changed, and the remedy is named.
+    let output = ends.try_up(0);
+    let said = text_of(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("line 3: engine \"auto\" needs a measurement"),
+        "{said}"
+    );
+    assert!(said.contains("vpn bench --choose"), "{said}");
+
+    let words = [
+        "bench",
+        "--choose",
+        file,
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--flows",
+        "4",
+        "--json",
+    ];
+    let choice: Value = serde_json::from_str(&ends.vpn(0, &words)).expect("JSON");
+    let verdicts = choice["verdicts"].as_array().expect("a list");
+    let verdict = |name: &str| {
+        let found = verdicts.iter().find(|one| one[0] == name);
+        found.unwrap_or_else(|| panic!("{name} in {choice}"))[1].clone()
+    };
+    // Both of OpenVPN were measured; one of them, or IPsec, was chosen.
+    for name in ["one", "many"] {
+        assert!(verdict(name).get("out").is_none(), "{choice}");
+    }
+    let chosen = choice["chosen"].as_str().expect("a candidate");
+    assert_eq!(verdict(chosen), "chosen");
+    let own = &choice["hosts"][0]["contenders"];
+    let own = own.as_array().expect("a list").iter();
+    let rates = own.filter(|one| one["rounds"][0]["mbit"].as_f64() > Some(0.0));
+    assert!(rates.count() >= 2, "{choice}");
+
+    // The other end takes the record, and both follow it.
+    let record = |end: usize| ends.state_folder(end).join("mr/choice.json");
+    fs::create_dir_all(ends.state_folder(1).join("mr")).expect("a folder");
+    fs::copy(record(0), record(1)).expect("a copy");
+    let plan = ends.vpn(1, &["plan", file]);
+    assert!(
+        plan.contains(&format!("({chosen})")) && !plan.contains("is old"),
+        "{plan}"
+    );
+    ends.up(0);
+    ends.up(1);
+    ends.wait_up(if chosen == "many" { 2 } else { 1 });
+    let mut traffic = Traffic::start(&ends);
+    traffic.flows();
+    let _ = traffic.finish();
+
+    // A record of another kernel is still followed, and reported as old.
+    let mut old = choice.clone();
+    old["hosts"][0]["kernel"] = "4.19.0".into();
+    fs::write(record(0), old.to_string()).expect("a record");
+    let plan = ends.vpn(0, &["plan", file]);
+    assert!(
+        plan.contains("is old: the kernel was 4.19.0 then"),
+        "{plan}"
+    );
+    assert!(plan.contains(&format!("({chosen})")), "{plan}");
+}
+
+#[test]
 fn every_problem_is_reported_at_once_and_nothing_is_changed() {
     let dir = temp_dir();
     let file = dir.path().join("link.toml");

@@ -4,9 +4,12 @@
 //! Links by IPsec: real strongSwan at both ends, with its own data path, since kernels of small machines have no ESP.
 
 use std::path::Path;
+use std::process::Command;
 
 use millrace_testkit::skip;
+use millrace_tests::artifacts::artifacts;
 use millrace_tests::link::{Ends, Traffic, is_possible};
+use millrace_tests::process::succeed;
 use millrace_tests::wait;
 use rustix::process::{Signal, kill_process};
 
@@ -25,12 +28,24 @@ fn is_installed() -> bool {
     false
 }
 
+/// The proposals that `vpn sample` computes for this host.
+fn advised() -> String {
+    let mut command = Command::new(&artifacts().millrace);
+    let sample = succeed(command.args(["vpn", "sample", "--engine", "ipsec"]));
+    let lines = sample.lines();
+    let proposals: Vec<&str> = lines
+        .filter(|line| line.starts_with("ike = ") || line.starts_with("esp = "))
+        .collect();
+    assert_eq!(proposals.len(), 2, "{sample}");
+    proposals.join("\n") + "\n"
+}
+
 #[test]
 fn ipsec_link_carries_connections_and_survives_its_supervisor_and_daemon() {
     if !is_possible() || !is_installed() {
         return;
     }
-    let ends = Ends::declared(1, SETTINGS);
+    let ends = Ends::declared(1, &format!("{SETTINGS}{}", advised()));
     ends.up(0);
     ends.up(1);
     ends.wait_up(1);

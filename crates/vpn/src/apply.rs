@@ -7,7 +7,8 @@
 //! /var/lib/millrace/vpn/NAME/   N.conf          generated
 //!                               applied.json    what is applied, with its number
 //!                               intended.json   what a run is applying, or was when it was killed
-//!                               history/NNNNNN/link.toml
+//!                               choice.json     the engine that was measured, for engine = "auto"
+//!                               history/NNNNNN/link.toml, and the choice.json of that time
 //!                               changes.log     state changes of members
 //! /run/millrace/vpn/NAME/       N.conf .pid .sock .log, status.json, locks
 //! ```
@@ -27,11 +28,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::choice::Choice;
 use crate::exec::{self, ExecError, Lock, Tunnel, at};
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
 use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
 use crate::supervise::unix_ms;
+
+/// The file of a choice, beside the state of a link and in its history.
+const CHOICE: &str = "choice.json";
 
 /// Former configurations that are kept.
 const MAX_HISTORY: usize = 50;
@@ -200,13 +205,56 @@ fn intended(folders: &Folders, name: &str) -> PathBuf {
     folders.state_of(name).join("intended.json")
 }
 
+/// The file of a link's choice for `engine = "auto"`.
+#[must_use]
+pub fn choice_file(name: &str, folders: &Folders) -> PathBuf {
+    folders.state_of(name).join(CHOICE)
+}
+
+/// The saved choice of a link; `None` if nothing was measured.
+///
+/// # Errors
+/// The record cannot be read.
+pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<Choice>, ApplyError> {
+    load(choice_file(name, folders))
+}
+
+/// Saves the choice of a link, for later plans.
+///
+/// # Errors
+/// It cannot be written.
+pub fn save_choice(choice: &Choice, folders: &Folders) -> Result<(), ApplyError> {
+    let state = folders.state_of(&choice.name);
+    fs::create_dir_all(&state).map_err(at(&state))?;
+    save(&choice_file(&choice.name, folders), choice)
+}
+
 /// Checks a link.toml against itself and this host, and plans it. Without `side`, this host is the end whose
-/// address it has.
+/// address it has. A link with `engine = "auto"` becomes what was chosen.
 ///
 /// # Errors
 /// Every problem.
 pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checked, ApplyError> {
     let link = VpnLink::parse(text)?;
+    let choice = match link.auto {
+        Some(_) => saved_choice(&link.name, folders)?,
+        None => None,
+    };
+    check_with(link, text, side, folders, choice)
+}
+
+fn check_with(
+    declared: VpnLink,
+    text: &str,
+    side: Option<Side>,
+    folders: &Folders,
+    choice: Option<Choice>,
+) -> Result<Checked, ApplyError> {
+    let choice = choice.filter(|_| declared.auto.is_some());
+    let link = match &choice {
+        Some(choice) => declared.as_candidate(choice.chosen),
+        None => declared.clone(),
+    };
     let root = Root::open("/")?;
     let Some(side) = side.or_else(|| Host::read(&root, &link, None).side(&link)) else {
         let addresses = Side::ALL
@@ -227,9 +275,27 @@ pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checke
     for layout in records.into_iter().flatten() {
         ours.extend(layout.members.into_iter().map(|member| member.device));
     }
-    LinkProblems::none(host.problems(&link, side, &ours), ())?;
+    let mut problems = host.problems(&link, side, &ours);
+    if declared.auto.is_some() && choice.is_none() {
+        problems.push(LinkProblem {
+            line: link.lines.engine,
+            ..LinkProblem::of_host(
+                "engine \"auto\" needs a measurement",
+                "`millrace vpn bench --choose LINK.TOML` measures and chooses; or copy the other end's choice.json",
+            )
+        });
+    }
+    LinkProblems::none(problems, ())?;
+    let mut plan = LinkPlan::new(&link, side, &host, folders);
+    let outdated = choice
+        .iter()
+        .flat_map(|choice| choice.outdated(&declared, &host));
+    plan.notes.extend(outdated.map(|why| {
+        format!("the choice of the engine is old: {why}; `millrace vpn bench --choose LINK.TOML` measures anew")
+    }));
+    plan.choice = choice;
     Ok(Checked {
-        plan: LinkPlan::new(&link, side, &host, folders),
+        plan,
         text: text.to_owned(),
     })
 }
@@ -253,7 +319,7 @@ pub fn up(
     }
     let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.clone()))?;
     let before = AppliedLink::load(folders, name)?;
-    let generation = record_history(&state, &checked.text)?;
+    let generation = record_history(&state, checked)?;
     let written = write_files(plan, folders, force).inspect_err(|_| {
         forget_generation(name, generation, before.as_ref(), folders);
     })?;
@@ -327,12 +393,14 @@ fn perform_steps(layout: &LinkLayout, before: Option<&AppliedLink>) -> Result<()
     Ok(())
 }
 
-/// Keeps a configuration; the number of the newest one if its text is the same.
-fn record_history(state: &Path, text: &str) -> Result<u64, ApplyError> {
+/// Keeps a configuration; the number of the newest one if its text and its choice are the same.
+fn record_history(state: &Path, checked: &Checked) -> Result<u64, ApplyError> {
+    let (text, choice) = (&checked.text, &checked.plan.choice);
     let folder = state.join("history");
     let numbers = generations(&folder);
     if let Some(newest) = numbers.last()
-        && fs::read_to_string(history_file(&folder, *newest)).is_ok_and(|known| known == text)
+        && fs::read_to_string(history_file(&folder, *newest)).is_ok_and(|known| known == *text)
+        && load(history_file(&folder, *newest).with_file_name(CHOICE))? == *choice
     {
         return Ok(*newest);
     }
@@ -340,11 +408,16 @@ fn record_history(state: &Path, text: &str) -> Result<u64, ApplyError> {
     let file = history_file(&folder, next);
     let parent = file.with_file_name("");
     fs::create_dir_all(&parent).map_err(at(&parent))?;
-    let written = replace_file(&file, text.as_bytes(), None);
+    // The choice comes first: a folder with a link.toml is complete.
+    let written = choice
+        .iter()
+        .map(|choice| save(&parent.join(CHOICE), choice))
+        .collect::<Result<(), ApplyError>>()
+        .and_then(|()| Ok(replace_file(&file, text.as_bytes(), None).map_err(at(&file))?));
     if written.is_err() {
-        let _ = fs::remove_dir(&parent);
+        let _ = fs::remove_dir_all(&parent);
     }
-    written.map_err(at(&file))?;
+    written?;
     let surplus = (numbers.len() + 1).saturating_sub(MAX_HISTORY);
     for old in &numbers[..surplus] {
         let _ = fs::remove_dir_all(history_file(&folder, *old).with_file_name(""));
@@ -389,16 +462,23 @@ pub fn history(name: &str, folders: &Folders) -> Result<Vec<LinkGeneration>, App
     Ok(generations(&folder).into_iter().map(describe).collect())
 }
 
-/// The text of a configuration.
+/// A configuration of the history, checked and planned anew: with the choice of its time.
 ///
 /// # Errors
-/// There is none with this number.
-pub fn former_text(name: &str, generation: u64, folders: &Folders) -> Result<String, ApplyError> {
+/// There is none with this number; or every problem.
+pub fn check_former(
+    name: &str,
+    generation: u64,
+    side: Side,
+    folders: &Folders,
+) -> Result<Checked, ApplyError> {
     let file = history_file(&folders.state_of(name).join("history"), generation);
-    fs::read_to_string(file).map_err(|_| ApplyError::NoGeneration {
+    let text = fs::read_to_string(&file).map_err(|_| ApplyError::NoGeneration {
         link: name.to_owned(),
         generation,
-    })
+    })?;
+    let choice = load(file.with_file_name(CHOICE))?;
+    check_with(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
 }
 
 /// Removes a configuration that was not applied from the history.
@@ -420,8 +500,7 @@ fn put_back(plan: &LinkPlan, generation: u64, before: Option<&AppliedLink>, fold
         }
         return;
     };
-    let text = former_text(name, before.generation, folders);
-    let former = text.and_then(|text| check(&text, Some(before.layout.side), folders));
+    let former = check_former(name, before.generation, before.layout.side, folders);
     if let Ok(former) = former
         && let Ok(changes) = write::compare_files(&former.plan.files, &[], Path::new("/"))
     {
@@ -441,8 +520,7 @@ pub(crate) fn restore_former(
     let Some(former) = applied.former else {
         return Ok(None);
     };
-    let text = former_text(name, former, folders)?;
-    let checked = check(&text, Some(applied.layout.side), folders)?;
+    let checked = check_former(name, former, applied.layout.side, folders)?;
     Ok(Some(up(&checked, folders, true, None)?.applied))
 }
 

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! link        link.toml ──► Link, or every problem with its line and remedy
+//! choice      measurements of candidates ──► the engine of a link with `engine = "auto"`
 //! host        facts about this host; problems of a link on it; processors for the members
 //! plan        Link + host ──► files, steps and members, as values
 //! apply       get → verify → generate → apply; former configurations; down
@@ -15,11 +16,12 @@
 //! supervise   machine: events and time in, actions out; shell: processes, sockets, probes, routes
 //! ```
 //!
-//! [`link`], [`plan`], [`ipsec`], [`management`] and [`supervise::LinkMachine`] do no I/O. [`apply`] and [`supervise::run`] start
+//! [`link`], [`choice`], [`plan`], [`ipsec`], [`management`] and [`supervise::LinkMachine`] do no I/O. [`apply`] and [`supervise::run`] start
 //! only `ip`, `taskset`, `openvpn`, `charon-systemd` and `swanctl`, with the commands that the plan shows.
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod choice;
 mod exec;
 pub mod host;
 pub mod ipsec;

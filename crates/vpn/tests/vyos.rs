@@ -31,7 +31,7 @@ fn assert_is_fixture(text: &str, name: &str) {
 fn settings(link: &VpnLink) -> &IpsecSettings {
     match &link.engine {
         LinkEngine::Ipsec(settings) => settings,
-        LinkEngine::OpenVpn => panic!("not IPsec"),
+        LinkEngine::OpenVpn(_) => panic!("not IPsec"),
     }
 }
 
@@ -156,7 +156,7 @@ fn what_a_link_cannot_be_is_refused_with_its_line() {
         (
             with("prefix '10.2.0.0/16'", "prefix '2001:db8::/32'"),
             Some("BRANCH"),
-            "is not an IPv4 address",
+            "the other end has no network of IPv6 beside 2001:db8::/32",
         ),
         (
             with("close-action 'start'", "secret-option 'do-not-show-me'"),

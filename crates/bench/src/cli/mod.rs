@@ -33,7 +33,7 @@ use crate::report::ReportArgs;
 pub use crate::sizes::{run_sizes, run_sizes_worker};
 pub use crate::tls::{last_local_run, run_tls};
 pub use crate::virtio::run_virtio;
-pub use crate::vpn::run_vpn;
+pub use crate::vpn::{CaseEngine, LinkRound, LinkToMeasure, measure_links, run_vpn};
 use crate::workload::BenchKey;
 
 /// Bound on rounds: a longer run takes hours and adds no knowledge.

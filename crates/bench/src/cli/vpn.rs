@@ -6,32 +6,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::{MAX_ROUNDS, count, named};
+use crate::error::BenchError;
 use crate::report::ReportArgs;
 use crate::vpn::{CASES, LinkCase, MAX_FLOWS};
 
-const VPN_EXAMPLE: &str = "\
-Examples:
-  millrace vpn bench
-  millrace vpn bench --case one,two-pinned,one-tuned --rounds 5
-  millrace vpn bench --json > vpn.json
-
-It needs root, /dev/net/tun, openvpn and iperf3. Both ends run on this
-machine, so that rates are a lower bound; CPU seconds per gigabyte of one end
-say what a core of a gateway carries.";
-
-/// Measure links between two network namespaces on this machine
-///
-/// Real tunnels under iperf3, in interleaved runs: no tunnel, one process with
-/// each cipher, several processes, pinned and not, jumbo frames. For each:
-/// throughput, latency under load, CPU seconds per gigabyte of each end, and
-/// the bound on the gain by an accelerator. Then a member of four is killed
-/// under load. Bytes are compared at the other end before each load.
+/// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = VPN_EXAMPLE)]
 pub struct VpnArgs {
-    /// Cases, separated by commas [default: all]
+    /// Cases, separated by commas [default: all but esp-*]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
     pub(crate) case: Vec<&'static LinkCase>,
     /// Interleaved rounds
@@ -51,4 +36,14 @@ pub struct VpnArgs {
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+impl VpnArgs {
+    /// Prints a report as text or JSON, and writes it, as the options say.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
+        self.report.output.deliver(report, text)
+    }
 }

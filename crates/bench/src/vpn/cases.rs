@@ -14,6 +14,31 @@ const JUMBO: u16 = 9000;
 /// word would turn AVX off, too.
 const NO_AES: &str = "~0x200000200000000:~0x0";
 
+/// What encrypts the packets of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseEngine {
+    /// OpenVPN processes.
+    OpenVpn,
+    /// One OpenVPN process; the kernel encrypts (DCO).
+    Dco,
+    /// strongSwan's daemon itself (kernel-libipsec).
+    UserIpsec,
+    /// strongSwan; the kernel encrypts.
+    KernelIpsec,
+    /// The same with one security association per processor.
+    PerCpuSas,
+}
+
+impl CaseEngine {
+    /// Whether a member is an OpenVPN process.
+    pub(super) fn is_openvpn(self) -> bool {
+        match self {
+            Self::OpenVpn | Self::Dco => true,
+            Self::UserIpsec | Self::KernelIpsec | Self::PerCpuSas => false,
+        }
+    }
+}
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkCase {
@@ -23,6 +48,8 @@ pub(crate) struct LinkCase {
     pub(crate) title: &'static str,
     /// Members of the link; none: the cable itself.
     pub(crate) members: u16,
+    pub(crate) engine: CaseEngine,
+    /// Of OpenVPN in its own words, of IPsec the proposal of ESP; empty: link.toml has no such line.
     pub(crate) cipher: &'static str,
     /// MTU of the cable, in bytes.
     pub(crate) path_mtu: u16,
@@ -38,7 +65,16 @@ const AES256: &str = "AES-256-GCM";
 
 #[rustfmt::skip]
 const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
-    LinkCase { name, title, members, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None }
+    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None }
+}
+
+/// An IPsec link whose daemon encrypts, or the kernel.
+const fn ipsec(name: &'static str, title: &'static str, cipher: &'static str) -> LinkCase {
+    LinkCase {
+        engine: CaseEngine::UserIpsec,
+        cipher,
+        ..case(name, title, 1)
+    }
 }
 
 /// One process as `millrace vpn up` starts it, and moved off its core: the scheduler may give the two ends different
@@ -65,7 +101,7 @@ pub(super) const LOSS: &LinkCase = &LinkCase {
 
 /// All cases, in the order of the table.
 #[rustfmt::skip]
-pub(crate) const CASES: [&LinkCase; 12] = [
+pub(crate) const CASES: [&LinkCase; 22] = [
     &case("none", "no tunnel", 0),
     &LinkCase { path_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
     BASE,
@@ -78,7 +114,28 @@ pub(crate) const CASES: [&LinkCase; 12] = [
     &LinkCase { pinned: true, ..case("four-pinned", "4 processes, pinned", 4) },
     ONE_TUNED,
     &LinkCase { pinned: true, path_mtu: JUMBO, buffers: Some(BUFFERS), ..case("two-tuned", "2 processes, pinned, MTU 9000, buffers", 2) },
+    &ipsec("ipsec-aes256", "IPsec by the daemon, AES-256-GCM", "aes256gcm16-ecp256"),
+    &ipsec("ipsec-aes128", "IPsec by the daemon, AES-128-GCM", "aes128gcm16-ecp256"),
+    &ipsec("ipsec-chacha", "IPsec by the daemon, ChaCha20-Poly1305", "chacha20poly1305-ecp256"),
+    &ipsec("ipsec-cbc", "IPsec by the daemon, AES-256-CBC, SHA-256", "aes256-sha256-ecp256"),
+    &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-no-aes", "IPsec by the daemon, AES-256-GCM, AES instructions off", "aes256gcm16-ecp256") },
+    &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-cbc-no-aes", "IPsec by the daemon, AES-256-CBC, SHA-256, AES instructions off", "aes256-sha256-ecp256") },
+    &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-aes256", "IPsec by the kernel, AES-256-GCM", "aes256gcm16-ecp256") },
+    &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-chacha", "IPsec by the kernel, ChaCha20-Poly1305", "chacha20poly1305-ecp256") },
+    &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-cbc", "IPsec by the kernel, AES-256-CBC, SHA-256", "aes256-sha256-ecp256") },
+    &LinkCase { engine: CaseEngine::PerCpuSas, ..ipsec("esp-per-cpu", "IPsec by the kernel, AES-256-GCM, an SA per processor", "aes256gcm16-ecp256") },
 ];
+
+/// The cases of a run for which none were named: those that every host with OpenVPN runs, and with strongSwan those
+/// that it encrypts itself. The kernel's ESP and per-CPU SAs are measured by name.
+pub(crate) fn usual_cases(has_strongswan: bool) -> Vec<&'static LinkCase> {
+    let usual = |case: &&&LinkCase| match case.engine {
+        CaseEngine::OpenVpn => true,
+        CaseEngine::UserIpsec => has_strongswan,
+        CaseEngine::Dco | CaseEngine::KernelIpsec | CaseEngine::PerCpuSas => false,
+    };
+    CASES.iter().filter(usual).copied().collect()
+}
 
 #[cfg(test)]
 mod tests {
@@ -93,5 +150,17 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CASES.len());
+    }
+
+    #[test]
+    fn usual_cases_need_neither_a_kernel_nor_programs_that_are_not_there() {
+        let engines = |has_strongswan| {
+            let cases = usual_cases(has_strongswan).into_iter();
+            cases.map(|case| case.engine).collect::<Vec<_>>()
+        };
+        assert!(engines(false).iter().all(|one| *one == CaseEngine::OpenVpn));
+        let with = engines(true);
+        assert!(with.contains(&CaseEngine::UserIpsec));
+        assert!(!with.contains(&CaseEngine::KernelIpsec) && !with.contains(&CaseEngine::Dco));
     }
 }

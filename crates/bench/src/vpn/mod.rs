@@ -16,16 +16,20 @@
 //! | file | what |
 //! |---|---|
 //! | `cases.rs` | the cases |
+//! | `choose.rs` | the candidates of `engine = "auto"` |
 //! | `namespace.rs` | network namespaces, and sockets in them |
 //! | `testbed.rs` | both ends of a link |
 //! | `load.rs` | iperf3, latencies, CPU time; a member that is killed |
 //! | `results.rs` | the figures, as tables, goals and plots |
 
 mod cases;
+mod choose;
 mod load;
 mod namespace;
 mod results;
 mod testbed;
+
+use millrace_hostfs::child::find_program;
 
 use self::load::{Loss, Measured};
 use self::results::{Figures, VpnPlan};
@@ -38,7 +42,9 @@ use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::stats::order;
 
+pub use self::cases::CaseEngine;
 pub(crate) use self::cases::{CASES, LinkCase, MAX_FLOWS};
+pub use self::choose::{LinkRound, LinkToMeasure, measure_links};
 
 /// Measures, prints and writes.
 ///
@@ -46,13 +52,13 @@ pub(crate) use self::cases::{CASES, LinkCase, MAX_FLOWS};
 /// [`BenchError`]; a byte that changes on its way ends the run.
 pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
     let cases: Vec<&'static LinkCase> = match &args.case[..] {
-        [] => CASES.to_vec(),
+        [] => cases::usual_cases(find_program("charon-systemd").is_some()),
         asked => asked.to_vec(),
     };
     let losses = u64::from(!args.no_loss);
     let mut progress = Progress::start(args.rounds * (cases.len() as u64 + losses))?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new()?;
+    let testbed = Testbed::new(cases.iter().copied(), true)?;
     let mut measured: Vec<(&'static LinkCase, Vec<Measured>)> =
         cases.iter().map(|case| (*case, Vec::new())).collect();
     let mut lost: Vec<Loss> = Vec::new();
@@ -60,14 +66,14 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
         for index in order(cases.len(), round) {
             let (case, rounds) = &mut measured[index];
             progress.now(case.title)?;
-            let link = testbed.up(case, &mut progress)?;
+            let link = testbed.up(case, "", &mut progress)?;
             rounds.push(link.measure(args.seconds, args.flows, &progress)?);
             link.down()?;
             progress.step();
         }
         if !args.no_loss {
             progress.now("four members, one of them killed")?;
-            let link = testbed.up(cases::LOSS, &mut progress)?;
+            let link = testbed.up(cases::LOSS, "", &mut progress)?;
             lost.push(link.lose_a_member(args.flows, &progress)?);
             link.down()?;
             progress.step();

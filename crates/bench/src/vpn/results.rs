@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::cases::{BASE, LinkCase, ONE_TUNED, TWO_PINNED};
+use super::cases::{BASE, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
 use super::load::{Loss, Measured};
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
@@ -256,7 +256,11 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
 
 /// The case with the most Mbit/s for a core among those at the MTU of an ordinary path.
 fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
-    let ordinary = figures.rows.iter().filter(|row| row.path_mtu <= 1500);
+    let processes = figures
+        .rows
+        .iter()
+        .filter(|row| row.case.engine == CaseEngine::OpenVpn);
+    let ordinary = processes.filter(|row| row.path_mtu <= 1500);
     let rates = ordinary.filter_map(|row| Some((row.case.title, row.mbit_per_core?.median)));
     rates.max_by(|a, b| a.1.total_cmp(&b.1))
 }

@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::cases::LinkCase;
+use super::cases::{CaseEngine, LinkCase};
 use super::namespace::Namespace;
 use crate::cores;
 use crate::error::BenchError;
@@ -41,6 +41,8 @@ pub(super) struct Testbed {
     millrace: PathBuf,
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
+    /// Whether the ceiling is measured, too.
+    samples: bool,
     /// Made when the first tunnel runs: it calibrates the libcrypto of that process.
     pub(super) observer: RefCell<Option<LoadObserver>>,
 }
@@ -67,24 +69,33 @@ struct Member {
 }
 
 impl Testbed {
-    /// Two namespaces, and keys for a link between them.
-    pub(super) fn new() -> Result<Self, BenchError> {
+    /// Two namespaces, and keys for a link between them. `cases` decide which programs are needed.
+    pub(super) fn new<'a>(
+        cases: impl IntoIterator<Item = &'a LinkCase>,
+        samples: bool,
+    ) -> Result<Self, BenchError> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             return Err(BenchError::Usage(
                 "network namespaces and tunnels need root and /dev/net/tun".to_owned(),
             ));
         }
-        need("openvpn", "openvpn")?;
+        for case in cases {
+            match case.engine.is_openvpn() {
+                true => need("openvpn", "openvpn")?,
+                false => need("charon-systemd", "charon-systemd")?,
+            };
+        }
         let testbed = Self {
             dir: temporary_folder()?,
             millrace: env::current_exe().map_err(BenchError::system("find this program"))?,
             iperf3: need("iperf3", "iperf3")?,
             ends: [Namespace::new()?, Namespace::new()?],
+            samples,
             observer: RefCell::new(None),
         };
         let [a, b] = &testbed.ends;
         a.join(b, CABLE)?;
-        testbed.declare(super::cases::BASE)?;
+        testbed.declare(super::cases::BASE, "")?;
         let keys = testbed.dir.path().join("keys");
         let mut command = Command::new(&testbed.millrace);
         command.args(["vpn", "keys"]).arg(testbed.file()).arg("-o");
@@ -96,23 +107,38 @@ impl Testbed {
         self.dir.path().join("link.toml")
     }
 
-    /// Writes the link.toml of a case.
-    fn declare(&self, case: &LinkCase) -> Result<(), BenchError> {
+    /// Writes the link.toml of a case; `proposals` are further lines of `[ipsec]`.
+    fn declare(&self, case: &LinkCase, proposals: &str) -> Result<(), BenchError> {
         let keys = self.dir.path().join("keys");
         let mut text = format!(
-            "name = \"{LINK}\"\nmembers = {}\ncipher = \"{}\"\npath-mtu = {}\n",
+            "name = \"{LINK}\"\nmembers = {}\npath-mtu = {}\n",
             case.members.max(1),
-            case.cipher,
             case.path_mtu
         );
+        text.push_str(&match case.engine.is_openvpn() {
+            true => format!("cipher = \"{}\"\n", case.cipher),
+            false => "engine = \"ipsec\"\n".to_owned(),
+        });
         for ((name, address), inner) in ["a", "b"].iter().zip(CABLE).zip(INNER) {
             text.push_str(&format!(
                 "[ends.{name}]\naddress = \"{address}\"\ninner = \"{inner}\"\ncertificates = \"{}/{name}\"\n",
                 keys.display()
             ));
         }
+        text.push_str("[tunnels]\n");
         if let Some(bytes) = case.buffers {
-            text.push_str(&format!("[tunnels]\nsocket-buffer-bytes = {bytes}\n"));
+            text.push_str(&format!("socket-buffer-bytes = {bytes}\n"));
+        }
+        text.push_str(match case.engine {
+            CaseEngine::OpenVpn => "",
+            CaseEngine::Dco => "data-path = \"kernel\"\n",
+            CaseEngine::UserIpsec => "[ipsec]\ndata-path = \"user\"\n",
+            CaseEngine::KernelIpsec => "[ipsec]\n",
+            CaseEngine::PerCpuSas => "[ipsec]\nper-cpu-sas = true\n",
+        });
+        text.push_str(proposals);
+        if !case.engine.is_openvpn() && !case.cipher.is_empty() {
+            text.push_str(&format!("esp = [\"{}\"]\n", case.cipher));
         }
         fs::write(self.file(), text).map_err(BenchError::file("write", self.file()))
     }
@@ -134,10 +160,11 @@ impl Testbed {
         serde_json::from_str(&text).ok()
     }
 
-    /// Brings both ends up.
+    /// Brings both ends up; `proposals` are further lines of `[ipsec]`.
     pub(super) fn up<'a>(
         &'a self,
         case: &'a LinkCase,
+        proposals: &str,
         progress: &mut Progress,
     ) -> Result<Link<'a>, BenchError> {
         for end in &self.ends {
@@ -152,7 +179,7 @@ impl Testbed {
         if case.members == 0 {
             return Ok(link);
         }
-        self.declare(case)?;
+        self.declare(case, proposals)?;
         let file = self.file();
         let file = file.to_string_lossy();
         for end in [0, 1] {
@@ -165,11 +192,12 @@ impl Testbed {
         for end in [0, 1] {
             link.pids[end] = self.wait_up(end, case, progress)?;
         }
-        if !case.pinned {
+        // strongSwan's daemon is not pinned.
+        if !case.pinned && case.engine.is_openvpn() {
             link.unpin()?;
         }
         let mut observer = self.observer.borrow_mut();
-        if observer.is_none() {
+        if observer.is_none() && self.samples {
             *observer = Some(LoadObserver::new(&link.pids[0][..1], progress));
         }
         Ok(link)
@@ -247,10 +275,16 @@ impl Link<'_> {
 
     /// Whether a device carries the traffic that is measured.
     pub(super) fn is_own(&self, device: &str) -> bool {
-        if self.case.members == 0 {
-            device == "cable"
-        } else {
-            device.starts_with(LINK)
+        match self.case.engine {
+            CaseEngine::OpenVpn | CaseEngine::Dco if self.case.members > 0 => {
+                device.starts_with(LINK)
+            }
+            CaseEngine::UserIpsec => device == "ipsec0",
+            // The kernel's ESP has no device: what it encrypted leaves by the cable.
+            CaseEngine::OpenVpn
+            | CaseEngine::Dco
+            | CaseEngine::KernelIpsec
+            | CaseEngine::PerCpuSas => device == "cable",
         }
     }
 

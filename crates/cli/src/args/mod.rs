@@ -72,9 +72,9 @@ pub(crate) use self::virtio::{
     VirtioStatusArgs, VirtioThrottleArgs,
 };
 pub(crate) use self::vpn::{
-    VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat, VpnHistoryArgs,
-    VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs, VpnRollbackArgs,
-    VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
+    VpnBenchArgs, VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat,
+    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
+    VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };
 
 /// Exit codes: the end of the long help, and a section of every manual page.

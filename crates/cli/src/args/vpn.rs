@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::cli::VpnArgs as VpnBenchArgs;
+use millrace_bench::cli::VpnArgs;
 use millrace_vpn::Side;
 
 use super::time;
@@ -158,6 +158,48 @@ pub(crate) struct VpnUpArgs {
     /// Return at once instead of waiting for the first member
     #[arg(hide_short_help = true, long)]
     pub(crate) no_wait: bool,
+}
+
+const BENCH_EXAMPLE: &str = "\
+Examples:
+  millrace vpn bench
+  millrace vpn bench --case one,two-pinned,one-tuned --rounds 5
+  millrace vpn bench --json > vpn.json
+  millrace vpn bench --choose link.toml
+  millrace vpn bench --choose link.toml --other choice-of-a.json
+
+It needs root, /dev/net/tun, openvpn and iperf3. Both ends run on this
+machine, so that rates are a lower bound; CPU seconds per gigabyte of one end
+say what a core of a gateway carries.
+
+With --choose, --json prints the record (schema:
+share/doc/millrace/vpn-choice.schema.json). With the other end's record, too,
+the slower end decides about each candidate. Copy the new record to the other
+end: both need the same choice.";
+
+/// Measure links between two network namespaces on this machine
+///
+/// Real tunnels under iperf3, in interleaved runs: no tunnel, one process with
+/// each cipher, several processes, pinned and not, jumbo frames, IPsec. For
+/// each: throughput, latency under load, CPU seconds per gigabyte of each end,
+/// and the bound on the gain by an accelerator. Then a member of four is killed
+/// under load. Bytes are compared at the other end before each load.
+#[derive(Debug, Args)]
+#[command(after_long_help = BENCH_EXAMPLE)]
+pub(crate) struct VpnBenchArgs {
+    /// Choose the engine of a link, and save the choice
+    ///
+    /// The link has engine = "auto". Each candidate that this host can run is
+    /// measured; `millrace vpn plan` shows the choice, and `up` follows it.
+    #[arg(long, value_name = "LINK.TOML", conflicts_with_all = ["case", "svg", "no_loss", "require"])]
+    pub(crate) choose: Option<PathBuf>,
+    /// The other end's choice.json
+    #[arg(long, value_name = "FILE", requires = "choose")]
+    pub(crate) other: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folders: VpnFoldersArgs,
+    #[command(flatten)]
+    pub(crate) bench: VpnArgs,
 }
 
 /// Show the members of a link

@@ -17,4 +17,4 @@ pub mod swanctl;
 pub mod vici;
 pub mod vyos;
 
-pub use proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
+pub use proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash, expand};

@@ -320,6 +320,27 @@ impl FromStr for EspProposal {
     }
 }
 
+/// Proposals of a swanctl.conf, in their order: one that offers several groups becomes one for each. Those with an
+/// additional key exchange (ML-KEM), which link.toml does not have, are left out.
+#[must_use]
+pub fn expand<T: FromStr + PartialEq>(list: &str) -> Vec<T> {
+    let is_group = |word: &&str| GROUPS.iter().any(|(_, keyword, _)| keyword == word);
+    let mut proposals: Vec<T> = Vec::new();
+    for proposal in list.split(',').map(str::trim) {
+        if proposal.contains("-ke1_") {
+            continue;
+        }
+        let words = proposal.split('-').filter(|word| !word.ends_with("esn"));
+        let (groups, rest): (Vec<&str>, Vec<&str>) = words.partition(is_group);
+        for group in groups {
+            let one: Option<T> = format!("{}-{group}", rest.join("-")).parse().ok();
+            let new = one.filter(|one| !proposals.contains(one));
+            proposals.extend(new);
+        }
+    }
+    proposals
+}
+
 impl fmt::Display for IkeProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -380,6 +401,25 @@ mod tests {
             let read: EspProposal = text.parse().expect("a proposal");
             assert_eq!(read.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn proposal_with_several_groups_becomes_one_for_each() {
+        let list = "aes256gcm16-prfsha384-curve25519-ke1_mlkem768, aes256gcm16-prfsha384-ecp384-curve25519, \
+                    chacha20poly1305-prfsha384-ecp384, rot13-prfsha384-ecp384";
+        let text = |all: Vec<IkeProposal>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            text(expand(list)),
+            [
+                "aes256gcm16-prfsha384-ecp384",
+                "aes256gcm16-prfsha384-curve25519",
+                "chacha20poly1305-prfsha384-ecp384"
+            ]
+        );
+        let esp: Vec<EspProposal> =
+            expand("aes256-sha256-ecp384-esn-noesn, aes256gcm16-ecp384-esn");
+        let esp: Vec<String> = esp.iter().map(ToString::to_string).collect();
+        assert_eq!(esp, ["aes256-sha256-ecp384", "aes256gcm16-ecp384"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
-use crate::link::{IpsecSettings, Ipv4Network, LinkProblem, LinkProblems, Side, VpnLink};
+use crate::link::{IpsecSettings, LinkProblem, LinkProblems, Network, Side, VpnLink};
 
 /// Bound on the commands, in bytes: a configuration with a thousand peers.
 const MAX_TEXT: usize = 4 << 20;
@@ -368,7 +368,10 @@ impl Commands {
         let esp_group = self.esp_group(peer, &tunnels)?;
         let ike = self.ike(&ike_group);
         let esp = self.esp(&esp_group);
-        let [ours, theirs] = ["local", "remote"].map(|which| self.prefixes(peer, &tunnels, which));
+        let prefixes = ["local", "remote"].map(|which| self.prefixes(peer, &tunnels, which));
+        self.same_families(&prefixes);
+        let [ours, theirs]: [Vec<Network>; 2] =
+            prefixes.map(|all| all.into_iter().map(|one| one.0).collect());
         let (ike_rekey, esp_rekey) = (
             self.number(&["ike-group", &ike_group, "lifetime"], 28_800),
             self.number(&["esp-group", &esp_group, "lifetime"], 3600),
@@ -386,15 +389,19 @@ impl Commands {
             let _ = writeln!(text, "replay-window = {window}");
         }
         for (end, address, networks) in [("a", local, &ours), ("b", remote, &theirs)] {
-            let inner = networks
-                .first()
-                .and_then(|network| network.nth(u32::from(network.size() > 2)));
-            let inner = inner.unwrap_or(Ipv4Addr::UNSPECIFIED);
+            let first = |v6: bool| {
+                let network = networks.iter().find(|network| network.is_v6() == v6)?;
+                network.nth(u32::from(network.size() > 2))
+            };
+            let inner = first(false).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             let _ = write!(
                 text,
-                "\n[ends.{end}]\naddress = \"{address}\"\ninner = \"{inner}\"\nnetworks = {}\n",
-                strings(networks)
+                "\n[ends.{end}]\naddress = \"{address}\"\ninner = \"{inner}\"\n"
             );
+            if let Some(inner6) = first(true) {
+                let _ = writeln!(text, "inner6 = \"{inner6}\"");
+            }
+            let _ = writeln!(text, "networks = {}", strings(networks));
         }
         Some(text)
     }
@@ -441,9 +448,24 @@ impl Commands {
         }
     }
 
-    /// The networks of one end, of all tunnels.
-    fn prefixes(&mut self, peer: &str, tunnels: &[String], which: &str) -> Vec<Ipv4Network> {
-        let mut networks: Vec<Ipv4Network> = Vec::new();
+    /// A network of IPv6 at one end needs one at the other: each end has an address of its own in the link.
+    fn same_families(&mut self, ends: &[Vec<(Network, usize)>; 2]) {
+        let v6 =
+            |end: &Vec<(Network, usize)>| end.iter().find(|(network, _)| network.is_v6()).copied();
+        if let [Some((network, line)), None] | [None, Some((network, line))] =
+            ends.each_ref().map(v6)
+        {
+            self.problems.push(LinkProblem::at(
+                line,
+                format!("the other end has no network of IPv6 beside {network}"),
+                "give both ends one, or remove it",
+            ));
+        }
+    }
+
+    /// The networks of one end, of all tunnels, with their lines.
+    fn prefixes(&mut self, peer: &str, tunnels: &[String], which: &str) -> Vec<(Network, usize)> {
+        let mut networks: Vec<(Network, usize)> = Vec::new();
         let mut problems = Vec::new();
         for tunnel in tunnels {
             for (text, line) in self.values(&[
@@ -455,13 +477,13 @@ impl Commands {
                 which,
                 "prefix",
             ]) {
-                match text.parse() {
-                    Ok(network) if networks.contains(&network) => {}
-                    Ok(network) => networks.push(network),
+                match text.parse::<Network>() {
+                    Ok(network) if networks.iter().any(|one| one.0 == network) => {}
+                    Ok(network) => networks.push((network, line)),
                     Err(why) => problems.push(LinkProblem::at(
                         line,
                         why,
-                        "write an IPv4 network such as 10.1.0.0/16",
+                        "write a network such as 10.1.0.0/16",
                     )),
                 }
             }

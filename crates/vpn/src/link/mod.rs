@@ -7,16 +7,18 @@
 mod network;
 mod problem;
 mod read;
+mod value;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::choice::{Candidate, ChoiceGoal};
 use crate::ipsec::{EspProposal, IkeProposal};
 
-pub use network::Ipv4Network;
+pub use network::Network;
 pub use problem::{LinkProblem, LinkProblems};
 
 /// A link.toml with every key.
@@ -36,8 +38,10 @@ const MAX_NAME: usize = 12;
 pub struct VpnLink {
     /// Its name: part of the names of devices and folders.
     pub name: String,
-    /// What encrypts.
+    /// What encrypts. Of a link with `auto`: one OpenVPN process per member, until [`Self::as_candidate`].
     pub engine: LinkEngine,
+    /// The engine is chosen by measurement.
+    pub auto: Option<AutoEngine>,
     /// Number of tunnels.
     pub members: u16,
     /// Cipher of the tunnels.
@@ -47,7 +51,7 @@ pub struct VpnLink {
     /// UDP port of the first member; the others follow.
     pub port: u16,
     /// Addresses of the tunnels, two per member.
-    pub tunnels: Ipv4Network,
+    pub tunnels: Network,
     /// Bytes of each member's UDP socket buffers; `None`: the system's.
     pub socket_buffer_bytes: Option<u32>,
     /// Packets that wait for a member in its device.
@@ -66,7 +70,7 @@ pub struct VpnLink {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEngine {
     /// One OpenVPN process per member.
-    OpenVpn,
+    OpenVpn(DataPath),
     /// strongSwan: one daemon, one connection.
     Ipsec(IpsecSettings),
 }
@@ -90,19 +94,30 @@ pub struct IpsecSettings {
     pub replay_window: u32,
 }
 
-/// What encrypts the packets of an IPsec link.
+/// What encrypts the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
-    /// The kernel.
+    /// The kernel: its ESP, or OpenVPN's data channel offload (DCO).
     Kernel,
-    /// The daemon itself (kernel-libipsec), for kernels without ESP.
+    /// The process itself: OpenVPN, or strongSwan's kernel-libipsec for kernels without ESP.
     User,
+}
+
+/// `engine = "auto"` of link.toml.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AutoEngine {
+    /// What the best candidate has the best of.
+    pub goal: ChoiceGoal,
+    /// Settings of the candidates that are IPsec links.
+    pub ipsec: IpsecSettings,
 }
 
 /// Lines of link.toml, from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) name: Option<usize>,
+    pub(crate) engine: Option<usize>,
+    pub(crate) data_path: Option<usize>,
     pub(crate) members: Option<usize>,
     /// `[ipsec]`.
     pub(crate) ipsec: Option<usize>,
@@ -120,14 +135,27 @@ pub struct End {
     pub address: IpAddr,
     /// Its address inside the link.
     pub inner: Ipv4Addr,
+    /// Its IPv6 address inside the link; a link that carries IPv6 has one at each end.
+    pub inner6: Option<Ipv6Addr>,
     /// Networks behind it.
-    pub networks: Vec<Ipv4Network>,
+    pub networks: Vec<Network>,
     /// The device that carries the tunnels; its NUMA node and interrupts decide on the processors.
     pub device: Option<String>,
     /// Folder with ca.pem, cert.pem and key.pem.
     pub certificates: PathBuf,
     /// Name in its certificate.
     pub certificate_name: String,
+}
+
+impl End {
+    /// Its addresses inside the link, as networks.
+    #[must_use]
+    pub fn inner_hosts(&self) -> Vec<Network> {
+        let v6 = self.inner6.map(Network::host);
+        std::iter::once(Network::host(self.inner))
+            .chain(v6)
+            .collect()
+    }
 }
 
 /// An end of a link.
@@ -213,6 +241,39 @@ impl VpnLink {
         &self.ends[side.index()]
     }
 
+    /// Whether its members are OpenVPN processes.
+    #[must_use]
+    pub fn is_openvpn(&self) -> bool {
+        matches!(self.engine, LinkEngine::OpenVpn(_))
+    }
+
+    /// The link with one candidate's engine and number of members; without `auto` the link as it is.
+    #[must_use]
+    pub fn as_candidate(&self, candidate: Candidate) -> Self {
+        let Some(auto) = &self.auto else {
+            return self.clone();
+        };
+        let (engine, members) = match candidate {
+            Candidate::One => (LinkEngine::OpenVpn(DataPath::User), 1),
+            Candidate::Many => (LinkEngine::OpenVpn(DataPath::User), self.members),
+            Candidate::Dco => (LinkEngine::OpenVpn(DataPath::Kernel), 1),
+            Candidate::Ipsec => (LinkEngine::Ipsec(auto.ipsec.clone()), 1),
+            Candidate::PerCpuSas => {
+                let settings = IpsecSettings {
+                    data_path: DataPath::Kernel,
+                    per_cpu: true,
+                    ..auto.ipsec.clone()
+                };
+                (LinkEngine::Ipsec(settings), 1)
+            }
+        };
+        Self {
+            engine,
+            members,
+            ..self.clone()
+        }
+    }
+
     /// The end whose address is among these; `None` if neither or both are.
     #[must_use]
     pub fn side_with(&self, addresses: &[IpAddr]) -> Option<Side> {
@@ -224,35 +285,41 @@ impl VpnLink {
         }
     }
 
-    /// The name of a member's network device.
+    /// The name of a member's network device. One that encrypts in the kernel is of another kind, and has another
+    /// name, so that a changed data path makes new devices.
     #[must_use]
     pub fn device(&self, member: u16) -> String {
-        format!("{}-{member}", self.name)
+        let dash = match self.engine {
+            LinkEngine::OpenVpn(DataPath::Kernel) => '.',
+            LinkEngine::OpenVpn(DataPath::User) | LinkEngine::Ipsec(_) => '-',
+        };
+        format!("{}{dash}{member}", self.name)
     }
 
     /// The networks whose packets IPsec protects at one end: those behind it, and its address unless it lies in one.
     #[must_use]
-    pub fn selectors(&self, side: Side) -> Vec<Ipv4Network> {
+    pub fn selectors(&self, side: Side) -> Vec<Network> {
         let end = self.end(side);
-        let is_inside = end
-            .networks
-            .iter()
-            .any(|network| network.contains(end.inner));
-        let inner = (!is_inside).then(|| Ipv4Network::host(end.inner));
-        inner
-            .into_iter()
-            .chain(end.networks.iter().copied())
-            .collect()
+        let is_outside = |inner: &Network| {
+            let mut networks = end.networks.iter();
+            !networks.any(|network| network.overlaps(*inner))
+        };
+        let inner = end.inner_hosts().into_iter().filter(is_outside);
+        inner.chain(end.networks.iter().copied()).collect()
     }
 
     /// The networks that a route of this end leads to: the address and the networks of the other end.
     #[must_use]
-    pub fn destinations(&self, side: Side) -> Vec<Ipv4Network> {
+    pub fn destinations(&self, side: Side) -> Vec<Network> {
         let peer = self.end(side.other());
-        let inner = Ipv4Network::host(peer.inner);
-        std::iter::once(inner)
-            .chain(peer.networks.iter().copied())
-            .collect()
+        let inner = peer.inner_hosts().into_iter();
+        inner.chain(peer.networks.iter().copied()).collect()
+    }
+
+    /// Whether it carries IPv6.
+    #[must_use]
+    pub fn carries_v6(&self) -> bool {
+        self.ends.iter().any(|end| end.inner6.is_some())
     }
 }
 

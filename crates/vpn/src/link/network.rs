@@ -1,34 +1,64 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! IPv4 networks.
+//! Networks of IPv4 and IPv6.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An IPv4 network, such as 10.98.0.0/24: its host bits are zero.
+/// A network, such as 10.98.0.0/24 or fd00:1::/48: its host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4Network {
-    address: Ipv4Addr,
+pub struct Network {
+    address: IpAddr,
     bits: u8,
 }
 
-impl Ipv4Network {
+/// Bits of an address of this family.
+fn width(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// The first `bits` bits of an address, and zeros.
+fn base(address: IpAddr, bits: u8) -> IpAddr {
+    let host = u32::from(width(address) - bits);
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(host).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from(u32::from(v4) & mask))
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(host).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from(u128::from(v6) & mask))
+        }
+    }
+}
+
+impl Network {
     /// The network of one address.
     #[must_use]
-    pub fn host(address: Ipv4Addr) -> Self {
-        Self { address, bits: 32 }
+    pub fn host(address: impl Into<IpAddr>) -> Self {
+        let address = address.into();
+        Self {
+            address,
+            bits: width(address),
+        }
     }
 
-    fn mask(self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
+    /// Whether it is one of IPv6.
+    #[must_use]
+    pub fn is_v6(self) -> bool {
+        self.address.is_ipv6()
     }
 
     /// Whether an address belongs to it.
     #[must_use]
-    pub fn contains(self, address: Ipv4Addr) -> bool {
-        u32::from(address) & self.mask() == u32::from(self.address)
+    pub fn contains(self, address: impl Into<IpAddr>) -> bool {
+        let address = address.into();
+        address.is_ipv6() == self.is_v6() && base(address, self.bits) == self.address
     }
 
     /// Whether the two have an address in common.
@@ -37,38 +67,43 @@ impl Ipv4Network {
         self.contains(other.address) || other.contains(self.address)
     }
 
-    /// The number of its addresses.
+    /// The number of its addresses; of `::/0` one less.
     #[must_use]
-    pub fn size(self) -> u64 {
-        1 << (32 - u32::from(self.bits))
+    pub fn size(self) -> u128 {
+        let host = u32::from(width(self.address) - self.bits);
+        1_u128.checked_shl(host).unwrap_or(u128::MAX)
     }
 
     /// The address with this index; `None` past its end.
     #[must_use]
-    pub fn nth(self, index: u32) -> Option<Ipv4Addr> {
-        (u64::from(index) < self.size()).then(|| Ipv4Addr::from(u32::from(self.address) + index))
+    pub fn nth(self, index: u32) -> Option<IpAddr> {
+        let inside = u128::from(index) < self.size();
+        inside.then(|| match self.address {
+            IpAddr::V4(first) => Ipv4Addr::from(u32::from(first) + index).into(),
+            IpAddr::V6(first) => Ipv6Addr::from(u128::from(first) + u128::from(index)).into(),
+        })
     }
 }
 
-impl FromStr for Ipv4Network {
+impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, bits) = text
             .split_once('/')
             .ok_or_else(|| format!("{text:?} has no prefix length"))?;
-        let address: Ipv4Addr = address
+        let address: IpAddr = address
             .parse()
-            .map_err(|_| format!("{address:?} is not an IPv4 address"))?;
+            .map_err(|_| format!("{address:?} is not an IP address"))?;
+        let most = width(address);
         let bits: u8 = bits
             .parse()
             .ok()
-            .filter(|bits| *bits <= 32)
-            .ok_or_else(|| format!("{bits:?} is not a prefix length from 0 to 32"))?;
-        let network = Self { address, bits };
-        let base = Ipv4Addr::from(u32::from(address) & network.mask());
+            .filter(|bits| *bits <= most)
+            .ok_or_else(|| format!("{bits:?} is not a prefix length from 0 to {most}"))?;
+        let base = base(address, bits);
         if base == address {
-            Ok(network)
+            Ok(Self { address, bits })
         } else {
             Err(format!(
                 "{text} has host bits: the network is {base}/{bits}"
@@ -77,7 +112,7 @@ impl FromStr for Ipv4Network {
     }
 }
 
-impl fmt::Display for Ipv4Network {
+impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)
     }
@@ -85,9 +120,9 @@ impl fmt::Display for Ipv4Network {
 
 #[cfg(test)]
 mod tests {
-    use super::Ipv4Network;
+    use super::Network;
 
-    fn network(text: &str) -> Ipv4Network {
+    fn network(text: &str) -> Network {
         text.parse().expect("a network")
     }
 
@@ -98,12 +133,19 @@ mod tests {
             "10.0.0.0",
             "10.0.0.0/33",
             "x/8",
-            "::/0",
+            "fd00::1/64",
+            "::/129",
             "10.0.0.0/-1",
         ] {
-            assert!(wrong.parse::<Ipv4Network>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }
-        for right in ["0.0.0.0/0", "10.0.0.1/32", "10.98.0.0/24"] {
+        for right in [
+            "0.0.0.0/0",
+            "10.0.0.1/32",
+            "10.98.0.0/24",
+            "::/0",
+            "fd00:1::/32",
+        ] {
             assert_eq!(network(right).to_string(), right);
         }
     }
@@ -115,6 +157,9 @@ mod tests {
             ("10.0.0.0/24", "10.0.1.0/24", false),
             ("0.0.0.0/0", "192.0.2.1/32", true),
             ("10.0.0.0/31", "10.0.0.2/31", false),
+            ("0.0.0.0/0", "::/0", false),
+            ("fd00::/8", "fd00:1::/32", true),
+            ("fd00:1::/32", "fd00:2::/32", false),
         ] {
             assert_eq!(
                 network(left).overlaps(network(right)),
@@ -138,5 +183,10 @@ mod tests {
         );
         assert_eq!(small.nth(4), None);
         assert_eq!(network("0.0.0.0/0").size(), 1 << 32);
+        assert_eq!(network("fd00::/126").size(), 4);
+        assert_eq!(
+            network("fd00::/126").nth(3).map(|a| a.to_string()),
+            Some("fd00::3".to_owned())
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 //! Reads link.toml and collects every problem with its line.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,17 +11,19 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::value::{account, certificate_name, cipher, device, name, number, parsed, text, usable};
 use super::{
-    DataPath, End, IpsecSettings, Ipv4Network, Lines, LinkEngine, LinkProblem, LinkProblems,
-    MAX_MEMBERS, MAX_NAME, Side, TunnelCipher, VpnLink,
+    AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkProblem, LinkProblems,
+    MAX_MEMBERS, Network, Side, TunnelCipher, VpnLink,
 };
+use crate::choice::ChoiceGoal;
 use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
 
 /// Bound on a link.toml, in bytes: the sample has two thousand.
 const MAX_FILE: usize = 256 << 10;
 
 const LINK_KEYS: &[&str] = &[
-    "name", "mode", "engine", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
+    "name", "mode", "engine", "goal", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
 ];
 const IPSEC_KEYS: &[&str] = &[
     "ike",
@@ -33,11 +35,16 @@ const IPSEC_KEYS: &[&str] = &[
     "replay-window",
 ];
 
+/// The smallest path of a link that carries IPv6, in bytes: 1280 inside (RFC 8200), and the largest overhead of an
+/// engine, 40 of IPv6, 8 of UDP, 40 of ESP and 18 of its padding.
+const LEAST_PATH_V6: u16 = 1280 + 40 + 8 + 40 + 18;
+
 /// Seconds until keys change: a minute at least, since a change costs an exchange, and a day at most.
 const REKEY_S: RangeInclusive<u32> = 60..=86_400;
 const END_KEYS: &[&str] = &[
     "address",
     "inner",
+    "inner6",
     "networks",
     "device",
     "certificates",
@@ -48,28 +55,9 @@ const TUNNEL_KEYS: &[&str] = &[
     "network",
     "socket-buffer-bytes",
     "queue-packets",
+    "data-path",
     "user",
     "group",
-];
-
-/// Ciphers that users of old configurations ask for, and why a link has none of them.
-const REFUSED_CIPHERS: &[(&str, &str)] = &[
-    (
-        "CBC",
-        "has no authenticated encryption, and OpenVPN cannot run it in the kernel",
-    ),
-    ("CFB", "has no authenticated encryption"),
-    ("OFB", "has no authenticated encryption"),
-    (
-        "DES",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    (
-        "BF",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    ("RC", "is broken"),
-    ("NONE", "does not encrypt"),
 ];
 
 /// A value with its line.
@@ -147,14 +135,10 @@ impl<'t> Reader<'t> {
         self.unknown(top, LINK_KEYS);
         let name = self.required(top, "name", "name = \"branch\"", name);
         self.fixed(top, "mode", "routed", &["bridged"]);
-        let engine = self.optional(top, "engine", engine);
         let ipsec = self.section(top, "ipsec", "ipsec.");
         let settings = self.ipsec(ipsec);
-        let is_ipsec = engine.is_some_and(|(is_ipsec, _)| is_ipsec);
-        if ipsec.table.is_some() && engine.is_none_or(|(is_ipsec, _)| !is_ipsec) {
-            let remedy = "write engine = \"ipsec\", or remove the section";
-            self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
-        }
+        let ReadEngine { kind, line, goal } = self.engine(top, ipsec);
+        let is_ipsec = kind == EngineName::Ipsec;
         let members = self.required(top, "members", "members = 4", |value| {
             number(value, 1..=MAX_MEMBERS)
         });
@@ -180,18 +164,15 @@ impl<'t> Reader<'t> {
             .to_owned();
         let a = self.end(ends, Side::A, &known_name);
         let b = self.end(ends, Side::B, &known_name);
-        let tunnels = self.section(top, "tunnels", "tunnels.");
-        self.unknown(tunnels, TUNNEL_KEYS);
-        let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
-        let network = self.optional(tunnels, "network", parsed::<Ipv4Network>);
-        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
-            number(value, 1 << 16..=1 << 26)
-        });
-        let queue = self.optional(tunnels, "queue-packets", |value| {
-            number(value, 100..=100_000)
-        });
-        let user = self.optional(tunnels, "user", account);
-        let group = self.optional(tunnels, "group", account);
+        let ReadTunnels {
+            port,
+            network,
+            buffer,
+            queue,
+            channel,
+            user,
+            group,
+        } = self.tunnels(top, kind);
 
         let members_line = members.map_or(top.line, |(_, line)| line);
         let members = members.map_or(1, |(members, _)| members);
@@ -206,7 +187,7 @@ impl<'t> Reader<'t> {
         }
         let default = (default_tunnels(), members_line);
         let (tunnels, tunnels_line) = network.unwrap_or(default);
-        if tunnels.size() < 2 * u64::from(members) {
+        if tunnels.size() < 2 * u128::from(members) {
             self.problem(
                 tunnels_line,
                 format!(
@@ -220,9 +201,12 @@ impl<'t> Reader<'t> {
             return None;
         };
         self.addresses([&a, &b], tunnels, tunnels_line);
+        self.family([&a, &b], path_mtu);
         let (name, name_line) = name?;
         let lines = Lines {
             name: Some(name_line),
+            engine: line,
+            data_path: channel.map(|(_, line)| line),
             ipsec: Some(ipsec.line),
             members: Some(members_line),
             socket_buffer: buffer.map(|(_, line)| line),
@@ -232,10 +216,15 @@ impl<'t> Reader<'t> {
         };
         Some(VpnLink {
             name,
-            engine: if is_ipsec {
-                LinkEngine::Ipsec(settings)
-            } else {
-                LinkEngine::OpenVpn
+            auto: (kind == EngineName::Auto).then(|| AutoEngine {
+                goal,
+                ipsec: settings.clone(),
+            }),
+            engine: match kind {
+                EngineName::Ipsec => LinkEngine::Ipsec(settings),
+                EngineName::OpenVpn | EngineName::Auto => {
+                    LinkEngine::OpenVpn(channel.map_or(DataPath::User, |(path, _)| path))
+                }
             },
             members,
             cipher: cipher.map_or(TunnelCipher::Aes256Gcm, |(cipher, _)| cipher),
@@ -249,6 +238,68 @@ impl<'t> Reader<'t> {
             ends: [a.end, b.end],
             lines,
         })
+    }
+
+    /// `engine` and `goal`, and whether the section of IPsec belongs to them.
+    fn engine(&mut self, top: Section<'t>, ipsec: Section<'t>) -> ReadEngine {
+        let engine = self.optional(top, "engine", engine);
+        let kind = engine.map_or(EngineName::OpenVpn, |(kind, _)| kind);
+        if ipsec.table.is_some() && kind == EngineName::OpenVpn {
+            let remedy = "write engine = \"ipsec\" or \"auto\", or remove the section";
+            self.problem(ipsec.line, "[ipsec] belongs to the engine ipsec", remedy);
+        }
+        let goal = self.optional(top, "goal", goal);
+        if let Some((_, line)) = goal.filter(|_| kind != EngineName::Auto) {
+            let remedy = "write engine = \"auto\", or remove the key";
+            self.problem(line, "goal belongs to the engine auto", remedy);
+        }
+        ReadEngine {
+            kind,
+            line: engine.map(|(_, line)| line),
+            goal: goal.map_or_else(ChoiceGoal::default, |(goal, _)| goal),
+        }
+    }
+
+    fn tunnels(&mut self, top: Section<'t>, kind: EngineName) -> ReadTunnels {
+        let tunnels = self.section(top, "tunnels", "tunnels.");
+        self.unknown(tunnels, TUNNEL_KEYS);
+        let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
+        let network = self.optional(tunnels, "network", |value| {
+            let network: Network = parsed(value)?;
+            match network.is_v6() {
+                true => Err(
+                    "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
+                        .to_owned(),
+                ),
+                false => Ok(network),
+            }
+        });
+        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
+            number(value, 1 << 16..=1 << 26)
+        });
+        let queue = self.optional(tunnels, "queue-packets", |value| {
+            number(value, 100..=100_000)
+        });
+        let channel = self.optional(tunnels, "data-path", data_path);
+        if let Some((_, line)) = channel.filter(|_| kind != EngineName::OpenVpn) {
+            let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
+            self.problem(
+                line,
+                "tunnels.data-path belongs to the engine openvpn",
+                remedy,
+            );
+        }
+        let user = self.optional(tunnels, "user", account);
+        let group = self.optional(tunnels, "group", account);
+        ReadTunnels {
+            port,
+            network,
+            buffer,
+            queue,
+            channel,
+            user,
+            group,
+        }
     }
 
     fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
@@ -301,6 +352,12 @@ impl<'t> Reader<'t> {
             };
             Ok(inner)
         });
+        let inner6 = self.optional(section, "inner6", |value| {
+            let IpAddr::V6(inner) = usable(IpAddr::V6(parsed::<Ipv6Addr>(value)?))? else {
+                return Err("is not an IPv6 address".to_owned());
+            };
+            Ok(inner)
+        });
         let networks = self.networks(section);
         let device = self.optional(section, "device", device);
         let certificates = self.optional(section, "certificates", |value| {
@@ -322,6 +379,7 @@ impl<'t> Reader<'t> {
         Some(ReadEnd {
             address_line,
             inner_line,
+            inner6_line: inner6.map_or(inner_line, |(_, line)| line),
             network_lines: networks.iter().map(|(_, line)| *line).collect(),
             device_line: device.as_ref().map(|(_, line)| *line),
             certificates_line: certificates
@@ -330,6 +388,7 @@ impl<'t> Reader<'t> {
             end: End {
                 address,
                 inner,
+                inner6: inner6.map(|(inner, _)| inner),
                 networks: networks.into_iter().map(|(network, _)| network).collect(),
                 device: device.map(|(device, _)| device),
                 certificates: certificates.map_or_else(
@@ -341,7 +400,7 @@ impl<'t> Reader<'t> {
         })
     }
 
-    fn networks(&mut self, section: Section<'t>) -> Vec<(Ipv4Network, usize)> {
+    fn networks(&mut self, section: Section<'t>) -> Vec<(Network, usize)> {
         let Some((items, _)) = self.optional(section, "networks", |value| match value {
             DeValue::Array(items) => Ok(items),
             _ => Err("is not a list of networks".to_owned()),
@@ -351,11 +410,15 @@ impl<'t> Reader<'t> {
         let mut networks = Vec::new();
         for item in items.iter() {
             let line = self.line(item.span().start);
-            match parsed::<Ipv4Network>(item.get_ref()) {
+            match parsed::<Network>(item.get_ref()) {
                 Ok(network) => networks.push((network, line)),
                 Err(why) => {
                     let what = format!("{}networks: {why}", section.prefix);
-                    self.problem(line, what, "write IPv4 networks like \"10.1.0.0/16\"");
+                    self.problem(
+                        line,
+                        what,
+                        "write networks like \"10.1.0.0/16\" or \"fd00:1::/48\"",
+                    );
                 }
             }
         }
@@ -363,7 +426,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Addresses that contradict each other.
-    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Ipv4Network, tunnels_line: usize) {
+    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Network, tunnels_line: usize) {
         let [a, b] = ends;
         let families = ends.map(|end| end.end.address.is_ipv4());
         if families[0] != families[1] {
@@ -385,7 +448,13 @@ impl<'t> Reader<'t> {
             (a, "ends.a.inner", "ends.a.networks"),
             (b, "ends.b.inner", "ends.b.networks"),
         ] {
-            all.push((inner, Ipv4Network::host(end.end.inner), end.inner_line));
+            for network in end.end.inner_hosts() {
+                let line = match network.is_v6() {
+                    true => end.inner6_line,
+                    false => end.inner_line,
+                };
+                all.push((inner, network, line));
+            }
             let lines = end.end.networks.iter().zip(&end.network_lines);
             all.extend(lines.map(|(network, line)| (networks, *network, *line)));
         }
@@ -405,9 +474,7 @@ impl<'t> Reader<'t> {
                 }
             }
             for end in ends {
-                let IpAddr::V4(address) = end.end.address else {
-                    continue;
-                };
+                let address = end.end.address;
                 if network.contains(address) {
                     self.problem(
                         *line,
@@ -416,6 +483,30 @@ impl<'t> Reader<'t> {
                     );
                 }
             }
+        }
+    }
+
+    /// What a link that carries IPv6 needs: an IPv6 address at each end, and packets of 1280 bytes.
+    fn family(&mut self, ends: [&ReadEnd; 2], path_mtu: Found<u16>) {
+        let wants = |end: &ReadEnd| {
+            let mut networks = end.end.networks.iter();
+            end.end.inner6.is_some() || networks.any(|network| network.is_v6())
+        };
+        if !ends.iter().any(|end| wants(end)) {
+            return;
+        }
+        for (end, name) in ends.into_iter().zip(["a", "b"]) {
+            if end.end.inner6.is_none() {
+                let what = format!("ends.{name}.inner6 is missing, and the link carries IPv6");
+                self.problem(end.inner_line, what, "add inner6 = \"fd00:97::1\"");
+            }
+        }
+        if let Some((_, line)) = path_mtu.filter(|(mtu, _)| *mtu < LEAST_PATH_V6) {
+            self.problem(
+                line,
+                format!("path-mtu is below {LEAST_PATH_V6}, and the link carries IPv6"),
+                "IPv6 needs 1280 bytes inside the link: use a path with larger packets",
+            );
         }
     }
 
@@ -522,13 +613,30 @@ const DEFAULT_ESP: EspProposal = EspProposal {
 /// Bound on proposals: a packet of IKE holds them all.
 const MAX_PROPOSALS: usize = 16;
 
-/// Whether the engine is IPsec.
-fn engine(value: &DeValue<'_>) -> Result<bool, String> {
+/// Values of `engine`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EngineName {
+    OpenVpn,
+    Ipsec,
+    Auto,
+}
+
+fn engine(value: &DeValue<'_>) -> Result<EngineName, String> {
     match text(value)? {
-        "openvpn" => Ok(false),
-        "ipsec" => Ok(true),
-        "auto" => Err("\"auto\" is not part of this version; write openvpn or ipsec".to_owned()),
-        other => Err(format!("{other:?} does not exist; write openvpn or ipsec")),
+        "openvpn" => Ok(EngineName::OpenVpn),
+        "ipsec" => Ok(EngineName::Ipsec),
+        "auto" => Ok(EngineName::Auto),
+        other => Err(format!(
+            "{other:?} does not exist; write openvpn, ipsec or auto"
+        )),
+    }
+}
+
+fn goal(value: &DeValue<'_>) -> Result<ChoiceGoal, String> {
+    match text(value)? {
+        "throughput" => Ok(ChoiceGoal::Throughput),
+        "cpu" => Ok(ChoiceGoal::Cpu),
+        other => Err(format!("{other:?} does not exist; write throughput or cpu")),
     }
 }
 
@@ -555,105 +663,36 @@ fn proposals<T: FromStr<Err = String>>(value: &DeValue<'_>) -> Result<Vec<T>, St
     items.iter().map(read).collect()
 }
 
+/// What says which engine a link has.
+struct ReadEngine {
+    kind: EngineName,
+    /// Of `engine`.
+    line: Option<usize>,
+    goal: ChoiceGoal,
+}
+
+/// `[tunnels]`.
+struct ReadTunnels {
+    port: Found<u16>,
+    network: Found<Network>,
+    buffer: Found<u32>,
+    queue: Found<u32>,
+    channel: Found<DataPath>,
+    user: Found<String>,
+    group: Found<String>,
+}
+
 /// An end with the lines that later problems refer to.
 struct ReadEnd {
     end: End,
     address_line: usize,
     inner_line: usize,
+    inner6_line: usize,
     network_lines: Vec<usize>,
     device_line: Option<usize>,
     certificates_line: usize,
 }
 
-fn default_tunnels() -> Ipv4Network {
+fn default_tunnels() -> Network {
     "10.98.0.0/24".parse().expect("a constant network")
-}
-
-fn text<'t>(value: &'t DeValue<'t>) -> Result<&'t str, String> {
-    value.as_str().ok_or_else(|| "is not a string".to_owned())
-}
-
-fn parsed<T: FromStr<Err: std::fmt::Display>>(value: &DeValue<'_>) -> Result<T, String> {
-    let text = text(value)?;
-    text.parse()
-        .map_err(|error: T::Err| format!("{text:?}: {error}"))
-}
-
-fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
-    value: &DeValue<'_>,
-    range: RangeInclusive<T>,
-) -> Result<T, String> {
-    let DeValue::Integer(integer) = value else {
-        return Err("is not a number".to_owned());
-    };
-    let number = i64::from_str_radix(integer.as_str(), integer.radix()).ok();
-    number
-        .and_then(|number| T::try_from(number).ok())
-        .filter(|number| range.contains(number))
-        .ok_or_else(|| format!("is not from {} to {}", range.start(), range.end()))
-}
-
-fn name(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let good = (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(allowed)
-        && name.as_bytes()[0].is_ascii_lowercase();
-    good.then(|| name.to_owned()).ok_or_else(|| {
-        format!("{name:?} does not consist of 1 to {MAX_NAME} lower-case letters, digits and dashes, a letter first")
-    })
-}
-
-fn account(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    let good = (1..=32).contains(&name.len()) && name.bytes().all(allowed);
-    good.then(|| name.to_owned())
-        .ok_or_else(|| format!("{name:?} is not a name of a user or group"))
-}
-
-/// A name between quotes in the configuration of OpenVPN.
-fn certificate_name(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" ._-@".contains(&byte);
-    let good = (1..=64).contains(&name.len()) && name.bytes().all(allowed);
-    good.then(|| name.to_owned()).ok_or_else(|| {
-        format!("{name:?} has characters other than letters, digits, spaces and ._-@")
-    })
-}
-
-fn device(value: &DeValue<'_>) -> Result<String, String> {
-    let name = text(value)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let good =
-        (1..=15).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
-    good.then(|| name.to_owned())
-        .ok_or_else(|| format!("{name:?} is not a name of a network device"))
-}
-
-/// Refuses addresses that no host has.
-fn usable(address: IpAddr) -> Result<IpAddr, String> {
-    let impossible = address.is_unspecified()
-        || address.is_loopback()
-        || address.is_multicast()
-        || matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0 || v4.octets()[0] >= 240);
-    if impossible {
-        return Err(format!("{address} is not the address of a host"));
-    }
-    Ok(address)
-}
-
-fn cipher(value: &DeValue<'_>) -> Result<TunnelCipher, String> {
-    let wanted = text(value)?.to_ascii_uppercase();
-    let known = TunnelCipher::ALL
-        .into_iter()
-        .find(|cipher| cipher.name() == wanted);
-    known.ok_or_else(|| {
-        let reason = REFUSED_CIPHERS
-            .iter()
-            .find(|(part, _)| wanted.contains(part));
-        let why = reason.map_or("is not known", |(_, why)| *why);
-        let names = TunnelCipher::ALL.map(TunnelCipher::name).join(", ");
-        format!("{wanted:?} {why}; use one of {names}")
-    })
 }

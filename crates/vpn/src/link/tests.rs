@@ -14,6 +14,13 @@ fn every_key() -> String {
     SAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The samples show an address that has no default.
+fn take_inner6(link: &mut VpnLink) {
+    for (end, expected) in link.ends.iter_mut().zip(["fd00:97::1", "fd00:97::2"]) {
+        assert_eq!(end.inner6.take(), expected.parse().ok());
+    }
+}
+
 fn problems(text: &str) -> Vec<(Option<usize>, String)> {
     let problems = VpnLink::parse(text).expect_err("problems").0;
     problems
@@ -48,6 +55,7 @@ fn sample_shows_the_defaults() {
     .expect("every key");
     assert_eq!(full.socket_buffer_bytes.take(), Some(1_048_576));
     assert_eq!(full.ends[0].device.take(), Some("eth0".to_owned()));
+    take_inner6(&mut full);
     full.lines = link.lines.clone();
     assert_eq!(full, link);
 }
@@ -116,7 +124,12 @@ fn contradicting_addresses_are_refused() {
         ),
         ("\"branch\"", "\"-x\"", "1 to 12 lower-case letters"),
         ("/etc/millrace/vpn/NAME", "etc", "not an absolute path"),
-        ("\"openvpn\"", "\"auto\"", "not part of this version"),
+        ("\"openvpn\"", "\"fastest\"", "write openvpn, ipsec or auto"),
+        (
+            "\"openvpn\"",
+            "\"auto\"",
+            "tunnels.data-path belongs to the engine openvpn",
+        ),
         ("\"openvpn\"", "\"ipsec\"", "has one member, not 4"),
         (
             "\"openvpn\"",
@@ -156,6 +169,7 @@ fn ipsec_sample_shows_the_defaults() {
         .replace("/NAME", "/branch")
         .replace("NAME-b", "branch-b");
     let mut full = VpnLink::parse(&text).expect("every key");
+    take_inner6(&mut full);
     full.lines = link.lines.clone();
     assert_eq!(full, link);
 }
@@ -207,6 +221,55 @@ fn ipsec_section_has_defaults_and_refuses_weak_proposals_with_their_line() {
             .1
             .contains("belongs to the engine ipsec")
     );
+}
+
+#[test]
+fn link_that_carries_ipv6_needs_its_addresses_and_room() {
+    let with = |more: &str, networks: &str| {
+        format!(
+            "name = \"x\"\nmembers = 1\n{more}\n[ends.a]\naddress = \"198.51.100.1\"\ninner = \"10.97.0.1\"\n\
+             inner6 = \"fd00:97::1\"\n[ends.b]\naddress = \"203.0.113.1\"\ninner = \"10.97.0.2\"\n{networks}\n"
+        )
+    };
+    let both = "inner6 = \"fd00:97::2\"\nnetworks = [\"fd00:2::/48\", \"10.2.0.0/16\"]";
+    let link = VpnLink::parse(&with("", both)).expect("a link");
+    let to: Vec<String> = link
+        .destinations(Side::A)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        to,
+        [
+            "10.97.0.2/32",
+            "fd00:97::2/128",
+            "fd00:2::/48",
+            "10.2.0.0/16"
+        ]
+    );
+    for (more, networks, line, expected) in [
+        (
+            "",
+            "networks = [\"fd00:2::/48\"]",
+            10,
+            "ends.b.inner6 is missing",
+        ),
+        ("", "inner6 = \"fd00:97::1\"", 11, "overlaps ends.a.inner"),
+        ("", "inner6 = \"10.0.0.1\"", 11, "inner6"),
+        ("path-mtu = 1300", both, 3, "path-mtu is below 1386"),
+        (
+            "[tunnels]\nnetwork = \"fd00::/64\"\n",
+            both,
+            4,
+            "is not an IPv4 network",
+        ),
+    ] {
+        let found = problems(&with(more, networks));
+        let fits = |(at, what): &(Option<usize>, String)| {
+            (more.starts_with('[') || *at == Some(line)) && what.contains(expected)
+        };
+        assert!(found.iter().any(fits), "{expected} in {found:?}");
+    }
 }
 
 #[test]

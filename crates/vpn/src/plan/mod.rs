@@ -9,7 +9,7 @@ mod mtu;
 mod openvpn;
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use millrace_gateway::plan::{Generator, PlannedFile};
@@ -18,11 +18,16 @@ use serde::{Deserialize, Serialize};
 
 pub use mtu::{PacketSizes, ipsec_sizes, sizes};
 
+use crate::choice::Choice;
 use crate::host::{CERTIFICATE, Host};
-use crate::link::{Ipv4Network, LinkEngine, Side, VpnLink};
+use crate::link::{DataPath, LinkEngine, Network, Side, VpnLink};
 
 /// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
 pub const ROUTE_PROTOCOL: &str = "190";
+
+/// The gateway of IPv6 routes: the kernel refuses several devices without one. A tunnel has no neighbours, so that the
+/// address is never looked up, and no end has it.
+const GATEWAY6: &str = "fe80::1";
 
 /// Metric of the routes that hold packets back while no member carries them.
 const LAST: &str = "4294967295";
@@ -37,6 +42,8 @@ pub struct LinkPlan {
     pub layout: LinkLayout,
     /// What deserves attention, in words.
     pub notes: Vec<String>,
+    /// The choice that the plan follows; `None` without `engine = "auto"`.
+    pub choice: Option<Choice>,
 }
 
 /// The devices, processes and routes of one end: what an applied link consists of.
@@ -139,7 +146,7 @@ pub struct Route {
     /// The network.
     pub to: String,
     /// Source address of this host's own packets.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
 }
 
 /// Where links keep their files.
@@ -205,7 +212,11 @@ impl Route {
             &from,
         ];
         for member in members {
-            words.extend(["nexthop", "dev", &member.device]);
+            words.push("nexthop");
+            if self.from.is_ipv6() {
+                words.extend(["via", GATEWAY6]);
+            }
+            words.extend(["dev", &member.device]);
         }
         LinkAction::run(&words)
     }
@@ -240,7 +251,7 @@ impl LinkPlan {
     pub fn new(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Self {
         let address = link.end(side).address;
         let (sizes, files, members, steps, routes) = match &link.engine {
-            LinkEngine::OpenVpn => {
+            LinkEngine::OpenVpn(_) => {
                 let sizes = sizes(link.path_mtu, address);
                 let members = openvpn_members(link, side, host, folders);
                 let files = members.iter().map(|one| {
@@ -250,7 +261,7 @@ impl LinkPlan {
                 let files = files.collect();
                 let routes = routes(link, side);
                 let mut steps = common_steps(link, side, &[link.tunnels]);
-                steps.extend(device_steps(link, &members, sizes));
+                steps.extend(device_steps(link, &members, sizes, host.dco()));
                 (sizes, files, members, steps, routes)
             }
             LinkEngine::Ipsec(settings) => {
@@ -277,6 +288,7 @@ impl LinkPlan {
             files,
             layout,
             notes: host.notes(link, side),
+            choice: None,
         }
     }
 
@@ -351,12 +363,18 @@ impl LinkPlan {
 
 /// The routes to the other end and the networks behind it.
 fn routes(link: &VpnLink, side: Side) -> Vec<Route> {
-    let from = link.end(side).inner;
-    let route = |to: Ipv4Network| Route {
-        to: to.to_string(),
-        from,
+    let end = link.end(side);
+    let route = |to: Network| {
+        // link.toml has an IPv6 address where it has IPv6 networks.
+        let from = match to.is_v6() {
+            true => IpAddr::V6(end.inner6?),
+            false => IpAddr::V4(end.inner),
+        };
+        let to = to.to_string();
+        Some(Route { to, from })
     };
-    link.destinations(side).into_iter().map(route).collect()
+    let destinations = link.destinations(side).into_iter();
+    destinations.filter_map(route).collect()
 }
 
 fn openvpn_members(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Vec<LinkMember> {
@@ -374,7 +392,10 @@ fn member(
     folders: &Folders,
 ) -> Option<LinkMember> {
     let pair = 2 * u32::from(number);
-    let [a, b] = [pair, pair + 1].map(|index| link.tunnels.nth(index));
+    let [a, b] = [pair, pair + 1].map(|index| match link.tunnels.nth(index)? {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    });
     let (local, peer) = match side {
         Side::A => (a?, b?),
         Side::B => (b?, a?),
@@ -420,32 +441,40 @@ fn plain_step(why: &str, action: LinkAction, undo: Option<LinkAction>) -> LinkSt
     }
 }
 
-fn setting(path: &str, value: &str) -> LinkAction {
+/// A setting of IP; `family` is ipv4 or ipv6.
+fn setting(family: &str, path: &str, value: &str) -> LinkAction {
     LinkAction::Write {
-        path: PathBuf::from("/proc/sys/net/ipv4").join(path),
+        path: Path::new("/proc/sys/net").join(family).join(path),
         value: value.to_owned(),
     }
 }
 
 /// What each link has: this end's address, and routes that hold packets back. `more` are networks besides those of
 /// the other end.
-fn common_steps(link: &VpnLink, side: Side, more: &[Ipv4Network]) -> Vec<LinkStep> {
-    let inner = Ipv4Network::host(link.end(side).inner).to_string();
+fn common_steps(link: &VpnLink, side: Side, more: &[Network]) -> Vec<LinkStep> {
     let mut steps = Vec::new();
-    if link.engine == LinkEngine::OpenVpn {
+    if link.is_openvpn() {
+        let families: &[&str] = match link.carries_v6() {
+            true => &["ipv4", "ipv6"],
+            false => &["ipv4"],
+        };
+        for family in families {
+            steps.push(plain_step(
+                "flows are spread by addresses and ports, not by addresses alone",
+                setting(family, "fib_multipath_hash_policy", "1"),
+                None,
+            ));
+        }
+    }
+    for inner in link.end(side).inner_hosts() {
+        let inner = inner.to_string();
+        let words = |verb| ["ip", "address", verb, &inner, "dev", "lo"];
         steps.push(plain_step(
-            "flows are spread by addresses and ports, not by addresses alone",
-            setting("fib_multipath_hash_policy", "1"),
-            None,
+            "this end's address in the link",
+            LinkAction::run(&words("replace")),
+            Some(LinkAction::run(&words("delete"))),
         ));
     }
-    steps.push(plain_step(
-        "this end's address in the link",
-        LinkAction::run(&["ip", "address", "replace", &inner, "dev", "lo"]),
-        Some(LinkAction::run(&[
-            "ip", "address", "delete", &inner, "dev", "lo",
-        ])),
-    ));
     let destinations = link.destinations(side);
     for to in destinations.iter().chain(more) {
         let to = to.to_string();
@@ -472,7 +501,15 @@ fn common_steps(link: &VpnLink, side: Side, more: &[Ipv4Network]) -> Vec<LinkSte
 }
 
 /// The devices of OpenVPN's tunnels.
-fn device_steps(link: &VpnLink, members: &[LinkMember], sizes: PacketSizes) -> Vec<LinkStep> {
+///
+/// `dco` is the kind of device that encrypts in the kernel; OpenVPN uses one that exists and leaves it when it ends.
+fn device_steps(
+    link: &VpnLink,
+    members: &[LinkMember],
+    sizes: PacketSizes,
+    dco: Option<&str>,
+) -> Vec<LinkStep> {
+    let kernel = dco.filter(|_| link.engine == LinkEngine::OpenVpn(DataPath::Kernel));
     let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
     let mut steps = Vec::new();
     for member in members {
@@ -484,20 +521,34 @@ fn device_steps(link: &VpnLink, members: &[LinkMember], sizes: PacketSizes) -> V
         );
         steps.push(LinkStep {
             unless_exists: Some(PathBuf::from("/proc/sys/net/ipv4/conf").join(device)),
-            ..plain_step(
-                &why,
-                LinkAction::run(&["ip", "tuntap", "add", "dev", device, "mode", "tun"]),
-                Some(LinkAction::run(&[
-                    "ip", "tuntap", "delete", "dev", device, "mode", "tun",
-                ])),
-            )
+            ..match kernel {
+                Some(kind) => plain_step(
+                    &why,
+                    LinkAction::run(&["ip", "link", "add", "dev", device, "type", kind]),
+                    Some(LinkAction::run(&["ip", "link", "delete", "dev", device])),
+                ),
+                None => plain_step(
+                    &why,
+                    LinkAction::run(&["ip", "tuntap", "add", "dev", device, "mode", "tun"]),
+                    Some(LinkAction::run(&[
+                        "ip", "tuntap", "delete", "dev", device, "mode", "tun",
+                    ])),
+                ),
+            }
         });
+        let linkdown = |family| {
+            setting(
+                family,
+                &format!("conf/{device}/ignore_routes_with_linkdown"),
+                "1",
+            )
+        };
         for action in [
             LinkAction::run(&["ip", "address", "replace", &local, "dev", device]),
             // The kernel itself leaves a member out whose process has ended.
-            setting(&format!("conf/{device}/ignore_routes_with_linkdown"), "1"),
-            // Answers may come back through another member.
-            setting(&format!("conf/{device}/rp_filter"), "2"),
+            linkdown("ipv4"),
+            // Answers may come back through another member; IPv6 has no such filter.
+            setting("ipv4", &format!("conf/{device}/rp_filter"), "2"),
             LinkAction::run(&[
                 "ip",
                 "link",
@@ -512,6 +563,9 @@ fn device_steps(link: &VpnLink, members: &[LinkMember], sizes: PacketSizes) -> V
             ]),
         ] {
             steps.push(plain_step(&why, action, None));
+        }
+        if link.carries_v6() {
+            steps.push(plain_step(&why, linkdown("ipv6"), None));
         }
     }
     steps

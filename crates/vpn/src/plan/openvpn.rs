@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::{LinkMember, PacketSizes};
 use crate::host::{FILES, REVOCATIONS};
-use crate::link::{Side, VpnLink};
+use crate::link::{DataPath, LinkEngine, Side, VpnLink};
 
 /// Seconds between OpenVPN's own keep-alive packets, and without one before it connects anew. The supervisor
 /// notices a silent peer earlier; this is for a link without a supervisor.
@@ -39,7 +39,7 @@ pub(super) fn config(
     let [ca, certificate, key] = FILES.map(|name| end.certificates.join(name));
     let mut text = format!(
         "# {command}\n\
-         dev {device}\ndev-type tun\ndisable-dco\nifconfig-noexec\nroute-noexec\n\
+         dev {device}\ndev-type tun\n{user_path}ifconfig-noexec\nroute-noexec\n\
          proto {family}\nlocal {local}\nlport {port}\nremote {remote}\nrport {port}\n\
          {role}\nremote-cert-tls {peer_usage}\nverify-x509-name \"{peer_name}\" name\n\
          ca {ca}\ncert {certificate}\nkey {key}\n\
@@ -47,6 +47,10 @@ pub(super) fn config(
          tun-mtu {mtu}\nmssfix {segment} fixed\n",
         command = member.command.join(" "),
         device = member.device,
+        user_path = match link.engine {
+            LinkEngine::OpenVpn(DataPath::Kernel) => "",
+            LinkEngine::OpenVpn(DataPath::User) | LinkEngine::Ipsec(_) => "disable-dco\n",
+        },
         local = end.address,
         remote = peer.address,
         peer_name = peer.certificate_name,

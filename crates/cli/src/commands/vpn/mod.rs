@@ -4,8 +4,10 @@
 //! `millrace vpn`: links of many tunnels. The vpn crate has the plan, the state machine and the I/O; this module
 //! has the arguments and the output.
 
+mod choose;
 mod convert;
 mod keys;
+mod sample;
 mod show;
 
 use std::env;
@@ -17,7 +19,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use millrace_bench::cli::run_vpn;
 use millrace_vpn::apply::{self, AppliedLink, ApplyError, Checked};
 use millrace_vpn::plan::Folders;
 use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
@@ -38,16 +39,16 @@ const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(command: &VpnCommand) -> Result<()> {
     match command {
-        VpnCommand::Sample(args) => output::print(match args.engine {
-            VpnEngine::Openvpn => link::SAMPLE,
-            VpnEngine::Ipsec => link::SAMPLE_IPSEC,
-        }),
+        VpnCommand::Sample(args) => match args.engine {
+            VpnEngine::Openvpn => output::print(link::SAMPLE),
+            VpnEngine::Ipsec => sample::ipsec(),
+        },
         VpnCommand::Keys(args) => keys::run(args),
         VpnCommand::Plan(args) => plan(args),
         VpnCommand::Up(args) => up(args),
         VpnCommand::Status(args) => show::status(args),
         VpnCommand::Watch(args) => show::watch(args),
-        VpnCommand::Bench(args) => Ok(run_vpn(args)?),
+        VpnCommand::Bench(args) => choose::bench(args),
         VpnCommand::Down(args) => down(args),
         VpnCommand::History(args) => show::history(args),
         VpnCommand::Rollback(args) => rollback(args),
@@ -87,11 +88,17 @@ fn plan(args: &VpnPlanArgs) -> Result<()> {
     if args.json {
         return output::print_json(&checked.plan);
     }
-    output::print(&checked.plan.text())
+    let choice = checked.plan.choice.as_ref().map(choose::page);
+    let comments = choice.iter().flat_map(|page| page.lines());
+    let comments: String = comments.map(|line| format!("# {line}\n")).collect();
+    output::print(&format!("{comments}{}", checked.plan.text()))
 }
 
 fn up(args: &VpnUpArgs) -> Result<()> {
     let checked = check(&args.link)?;
+    if let Some(choice) = &checked.plan.choice {
+        eprintln!("engine auto: {}", choice.chosen.title());
+    }
     for note in &checked.plan.notes {
         eprintln!("note: {note}");
     }
@@ -116,8 +123,8 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
         let message = format!("link {} has no former configuration", link.name);
         return Err(fail(Failure::Failed, message));
     };
-    let text = apply::former_text(&link.name, to, &folders)?;
-    let checked = apply::check(&text, Some(applied.layout.side), &folders).map_err(coded)?;
+    let side = applied.layout.side;
+    let checked = apply::check_former(&link.name, to, side, &folders).map_err(coded)?;
     raise(&checked, &link.folders, false, None, false)
 }
 

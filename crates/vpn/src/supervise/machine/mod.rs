@@ -7,6 +7,8 @@
 //! member out by itself when its process ends (the device loses its carrier); the echoes notice all that the
 //! kernel cannot: a process that hangs, a peer that is gone, a path that is cut one way.
 
+mod member;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -22,19 +24,8 @@ pub const PROBE_EVERY: Duration = Duration::from_millis(200);
 /// loaded tunnel's queue. With the interval of the ticks it is below the promised two seconds.
 pub const SILENCE: Duration = Duration::from_millis(1200);
 
-/// Echoes in a row after which a member returns to the link.
-const GOOD_ECHOES: u32 = 5;
-
 /// Results of probes that the loss of a member is computed from: four seconds.
 const WINDOW: usize = 20;
-
-/// Lost probes among the last [`WINDOW`] with which a member is behind, if another one loses at most
-/// [`GOOD_LOSS`].
-const BAD_LOSS: usize = 8;
-const GOOD_LOSS: usize = 1;
-
-/// A process that does not answer on its management interface for this long hangs.
-const HANG: Duration = Duration::from_secs(3);
 
 /// Interval of the questions that prove that a process does not hang.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -42,39 +33,13 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A connected tunnel without echoes is connected anew after this time; the time doubles up to [`MAX_DELAY`].
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Delay before a process is started again; it doubles with each failure up to [`MAX_DELAY`].
-const FIRST_DELAY: Duration = Duration::from_millis(250);
-const MAX_DELAY: Duration = Duration::from_secs(30);
-
-/// A member that was in the link for this long starts again with the first delay.
-const STABLE: Duration = Duration::from_secs(60);
-
-/// Time between the removal of a member's route and the stop of its process: packets in its queue leave.
-const DRAIN: Duration = Duration::from_millis(500);
-
 /// Ticks that come later than this mean that the supervisor itself had no processor; silence during that time
 /// proves nothing.
 const LATE: Duration = Duration::from_millis(400);
 
-/// One probe in this number is as large as the tunnel's MTU.
-const FULL_EVERY: u16 = 10;
-
-/// Full-size probes in a row that remain unanswered while small ones are answered: the path loses long packets.
-const BLACK_HOLE: u32 = 3;
-
 /// Most changes that wait for [`LinkMachine::take_changes`]; beyond that the oldest are dropped. The shell takes
 /// them after each tick and appends them to its log.
 const MAX_CHANGES: usize = 64;
-
-/// Reasons of OpenVPN for connecting anew, in words. Others are ours (`SIGUSR1` by the management interface).
-const RECONNECT_REASONS: &[(&str, &str)] = &[
-    (
-        "tls-error",
-        "the TLS handshake fails: its log says whether a certificate, a clock or the path is the cause",
-    ),
-    ("ping-restart", "the peer is silent"),
-    ("connection-reset", "the peer's host refuses the port"),
-];
 
 /// What happened to a member.
 #[derive(Clone, Debug)]
@@ -308,196 +273,6 @@ pub struct LinkMachine {
     routed: Option<Vec<u16>>,
     changes: VecDeque<StateChange>,
     last_tick: Instant,
-}
-
-impl Probing {
-    fn new(now: Instant) -> Self {
-        Self {
-            next_at: now,
-            sequence: 0,
-            outstanding: VecDeque::new(),
-            results: VecDeque::new(),
-            in_a_row: 0,
-            lost_long: 0,
-            last_echo: now,
-            rtt: None,
-        }
-    }
-
-    fn finish(&mut self, good: bool) {
-        self.in_a_row = if good { self.in_a_row + 1 } else { 0 };
-        self.results.push_back(good);
-        if self.results.len() > WINDOW {
-            self.results.pop_front();
-        }
-    }
-
-    fn lost(&self) -> usize {
-        self.results.iter().filter(|good| !**good).count()
-    }
-
-    /// A small probe decides; a full one only tells whether long packets pass. Echoes come back in order, so
-    /// probes before this one are lost.
-    fn echo(&mut self, sequence: u16, now: Instant) {
-        if !self
-            .outstanding
-            .iter()
-            .any(|probe| probe.sequence == sequence)
-        {
-            return;
-        }
-        while let Some(probe) = self.outstanding.pop_front() {
-            if probe.sequence != sequence {
-                self.lose(probe.full);
-                continue;
-            }
-            self.last_echo = now;
-            self.rtt = Some(now.saturating_duration_since(probe.sent));
-            if probe.full {
-                self.lost_long = 0;
-            } else {
-                self.finish(true);
-            }
-            return;
-        }
-    }
-
-    fn lose(&mut self, full: bool) {
-        if full {
-            self.lost_long += 1;
-        } else {
-            self.finish(false);
-        }
-    }
-
-    fn expire(&mut self, now: Instant) {
-        while let Some(probe) = self.outstanding.front().copied() {
-            if now.saturating_duration_since(probe.sent) < SILENCE {
-                break;
-            }
-            self.outstanding.pop_front();
-            self.lose(probe.full);
-        }
-    }
-
-    fn loses_long_packets(&self) -> bool {
-        self.lost_long >= BLACK_HOLE && self.results.back() == Some(&true)
-    }
-}
-
-impl Member {
-    fn new(number: u16, now: Instant) -> Self {
-        Self {
-            number,
-            process: Process::Stopped { start_at: now },
-            duty: Duty::Serve,
-            stopping: None,
-            tunnel: None,
-            managed: false,
-            asked_at: None,
-            ask_at: now,
-            probing: Probing::new(now),
-            in_link_since: None,
-            state: MemberState::Stopped,
-            reason: "not started yet".to_owned(),
-            failures: 0,
-            starts: 0,
-            reconnect_at: now,
-            reconnect_delay: RECONNECT_AFTER,
-            received_bytes: 0,
-            sent_bytes: 0,
-        }
-    }
-
-    fn is_up(&self) -> bool {
-        self.in_link_since.is_some()
-    }
-
-    /// Changes the state; returns the change, if there is one.
-    fn enter(
-        &mut self,
-        state: MemberState,
-        reason: impl Into<String>,
-        now: Instant,
-    ) -> Option<StateChange> {
-        let reason = reason.into();
-        if self.state == state && self.reason == reason {
-            return None;
-        }
-        let left = self.is_up() && state != MemberState::Up;
-        let failed = left && state != MemberState::Draining;
-        let noticed_after = failed.then(|| now.saturating_duration_since(self.probing.last_echo));
-        self.in_link_since = match (state, self.in_link_since) {
-            (MemberState::Up, None) => {
-                // Losses while it was out say nothing about it now.
-                self.probing.results.clear();
-                Some(now)
-            }
-            (MemberState::Up, since) => since,
-            _ => None,
-        };
-        if left {
-            self.probing.in_a_row = 0;
-        }
-        self.state = state;
-        self.reason.clone_from(&reason);
-        Some(StateChange {
-            member: self.number,
-            state,
-            reason,
-            noticed_after_ms: noticed_after
-                .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-        })
-    }
-
-    /// Takes over why OpenVPN connects anew: of a member that is out, this is what an operator has to know.
-    fn explain(&mut self, state: TunnelState, why: &str, now: Instant) -> Option<StateChange> {
-        let reason = RECONNECT_REASONS.iter().find(|(name, _)| *name == why)?.1;
-        match self.state {
-            MemberState::Connecting | MemberState::Silent if state == TunnelState::Reconnecting => {
-                self.enter(self.state, reason, now)
-            }
-            MemberState::Stopped
-            | MemberState::Connecting
-            | MemberState::Up
-            | MemberState::Silent
-            | MemberState::Behind
-            | MemberState::Draining => None,
-        }
-    }
-
-    fn ended(&mut self, now: Instant) {
-        if self
-            .in_link_since
-            .is_some_and(|since| now.saturating_duration_since(since) >= STABLE)
-        {
-            self.failures = 0;
-        }
-        let asked = self.stopping.take().is_some();
-        let delay = if asked {
-            Duration::ZERO
-        } else {
-            doubled(FIRST_DELAY, self.failures)
-        };
-        self.failures = if asked {
-            0
-        } else {
-            self.failures.saturating_add(1)
-        };
-        self.process = Process::Stopped {
-            start_at: now + delay,
-        };
-        self.tunnel = None;
-        self.managed = false;
-        self.asked_at = None;
-    }
-}
-
-/// `delay` doubled `times` times, at most [`MAX_DELAY`].
-fn doubled(delay: Duration, times: u32) -> Duration {
-    delay
-        .saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX))
-        .min(MAX_DELAY)
 }
 
 impl LinkMachine {
@@ -755,145 +530,6 @@ impl LinkMachine {
         if !up.is_empty() && self.routed.as_ref() != Some(&up) {
             self.routed = Some(up.clone());
             actions.push(SuperviseAction::Route(up));
-        }
-    }
-}
-
-impl Member {
-    /// Forgives silence during a time in which the supervisor did not run.
-    fn excuse(&mut self, gap: Duration) {
-        self.probing.last_echo += gap;
-        self.asked_at = self.asked_at.map(|at| at + gap);
-        for probe in &mut self.probing.outstanding {
-            probe.sent += gap;
-        }
-    }
-
-    fn run_process(&mut self, now: Instant, actions: &mut Vec<SuperviseAction>) {
-        match (&self.process, &self.duty) {
-            (Process::Stopped { start_at }, Duty::Serve | Duty::Update(_)) => {
-                if now >= *start_at {
-                    self.duty = Duty::Serve;
-                    self.starts = self.starts.saturating_add(1);
-                    self.process = Process::Starting;
-                    actions.push(SuperviseAction::Start(self.number));
-                }
-            }
-            (Process::Stopped { .. } | Process::Starting, _) => {}
-            (Process::Running { .. }, Duty::Update(Some(since)) | Duty::Retire(Some(since))) => {
-                let drained = now.saturating_duration_since(*since) >= DRAIN;
-                match self.stopping {
-                    None if drained => {
-                        self.stopping = Some(now);
-                        actions.push(SuperviseAction::Stop(self.number));
-                    }
-                    Some(asked) if now.saturating_duration_since(asked) >= HANG => {
-                        self.stopping = Some(now);
-                        actions.push(SuperviseAction::Kill(self.number));
-                    }
-                    None | Some(_) => {}
-                }
-            }
-            (Process::Running { .. }, Duty::Serve | Duty::Update(None) | Duty::Retire(None)) => {
-                self.check_life(now, actions);
-            }
-        }
-    }
-
-    fn check_life(&mut self, now: Instant, actions: &mut Vec<SuperviseAction>) {
-        // A tunnel that carries echoes does not hang: another program holds its management interface.
-        let unanswered = self
-            .asked_at
-            .is_some_and(|asked| now.saturating_duration_since(asked) >= HANG);
-        if unanswered && !self.is_up() {
-            self.asked_at = None;
-            self.ask_at = now + HANG;
-            actions.push(SuperviseAction::Kill(self.number));
-        } else if now >= self.ask_at {
-            self.ask_at = now + ASK_EVERY;
-            // A process whose management interface does not accept a connection hangs, too.
-            self.asked_at = self.asked_at.or(Some(now));
-            actions.push(SuperviseAction::Ask(self.number));
-        }
-    }
-
-    fn probe(&mut self, now: Instant, actions: &mut Vec<SuperviseAction>) {
-        self.probing.expire(now);
-        if !matches!(self.process, Process::Running { .. }) || now < self.probing.next_at {
-            return;
-        }
-        let probing = &mut self.probing;
-        probing.next_at = now + PROBE_EVERY;
-        probing.sequence = probing.sequence.wrapping_add(1);
-        let full = probing.sequence.is_multiple_of(FULL_EVERY);
-        probing.outstanding.push_back(SentProbe {
-            sequence: probing.sequence,
-            sent: now,
-            full,
-        });
-        actions.push(SuperviseAction::Probe {
-            member: self.number,
-            sequence: probing.sequence,
-            full,
-        });
-    }
-
-    fn judge(&mut self, now: Instant, least_lost: usize, up: usize) -> Option<StateChange> {
-        if !matches!(self.process, Process::Running { .. })
-            || !matches!(self.duty, Duty::Serve | Duty::Update(None))
-        {
-            return None;
-        }
-        let silent_for = now.saturating_duration_since(self.probing.last_echo);
-        if self.is_up() {
-            if silent_for >= SILENCE {
-                return self.enter(
-                    MemberState::Silent,
-                    "no echo comes back through its tunnel",
-                    now,
-                );
-            }
-            if self.probing.lost() >= BAD_LOSS && least_lost <= GOOD_LOSS && up > 1 {
-                return self.enter(
-                    MemberState::Behind,
-                    "it loses probes that other members do not",
-                    now,
-                );
-            }
-            return None;
-        }
-        // A lossy member has to answer a whole window without loss.
-        let needed = match self.state {
-            MemberState::Behind => u32::try_from(WINDOW).unwrap_or(u32::MAX),
-            MemberState::Stopped
-            | MemberState::Connecting
-            | MemberState::Up
-            | MemberState::Silent
-            | MemberState::Draining => GOOD_ECHOES,
-        };
-        if self.probing.in_a_row >= needed && silent_for < SILENCE {
-            self.reconnect_delay = RECONNECT_AFTER;
-            return self.enter(MemberState::Up, "echoes come back through its tunnel", now);
-        }
-        None
-    }
-
-    /// A tunnel that says that it is connected and carries nothing has lost its peer: a restarted peer does not
-    /// know the old keys. Without a healthy member the path itself is the likelier cause; then `may` is false, and
-    /// OpenVPN's own keep-alive decides.
-    fn reconnect(&mut self, now: Instant, may: bool, actions: &mut Vec<SuperviseAction>) {
-        let dead = self.tunnel == Some(TunnelState::Connected)
-            && !self.is_up()
-            && self.managed
-            && matches!(self.process, Process::Running { .. })
-            && now.saturating_duration_since(self.probing.last_echo) >= SILENCE;
-        if !dead {
-            self.reconnect_at = self.reconnect_at.max(now);
-        } else if may && now >= self.reconnect_at {
-            self.reconnect_delay = doubled(self.reconnect_delay, 1);
-            self.reconnect_at = now + self.reconnect_delay;
-            self.tunnel = None;
-            actions.push(SuperviseAction::Reconnect(self.number));
         }
     }
 }

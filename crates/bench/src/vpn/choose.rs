@@ -1,0 +1,97 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The candidates of `engine = "auto"` between two network namespaces of this machine, in interleaved rounds. Which
+//! one is chosen is decided elsewhere.
+
+use super::cases::{CaseEngine, LinkCase};
+use super::testbed::Testbed;
+use crate::cli::VpnArgs;
+use crate::error::BenchError;
+use crate::progress::Progress;
+use crate::stats::order;
+
+/// A candidate.
+#[derive(Clone, Debug)]
+pub struct LinkToMeasure {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// Number of tunnels.
+    pub members: u16,
+    /// What encrypts.
+    pub engine: CaseEngine,
+    /// Cipher of OpenVPN.
+    pub cipher: &'static str,
+    /// Largest packet of the path, in bytes.
+    pub path_mtu: u16,
+    /// Bytes of the sockets' buffers; `None`: the system's.
+    pub buffers: Option<u32>,
+    /// Lines of `[ipsec]` with proposals.
+    pub proposals: String,
+}
+
+/// One round of a candidate.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkRound {
+    /// Rate, Mbit/s.
+    pub mbit: f64,
+    /// CPU seconds of the whole machine for 10^9 bytes.
+    pub cpu_s_per_gb: f64,
+}
+
+/// Measures candidates; for each its rounds, or why it does not come up.
+///
+/// # Errors
+/// [`BenchError`]; a byte that changes on its way ends the run.
+pub fn measure_links(
+    args: &VpnArgs,
+    links: &[LinkToMeasure],
+) -> Result<Vec<Result<Vec<LinkRound>, String>>, BenchError> {
+    let cases: Vec<LinkCase> = links.iter().map(case).collect();
+    let mut progress = Progress::start(args.rounds * cases.len() as u64)?;
+    progress.now("two network namespaces")?;
+    let testbed = Testbed::new(&cases, false)?;
+    let mut measured = vec![Ok(Vec::new()); links.len()];
+    for round in 0..args.rounds {
+        for index in order(links.len(), round) {
+            progress.now(links[index].name)?;
+            if let Ok(rounds) = &mut measured[index] {
+                match testbed.up(&cases[index], &links[index].proposals, &mut progress) {
+                    Ok(link) => {
+                        let one = link.measure(args.seconds, args.flows, &progress)?;
+                        link.down()?;
+                        rounds.push(LinkRound {
+                            mbit: one.mbit,
+                            cpu_s_per_gb: one.machine_per_gb,
+                        });
+                    }
+                    // The kernel or a program lacks what nothing told before.
+                    Err(error @ (BenchError::Setup(_) | BenchError::Child { .. })) => {
+                        measured[index] = Err(error.to_string());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            progress.step();
+        }
+    }
+    Ok(measured)
+}
+
+/// Both ends share the processors, so that no process is pinned: the scheduler gives each the same chance.
+fn case(link: &LinkToMeasure) -> LinkCase {
+    LinkCase {
+        name: link.name,
+        title: link.name,
+        members: link.members,
+        engine: link.engine,
+        cipher: match link.engine.is_openvpn() {
+            true => link.cipher,
+            false => "",
+        },
+        path_mtu: link.path_mtu,
+        pinned: false,
+        buffers: link.buffers,
+        mask: None,
+    }
+}

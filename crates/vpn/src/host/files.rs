@@ -1,0 +1,65 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Certificates and revocation lists, as files.
+
+use std::path::Path;
+
+use x509_parser::pem::Pem;
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
+
+use super::{Certificate, Revocations};
+
+/// End of a certificate's validity, seconds since 1970; `None` if it cannot be read.
+pub(crate) fn valid_until(path: &Path) -> Option<i64> {
+    match certificate(path) {
+        Certificate::Certificate { until, .. } => Some(until),
+        Certificate::Unreadable(_) | Certificate::Key => None,
+    }
+}
+
+pub(super) fn certificate(path: &Path) -> Certificate {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) => return Certificate::Unreadable(error.to_string()),
+    };
+    if path.ends_with("key.pem") {
+        // OpenVPN itself reads the key, which may also be a stub of a key in the pool.
+        return Certificate::Key;
+    }
+    let Some(Ok(pem)) = Pem::iter_from_buffer(&text).next() else {
+        return Certificate::Unreadable("is no PEM file".to_owned());
+    };
+    match pem.parse_x509() {
+        Ok(certificate) => Certificate::Certificate {
+            from: certificate.validity().not_before.timestamp(),
+            until: certificate.validity().not_after.timestamp(),
+            name: certificate
+                .subject()
+                .iter_common_name()
+                .next()
+                .and_then(|name| name.as_str().ok())
+                .unwrap_or_default()
+                .to_owned(),
+        },
+        Err(_) => Certificate::Unreadable("holds no certificate".to_owned()),
+    }
+}
+
+pub(super) fn revocations(path: &Path) -> Option<Revocations> {
+    let unreadable = |why: String| Some(Revocations::Unreadable(why));
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => return unreadable(error.to_string()),
+    };
+    let Some(Ok(pem)) = Pem::iter_from_buffer(&text).next() else {
+        return unreadable("is no PEM file".to_owned());
+    };
+    match CertificateRevocationList::from_der(&pem.contents) {
+        Ok((_, list)) => Some(Revocations::List {
+            until: list.next_update().map(|time| time.timestamp()),
+        }),
+        Err(_) => unreadable("holds no revocation list".to_owned()),
+    }
+}
