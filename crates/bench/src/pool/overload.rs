@@ -127,7 +127,7 @@ impl OverloadRound {
         time: Duration,
         offer: impl FnOnce() -> Result<Offered, BenchError>,
     ) -> Result<Self, BenchError> {
-        let completed = || Ok(node.completed()?.unwrap_or_default());
+        let completed = || -> Result<u64, BenchError> { Ok(node.completed()?.unwrap_or_default()) };
         let before = completed()?;
         let cpu = || [node.cpu_time(), cores::own_cpu_time()];
         let cpu_before = cpu();
