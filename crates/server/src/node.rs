@@ -36,14 +36,13 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
-use crate::connection::{Turns, serve};
+use crate::connection::{PartyShare, Turns, serve};
 use crate::http;
 use crate::imports::Imports;
 use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
@@ -85,8 +84,8 @@ pub(crate) struct NodeInner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
     imports: Imports,
-    /// The turns that the connections of one identity share: see [`crate::connection`].
-    turns: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+    /// What the connections of one party share: see [`crate::connection`].
+    turns: Mutex<HashMap<Arc<str>, Weak<PartyShare>>>,
     /// TLS handshakes in progress.
     handshakes: Mutex<HandshakeTasks>,
     /// Failed accepts that may be logged.
@@ -391,7 +390,7 @@ impl NodeInner {
         }
         turns.retain(|_, turns| turns.strong_count() > 0);
         let threads = Handle::current().metrics().num_workers();
-        let fresh = Arc::new(Semaphore::new(threads));
+        let fresh = Arc::new(PartyShare::new(threads, Instant::now()));
         turns.insert(Arc::clone(party), Arc::downgrade(&fresh));
         Turns::new(fresh)
     }

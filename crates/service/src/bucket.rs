@@ -72,8 +72,13 @@ impl Bucket {
     pub fn ready_in(&self, count: u64, now: Instant) -> Duration {
         let now = self.time(now);
         let wanted = (self.interval * u128::from(count)).min(self.depth);
-        let missing = (self.full_at.max(now) + wanted).saturating_sub(now + self.depth);
-        Duration::from_nanos(u64::try_from(missing >> FRACTION_BITS).unwrap_or(u64::MAX))
+        duration((self.full_at.max(now) + wanted).saturating_sub(now + self.depth))
+    }
+
+    /// Time in which an empty bucket fills up.
+    #[must_use]
+    pub fn fill_time(&self) -> Duration {
+        duration(self.depth)
     }
 
     /// The bucket with another rate and depth, and as many tokens as this one holds, at most the new depth: a
@@ -106,6 +111,10 @@ impl Bucket {
 
 fn fixed(time: Duration) -> u128 {
     time.as_nanos() << FRACTION_BITS
+}
+
+fn duration(fixed: u128) -> Duration {
+    Duration::from_nanos(u64::try_from(fixed >> FRACTION_BITS).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

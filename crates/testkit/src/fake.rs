@@ -29,6 +29,8 @@ pub struct FakeOptions {
     pub only_key: Option<&'static [u8]>,
     /// Time that each task computes on the calling core.
     pub work: Duration,
+    /// Whether a task sleeps for that time instead, so that each worker stands for a core of its own.
+    pub sleeps: bool,
     /// The output of every task.
     pub output: Vec<u8>,
     /// How many tasks a queue holds.
@@ -46,6 +48,7 @@ impl Default for FakeOptions {
             key_type: KeyType::Rsa { bits: 2048 },
             only_key: None,
             work: Duration::ZERO,
+            sleeps: false,
             output: b"fake".to_vec(),
             capacity: 32,
             batch: 1,
@@ -185,6 +188,9 @@ impl Queue for FakeQueue {
         let count = self.waiting.len().min(self.options.batch.max(1));
         for task in self.waiting.drain(..count) {
             let start = Instant::now();
+            if self.options.sleeps {
+                std::thread::sleep(self.options.work);
+            }
             while start.elapsed() < self.options.work {
                 std::hint::spin_loop();
             }

@@ -13,7 +13,7 @@ use millrace_client::{ClientError, Reply};
 use serde::Serialize;
 
 use super::remote::Sender;
-use crate::crypto::load::{arrivals, wait_until};
+use crate::crypto::load::arrivals;
 use crate::error::BenchError;
 use crate::stats::Latencies;
 use crate::workload::Requests;
@@ -105,7 +105,9 @@ pub(super) fn offer(
     let start = Instant::now();
     for (index, after) in arrivals.iter().enumerate() {
         let due = start + *after;
-        wait_until(due);
+        // Without spinning: the client's I/O thread shares this core. A late wake-up sends several jobs, and their
+        // latencies count from when they were due.
+        thread::sleep(due.saturating_duration_since(Instant::now()));
         let of_job = Arc::clone(&counts);
         let done = move |result| of_job.take(index, due, result);
         match sender.send(index, due + budget, Box::new(done)) {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::open::{OpenRound, offer};
+use super::open::{Offered, OpenRound, offer};
 use super::remote::{Parcel, Remote, Sender};
 use super::{NodeUnderTest, PoolPlan};
+use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::plot::{self, Axis, Line, LineChart, Value};
@@ -46,7 +47,19 @@ struct OverloadedNode {
 #[derive(Debug, Serialize)]
 struct AtFactor {
     factor: f64,
-    rounds: Vec<OpenRound>,
+    rounds: Vec<OverloadRound>,
+}
+
+#[derive(Debug, Serialize)]
+struct OverloadRound {
+    #[serde(flatten)]
+    open: OpenRound,
+    /// Jobs that the node computed, by its own counters; less the good ones, its wasted work.
+    computed_per_s: f64,
+    /// CPU time of the node, in cores.
+    node_cores: f64,
+    /// CPU time of client and load generator, in cores.
+    load_cores: f64,
 }
 
 /// Measures the first case with each worker count.
@@ -87,9 +100,9 @@ pub(super) fn measure(plan: PoolPlan) -> Result<OverloadReport, BenchError> {
                 let factor = load.factor;
                 progress.now(&format!("{case}, {workers} workers, {factor} of the peak"))?;
                 let seed = round * 100 + at as u64;
-                let offered = factor * peak;
-                let offered = offer(&sender, offered, plan.duration, BUDGET, seed)?;
-                load.rounds.push(offered.verified(&requests)?);
+                let offered = || offer(&sender, factor * peak, plan.duration, BUDGET, seed);
+                load.rounds
+                    .push(OverloadRound::of(&node, &requests, plan.duration, offered)?);
                 progress.step();
             }
         }
@@ -106,12 +119,38 @@ pub(super) fn measure(plan: PoolPlan) -> Result<OverloadReport, BenchError> {
     Ok(report)
 }
 
+impl OverloadRound {
+    /// Measures what a node did for the jobs of `offer`, whose arrivals take `time`.
+    fn of(
+        node: &NodeUnderTest,
+        requests: &Requests<'_>,
+        time: Duration,
+        offer: impl FnOnce() -> Result<Offered, BenchError>,
+    ) -> Result<Self, BenchError> {
+        let completed = || -> Result<u64, BenchError> { Ok(node.completed()?.unwrap_or_default()) };
+        let before = completed()?;
+        let cpu = || [node.cpu_time(), cores::own_cpu_time()];
+        let cpu_before = cpu();
+        let offered = offer()?;
+        let [node_cores, load_cores] = [0, 1].map(|of| {
+            let used = cpu()[of].saturating_sub(cpu_before[of]);
+            used.as_secs_f64() / time.as_secs_f64()
+        });
+        Ok(Self {
+            open: offered.verified(requests)?,
+            computed_per_s: (completed()? - before) as f64 / time.as_secs_f64(),
+            node_cores,
+            load_cores,
+        })
+    }
+}
+
 impl OverloadedNode {
     /// Goodput at a load by the peak of the same round.
     fn goodput_at(&self, load: usize) -> Option<Spread> {
         let rounds = self.loads.get(load)?.rounds.iter();
         Spread::of_ratios(
-            rounds.map(|round| round.good_per_s),
+            rounds.map(|round| round.open.good_per_s),
             self.peaks_per_s.iter().copied(),
         )
     }
@@ -132,7 +171,7 @@ pub(super) fn plots(report: &OverloadReport) -> Result<String, BenchError> {
     let nodes = &report.figures.measured;
     let x = || Axis::logarithmic("offered load / peak");
     let p99 = |node: &OverloadedNode, at: usize| {
-        Spread::over(&node.loads[at].rounds, |round| round.p99_us / 1000.0)
+        Spread::over(&node.loads[at].rounds, |round| round.open.p99_us / 1000.0)
     };
     let goodput = LineChart {
         title: "Goodput by offered load".to_owned(),
@@ -163,19 +202,23 @@ pub(super) fn render(report: &OverloadReport) -> String {
         loads.map(move |(at, load)| (node, at, load))
     });
     type Row<'a> = (&'a OverloadedNode, usize, &'a AtFactor);
-    let over =
-        |(_, _, load): &Row<'_>, value: fn(&OpenRound) -> f64| Spread::over(&load.rounds, value);
+    let over = |(_, _, load): &Row<'_>, value: fn(&OverloadRound) -> f64| {
+        Spread::over(&load.rounds, value)
+    };
     #[rustfmt::skip]
     let table = table(rows, &[
         ("workers", &|(node, _, _)| node.workers.to_string()),
         ("load", &|(_, _, load)| load.factor.to_string()),
-        ("offered/s", &|row| median(over(row, |round| round.offered_per_s), 0)),
-        ("good/s", &|row| median(over(row, |round| round.good_per_s), 0)),
+        ("offered/s", &|row| median(over(row, |round| round.open.offered_per_s), 0)),
+        ("good/s", &|row| median(over(row, |round| round.open.good_per_s), 0)),
         ("good / peak", &|(node, at, _)| range(node.goodput_at(*at), 3)),
-        ("refused/s", &|row| median(over(row, |round| round.refused_per_s), 0)),
-        ("failed/s", &|row| median(over(row, |round| round.failed_per_s), 0)),
-        ("p50 ms", &|row| median(over(row, |round| round.p50_us / 1000.0), 2)),
-        ("p99 ms", &|row| median(over(row, |round| round.p99_us / 1000.0), 2)),
+        ("refused/s", &|row| median(over(row, |round| round.open.refused_per_s), 0)),
+        ("failed/s", &|row| median(over(row, |round| round.open.failed_per_s), 0)),
+        ("computed/s", &|row| median(over(row, |round| round.computed_per_s), 0)),
+        ("p50 ms", &|row| median(over(row, |round| round.open.p50_us / 1000.0), 2)),
+        ("p99 ms", &|row| median(over(row, |round| round.open.p99_us / 1000.0), 2)),
+        ("node cores", &|row| median(over(row, |round| round.node_cores), 2)),
+        ("load cores", &|row| median(over(row, |round| round.load_cores), 2)),
     ]);
     let case = plan
         .cases

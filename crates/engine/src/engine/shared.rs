@@ -63,17 +63,10 @@ impl Unserved {
 }
 
 impl ClassState {
-    /// By how much the job would wait too long for its deadline, if it would: its client can do something better with
-    /// the time than wait. After that time a job with the same budget is not too late.
-    ///
-    /// A quarter of the budget is kept for what the projection does not know: the way to the node and back, and its
-    /// own error. Without it a node under twice its peak load served every job a few milliseconds too late (measured:
-    /// goodput 0.19 of the peak).
-    fn lateness_of(&self, queued: &Queued) -> Option<Duration> {
+    /// For how long the client of a job that would wait too long should rest.
+    fn rest_after(&self, queued: &Queued) -> Option<Duration> {
         let left = queued.deadline().saturating_duration_since(queued.arrived);
-        let wait = self.queue.projected_wait(queued.owner())?;
-        wait.checked_sub(left - left / 4)
-            .filter(|late| !late.is_zero())
+        self.queue.rest_after(queued.owner(), left)
     }
 
     /// A job that the full queue has refused. Half of what waits of its owner has been served by the time that it
@@ -190,9 +183,9 @@ impl Shared {
         for queued in batch {
             if state.stopping {
                 ended.push(Unserved::new(queued, JobError::Draining));
-            } else if let Some(late) = state.lateness_of(&queued) {
+            } else if let Some(rest) = state.rest_after(&queued) {
                 ended.push(Unserved {
-                    retry_after: Some(late),
+                    retry_after: Some(rest),
                     ..Unserved::new(queued, JobError::Busy)
                 });
             } else if let Some(refused) = state.queue.push(queued) {

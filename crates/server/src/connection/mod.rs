@@ -13,8 +13,8 @@
 //! buffer and writes it at once. So batches form without a timer, and the task answers a lone job that the
 //! engine computes within `submit` in the same turn, without another task or thread.
 //!
-//! The connections of one identity share a bounded number of turns on the runtime's threads ([`Turns`]).
-//! Otherwise a message of another identity would wait until thousands of readable connections were served.
+//! The connections of one party share a bounded number of turns on the runtime's threads ([`Turns`]).
+//! Otherwise a message of another party would wait until thousands of readable connections were served.
 //!
 //! [`millrace_service::session`] decides about messages. This module enforces limits that need a clock or a
 //! byte count: the deadline of the hello, a client that does not read, idleness, draining.
@@ -23,12 +23,13 @@ use std::future::Future;
 use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use millrace_engine::{Completion, JobError};
 use millrace_service::Session;
+use millrace_service::bucket::Bucket;
 use millrace_service::outbox::{Order, Outbox, UnsentAnswers};
 use millrace_wire::codec::encode_completions;
 use millrace_wire::{ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage};
@@ -71,9 +72,17 @@ const JOBS_PER_TURN: usize = 64;
 /// Reads of one connection, each with its turn and its answers, before the runtime serves other connections.
 const ROUNDS_PER_POLL: usize = 4;
 
-/// Time without a read after the engine's queue refused a job of the connection; twice as long after each
-/// further turn with a refused job. Its identity holds its whole share of a full queue, and a client that
-/// sends refused jobs again at once would keep the threads that read for other identities busy.
+/// Jobs of one party per second that the engine's queue may refuse before the node reads its connections less often:
+/// about 5 % of a core. Clients that rest when they are told to stay below that at five times the load of RSA-2048 on one
+/// core, even if they keep their jobs for the end of the rest. A pause would cost them the jobs that wait in the socket.
+const REFUSALS_PER_SECOND: u64 = 20_000;
+
+/// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.
+const REFUSALS_AHEAD: u64 = 4_000;
+
+/// Time without a read after the engine's queue refused more jobs of the party than that; twice as long after each
+/// further turn with such a job. Its party holds its whole share of a full queue, and a client that sends refused jobs
+/// again at once would keep the threads that read for others busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Doublings of [`BUSY_PAUSE`]: 400 ms at most, so that a client gets the answer to its ping in time.
@@ -83,10 +92,35 @@ const MAX_DOUBLINGS: u32 = 3;
 /// 20,000 refusals per second.
 const JOBS_AFTER_REFUSAL: usize = 8;
 
-/// Permits to decode messages. One identity has as many as the runtime has threads; its other connections
-/// wait in order, outside the runtime's queue.
+/// What the connections of one party share.
+pub(crate) struct PartyShare {
+    /// Permits to decode messages.
+    turns: Arc<Semaphore>,
+    /// Jobs that the engine's queue may still refuse before the node pauses connections.
+    refusals: Mutex<Bucket>,
+}
+
+impl PartyShare {
+    /// The share of a party without a connection, with this number of permits.
+    pub(crate) fn new(turns: usize, now: Instant) -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(turns)),
+            refusals: Mutex::new(Bucket::new(REFUSALS_PER_SECOND, REFUSALS_AHEAD, now)),
+        }
+    }
+
+    /// Counts refused jobs. Returns whether the node need not pause the connection for them.
+    fn tolerates(&self, refused: usize, now: Instant) -> bool {
+        let refused = u64::try_from(refused).unwrap_or(u64::MAX);
+        let mut left = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        left.take(refused, now)
+    }
+}
+
+/// Turns of one connection to decode messages. A party has as many at once as the runtime has threads; its other
+/// connections wait in order, outside the runtime's queue.
 pub(crate) struct Turns {
-    of_identity: Arc<Semaphore>,
+    of_party: Arc<PartyShare>,
     waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
 }
 
@@ -94,19 +128,19 @@ pub(crate) struct Turns {
 type Turn = Option<OwnedSemaphorePermit>;
 
 impl Turns {
-    pub(crate) fn new(of_identity: Arc<Semaphore>) -> Self {
+    pub(crate) fn new(of_party: Arc<PartyShare>) -> Self {
         Self {
-            of_identity,
+            of_party,
             waiting: None,
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         if self.waiting.is_none() {
-            if let Ok(turn) = Arc::clone(&self.of_identity).try_acquire_owned() {
+            if let Ok(turn) = Arc::clone(&self.of_party.turns).try_acquire_owned() {
                 return Poll::Ready(Some(turn));
             }
-            let next = Arc::clone(&self.of_identity).acquire_owned();
+            let next = Arc::clone(&self.of_party.turns).acquire_owned();
             self.waiting = Some(Box::pin(async move { next.await.ok() }));
         }
         let turn = match &mut self.waiting {
@@ -157,6 +191,7 @@ struct Connection<S> {
     /// reconnecting.
     imports: ImportLine,
     refusals: Refusals,
+    unread_time: UnreadTime,
     timer: Pin<Box<Sleep>>,
     deadlines: Deadlines,
 }
@@ -189,6 +224,30 @@ impl Refusals {
             self.turns += 1;
         }
         self.last = true;
+    }
+}
+
+/// How long bytes may have waited in the socket because the node did not read. A job's budget runs during that time,
+/// and a node that took it for a new job would compute a result that its client no longer waits for. Reset when the
+/// socket is empty.
+#[derive(Default)]
+struct UnreadTime {
+    stopped: Option<Instant>,
+    longest: Duration,
+}
+
+impl UnreadTime {
+    /// The node does not read for now.
+    fn stop(&mut self, now: Instant) {
+        self.stopped.get_or_insert(now);
+    }
+
+    /// The node reads. Returns the longest time for which the bytes that come now may have waited.
+    fn resume(&mut self, now: Instant) -> Duration {
+        if let Some(stopped) = self.stopped.take() {
+            self.longest = now.saturating_duration_since(stopped);
+        }
+        self.longest
     }
 }
 
@@ -228,6 +287,7 @@ impl<S> Connection<S> {
             sending: SendBuffer::default(),
             imports,
             refusals: Refusals::default(),
+            unread_time: UnreadTime::default(),
             timer: Box::pin(sleep_until(hello.into())),
             deadlines: Deadlines {
                 armed: Some(hello),
@@ -287,13 +347,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// stream.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.closing() || self.paused() {
+            self.unread_time.stop(Instant::now());
             return Poll::Pending;
         }
         if self.unread {
             return self.poll_messages(context).map(Ok);
         }
         let mut buffer = ReadBuf::new(self.decoder.space());
-        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, &mut buffer) else {
+            self.unread_time = UnreadTime::default();
+            return Poll::Pending;
+        };
+        read?;
         let count = buffer.filled().len();
         if count == 0 {
             if self.decoder.buffered() == 0 {
@@ -335,6 +400,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let now = Instant::now();
         self.deadlines.active = now;
         self.session.begin_turn(now);
+        self.session.set_unread_for(self.unread_time.resume(now));
         let jobs_of_turn = self.refusals.begin_turn();
         let mut message_began = self.deadlines.message.unwrap_or(now);
         let ended = loop {
@@ -396,10 +462,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// the connection must end at once.
     fn take_news(&mut self) -> bool {
         let mut completions = mem::take(&mut self.waiting.completions);
-        let refused = |c: &Completion| matches!(c.result, Err(JobError::Busy));
-        if completions.iter().any(refused) {
-            self.refusals
-                .pause(&mut self.deadlines.busy, Instant::now());
+        let refused = |c: &&Completion| matches!(c.result, Err(JobError::Busy));
+        let refused = completions.iter().filter(refused).count();
+        if refused > 0 {
+            let now = Instant::now();
+            if !self.turns.of_party.tolerates(refused, now) {
+                self.refusals.pause(&mut self.deadlines.busy, now);
+            }
         }
         self.session.completed(&mut completions);
         // When to try again comes before the refusals that it is about.

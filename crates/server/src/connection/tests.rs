@@ -91,7 +91,7 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     };
     let outbox = Arc::new(Outbox::default());
     let session = service.open("uid:1".into(), Arc::clone(&outbox) as _);
-    let turns = Turns::new(Arc::new(Semaphore::new(1)));
+    let turns = Turns::new(Arc::new(PartyShare::new(1, Instant::now())));
     let imports = Imports::new(service).line("uid:1".into());
     Connection::new(stream, session.unwrap(), outbox, turns, imports)
 }
@@ -151,22 +151,29 @@ async fn connection_gives_way_after_one_turn() {
     assert!(polls >= 4, "{polls}");
 }
 
-#[tokio::test]
-async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut connection = pinged(1, directory.path());
-    connection.stream.room = usize::MAX;
-    let requests = mem::take(&mut connection.stream.said);
-    let refused = Completion {
+fn refused() -> Completion {
+    Completion {
         id: 1,
         result: Err(JobError::Busy),
         served_by: None,
         queue_time: Duration::ZERO,
         service_time: Duration::ZERO,
         retry_after: None,
-    };
-    connection.outbox.complete(&mut vec![refused]);
+    }
+}
+
+#[tokio::test]
+async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(1, directory.path());
+    connection.stream.room = usize::MAX;
+    let requests = mem::take(&mut connection.stream.said);
     let begin = Instant::now();
+    // More than the bucket holds, however slow this test is.
+    let many = 0..=REFUSALS_AHEAD;
+    connection
+        .outbox
+        .complete(&mut many.map(|_| refused()).collect());
     poll_while_woken(&mut connection);
     connection.stream.said = requests;
     poll_while_woken(&mut connection);
@@ -182,6 +189,38 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     .await
     .expect("reading goes on");
     assert!(begin.elapsed() >= BUSY_PAUSE);
+    // The socket is empty, so what comes next has not waited.
+    assert_eq!(
+        connection.unread_time.resume(Instant::now()),
+        Duration::ZERO
+    );
+}
+
+#[tokio::test]
+async fn connection_with_few_refused_jobs_of_its_party_is_read_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(1, directory.path());
+    connection.stream.room = usize::MAX;
+    let requests = mem::take(&mut connection.stream.said);
+    connection
+        .outbox
+        .complete(&mut (0..100).map(|_| refused()).collect());
+    poll_while_woken(&mut connection);
+    connection.stream.said = requests;
+    poll_while_woken(&mut connection);
+    assert!(connection.stream.said.is_empty(), "reading pauses");
+}
+
+#[test]
+fn bytes_that_a_paused_connection_reads_count_as_waiting_since_the_pause_began() {
+    let (mut unread, start) = (UnreadTime::default(), Instant::now());
+    let after = |ms| start + Duration::from_millis(ms);
+    assert_eq!(unread.resume(start), Duration::ZERO);
+    unread.stop(after(10));
+    unread.stop(after(30));
+    assert_eq!(unread.resume(after(60)), Duration::from_millis(50));
+    // The socket is not empty yet.
+    assert_eq!(unread.resume(after(70)), Duration::from_millis(50));
 }
 
 #[tokio::test]

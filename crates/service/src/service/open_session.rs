@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, mem, vec};
 
 use millrace_engine::{
@@ -128,6 +128,12 @@ impl Session {
         );
         let former = mem::replace(&mut self.engine, session);
         self.former.push(former);
+    }
+
+    /// Tells how long the messages of the next calls of [`Self::receive`] may have waited, because the front end did
+    /// not read. A job that came late to its node has less time left than its budget says.
+    pub fn set_unread_for(&mut self, time: Duration) {
+        self.state.set_unread_for(time);
     }
 
     /// Handles a message that arrived at `now`. Its effects wait for [`Self::carry_out`].

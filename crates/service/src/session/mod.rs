@@ -151,6 +151,8 @@ pub struct SessionState<K> {
     account: Arc<Account>,
     /// The name by which key policies know the client's tenant, if it has one.
     tenant: Option<Arc<str>>,
+    /// How long the messages that come now may have waited unread.
+    unread_for: Duration,
 }
 
 /// What is remembered of a job that has not ended.
@@ -197,7 +199,13 @@ impl<K: Clone> SessionState<K> {
             vocabulary: Vocabulary::new(0),
             tenant: tenant_of(&account),
             account,
+            unread_for: Duration::ZERO,
         }
+    }
+
+    /// From now on messages may have waited for `time` before they were read. It counts against the budgets of jobs.
+    pub(crate) fn set_unread_for(&mut self, time: Duration) {
+        self.unread_for = time;
     }
 
     /// Handles a message that arrived at `now`.
@@ -584,7 +592,7 @@ impl<K: Clone> SessionState<K> {
                 } else {
                     budget.min(max)
                 };
-                let deadline = now + budget;
+                let deadline = now + budget.saturating_sub(self.unread_for);
                 effects.jobs.push(ReadyJob {
                     id,
                     key,
