@@ -620,6 +620,8 @@ static uint8_t crc8(const uint8_t *bytes, int count) {
     return crc;
 }
 
+// The event by which a reset ends; the others are 1, its begin, and 4, a fatal error.
+enum { RESTARTED = 5 };
 // Messages of the virtual function, and the answers to them.
 enum { COMPATIBLE_REQUEST = 6, BLOCK_REQUEST = 9, VERSION_ANSWER = 2, BLOCK_ANSWER = 3, CAPABILITIES = 2, RING_MAP = 3 };
 
@@ -658,15 +660,14 @@ static void play_mailbox(struct function_state *v) {
     if (events != v->events_seen && !(get(v->mailbox, FROM_PF) & 1)) {
         v->events_seen = events;
         uint32_t event = controls->event & 0x3f;
-        // Before the message: what is in flight at a reset or after a fatal error is never answered, and what comes
-        // after it is not taken.
-        if (event == 1 || event == 4) {
-            v->dead = 1;
-            pthread_mutex_lock(&v->answer_lock);
-            v->life++;
-            pthread_mutex_unlock(&v->answer_lock);
-            wait_for_engines();
-        } else v->dead = 0;
+        // Before the message: what is in flight is never answered, a card that failed takes nothing, and after a reset
+        // the rings are off until the library sets them up.
+        v->dead = event != RESTARTED;
+        pthread_mutex_lock(&v->answer_lock);
+        v->life++;
+        pthread_mutex_unlock(&v->answer_lock);
+        wait_for_engines();
+        if (event == RESTARTED) memset((void *)v->bank, 0, BAR_SIZE);
         put(v->mailbox, FROM_PF, event << 2 | 3);
     }
 }

@@ -368,6 +368,8 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
             }
             controls.send(event);
             if event == CardEvent::Restarting {
+                // A second event would replace one that no function has seen yet.
+                until("the reset is noticed", || backend.health() != Health::Up);
                 controls.send(CardEvent::Restarted);
             }
         }
@@ -433,8 +435,9 @@ fn work(
             queue = backend.open_queue().ok();
         }
         let Some(queue) = &mut queue else { continue };
-        // A queue whose session is over ends what it is given.
-        let serves = backend.health() == Health::Up;
+        // A queue whose session is over ends what it is given, and so does one whose instance gives no answers.
+        let serves =
+            backend.health() == Health::Up && backend.devices().iter().all(|device| device.serving);
         let room = if serves {
             queue.capacity() - open.len()
         } else {
@@ -463,7 +466,7 @@ fn work(
             }
             ended.fetch_add(1, Ordering::Relaxed);
         }
-        if open.len() == queue.capacity() {
+        if room == 0 {
             thread::yield_now();
         }
     }

@@ -88,7 +88,7 @@ impl Machine {
     fn device(&self, args: &[&str]) -> Outcome {
         let root = self.0.path("root");
         let root = ["--root", root.to_str().unwrap()];
-        self.0.run(&[&["device"], args, &root].concat())
+        self.0.run(&[&["device"][..], args, &root].concat())
     }
 }
 
