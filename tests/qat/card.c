@@ -479,21 +479,32 @@ enum { FROM_PF = 0x1008, TO_PF = 0x100C };
 #define COMPRESSION 2u
 
 struct function_state {
+    // First: it outlives a user of the entry, whose last requests engines may still have.
+    pthread_mutex_t answer_lock;
     int used, fd;
     pid_t pid;
     volatile uint8_t *bank, *mailbox;
     uint32_t live[BANKS], head[BANKS], answer_tail[BANKS];
     uint64_t ring[BANKS];
-    pthread_mutex_t answer_lock;
     pthread_t thread;
     atomic_int stop;
     // Incremented by a reset: requests from before are never answered.
     atomic_uint life;
+    // It has failed or is being reset: it takes no requests until it is opened or reset.
+    int dead;
     uint32_t events_seen;
     char name[32];
 };
 static struct function_state functions[FUNCTIONS_MOST];
 static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
+// Held while a mailbox is played: by the function's thread, or by the library's while it waits for an answer.
+static pthread_mutex_t mailbox_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// The process's own usleep plays mailboxes.
+static void pause_us(uint64_t time_us) {
+    struct timespec time = {(time_t)(time_us / 1000000), (long)(time_us % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
 
 static uint32_t get(volatile uint8_t *base, uint32_t offset) {
     return atomic_load_explicit((_Atomic uint32_t *)(base + offset), memory_order_acquire);
@@ -584,7 +595,7 @@ static void *engine(void *unused) {
         pthread_rwlock_unlock(&computing);
         if (wanted && !lost) {
             uint64_t now = now_us();
-            if (job->due > now) usleep((useconds_t)(job->due - now));
+            if (job->due > now) pause_us(job->due - now);
             if (due_every(controls->fail_every, job->number)) {
                 controls->failed++;
                 outcome = FAILED;
@@ -609,6 +620,8 @@ static uint8_t crc8(const uint8_t *bytes, int count) {
     return crc;
 }
 
+// The event by which a reset ends; the others are 1, its begin, and 4, a fatal error.
+enum { RESTARTED = 5 };
 // Messages of the virtual function, and the answers to them.
 enum { COMPATIBLE_REQUEST = 6, BLOCK_REQUEST = 9, VERSION_ANSWER = 2, BLOCK_ANSWER = 3, CAPABILITIES = 2, RING_MAP = 3 };
 
@@ -647,13 +660,14 @@ static void play_mailbox(struct function_state *v) {
     if (events != v->events_seen && !(get(v->mailbox, FROM_PF) & 1)) {
         v->events_seen = events;
         uint32_t event = controls->event & 0x3f;
-        // Before the message: what is in flight at a reset or after a fatal error is never answered.
-        if (event == 1 || event == 4) {
-            pthread_mutex_lock(&v->answer_lock);
-            v->life++;
-            pthread_mutex_unlock(&v->answer_lock);
-            wait_for_engines();
-        }
+        // Before the message: what is in flight is never answered, a card that failed takes nothing, and after a reset
+        // the rings are off until the library sets them up.
+        v->dead = event != RESTARTED;
+        pthread_mutex_lock(&v->answer_lock);
+        v->life++;
+        pthread_mutex_unlock(&v->answer_lock);
+        wait_for_engines();
+        if (event == RESTARTED) memset((void *)v->bank, 0, BAR_SIZE);
         put(v->mailbox, FROM_PF, event << 2 | 3);
     }
 }
@@ -662,7 +676,7 @@ static void play_mailbox(struct function_state *v) {
 
 static int play_rings(struct function_state *v) {
     int worked = 0;
-    for (int b = 0; b < BANKS && !controls->hold; b++) {
+    for (int b = 0; b < BANKS && !controls->hold && !v->dead; b++) {
         volatile uint8_t *bank = v->bank + BANK_SIZE * (uint32_t)b;
         if (!(get(bank, ARBITER) & 1)) {
             v->live[b] = 0;
@@ -714,11 +728,24 @@ static void *play(void *argument) {
     struct function_state *v = argument;
     unsigned idle = 0;
     while (!v->stop) {
+        pthread_mutex_lock(&mailbox_lock);
         play_mailbox(v);
+        pthread_mutex_unlock(&mailbox_lock);
         idle = play_rings(v) ? 0 : idle + 1;
-        if (idle > 200) usleep(idle > 4000 ? 50 : 1);
+        if (idle > 200) pause_us(idle > 4000 ? 50 : 1);
     }
     return NULL;
+}
+
+// The library waits for the mailbox by usleep, for some 30 ms in all: a card answers in that time however busy the
+// machine is, a thread that gets no core does not.
+int usleep(useconds_t time) {
+    pthread_mutex_lock(&mailbox_lock);
+    for (int i = 0; root && i < FUNCTIONS_MOST; i++)
+        if (functions[i].used && functions[i].pid == getpid()) play_mailbox(&functions[i]);
+    pthread_mutex_unlock(&mailbox_lock);
+    pause_us(time);
+    return 0;
 }
 
 // ---------------------------------------------------------------- VFIO
@@ -750,10 +777,11 @@ static int open_function(const char *name) {
         return -1;
     }
     // Requests of an earlier user of this entry stay unanswered.
+    pthread_mutex_lock(&v->answer_lock);
     unsigned life = v->life + 1;
-    memset(v, 0, sizeof *v);
+    memset((char *)v + sizeof v->answer_lock, 0, sizeof *v - sizeof v->answer_lock);
     v->life = life;
-    pthread_mutex_init(&v->answer_lock, NULL);
+    pthread_mutex_unlock(&v->answer_lock);
     snprintf(v->name, sizeof v->name, "%s", name);
     // Registers are memory in a file: BAR i at REGION(i), configuration space at REGION(7).
     v->fd = memfd_create("qat-function", MFD_CLOEXEC);
@@ -807,6 +835,7 @@ static int reset_function(struct function_state *v) {
     if (v) {
         memset((void *)v->bank, 0, BAR_SIZE);
         memset((void *)v->mailbox, 0, BAR_SIZE);
+        v->dead = 0;
     }
     return 0;
 }
@@ -856,6 +885,7 @@ int close(int fd) {
     if (v) {
         v->stop = 1;
         pthread_join(v->thread, NULL);
+        pthread_mutex_lock(&mailbox_lock);
         pthread_mutex_lock(&v->answer_lock);
         v->life++;
         v->used = 0;
@@ -863,6 +893,7 @@ int close(int fd) {
         munmap((void *)v->bank, BAR_SIZE);
         munmap((void *)v->mailbox, BAR_SIZE);
         pthread_mutex_unlock(&v->answer_lock);
+        pthread_mutex_unlock(&mailbox_lock);
     }
     return next(fd);
 }

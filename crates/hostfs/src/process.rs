@@ -81,6 +81,13 @@ pub fn soft_limit<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
     rest.split_whitespace().next()
 }
 
+/// Whether a process has a capability effectively, by the text of `/proc/PID/status`.
+#[must_use]
+pub fn has_capability(status: &str, number: u32) -> bool {
+    let bits = field(status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    bits.is_some_and(|bits| bits.checked_shr(number).is_some_and(|bits| bits & 1 == 1))
+}
+
 /// The age of a process from the texts of `/proc/PID/stat` and `/proc/uptime`, see proc(5).
 fn age(stat: &str, uptime: &str) -> Option<Duration> {
     /// Field 22, counted from the one after the name, which may contain spaces and parentheses.
@@ -438,6 +445,14 @@ mod tests {
         assert_eq!(soft_limit(limits, "Max open files"), Some("1024"));
         assert_eq!(soft_limit(limits, "Max core file size"), Some("unlimited"));
         assert_eq!(soft_limit("Max core file size", "Max core file size"), None);
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_effective_set() {
+        let status = "Name:\tx\nCapPrm:\tffff\nCapEff:\t0000000000004001\n";
+        let held = [0, 1, 14, 64].map(|number| has_capability(status, number));
+        assert_eq!(held, [true, false, true, false]);
+        assert!(!has_capability("CapEff:\tx\n", 0));
     }
 
     #[test]

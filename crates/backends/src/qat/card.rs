@@ -376,12 +376,7 @@ impl Card {
             if self.is_stopping() {
                 return "the program ends".to_owned();
             }
-            // No queue may poll between the library's reading of an event and our hearing of it.
-            let rings = running.lock_rings();
-            session.poll_events();
-            let runs = rings.iter().all(|ring| ring.runs());
-            drop(rings);
-            if !runs || sys::is_broken() {
+            if !hear_events(session, running) {
                 return "a card reported a fatal error or a reset; it is being started again"
                     .to_owned();
             }
@@ -404,6 +399,19 @@ impl Card {
         let stopping = |_: &mut State| !self.is_stopping();
         drop(self.changed.wait_timeout_while(state, time, stopping));
     }
+}
+
+/// Lets the library read the messages of the cards, and returns whether all instances still run. Where one does not,
+/// all of them are stopped before a queue has its ring again: the library tells of no second failure, and polled in
+/// its state of error it crashes (24.02).
+fn hear_events(session: &Session, running: &Running) -> bool {
+    let mut rings = running.lock_rings();
+    session.poll_events();
+    let run = rings.iter().all(|ring| ring.runs());
+    if !run {
+        rings.iter_mut().for_each(|ring| ring.stop());
+    }
+    run
 }
 
 /// Stops the library while no thread is inside it: each ring is locked. Their memory is freed later, with the

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::settings::{self, Settings};
 use crate::machine;
 use crate::offload_status::program_of;
+use crate::qat::library;
 use crate::report::{Section, SectionReader};
 
 /// Facts about the system.
@@ -36,6 +37,10 @@ pub struct System {
     pub card_nodes: BTreeMap<String, u32>,
     /// Firmware files of QAT; null without a firmware folder
     pub qat_firmware: Option<Vec<String>>,
+    /// Intel's manager of virtual functions of QAT; null if it is not installed
+    pub qat_manager: Option<QatManager>,
+    /// The kernel's release and build, from `/proc/version`: at Debian the build names the patch level
+    pub kernel_version: Option<String>,
     /// Running servers and their limits
     pub servers: Vec<RunningServer>,
     /// Settings of servers and libraries
@@ -49,6 +54,19 @@ pub struct FileHandles {
     pub used: u64,
     /// Maximum
     pub most: u64,
+}
+
+/// Intel's `qatmgr`, which hands virtual functions to processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct QatManager {
+    /// Its file
+    pub file: String,
+    /// The release of qatlib that it belongs to; null if the file does not contain it
+    pub release: Option<String>,
+    /// Process ID; null if it does not run
+    pub pid: Option<u32>,
+    /// Whether its file was replaced after it was started
+    pub replaced: bool,
 }
 
 /// A thermal zone.
@@ -103,6 +121,10 @@ pub fn section(root: &Root) -> Section<System> {
         thermal: thermal(&mut reader),
         card_nodes: card_nodes(&mut reader),
         qat_firmware: firmware(&mut reader),
+        qat_manager: qat_manager(root),
+        kernel_version: reader
+            .text_if_there("proc/version")
+            .map(|text| kernel_version(&text)),
         servers: servers(&reader),
         settings: settings::find(&mut reader),
     };
@@ -212,6 +234,31 @@ fn firmware(reader: &mut SectionReader<'_>) -> Option<Vec<String>> {
     Some(names)
 }
 
+fn qat_manager(root: &Root) -> Option<QatManager> {
+    const FILES: [&str; 2] = ["usr/sbin/qatmgr", "usr/local/sbin/qatmgr"];
+    // Those of qatlib 24.02 and 26.08 have 51 and 60 KB.
+    const MOST_BYTES: usize = 1 << 20;
+    let file = FILES.into_iter().find(|file| root.exists(file))?;
+    let running = process::named(root, |name| name == "qatmgr");
+    let pid = running.first().map(|process| process.pid);
+    let program = pid.and_then(|pid| root.link(&format!("proc/{pid}/exe")).ok().flatten());
+    let text = root.lossy_text(file, MOST_BYTES).ok();
+    Some(QatManager {
+        file: file.to_owned(),
+        release: text.and_then(|text| library::software_version(&text)),
+        pid,
+        replaced: program.is_some_and(|program| program.ends_with(" (deleted)")),
+    })
+}
+
+/// `6.1.0-37-amd64 #1 SMP PREEMPT_DYNAMIC Debian 6.1.140-1 (2025-05-22)` of a line that also names the compiler, its
+/// version and the builder's machine.
+fn kernel_version(text: &str) -> String {
+    let release = text.split_whitespace().nth(2).unwrap_or_default();
+    let build = text.find('#').map_or("", |at| text[at..].trim_end());
+    format!("{release} {build}").trim_end().to_owned()
+}
+
 fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
     let root = reader.root();
     let running = process::named(root, |name| program_of(name).is_some()).into_iter();
@@ -244,5 +291,12 @@ mod tests {
             Some("integrity")
         );
         assert_eq!(chosen("none"), None);
+        assert_eq!(
+            kernel_version(
+                "Linux version 6.1.0-37-amd64 (builder@host) (gcc-12 (Debian 12.2.0-14)) #1 SMP Debian 6.1.140-1\n"
+            ),
+            "6.1.0-37-amd64 #1 SMP Debian 6.1.140-1"
+        );
+        assert_eq!(kernel_version("Linux version 6.1.100"), "6.1.100");
     }
 }

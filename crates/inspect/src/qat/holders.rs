@@ -15,6 +15,9 @@ use super::QatDevice;
 /// Bound on descriptors of one process that are looked at: some gateways have a million.
 const MAX_DESCRIPTORS: usize = 65_536;
 
+/// The capability to lock more memory than the limit.
+const IPC_LOCK: u32 = 14;
+
 /// A process that has a virtual function open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionHolder {
@@ -22,7 +25,7 @@ pub struct FunctionHolder {
     pub pid: u32,
     /// Its name
     pub name: String,
-    /// Its limit of locked memory in bytes, or `unlimited`; null if it cannot be read
+    /// Its limit of locked memory in bytes; `unlimited`, also with the capability `IPC_LOCK`; null if it cannot be read
     pub locked_memory: Option<String>,
 }
 
@@ -68,10 +71,15 @@ fn holder(root: &Root, pid: u32) -> FunctionHolder {
         )
     };
     let limits = text("limits").unwrap_or_default();
+    let limit = process::soft_limit(&limits, "Max locked memory").map(str::to_owned);
+    let status = text("status").unwrap_or_default();
     FunctionHolder {
         pid,
         name: text("comm").map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned()),
-        locked_memory: process::soft_limit(&limits, "Max locked memory").map(str::to_owned),
+        locked_memory: limit.map(|limit| match process::has_capability(&status, IPC_LOCK) {
+            true => "unlimited".to_owned(),
+            false => limit,
+        }),
     }
 }
 
@@ -87,12 +95,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         for (pid, target) in [
             (7, "/dev/vfio/100"),
+            (6, "/dev/vfio/101"),
             (8, "/dev/vfio/vfio"),
             (9, "socket:[1]"),
         ] {
             let folder = dir.path().join(format!("proc/{pid}"));
             fs::create_dir_all(folder.join("fd")).expect("a folder");
             fs::write(folder.join("comm"), "millrace\n").expect("a file");
+            let capabilities = if pid == 7 { "0" } else { "4000" };
+            fs::write(folder.join("status"), format!("CapEff:\t{capabilities}\n")).expect("a file");
             fs::write(
                 folder.join("limits"),
                 "Max locked memory         8388608              8388608              bytes\n",
@@ -102,11 +113,15 @@ mod tests {
             symlink(target, folder.join("fd/4")).expect("a link");
         }
         let holders = by_group(&Root::open(dir.path()).expect("a root"));
-        let expected = FunctionHolder {
-            pid: 7,
+        let expected = |pid, limit: &str| FunctionHolder {
+            pid,
             name: "millrace".to_owned(),
-            locked_memory: Some("8388608".to_owned()),
+            locked_memory: Some(limit.to_owned()),
         };
-        assert_eq!(holders, [("100".to_owned(), vec![expected])].into());
+        let expected = [
+            ("100".to_owned(), vec![expected(7, "8388608")]),
+            ("101".to_owned(), vec![expected(6, "unlimited")]),
+        ];
+        assert_eq!(holders, expected.into());
     }
 }

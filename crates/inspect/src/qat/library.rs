@@ -26,6 +26,15 @@ pub fn release(file: &str) -> Option<&'static str> {
         .map(|(_, release)| *release)
 }
 
+/// The release that a program of qatlib names in its file: `24.02` of `QAT_SOFTWARE_VERSION=24.2.0`.
+#[must_use]
+pub fn software_version(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("QAT_SOFTWARE_VERSION=")?;
+    let mut numbers = rest.split('.').map(|number| number.parse::<u8>().ok());
+    let (year, month) = (numbers.next()??, numbers.next()??);
+    Some(format!("{year:02}.{month:02}"))
+}
+
 /// Releases that ask the kernel for services in a way that Linux 6.1 before 6.1.149 does not answer.
 ///
 /// Source: release notes of qatlib 25.08.
@@ -68,6 +77,22 @@ mod tests {
             "libqat.so.4.2.0.1",
         ] {
             assert_eq!(release(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn release_of_a_program_is_read_from_its_file() {
+        for (text, release) in [
+            (
+                "\0-v, --version\0QAT_SOFTWARE_VERSION=24.2.0\0adf",
+                Some("24.02"),
+            ),
+            ("QAT_SOFTWARE_VERSION=26.8.0\0", Some("26.08")),
+            ("QAT_SOFTWARE_VERSION=26\0", None),
+            ("QAT_SOFTWARE_VERSION=x.1.0\0", None),
+            ("", None),
+        ] {
+            assert_eq!(software_version(text).as_deref(), release, "{text:?}");
         }
     }
 

@@ -59,6 +59,33 @@ macro_rules! limits {
     };
 }
 
+const LIBQAT_24_02: &str = "usr/lib/x86_64-linux-gnu/libqat.so.4.2.0";
+const LIBQAT_25_08: &str = "usr/lib/x86_64-linux-gnu/libqat.so.4.4.0";
+const QATMGR: Change = File("usr/sbin/qatmgr", "\0QAT_SOFTWARE_VERSION=24.2.0\0");
+const QATMGR_RUNS: Change = File("proc/78/comm", "qatmgr\n");
+/// A virtual function that user space can have, and a process that has it.
+const FUNCTION_DRIVER: Change = Link(
+    "sys/bus/pci/devices/0000:6b:01.1/driver",
+    "../../../../bus/pci/drivers/vfio-pci",
+);
+const FUNCTION_GROUP: Change = Link(
+    "sys/bus/pci/devices/0000:6b:01.1/iommu_group",
+    "../../../../kernel/iommu_groups/100",
+);
+const HOLDER: Change = File("proc/79/comm", "gateway\n");
+const HOLDER_GROUP: Change = Link("proc/79/fd/3", "/dev/vfio/100");
+
+/// Limits of a process that may lock so many bytes.
+macro_rules! locked_memory {
+    ($bytes:literal) => {
+        concat!(
+            "Max locked memory         ",
+            $bytes,
+            "              unlimited            bytes     \n"
+        )
+    };
+}
+
 const NGINX_RUNS: Change = File("proc/77/comm", "nginx\n");
 
 pub(crate) const CASES: &[Case] = &[
@@ -229,6 +256,86 @@ pub(crate) const CASES: &[Case] = &[
                 "MemTotal: 16384 kB\nHugePages_Total:    1024\n",
             )],
         ),
+    ),
+    case(
+        "qatlib-kernel",
+        (
+            "qat-4xxx-16vfs",
+            &[
+                File(LIBQAT_25_08, "x"),
+                File(
+                    "proc/version",
+                    "Linux version 6.1.0-37-amd64 (x) (gcc-12) #1 SMP Debian 6.1.140-1 (2025-05-22)\n",
+                ),
+            ],
+        ),
+        (
+            "qat-4xxx-16vfs",
+            &[
+                File(LIBQAT_25_08, "x"),
+                File(
+                    "proc/version",
+                    "Linux version 6.1.0-40-amd64 (x) (gcc-12) #1 SMP Debian 6.1.153-1 (2025-09-20)\n",
+                ),
+            ],
+        ),
+    ),
+    case(
+        "qatlib-crashes",
+        ("qat-4xxx-16vfs", &[File(LIBQAT_24_02, "x")]),
+        ("qat-4xxx-16vfs", &[File(LIBQAT_25_08, "x")]),
+    ),
+    case(
+        "qatlib-manager",
+        ("qat-4xxx-16vfs", &[QATMGR, FUNCTION_DRIVER]),
+        ("qat-4xxx-16vfs", &[QATMGR, FUNCTION_DRIVER, QATMGR_RUNS]),
+    ),
+    case(
+        "qatlib-manager-version",
+        (
+            "qat-4xxx-16vfs",
+            &[QATMGR, QATMGR_RUNS, File(LIBQAT_25_08, "x")],
+        ),
+        (
+            "qat-4xxx-16vfs",
+            &[
+                QATMGR,
+                QATMGR_RUNS,
+                Link("proc/78/exe", "/usr/sbin/qatmgr"),
+                File(LIBQAT_24_02, "x"),
+            ],
+        ),
+    ),
+    case(
+        "qatlib-locked-memory",
+        (
+            "qat-4xxx-16vfs",
+            &[
+                FUNCTION_DRIVER,
+                FUNCTION_GROUP,
+                HOLDER,
+                HOLDER_GROUP,
+                File("proc/79/limits", locked_memory!("8388608")),
+            ],
+        ),
+        (
+            "qat-4xxx-16vfs",
+            &[
+                FUNCTION_DRIVER,
+                FUNCTION_GROUP,
+                HOLDER,
+                HOLDER_GROUP,
+                File("proc/79/limits", locked_memory!("16777216")),
+            ],
+        ),
+    ),
+    case(
+        "qatlib-functions-taken",
+        (
+            "qat-4xxx-16vfs",
+            &[FUNCTION_DRIVER, FUNCTION_GROUP, HOLDER, HOLDER_GROUP],
+        ),
+        ("qat-4xxx-16vfs", &[FUNCTION_DRIVER, FUNCTION_GROUP, HOLDER]),
     ),
     case(
         "device-passed-over",

@@ -18,7 +18,7 @@ use millrace_inspect::doctor::{
 };
 
 use self::cases::{A9_LIBRARY, CASES, Case, OPENVPN, QAT_FOLDER, SWANCTL};
-use self::machine::Change::{Edit, File, Gone};
+use self::machine::Change::{Edit, File, Gone, Link};
 use self::machine::{Machine, build};
 
 fn examine(machine: Machine) -> Diagnosis {
@@ -92,6 +92,27 @@ fn findings_are_sorted_and_selected_by_check() {
     assert!(all.findings.is_sorted_by_key(|finding| finding.severity));
     let one = diagnose(&root, |check| check.id == "qat-link");
     assert_eq!((one.checks, one.findings.len()), (1, 0));
+}
+
+/// The manager's file was replaced by a package while it ran: its release is unknown then.
+#[test]
+fn manager_of_functions_that_was_replaced_is_restarted() {
+    let diagnosis = examine((
+        "qat-4xxx-16vfs",
+        &[
+            File("usr/sbin/qatmgr", "\0QAT_SOFTWARE_VERSION=26.8.0\0"),
+            File("proc/78/comm", "qatmgr\n"),
+            Link("proc/78/exe", "/usr/sbin/qatmgr (deleted)"),
+        ],
+    ));
+    let finding = found(&diagnosis, "qatlib-manager-version").expect("a finding");
+    assert_eq!(
+        finding.evidence,
+        ["proc/78/exe: usr/sbin/qatmgr was replaced after the start"]
+    );
+    let restart =
+        |remedy: &Remedy| matches!(remedy, Remedy::Run(command) if command.contains("restart qat"));
+    assert!(finding.remedy.iter().any(restart), "{finding:?}");
 }
 
 /// Two readings tell requests that hang from requests in progress.

@@ -14,6 +14,7 @@ mod network;
 mod openvpn;
 mod processor;
 mod qat;
+mod qatlib;
 mod tls;
 
 use super::{Check, Facts, Finding};
@@ -53,6 +54,12 @@ pub const CHECKS: &[Check] = &[
     check("qat-gcm", "IPsec uses AES-GCM, which the kernel's QAT driver lacks", kernel::qat_gcm),
     check("qat-small-packets", "QAT's engine leaves all packets of OpenVPN to the processor", qat::small_packets),
     check("qat-hugepages", "QAT's user-space memory driver has no huge pages", qat::hugepages),
+    check("qatlib-kernel", "this release of qatlib does not work with this kernel", qatlib::kernel),
+    check("qatlib-crashes", "this release of qatlib crashes programs after a device has failed", qatlib::crashes),
+    check("qatlib-manager", "virtual functions of QAT are handed out without their manager (qatmgr)", qatlib::manager_missing),
+    check("qatlib-manager-version", "the manager of virtual functions (qatmgr) has another release than qatlib", qatlib::manager_version),
+    check("qatlib-locked-memory", "a program may lock too little memory for its virtual functions of QAT", qatlib::locked_memory),
+    check("qatlib-functions-taken", "programs hold every virtual function of QAT", qatlib::functions_taken),
     check("device-passed-over", "the kernel prefers the processor to a crypto engine", kernel::device_passed_over),
     check("devcrypto-small-packets", "/dev/crypto is used for packets too small to gain from it", devices::devcrypto),
     check("kernel-portable-aes", "the kernel computes AES in portable code although the processor has instructions", kernel::portable_aes),
