@@ -30,7 +30,7 @@ const STRETCH: usize = 64;
 /// 31 (at most 78), PNG 158, gzip and WOFF2 204, about the most that 1,024 samples can show.
 const PACKED_VALUES: usize = 128;
 
-/// What a chunk consists of, as far as engines differ.
+/// What a chunk consists of. Engines differ by nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
     /// Anything with statistics to use: markup, programs, JSON, plain text, also base64.
@@ -67,7 +67,7 @@ impl ContentKind {
 
 /// An engine with the level that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct EngineChoice {
     /// [`EngineKind::Isal`] or [`EngineKind::Libdeflate`].
     pub engine: EngineKind,
     /// In zlib's numbers.
@@ -81,13 +81,13 @@ const DEEPEST_ISAL: u8 = 6;
 
 /// The engines to try for a chunk, in this order.
 #[must_use]
-pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [Choice; 2] {
-    let isal = Choice {
+pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [EngineChoice; 2] {
+    let isal = EngineChoice {
         engine: EngineKind::Isal,
         level,
         or_stored: false,
     };
-    let libdeflate = Choice {
+    let libdeflate = EngineChoice {
         engine: EngineKind::Libdeflate,
         level: if chunk.len() <= SHORT { 1 } else { level },
         or_stored: false,
@@ -98,7 +98,7 @@ pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [Choice; 2] {
     match ContentKind::of(chunk) {
         ContentKind::Text => [libdeflate, isal],
         ContentKind::Packed => {
-            let deepest = Choice {
+            let deepest = EngineChoice {
                 level: level.max(DEEPEST_ISAL),
                 or_stored: true,
                 ..isal

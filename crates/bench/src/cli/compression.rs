@@ -42,7 +42,7 @@ pub struct CompressionArgs {
     /// Kinds of content, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["html", "json", "js"], value_parser = KINDS)]
     pub(crate) kind: Vec<String>,
-    /// Different pages of each kind and length, as far as the files have them
+    /// Most different pages of each kind and length
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(1_000))]
     pub(crate) pages: usize,
     /// Also measure nginx with each engine alone

@@ -6,7 +6,8 @@
 //! Requests alternate between the two in rounds; the figure is the CPU time of the worker for each request, which
 //! other work on the machine disturbs less than rates. Requests go round many pages of a kind: with a single one the
 //! processor predicts every branch of zlib's search, which halves its time at 10 KB, and no real server sends one page
-//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed bodies from files: no compression can gain more than that.
+//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed bodies
+//! from files: no compression can gain more than that.
 
 pub(crate) mod corpus;
 mod site;
@@ -216,7 +217,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     };
     let rows: Vec<Row> = rows.into_values().collect();
     let summary = summarize(&rows, args.rounds);
-    let mut report = BenchReport::new("compression", 1, plan, Figures { rows, summary });
+    let mut report = BenchReport::new("compression", 2, plan, Figures { rows, summary });
     report.goals = goals(&report.figures.summary);
     if let Some(svg) = &args.svg {
         write(&plot(&report.figures.summary)?, svg)?;
@@ -391,7 +392,9 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
             ("times less (range)", &|row| {
                 row.gain().map_or_else(String::new, |gain| gain.show(2))
             }),
-            ("stock bytes", &|row| row.stock_bytes.to_string()),
+            ("stock bytes", &|row| {
+                (row.stock_bytes / row.pages).to_string()
+            }),
             ("change", &|row| format!("{:+.1} %", row.change())),
         ],
     );
