@@ -26,7 +26,7 @@ PURGE ?= no
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
-.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install test-vm test-qat nightly test-cuda test-taint test-timing test-alerts check cuda cuda-check fuzz bench-crypto bench-manager bench-pool bench-tls bench-virtio test-page demo-vpn docs clean demo-pool demo-vm test-api test-browser
+.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install test-vm test-qat nightly test-cuda test-sanitizers test-taint test-timing test-alerts check cuda cuda-check fuzz bench-crypto bench-manager bench-pool bench-tls bench-virtio test-page demo-vpn docs clean demo-pool demo-vm test-api test-browser
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -76,6 +76,9 @@ test-install: build ## README and the guides, word for word, on clean Debian 12 
 
 nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
 	@scripts/nightly.sh $(ARGS)
+
+test-sanitizers: setup ## The compression library under AddressSanitizer: its tests, zlib's programs, nginx
+	@scripts/test-sanitizers.sh $(CARGO_FLAGS)
 
 test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \

@@ -1,17 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The choice of an engine, verification, and what happens when one fails.
+//! The engines of a thread: each chunk goes to the one that is chosen for it, is verified, and to another if that fails.
 
 use std::time::Instant;
 
 use crate::blocks::{self, FINAL_EMPTY};
+use crate::choice::choose;
 use crate::counters::{Counter, Counters};
 use crate::engine::{Chunk, Engine, EngineError, EngineKind};
 use crate::isal::Isal;
 use crate::libdeflate::{Decompressor, Libdeflate};
 use crate::qat::QatEngine;
-use crate::settings::{DeviceUse, Goal, Settings, Verify};
+use crate::settings::{DeviceUse, Settings, Verify};
 
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
@@ -35,7 +36,7 @@ pub struct Compressor {
 /// The engines of a [`Compressor`], by their places. One that is missing is passed over.
 #[derive(Debug, Default)]
 pub struct Engines {
-    /// Level 1, and all levels with the goal `cpu`.
+    /// Level 1, packed bytes, and all levels with the goal `cpu`.
     pub isal: Option<Box<dyn Engine>>,
     /// The other levels.
     pub libdeflate: Option<Box<dyn Engine>>,
@@ -117,10 +118,8 @@ impl Compressor {
             self.counters.add(Counter::QatAway, 1);
         }
         let done = !chunk.input.is_empty()
-            && (device && self.attempt(Place::Qat, chunk, output)
-                || order(chunk.level, self.settings.goal)
-                    .into_iter()
-                    .any(|place| self.attempt(place, chunk, output)));
+            && (device && self.attempt(Place::Qat, chunk, output) == Attempt::Done
+                || self.by_processor(chunk, output));
         if !done {
             let (start, before) = (Instant::now(), output.len());
             blocks::store(chunk.input, chunk.last, output);
@@ -134,8 +133,26 @@ impl Compressor {
         }
     }
 
-    /// Appends what the engine in this place makes of the chunk. False if `output` is as it was.
-    fn attempt(&mut self, place: Place, chunk: &Chunk<'_>, output: &mut Vec<u8>) -> bool {
+    /// Appends what the chosen engine of the processor makes of the chunk. False if none made it shorter.
+    fn by_processor(&mut self, chunk: &Chunk<'_>, output: &mut Vec<u8>) -> bool {
+        for choice in choose(chunk.level, self.settings.goal, chunk.input) {
+            let chunk = Chunk {
+                level: choice.level,
+                ..*chunk
+            };
+            let result = Place::of(choice.engine)
+                .map_or(Attempt::Failed, |place| self.attempt(place, &chunk, output));
+            match result {
+                Attempt::Done => return true,
+                Attempt::TooLong if choice.or_stored => return false,
+                Attempt::TooLong | Attempt::Failed => {}
+            }
+        }
+        false
+    }
+
+    /// Appends what the engine in this place makes of the chunk, or leaves `output` as it was.
+    fn attempt(&mut self, place: Place, chunk: &Chunk<'_>, output: &mut Vec<u8>) -> Attempt {
         let engine = match place {
             Place::Isal => &mut self.engines.isal,
             Place::Libdeflate => &mut self.engines.libdeflate,
@@ -146,7 +163,7 @@ impl Compressor {
             .as_mut()
             .filter(|_| !self.counters.is_quarantined(kind))
         else {
-            return false;
+            return Attempt::Failed;
         };
         let history = if engine.uses_history() {
             chunk.history
@@ -167,21 +184,22 @@ impl Compressor {
             Ok(length) => length,
             Err(error) => {
                 output.truncate(before);
-                if let Some(reason) = place.reason(error) {
-                    self.counters.add(reason, 1);
-                }
-                return false;
+                let Some(reason) = place.reason(error) else {
+                    return Attempt::TooLong;
+                };
+                self.counters.add(reason, 1);
+                return Attempt::Failed;
             }
         };
         output.truncate(before + length);
         if !self.is_right(kind, &chunk, &output[before..]) {
             self.counters.add(place.wrong(), 1);
             output.truncate(before);
-            return false;
+            return Attempt::Failed;
         }
         self.counters
             .add_chunk(kind, chunk.input.len(), length, took);
-        true
+        Attempt::Done
     }
 
     /// Verifies the output, if its turn has come.
@@ -212,6 +230,16 @@ impl Compressor {
     }
 }
 
+/// What an engine made of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Done,
+    /// The output would be longer than stored blocks.
+    TooLong,
+    /// There is no such engine, it failed, or its output was wrong.
+    Failed,
+}
+
 /// The places of engines in a [`Compressor`]. Unlike [`EngineKind`] it has no stored blocks and no zlib, which
 /// neither fail nor are wrong.
 #[derive(Clone, Copy, Debug)]
@@ -222,6 +250,15 @@ enum Place {
 }
 
 impl Place {
+    fn of(kind: EngineKind) -> Option<Self> {
+        match kind {
+            EngineKind::Isal => Some(Self::Isal),
+            EngineKind::Libdeflate => Some(Self::Libdeflate),
+            EngineKind::Qat => Some(Self::Qat),
+            EngineKind::Stored | EngineKind::System => None,
+        }
+    }
+
     fn kind(self) -> EngineKind {
         match self {
             Self::Isal => EngineKind::Isal,
@@ -251,15 +288,6 @@ impl Place {
             Self::Libdeflate => Counter::WrongLibdeflate,
             Self::Qat => Counter::WrongQat,
         }
-    }
-}
-
-/// The engines of the processor to try. Level 1 asks for speed, and ISA-L's output there is no longer than zlib's; above, only
-/// libdeflate has the size of zlib's levels.
-fn order(level: u8, goal: Goal) -> [Place; 2] {
-    match (level, goal) {
-        (0 | 1, _) | (_, Goal::Cpu) => [Place::Isal, Place::Libdeflate],
-        (_, Goal::Same) => [Place::Libdeflate, Place::Isal],
     }
 }
 

@@ -8,7 +8,7 @@
 //! server may forget a response half-way, and nothing leaks.
 //!
 //! ```text
-//! chunk ──► Compressor ── policy: level, goal, which engines there are ──► ISA-L     level 1, goal cpu
+//! chunk ──► Compressor ── policy: level, goal, length, kind of bytes ─────► ISA-L     level 1, packed, goal cpu
 //!                │                                                         libdeflate  levels 2 to 9
 //!                │                                                         QAT card    where it is asked for
 //!                ├── verifies: decompresses and compares, all or a sample
@@ -16,13 +16,14 @@
 //! ```
 //!
 //! - [`engine`]: the contract. [`isal`], [`libdeflate`], [`qat`]: the engines.
-//! - [`compressor`]: the choice, verification, what happens when an engine fails.
+//! - [`choice`]: which engine compresses a chunk. [`compressor`]: verification, what happens when one fails.
 //! - [`blocks`]: deflate blocks as bits: stored blocks, and how a final block becomes one that is not.
 //! - [`settings`]: what an administrator may set. [`counters`]: what is counted, and how others read it.
 //!
 //! It knows no C interface of zlib; that is `crates/zlib`.
 
 pub mod blocks;
+pub mod choice;
 pub mod compressor;
 pub mod counters;
 pub mod engine;

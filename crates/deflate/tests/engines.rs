@@ -3,7 +3,9 @@
 
 //! Every engine against an independent decompressor, and engines that lie.
 
+use std::cell::Cell;
 use std::io::Read as _;
+use std::rc::Rc;
 
 use flate2::read::DeflateDecoder;
 use millrace_deflate::blocks::{self, FINAL_EMPTY};
@@ -268,5 +270,61 @@ fn bytes_that_do_not_compress_are_stored() {
             0,
             "{name}"
         );
+    }
+}
+
+/// Counts its calls, and finds every chunk too long.
+struct Overflowing {
+    kind: EngineKind,
+    calls: Rc<Cell<u32>>,
+}
+
+impl Engine for Overflowing {
+    fn kind(&self) -> EngineKind {
+        self.kind
+    }
+
+    fn uses_history(&self) -> bool {
+        false
+    }
+
+    fn compress(&mut self, _: &Chunk<'_>, _: &mut [u8]) -> Result<usize, EngineError> {
+        self.calls.set(self.calls.get() + 1);
+        Err(EngineError::NoRoom)
+    }
+}
+
+#[test]
+fn packed_bytes_that_one_engine_cannot_shorten_are_stored_without_the_other() {
+    let packed: Vec<u8> = (0..20_000_u32)
+        .map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0])
+        .collect();
+    for (input, tried_by_libdeflate) in [(packed, 0), (sample(0, 20_000), 1)] {
+        let calls = [(); 2].map(|()| Rc::new(Cell::new(0)));
+        let engine = |kind, calls: &Rc<Cell<u32>>| {
+            let calls = Rc::clone(calls);
+            Some(Box::new(Overflowing { kind, calls }) as Box<dyn Engine>)
+        };
+        let counters = Counters::private();
+        let mut compressor = Compressor::with_engines(
+            Settings::default(),
+            counters,
+            Engines {
+                isal: engine(EngineKind::Isal, &calls[0]),
+                libdeflate: engine(EngineKind::Libdeflate, &calls[1]),
+                qat: None,
+            },
+        );
+        let mut stream = Vec::new();
+        let chunk = Chunk {
+            level: 6,
+            history: &[],
+            input: &input,
+            last: true,
+        };
+        compressor.compress(&chunk, &mut stream);
+        assert!(inflate(&stream) == input);
+        assert_eq!(counters.get(Counter::StoredChunks), 1);
+        assert_eq!(calls.map(|calls| calls.get()), [1, tried_by_libdeflate]);
     }
 }

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::{MAX_ROUNDS, count};
 use crate::compression::MAX_PAGE;
+use crate::compression::corpus::KINDS;
 use crate::report::ReportArgs;
 
 const COMPRESSION_EXAMPLE: &str = "\
@@ -16,6 +17,7 @@ Examples:
   millrace bench compression
   millrace bench compression --files /var/www/html --level 1,5
   millrace bench compression --size 2000,50000 --rounds 9 --svg out.svg
+  millrace bench compression --engines --kind css,svg,xml,png --size 100000
 
 The worker's CPU time is measured, so that a busy machine disturbs little.";
 
@@ -23,12 +25,12 @@ The worker's CPU time is measured, so that a busy machine disturbs little.";
 ///
 /// Two nginx with one worker each on the same core: one as it is, one with
 /// Millrace's library. Both serve the same pages in interleaved rounds, and
-/// the CPU time of the workers is compared. Every body is decompressed and
-/// compared with the page.
+/// the CPU time of the workers is compared. Every page's body is decompressed
+/// and compared with the page.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = COMPRESSION_EXAMPLE)]
 pub struct CompressionArgs {
-    /// Folder with your own .html, .json and .js files [default: documents on this machine]
+    /// Folder with your own files, which their endings sort into kinds [default: documents on this machine]
     #[arg(long, value_name = "DIR")]
     pub(crate) files: Option<PathBuf>,
     /// Lengths of the pages in bytes, separated by commas
@@ -37,8 +39,17 @@ pub struct CompressionArgs {
     /// nginx's gzip_comp_level, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 6, 9], value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) level: Vec<u8>,
+    /// Kinds of content, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["html", "json", "js"], value_parser = KINDS)]
+    pub(crate) kind: Vec<String>,
+    /// Most different pages of each kind and length
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(1_000))]
+    pub(crate) pages: usize,
+    /// Also measure nginx with each engine alone
+    #[arg(long)]
+    pub(crate) engines: bool,
     /// A demonstration: two rounds of 100 KB at two levels, and only their table
-    #[arg(long, conflicts_with_all = ["size", "level", "rounds"])]
+    #[arg(long, conflicts_with_all = ["size", "level", "rounds", "engines"])]
     pub(crate) demo: bool,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]

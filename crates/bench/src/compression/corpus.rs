@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::MAX_PAGE;
 use crate::error::BenchError;
 
-/// Kinds of text, by the ending of files.
-pub(super) const KINDS: [&str; 3] = ["html", "json", "js"];
+/// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kind` has by default.
+pub(crate) const KINDS: [&str; 8] = ["html", "json", "js", "css", "svg", "xml", "txt", "png"];
 
 /// Where Debian's packages put documents.
 const DOCUMENTS: &str = "/usr/share";
@@ -21,7 +21,7 @@ const PACKAGES: &str = "/var/lib/dpkg/status";
 const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 12;
 
-/// One kind of text, as long as the longest page or shorter.
+/// One kind of content, as long as the longest page or shorter.
 pub(super) struct Text {
     pub(super) kind: &'static str,
     pub(super) bytes: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Text {
 
 /// # Errors
 /// [`BenchError::Usage`] if there is no text of any kind.
-pub(super) fn read(files: Option<&Path>) -> Result<Vec<Text>, BenchError> {
+pub(super) fn read(files: Option<&Path>, kinds: &[String]) -> Result<Vec<Text>, BenchError> {
     let folder = files.unwrap_or_else(|| Path::new(DOCUMENTS));
     let mut found = Vec::new();
     walk(folder, 0, &mut found);
@@ -49,14 +49,16 @@ pub(super) fn read(files: Option<&Path>) -> Result<Vec<Text>, BenchError> {
         Text { kind, bytes }
     };
     let texts: Vec<Text> = KINDS
-        .map(text)
         .into_iter()
+        .filter(|kind| kinds.iter().any(|named| named == kind))
+        .map(text)
         .filter(|text| !text.bytes.is_empty())
         .collect();
     if texts.is_empty() {
         let problem = format!(
-            "{}: no .html, .json or .js files; name a folder with --files",
-            folder.display()
+            "{}: no files that end in {}; name a folder with --files",
+            folder.display(),
+            kinds.join(", ")
         );
         return Err(BenchError::Usage(problem));
     }

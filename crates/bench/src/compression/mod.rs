@@ -4,10 +4,12 @@
 //! `millrace bench compression`: nginx as it is, and nginx with the library that compresses, on the same pages.
 //!
 //! Requests alternate between the two in rounds; the figure is the CPU time of the worker for each request, which
-//! other work on the machine disturbs less than rates. Each body is decompressed and compared with its page. In the
-//! same rounds stock nginx also sends the compressed bodies from files: no compression can gain more than that.
+//! other work on the machine disturbs less than rates. Requests go round many pages of a kind: with a single one the
+//! processor predicts every branch of zlib's search, which halves its time at 10 KB, and no real server sends one page
+//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed bodies
+//! from files: no compression can gain more than that.
 
-mod corpus;
+pub(crate) mod corpus;
 mod site;
 
 use std::collections::BTreeMap;
@@ -35,28 +37,66 @@ const BYTES_PER_MEASUREMENT: usize = 12_000_000;
 /// Bounds on its requests.
 const REQUESTS: std::ops::RangeInclusive<usize> = 32..=1000;
 
-/// nginx as it is, and with the library.
+/// nginx as it is, with the library, and with the library and one of its engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Variant {
     Stock,
     Millrace,
+    Isal,
+    Libdeflate,
 }
 
-/// One page at one level, over all rounds.
+/// Pages of one kind and length at one level, over all rounds.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: &'static str,
     size: usize,
     level: u8,
+    /// Different pages that were sent.
+    pages: usize,
     /// Microseconds of the worker for each request, by round.
     stock_us: Vec<f64>,
     millrace_us: Vec<f64>,
     /// The same for a body that was compressed before.
     ready_us: Vec<f64>,
-    /// Bytes of the compressed body.
+    /// Bytes of the compressed bodies of all pages.
     stock_bytes: usize,
     millrace_bytes: usize,
+    /// With one engine alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isal: Option<Alone>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    libdeflate: Option<Alone>,
+}
+
+/// One engine alone.
+#[derive(Debug, Default, Serialize)]
+struct Alone {
+    us: Vec<f64>,
+    bytes: usize,
+}
+
+impl Alone {
+    /// How many times less CPU than stock zlib, and the change of the length.
+    fn show(alone: Option<&Self>, row: &Row) -> String {
+        let gain = alone.and_then(|alone| {
+            Spread::of_ratios(row.stock_us.iter().copied(), alone.us.iter().copied())
+        });
+        let (Some(alone), Some(gain)) = (alone, gain) else {
+            return String::new();
+        };
+        format!(
+            "{:.2}, {:+.1} %",
+            gain.median,
+            change(row.stock_bytes, alone.bytes)
+        )
+    }
+}
+
+/// Change of a length, per cent.
+fn change(from: usize, to: usize) -> f64 {
+    100.0 * (to as f64 / from as f64 - 1.0)
 }
 
 impl Row {
@@ -75,7 +115,7 @@ impl Row {
 
     /// Change of the body's length, per cent.
     fn change(&self) -> f64 {
-        100.0 * (self.millrace_bytes as f64 / self.stock_bytes as f64 - 1.0)
+        change(self.stock_bytes, self.millrace_bytes)
     }
 
     /// Gains of one round.
@@ -123,18 +163,20 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     }
     let args = &args;
     let (server_core, load_core) = cores::two(args.server_core, args.load_core)?;
-    let texts = corpus::read(args.files.as_deref())?;
+    let texts = corpus::read(args.files.as_deref(), &args.kind)?;
     let library = site::library(args.library.as_deref())?;
     let dir = temporary_folder()?;
-    let pages = pages(&texts, &args.size);
+    let pages = pages(&texts, &args.size, args.pages);
     site::write_pages(dir.path(), &pages)?;
-    let mut sites = [
-        (Variant::Stock, None),
-        (Variant::Millrace, Some(library.as_path())),
-    ]
-    .map(|(variant, library)| Site::start(variant, library, &args.level, server_core, dir.path()));
-    let [stock, millrace] = &mut sites;
-    let (stock, millrace) = (take(stock)?, take(millrace)?);
+    let mut variants = vec![Variant::Stock, Variant::Millrace];
+    if args.engines {
+        variants.extend([Variant::Isal, Variant::Libdeflate]);
+    }
+    let start = |variant| Site::start(variant, &library, &args.level, server_core, dir.path());
+    let mut sites = variants
+        .into_iter()
+        .map(|variant| Ok((variant, start(variant)?)))
+        .collect::<Result<Vec<_>, BenchError>>()?;
     let steps = args.rounds * (pages.len() * args.level.len()) as u64;
     let mut progress = Progress::start(steps)?;
     let mut rows: BTreeMap<(usize, usize), Row> = BTreeMap::new();
@@ -142,28 +184,21 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     for round in 0..args.rounds {
         for (at, page) in pages.iter().enumerate() {
             for (of, level) in args.level.iter().enumerate() {
-                progress.now(&format!(
-                    "{} {} bytes, level {level}",
-                    page.kind,
-                    page.bytes.len()
-                ))?;
+                progress.now(&format!("{} {} bytes, level {level}", page.kind, page.size))?;
                 let row = rows
                     .entry((of, at))
                     .or_insert_with(|| Row::new(page, *level));
                 // Who begins alternates, so that neither always finds a warm cache.
-                let mut order = [Variant::Stock, Variant::Millrace];
+                let mut order: Vec<usize> = (0..sites.len()).collect();
                 if round % 2 == 1 {
                     order.reverse();
                 }
-                for variant in order {
-                    let site = if variant == Variant::Stock {
-                        &mut *stock
-                    } else {
-                        &mut *millrace
-                    };
+                for at in order {
+                    let (variant, site) = &mut sites[at];
                     let (took, bytes) = site.measure(page, *level)?;
-                    row.add(variant, took, bytes);
+                    row.add(*variant, took, bytes);
                 }
+                let (_, stock) = &mut sites[0];
                 row.ready_us.push(stock.measure_ready(page, *level)?);
                 progress.step();
             }
@@ -182,7 +217,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     };
     let rows: Vec<Row> = rows.into_values().collect();
     let summary = summarize(&rows, args.rounds);
-    let mut report = BenchReport::new("compression", 1, plan, Figures { rows, summary });
+    let mut report = BenchReport::new("compression", 2, plan, Figures { rows, summary });
     report.goals = goals(&report.figures.summary);
     if let Some(svg) = &args.svg {
         write(&plot(&report.figures.summary)?, svg)?;
@@ -196,35 +231,37 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     report.goals.require(args.report.require)
 }
 
-fn take(site: &mut Result<Site, BenchError>) -> Result<&mut Site, BenchError> {
-    match site {
-        Ok(site) => Ok(site),
-        Err(error) => Err(BenchError::Setup(error.to_string())),
-    }
-}
-
-/// One page: the beginning of a text.
+/// Pages of one kind and length, from different places of a text.
 struct Page {
     kind: &'static str,
     size: usize,
-    bytes: Vec<u8>,
+    bytes: Vec<Vec<u8>>,
 }
 
 impl Page {
-    fn name(&self) -> String {
-        format!("{}-{}.html", self.kind, self.size)
+    fn name(&self, number: usize) -> String {
+        format!("{}-{}-{number}.html", self.kind, self.size)
     }
 
     fn requests(&self) -> usize {
-        (BYTES_PER_MEASUREMENT / self.bytes.len().max(1)).clamp(*REQUESTS.start(), *REQUESTS.end())
+        (BYTES_PER_MEASUREMENT / self.size.max(1)).clamp(*REQUESTS.start(), *REQUESTS.end())
     }
 }
 
-fn pages(texts: &[Text], sizes: &[usize]) -> Vec<Page> {
-    let of = |text: &Text, size: usize| Page {
-        kind: text.kind,
-        size,
-        bytes: text.bytes[..size.min(text.bytes.len())].to_vec(),
+fn pages(texts: &[Text], sizes: &[usize], most: usize) -> Vec<Page> {
+    let of = |text: &Text, size: usize| {
+        let mut bytes: Vec<Vec<u8>> = text.bytes.chunks_exact(size).map(<[u8]>::to_vec).collect();
+        if bytes.is_empty() {
+            bytes.push(text.bytes.clone());
+        }
+        // From all parts of the text.
+        let step = bytes.len().div_ceil(most);
+        let bytes = bytes.into_iter().step_by(step).collect();
+        Page {
+            kind: text.kind,
+            size,
+            bytes,
+        }
     };
     sizes
         .iter()
@@ -238,18 +275,27 @@ impl Row {
             kind: page.kind,
             size: page.size,
             level,
+            pages: page.bytes.len(),
             stock_us: Vec::new(),
             millrace_us: Vec::new(),
             ready_us: Vec::new(),
             stock_bytes: 0,
             millrace_bytes: 0,
+            isal: None,
+            libdeflate: None,
         }
     }
 
-    fn add(&mut self, variant: Variant, took: f64, bytes: usize) {
+    fn add<'a>(&'a mut self, variant: Variant, took: f64, bytes: usize) {
+        let alone = |place: &'a mut Option<Alone>| {
+            let Alone { us, bytes } = place.get_or_insert_default();
+            (us, bytes)
+        };
         let (times, length) = match variant {
             Variant::Stock => (&mut self.stock_us, &mut self.stock_bytes),
             Variant::Millrace => (&mut self.millrace_us, &mut self.millrace_bytes),
+            Variant::Isal => alone(&mut self.isal),
+            Variant::Libdeflate => alone(&mut self.libdeflate),
         };
         times.push(took);
         *length = bytes;
@@ -338,6 +384,7 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
         &report.figures.rows,
         &[
             ("page", &|row: &&Row| format!("{} {}", row.kind, row.size)),
+            ("of", &|row| row.pages.to_string()),
             ("level", &|row| row.level.to_string()),
             ("stock µs", &|row| middle(&row.stock_us)),
             ("millrace µs", &|row| middle(&row.millrace_us)),
@@ -345,16 +392,43 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
             ("times less (range)", &|row| {
                 row.gain().map_or_else(String::new, |gain| gain.show(2))
             }),
-            ("stock bytes", &|row| row.stock_bytes.to_string()),
+            ("stock bytes", &|row| {
+                (row.stock_bytes / row.pages).to_string()
+            }),
             ("change", &|row| format!("{:+.1} %", row.change())),
         ],
     );
     format!(
-        "{head}\n{}\n{}{}",
+        "{head}\n{}\n{}{}{}",
         rows.render(),
+        engines_table(&report.figures.rows),
         summary_table(&report.figures.summary),
         report.goals.render()
     )
+}
+
+/// Times less CPU and change of the length with the library, and with each of its engines alone; nothing if they were
+/// not measured.
+fn engines_table(rows: &[Row]) -> String {
+    if rows.iter().all(|row| row.isal.is_none()) {
+        return String::new();
+    }
+    let table = table(
+        rows,
+        &[
+            ("page", &|row: &&Row| format!("{} {}", row.kind, row.size)),
+            ("level", &|row| row.level.to_string()),
+            ("millrace", &|row| {
+                let gain = row.gain().map_or(0.0, |gain| gain.median);
+                format!("{gain:.2}, {:+.1} %", row.change())
+            }),
+            ("isal alone", &|row| Alone::show(row.isal.as_ref(), row)),
+            ("libdeflate alone", &|row| {
+                Alone::show(row.libdeflate.as_ref(), row)
+            }),
+        ],
+    );
+    format!("{}\n", table.render())
 }
 
 fn summary_table(summary: &[Summary]) -> String {
@@ -427,6 +501,12 @@ mod tests {
             ready_us: stock.map(|us| us / 4.0).to_vec(),
             stock_bytes: 100,
             millrace_bytes: 98,
+            pages: 1,
+            isal: None,
+            libdeflate: Some(Alone {
+                us: stock.map(|us| us / 2.0).to_vec(),
+                bytes: 90,
+            }),
         }
     }
 
@@ -452,5 +532,21 @@ mod tests {
             "{text}"
         );
         assert!(plot(&found).expect("a plot").contains("level 1"));
+        let alone = Alone::show(rows[0].libdeflate.as_ref(), &rows[0]);
+        assert_eq!(alone, "2.00, -10.0 %");
+    }
+
+    #[test]
+    fn pages_of_a_kind_are_different_parts_of_its_text() {
+        let text = |bytes: Vec<u8>| Text { kind: "js", bytes };
+        let [long, short] = [(0..=99).collect(), vec![7]].map(text);
+        let found = pages(&[long, short], &[10], 4);
+        let [long, short] = &found[..] else {
+            panic!("{}", found.len());
+        };
+        let first: Vec<u8> = long.bytes.iter().map(|page| page[0]).collect();
+        assert_eq!(first, [0, 30, 60, 90]);
+        assert_eq!(short.bytes, [[7]]);
+        assert_ne!(long.name(0), long.name(1));
     }
 }

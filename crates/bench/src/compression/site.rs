@@ -4,6 +4,7 @@
 //! One nginx with one worker, and requests to it over several connections at once: a worker that sleeps between two
 //! requests spends more on falling asleep and waking up than on a short response.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
@@ -19,6 +20,9 @@ use crate::error::BenchError;
 use crate::process::{Process, command, free_addresses, listens, need};
 
 const LIBRARY: &str = "libmillrace_zlib.so";
+
+/// Names the library's engines.
+const ENGINES: &str = "MILLRACE_GZIP_ENGINES";
 
 /// A server that is silent so long has failed.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -61,8 +65,10 @@ pub(super) fn write_pages(dir: &Path, pages: &[Page]) -> Result<(), BenchError> 
         fs::create_dir(folder).map_err(BenchError::file("create", folder))?;
     }
     for page in pages {
-        let file = folder.join(page.name());
-        fs::write(&file, &page.bytes).map_err(BenchError::file("write", &file))?;
+        for (number, bytes) in page.bytes.iter().enumerate() {
+            let file = folder.join(page.name(number));
+            fs::write(&file, bytes).map_err(BenchError::file("write", &file))?;
+        }
     }
     Ok(())
 }
@@ -73,12 +79,14 @@ pub(super) struct Site {
     connections: Vec<BufReader<TcpStream>>,
     address: SocketAddr,
     pages: PathBuf,
+    /// Bodies by their paths, which were decompressed and compared.
+    bodies: BTreeMap<String, Vec<u8>>,
 }
 
 impl Site {
     pub(super) fn start(
         variant: Variant,
-        library: Option<&Path>,
+        library: &Path,
         levels: &[u8],
         core: usize,
         dir: &Path,
@@ -116,9 +124,14 @@ impl Site {
             .arg(&dir)
             .args(["-e", "error.log", "-c"])
             .arg(&config);
-        if let Some(library) = library {
+        if variant != Variant::Stock {
             command.env("LD_PRELOAD", library);
         }
+        match variant {
+            Variant::Isal => command.env(ENGINES, "isal"),
+            Variant::Libdeflate => command.env(ENGINES, "libdeflate"),
+            Variant::Stock | Variant::Millrace => command.env_remove(ENGINES),
+        };
         let mut process = Process::start("nginx", core, command, &dir.join("output.log"))?;
         process.wait_until(|| listens(address))?;
         let connections = (0..CONNECTIONS).map(|_| connect(address));
@@ -127,57 +140,75 @@ impl Site {
             connections: connections.collect::<Result<_, _>>()?,
             address,
             pages,
+            bodies: BTreeMap::new(),
         })
     }
 
-    /// Microseconds of CPU for one request, and the length of the compressed body.
+    /// Microseconds of CPU for one request, and the length of the compressed bodies of all pages.
     ///
     /// # Errors
-    /// [`BenchError::Wrong`] if a body is not the page.
+    /// [`BenchError::Wrong`] if a body is not its page.
     pub(super) fn measure(&mut self, page: &Page, level: u8) -> Result<(f64, usize), BenchError> {
-        let path = format!("/{level}/{}", page.name());
-        let body = self.compressed(&path, page)?;
-        Ok((self.time(&path, page, &body)?, body.len()))
+        let paths: Vec<String> = (0..page.bytes.len())
+            .map(|number| format!("/{level}/{}", page.name(number)))
+            .collect();
+        let mut length = 0;
+        for (path, bytes) in paths.iter().zip(&page.bytes) {
+            length += self.compressed(path, bytes)?.len();
+        }
+        Ok((self.time(&paths, page)?, length))
     }
 
-    /// Microseconds of CPU for one request for the body of [`Self::measure`], compressed before: what compression
+    /// Microseconds of CPU for one request for a body of [`Self::measure`], compressed before: what compression
     /// that costs nothing would leave.
     ///
     /// # Errors
     /// As [`Self::measure`].
     pub(super) fn measure_ready(&mut self, page: &Page, level: u8) -> Result<f64, BenchError> {
-        let body = self.compressed(&format!("/{level}/{}", page.name()), page)?;
-        let path = format!("/{READY}/{level}-{}", page.name());
-        let file = self.pages.join(&path[1..]);
-        if !file.is_file() {
-            fs::write(&file, &body).map_err(BenchError::file("write", &file))?;
+        let mut paths = Vec::new();
+        for (number, bytes) in page.bytes.iter().enumerate() {
+            let name = page.name(number);
+            let body = self.compressed(&format!("/{level}/{name}"), bytes)?.clone();
+            let path = format!("/{READY}/{level}-{name}");
+            let file = self.pages.join(&path[1..]);
+            if !file.is_file() {
+                fs::write(&file, &body).map_err(BenchError::file("write", &file))?;
+            }
+            self.bodies.insert(path.clone(), body);
+            paths.push(path);
         }
-        self.time(&path, page, &body)
+        self.time(&paths, page)
     }
 
     /// The compressed body, after it was decompressed and compared.
-    fn compressed(&mut self, path: &str, page: &Page) -> Result<Vec<u8>, BenchError> {
-        self.ask(0, path)?;
-        let body = self.answer(0, path)?;
-        let mut plain = Vec::with_capacity(page.bytes.len());
-        let readable = GzDecoder::new(&body[..]).read_to_end(&mut plain).is_ok();
-        if !readable || plain != page.bytes {
-            let problem = format!("{path} from {} is not the page in gzip", self.address);
-            return Err(BenchError::Wrong(problem));
+    fn compressed(&mut self, path: &str, page: &[u8]) -> Result<&Vec<u8>, BenchError> {
+        if !self.bodies.contains_key(path) {
+            self.ask(0, path)?;
+            let body = self.answer(0, path)?;
+            let mut plain = Vec::with_capacity(page.len());
+            let readable = GzDecoder::new(&body[..]).read_to_end(&mut plain).is_ok();
+            if !readable || plain != page {
+                let problem = format!("{path} from {} is not the page in gzip", self.address);
+                return Err(BenchError::Wrong(problem));
+            }
+            self.bodies.insert(path.to_owned(), body);
         }
-        Ok(body)
+        Ok(&self.bodies[path])
     }
 
-    fn time(&mut self, path: &str, page: &Page, body: &[u8]) -> Result<f64, BenchError> {
+    /// Goes round the paths, whose bodies are known.
+    fn time(&mut self, paths: &[String], page: &Page) -> Result<f64, BenchError> {
         let batches = page.requests().div_ceil(CONNECTIONS);
         let mut before = self.process.cpu_time();
         // The first batch is not counted: it begins with a worker that sleeps.
         for batch in 0..=batches {
+            let path = |connection| &paths[(batch * CONNECTIONS + connection) % paths.len()];
             for connection in 0..CONNECTIONS {
-                self.ask(connection, path)?;
+                self.ask(connection, path(connection))?;
             }
             for connection in 0..CONNECTIONS {
-                if self.answer(connection, path)? != body {
+                let path = path(connection);
+                if self.answer(connection, path)? != self.bodies[path] {
                     let problem = format!("{path} has changed between two requests");
                     return Err(BenchError::Wrong(problem));
                 }
