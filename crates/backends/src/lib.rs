@@ -36,7 +36,7 @@ pub mod software;
 pub use cuda::Cuda;
 pub use qat::Qat;
 pub use simd::Simd;
-pub use software::Software;
+pub use software::{Software, SoftwareKey};
 
 use millrace_engine::{BackendError, JobError, KeyType, Operation};
 

@@ -79,6 +79,8 @@ pub struct Settings {
     pub certificates: Option<PathBuf>,
     /// Whether plain PEM keys go to the pool, too.
     pub plain_keys: bool,
+    /// Whether the process itself computes what is not the pool's.
+    pub local: bool,
     /// The provider module.
     pub module: PathBuf,
     /// The library that makes nginx asynchronous, if there is one.
@@ -108,6 +110,7 @@ impl Settings {
             nodes,
             certificates,
             plain_keys: _,
+            local: _,
             module,
             preload,
             compression,
@@ -228,6 +231,7 @@ pub(crate) mod tests {
                 .any(|node| node.starts_with("tcp:"))
                 .then(|| PathBuf::from("/etc/millrace/client")),
             plain_keys: false,
+            local: false,
             module: PathBuf::from("/usr/lib/x86_64-linux-gnu/ossl-modules/millrace.so"),
             preload: Some(PathBuf::from(
                 "/usr/local/lib/millrace/libmillrace_preload.so",

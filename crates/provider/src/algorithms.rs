@@ -10,7 +10,7 @@
 
 use std::ffi::CStr;
 
-use millrace_engine::MlDsaSet;
+use millrace_engine::{Curve, MlDsaSet};
 
 macro_rules! rows {
     ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
@@ -195,16 +195,57 @@ pub struct PrimitiveRow {
     pub name: &'static str,
     /// The provider parameter that counts what was computed here.
     pub counter: &'static CStr,
+    /// The keys that it signs with; none for a primitive without keys of the application.
+    pub signs: Option<SigningKeys>,
 }
+
+/// Keys of the application that sign here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SigningKeys {
+    /// Their type for OpenSSL.
+    pub key_type: KeyType,
+    /// Their type and size for the pool and its backends.
+    pub exact: millrace_engine::KeyType,
+    /// OpenSSL's name of the curve, where the type has several.
+    pub group: Option<&'static CStr>,
+}
+
+const fn signs_ec(curve: Curve, group: &'static CStr) -> Option<SigningKeys> {
+    Some(SigningKeys {
+        key_type: KeyType::Ec,
+        exact: millrace_engine::KeyType::Ec(curve),
+        group: Some(group),
+    })
+}
+
+const fn signs_ml_dsa(key_type: KeyType, set: MlDsaSet) -> Option<SigningKeys> {
+    Some(SigningKeys {
+        key_type,
+        exact: millrace_engine::KeyType::MlDsa(set),
+        group: None,
+    })
+}
+
+const ED25519: SigningKeys = SigningKeys {
+    key_type: KeyType::Ed25519,
+    exact: millrace_engine::KeyType::Ed25519,
+    group: None,
+};
 
 rows! { $ each_primitive,
     /// The primitives.
     Primitive: PrimitiveRow = {
-        X25519            { name: "X25519",            counter: c"millrace-local-x25519" }
-        X25519MlKem768    { name: "X25519MLKEM768",    counter: c"millrace-local-x25519mlkem768" }
-        SecP256r1MlKem768 { name: "SecP256r1MLKEM768", counter: c"millrace-local-secp256r1mlkem768" }
-        MlKem768          { name: "ML-KEM-768",        counter: c"millrace-local-ml-kem-768" }
-        Tls13Kdf          { name: "TLS13-KDF",         counter: c"millrace-local-tls13-kdf" }
+        X25519            { name: "X25519",            counter: c"millrace-local-x25519",            signs: None }
+        X25519MlKem768    { name: "X25519MLKEM768",    counter: c"millrace-local-x25519mlkem768",    signs: None }
+        SecP256r1MlKem768 { name: "SecP256r1MLKEM768", counter: c"millrace-local-secp256r1mlkem768", signs: None }
+        MlKem768          { name: "ML-KEM-768",        counter: c"millrace-local-ml-kem-768",        signs: None }
+        Tls13Kdf          { name: "TLS13-KDF",         counter: c"millrace-local-tls13-kdf",         signs: None }
+        P384              { name: "P-384",             counter: c"millrace-local-p-384",     signs: signs_ec(Curve::P384, c"P-384") }
+        P521              { name: "P-521",             counter: c"millrace-local-p-521",     signs: signs_ec(Curve::P521, c"P-521") }
+        Ed25519           { name: "ED25519",           counter: c"millrace-local-ed25519",   signs: Some(ED25519) }
+        MlDsa44           { name: "ML-DSA-44",         counter: c"millrace-local-ml-dsa-44", signs: signs_ml_dsa(KeyType::MlDsa44, MlDsaSet::MlDsa44) }
+        MlDsa65           { name: "ML-DSA-65",         counter: c"millrace-local-ml-dsa-65", signs: signs_ml_dsa(KeyType::MlDsa65, MlDsaSet::MlDsa65) }
+        MlDsa87           { name: "ML-DSA-87",         counter: c"millrace-local-ml-dsa-87", signs: signs_ml_dsa(KeyType::MlDsa87, MlDsaSet::MlDsa87) }
     }
 }
 

@@ -6,14 +6,10 @@
 
 mod common;
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Output, Stdio};
 
-use common::{Bench, eventually, must, must_fail};
-use millrace_edge::counters;
+use common::server::{Server, connect};
+use common::{Bench, must, must_fail};
 use millrace_provider::local::share::{Share, ShareKey};
 use millrace_testkit::vectors::{Vectors, bytes, tests, text};
 
@@ -35,103 +31,14 @@ fn prepared() -> Bench {
     bench
 }
 
+/// Whether this OpenSSL has ML-DSA.
+fn has_ml_dsa(bench: &Bench) -> bool {
+    must(&bench.stock("list -key-managers")).contains("ML-DSA-65")
+}
+
 /// Whether this OpenSSL has ML-KEM and its TLS groups.
 fn has_ml_kem(bench: &Bench) -> bool {
     must(&bench.stock("list -key-managers")).contains("ML-KEM-768")
-}
-
-/// A running `openssl s_server`, killed at its end.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Server {
-    /// Starts it with this configuration; none: stock OpenSSL.
-    fn start(bench: &Bench, config: Option<&str>, options: &str) -> Self {
-        let line =
-            format!("s_server -accept 127.0.0.1:0 -cert server.crt -key server.key -www {options}");
-        let mut command = match config {
-            Some(config) => bench.command_with(config, &line),
-            None => bench.command(&line),
-        };
-        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().expect("openssl is installed");
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
-        let port = lines.find_map(|line| {
-            let line = line.expect("readable");
-            line.strip_prefix("ACCEPT ")?
-                .rsplit_once(':')?
-                .1
-                .trim()
-                .parse()
-                .ok()
-        });
-        // The rest of the output has a reader, so that the server never waits for one.
-        std::thread::spawn(move || lines.count());
-        let port = port.expect("s_server says its port");
-        Self { child, port }
-    }
-
-    /// What it and its children have computed themselves, by name.
-    fn computed(&self) -> HashMap<String, u64> {
-        let mut found = HashMap::new();
-        eventually(|| {
-            found = processes_of(self.child.id())
-                .find_map(|pid| cells(&pid))
-                .unwrap_or_default();
-            !found.is_empty()
-        });
-        found
-    }
-}
-
-/// A process and its descendants.
-fn processes_of(pid: u32) -> impl Iterator<Item = String> {
-    let mut all = vec![pid.to_string()];
-    let mut next = 0;
-    while let Some(pid) = all.get(next) {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        all.extend(children.split_whitespace().map(str::to_owned));
-        next += 1;
-    }
-    all.into_iter()
-}
-
-/// The memory file of a process.
-fn cells(pid: &str) -> Option<HashMap<String, u64>> {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let file = open
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| {
-            fs::read_link(path)
-                .is_ok_and(|target| target == Path::new("/memfd:millrace-local (deleted)"))
-        })?;
-    let memory = fs::read(file).ok()?;
-    Some(counters::parse(&memory)?.into_iter().collect())
-}
-
-/// A handshake of a client with this configuration; none: stock OpenSSL.
-fn connect(bench: &Bench, config: Option<&str>, server: &Server, options: &str) -> Output {
-    let line = format!(
-        "s_client -connect 127.0.0.1:{} -tls1_3 -CAfile server.crt -verify_return_error {options}",
-        server.port
-    );
-    let command = match config {
-        Some(config) => bench.command_with(config, &line),
-        None => bench.command(&line),
-    };
-    let mut command = command;
-    command.output().expect("openssl is installed")
 }
 
 #[test]
@@ -211,9 +118,15 @@ fn nothing_is_computed_here_unless_the_setting_names_it() {
     );
     assert_eq!(list("some.cnf").matches("@ millrace").count(), 3);
     let all = list("local.cnf");
-    // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice.
+    // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice; the keys
+    // that sign here: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it.
     let shares = if has_ml_kem(&bench) { 2 } else { 3 };
-    assert_eq!(all.matches("@ millrace").count(), 3 + 2 * shares, "{all}");
+    let keys = 3 + 3 * usize::from(has_ml_dsa(&bench));
+    assert_eq!(
+        all.matches("@ millrace").count(),
+        3 + 2 * shares + keys,
+        "{all}"
+    );
     let server = Server::start(&bench, Some("some.cnf"), "-groups X25519");
     must(&connect(&bench, None, &server, ""));
     let computed = server.computed();
@@ -388,10 +301,11 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
     let has = |names: &[String], name: &str| names.iter().any(|line| line.contains(name));
     let first = offered("on.cnf");
     let measured = costs(&bench);
-    assert_eq!(measured.len(), 5, "{measured:?}");
+    let signing = if has_ml_dsa(&bench) { 6 } else { 3 };
+    assert_eq!(measured.len(), 5 + signing, "{measured:?}");
     for (name, here, there) in &measured {
         assert!(*here > 0, "{name}");
-        let known_there = has_ml_kem(&bench) || ["X25519", "TLS13-KDF"].contains(&name.as_str());
+        let known_there = has_ml_kem(&bench) || !name.to_uppercase().contains("ML");
         assert_eq!(there.is_some(), known_there, "{name}");
         let wins = there.is_none_or(|there| *here < there);
         if name.starts_with("X25519") || name.starts_with("SecP") {
@@ -423,7 +337,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
     // A file of another system says nothing about this one.
     fs::write(&file, "another system\tX25519\t9\t8\n").expect("written");
     offered("on.cnf");
-    assert_eq!(costs(&bench).len(), 6);
+    assert_eq!(costs(&bench).len(), measured.len() + 1);
 }
 
 #[test]

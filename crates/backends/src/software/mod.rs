@@ -24,7 +24,9 @@ use std::sync::Arc;
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
 };
-use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_engine::{
+    BackendError, BackendKind, KeyError, KeyType, Operation, Output, PrivateKey,
+};
 
 mod capabilities;
 pub(crate) mod keys;
@@ -96,5 +98,38 @@ impl Backend for Software {
 
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
         Ok(Box::new(queue::SoftwareQueue::new(Arc::clone(&self.keys))))
+    }
+}
+
+/// One key of a process that signs by itself: no queue, no other thread. It may be used by several threads at once.
+pub struct SoftwareKey(LoadedKey);
+
+impl SoftwareKey {
+    /// Parses and checks a key, as [`Software`] does.
+    ///
+    /// # Errors
+    /// The defect of the key.
+    pub fn load(key: &PrivateKey) -> Result<Self, KeyError> {
+        keys::load(key.dangerous_pkcs8()).map(Self)
+    }
+
+    /// Its type and size.
+    #[must_use]
+    pub fn key_type(&self) -> KeyType {
+        self.0.info.key_type
+    }
+
+    /// Does one operation on the thread that calls.
+    ///
+    /// # Errors
+    /// If the operation is none of this key's, or the input is none of the operation's.
+    pub fn run(&self, operation: &Operation, input: &[u8]) -> Result<Output, BackendError> {
+        operations::run(&self.0, operation, input)
+    }
+}
+
+impl fmt::Debug for SoftwareKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SoftwareKey({:?})", self.key_type())
     }
 }

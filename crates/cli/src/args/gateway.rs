@@ -71,9 +71,10 @@ pub(crate) struct GatewayArgs {
     pub(crate) plain_keys: bool,
     /// Make handshakes cheaper in the server's own process: no node, no key moved
     ///
-    /// AWS-LC computes the key exchange and the key schedule of TLS 1.3, and the
-    /// preload library spares OpenSSL repeated look-ups. For nginx, haproxy and
-    /// openssl; docs/guide/local.md has the gain and how to combine it with a pool.
+    /// AWS-LC computes the key exchange and the key schedule of TLS 1.3 and signs
+    /// with P-384, Ed25519 and ML-DSA keys; the preload library spares OpenSSL
+    /// repeated look-ups. For nginx, haproxy and openssl. With --pool as well, keys
+    /// that stubs name go to the pool and the rest stays; docs/guide/local.md.
     #[arg(long)]
     pub(crate) local: bool,
     /// Offer the post-quantum group X25519MLKEM768 by name, also on OpenSSL 3.0
@@ -269,9 +270,9 @@ struct NarrowMode {
 const NARROW_MODES: [NarrowMode; 2] = [
     NarrowMode {
         flag: "--local",
-        is_chosen: |matches| matches.get_flag("local"),
+        is_chosen: |matches| matches.get_flag("local") && !matches.contains_id("pool"),
         reads: &["local", "pq", "module", "preload"],
-        purpose: "it uses no node and no key of the pool",
+        purpose: "without --pool it uses no node and no key of the pool",
     },
     NarrowMode {
         flag: "--compression=only",

@@ -11,7 +11,7 @@ use super::Application;
 use super::parts::Service;
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
-const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
+pub(super) const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
 const CHROOT: &str = "/var/lib/haproxy";
 
 const PRELOAD_WHY: &str = "\

@@ -11,17 +11,14 @@ use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
 use crate::verify::{Argument, Verification};
 
 use super::Application;
+use super::haproxy::HAPROXY_CFG;
 use super::nginx::{INCLUDE, NGINX_CONF};
-use super::parts::{OPENSSL_CNF, provider_loads};
+use super::parts::{LOCAL_VARIABLES, OPENSSL_CNF, provider_loads};
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
 
-/// Variables of the preload library: a cache of fetches, tickets in one packet, and handshakes that nothing waits in.
-const VARIABLES: [(&str, &str); 3] = [
-    ("MILLRACE_FETCH_CACHE", "on"),
-    ("MILLRACE_JOIN_TICKETS", "on"),
-    ("MILLRACE_JOBS", "off"),
-];
+/// A further variable of the preload library where there is no pool: handshakes that nothing waits in.
+const NO_JOBS: (&str, &str) = ("MILLRACE_JOBS", "off");
 
 /// The groups of a post-quantum front door, by nginx's names. X25519 serves clients without ML-KEM.
 const GROUPS: &str = "X25519MLKEM768:X25519:prime256v1";
@@ -109,22 +106,7 @@ fn nginx(settings: &LocalSettings) -> Plan {
         &include,
         "keeps the environment across an upgrade",
     )];
-    if settings.post_quantum {
-        let body = format!(
-            "\
-# Debian's nginx.conf includes this folder in its http block. A server block with
-# an ssl_ecdh_curve of its own keeps that.
-# Before OpenSSL 3.5 the first group comes from the provider: give `nginx -t` the
-# variable OPENSSL_CONF={OPENSSL_CNF}, too.
-ssl_ecdh_curve {GROUPS};
-"
-        );
-        files.push(PlannedFile::new(
-            PQ_CONF,
-            &body,
-            "offers the post-quantum group",
-        ));
-    }
+    files.extend(settings.post_quantum.then(groups_conf));
     let snippet = Snippet {
         path: NGINX_CONF.into(),
         contents: "# At the top of the file, outside every block:\ninclude millrace.conf;\n"
@@ -144,13 +126,7 @@ ssl_ecdh_curve {GROUPS};
 }
 
 fn haproxy(settings: &LocalSettings) -> Plan {
-    const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
-    let snippet = settings.post_quantum.then(|| Snippet {
-        path: HAPROXY_CFG.into(),
-        contents: format!("global\n    ssl-default-bind-curves {GROUPS}\n"),
-        why: "offers the post-quantum group",
-        marker: "X25519MLKEM768".to_owned(),
-    });
+    let snippet = settings.post_quantum.then(groups_snippet);
     let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
     let test = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
     service(
@@ -162,12 +138,46 @@ fn haproxy(settings: &LocalSettings) -> Plan {
     )
 }
 
+/// Adds the post-quantum group to the recipe of a pool; none if the application has no such lines.
+#[must_use]
+pub fn with_groups(mut plan: Plan) -> Option<Plan> {
+    match plan.application {
+        Application::Nginx => plan.files.push(groups_conf()),
+        Application::Haproxy => plan.snippets.push(groups_snippet()),
+        _ => return None,
+    }
+    Some(plan)
+}
+
+fn groups_conf() -> PlannedFile {
+    let body = format!(
+        "\
+# Debian's nginx.conf includes this folder in its http block. A server block with
+# an ssl_ecdh_curve of its own keeps that.
+# Before OpenSSL 3.5 the first group comes from the provider: give `nginx -t` the
+# variable OPENSSL_CONF={OPENSSL_CNF}, too.
+ssl_ecdh_curve {GROUPS};
+"
+    );
+    PlannedFile::new(PQ_CONF, &body, "offers the post-quantum group")
+}
+
+fn groups_snippet() -> Snippet {
+    Snippet {
+        path: HAPROXY_CFG.into(),
+        contents: format!("global\n    ssl-default-bind-curves {GROUPS}\n"),
+        why: "offers the post-quantum group",
+        marker: "X25519MLKEM768".to_owned(),
+    }
+}
+
 /// The environment of the service.
 fn environment(settings: &LocalSettings) -> Vec<(&'static str, String)> {
     let mut environment = vec![("OPENSSL_CONF", OPENSSL_CNF.to_owned())];
     if let Some(library) = &settings.preload {
         environment.push(("LD_PRELOAD", library.display().to_string()));
-        environment.extend(VARIABLES.map(|(name, value)| (name, value.to_owned())));
+        let variables = LOCAL_VARIABLES.into_iter().chain([NO_JOBS]);
+        environment.extend(variables.map(|(name, value)| (name, value.to_owned())));
     }
     environment
 }
@@ -272,6 +282,35 @@ mod tests {
             }
         }
         assert!(plan(Application::Apache, &settings()).is_none());
+    }
+
+    #[test]
+    fn with_a_pool_its_keys_go_there_and_the_rest_stays() {
+        let mut settings = crate::settings::tests::settings(&["unix:/run/millrace/node.sock"]);
+        settings.local = true;
+        let nginx = with_groups(Application::Nginx.plan(&settings)).expect("groups");
+        let text = nginx.text();
+        for line in [
+            "\nalg_section = algorithm_sect\n",
+            "\nlocal = on\n",
+            "\ndefault_properties = ?millrace.local=yes\n",
+            "\npool = unix:/run/millrace/node.sock\n",
+            "Environment=MILLRACE_FETCH_CACHE=on\n",
+            "env MILLRACE_JOIN_TICKETS;\n",
+            "ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1;\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        for word in ["MILLRACE_JOBS", "provider=millrace", "Twice"] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+        settings.plain_keys = true;
+        let all = Application::Nginx.plan(&settings).text();
+        assert!(
+            all.contains("\ndefault_properties = ?provider=millrace,"),
+            "{all}"
+        );
+        assert!(with_groups(Application::Apache.plan(&settings)).is_none());
     }
 
     #[test]

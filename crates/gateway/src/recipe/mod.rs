@@ -23,7 +23,7 @@ use crate::settings::Settings;
 
 pub use compression::plan as compression_plan;
 pub(crate) use haproxy::global_maxconn;
-pub use local::{LocalSettings, plan as local_plan};
+pub use local::{LocalSettings, plan as local_plan, with_groups};
 pub(crate) use parts::provider_loads;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
 

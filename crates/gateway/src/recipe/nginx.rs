@@ -9,7 +9,7 @@ use crate::verify::Argument;
 
 use super::Application;
 use super::compression;
-use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, Service};
+use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, Service};
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");
@@ -36,6 +36,9 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     let mut kept = String::new();
     if libraries.is_some() {
         kept.push_str("env LD_PRELOAD;\n");
+    }
+    if settings.local && preload.is_some() {
+        kept.extend(LOCAL_VARIABLES.map(|(name, _)| format!("env {name};\n")));
     }
     if settings.compression.is_some() {
         kept.push_str(compression::ENV_LINES);

@@ -19,7 +19,29 @@ pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
 pub const CLIENT_TOML: &str = "/etc/millrace/client.toml";
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl.cnf");
+/// What the template says of plain keys, and what stands there instead when they sign in the process.
+const PLAIN_WHY: &str = "\
+# Without the next line only keys that stubs name go to the pool. With it, plain
+# PEM keys do too: each process brings them into its own session once, and
+# OpenSSL's own implementation stands in if no node answers in time.
+";
+const REST_WHY: &str = "\
+# Keys that stubs name go to the pool. The next line prefers what the process
+# computes itself for the rest: key exchange, key schedule, keys of PEM files.
+";
+const PLAIN_TWICE: &str = "\
+# Twice the same: applications that choose providers themselves (stunnel)
+# override what is said of `provider`.
+";
+const PREFER_LOCAL: &str = "?millrace.local=yes";
+
 const CLIENT_TEMPLATE: &str = include_str!("../../templates/client.toml");
+
+/// Variables of the preload library that spare OpenSSL work: a cache of fetches, and tickets in one packet.
+pub(super) const LOCAL_VARIABLES: [(&str, &str); 2] = [
+    ("MILLRACE_FETCH_CACHE", "on"),
+    ("MILLRACE_JOIN_TICKETS", "on"),
+];
 
 /// Maximum number of descriptors per connection: the client's, that of a waiting handshake (closed with the
 /// connection), and the upstream's.
@@ -34,8 +56,16 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
     for (key, value) in provider_keys(settings) {
         let _ = writeln!(lines, "{key} = {value}");
     }
-    let body = OPENSSL_TEMPLATE
-        .replace("{plain}", if settings.plain_keys { "" } else { "#" })
+    let template = match (settings.local, settings.plain_keys) {
+        (true, false) => OPENSSL_TEMPLATE
+            .replace(PLAIN_WHY, REST_WHY)
+            .replace("?provider=millrace,?millrace.pool=yes", PREFER_LOCAL)
+            .replace(PLAIN_TWICE, ""),
+        _ => OPENSSL_TEMPLATE.to_owned(),
+    };
+    let prefers = settings.plain_keys || settings.local;
+    let body = template
+        .replace("{plain}", if prefers { "" } else { "#" })
         .replace("{module}", &settings.module.display().to_string())
         .replace("{pool}", &settings.nodes.join(","))
         .replace("{settings}\n", &format!("{lines}\n"));
@@ -71,6 +101,9 @@ fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
         WaitMode::Async => {}
         WaitMode::Sync => keys.push(("mode", "sync".to_owned())),
         WaitMode::Off => keys.push(("mode", "off".to_owned())),
+    }
+    if settings.local {
+        keys.push(("local", "on".to_owned()));
     }
     keys.extend(settings.provider.iter().cloned());
     keys
@@ -148,7 +181,7 @@ impl Service<'_> {
             ""
         };
         let mut body = format!("[Service]\n{socket}");
-        for (name, value) in self.environment() {
+        for (name, value) in self.environment(settings) {
             if let (true, Some((_, why))) = (name == "LD_PRELOAD", self.preload) {
                 body.push_str(why);
             }
@@ -163,13 +196,17 @@ impl Service<'_> {
         ))
     }
 
-    fn environment(&self) -> Vec<(&'static str, String)> {
+    fn environment(&self, settings: &Settings) -> Vec<(&'static str, String)> {
         let preload = self
             .preload
             .map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
+        let variables = LOCAL_VARIABLES
+            .iter()
+            .filter(|_| settings.local && self.preload.is_some());
         [("OPENSSL_CONF", OPENSSL_CNF.to_owned())]
             .into_iter()
             .chain(preload)
+            .chain(variables.map(|(name, value)| (*name, (*value).to_owned())))
             .collect()
     }
 
@@ -208,7 +245,7 @@ impl Service<'_> {
             }];
         }
         let mut steps = Vec::new();
-        let environment = self.environment();
+        let environment = self.environment(settings);
         let root = self.chroot.unwrap_or_default();
         for OpenedSocket { path, kind } in
             self.chroot.into_iter().flat_map(|_| opened_later(settings))

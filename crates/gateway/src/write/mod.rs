@@ -12,6 +12,7 @@
 //! old, and the next run completes the rest.
 
 mod diff;
+mod users;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -332,26 +333,38 @@ pub struct RemovedFiles {
     pub removed: Vec<PathBuf>,
     /// Files that were edited since they were generated, or are not ours: they stay.
     pub kept: Vec<PathBuf>,
+    /// Files that another service still uses: they stay, too.
+    pub used: Vec<UsedFile>,
 }
 
-/// Removes the files of a plan that are as they were generated, whatever their contents were then.
+/// A generated file that another service uses.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct UsedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The file that names it.
+    pub by: PathBuf,
+}
+
+/// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
+/// service names.
 ///
 /// # Errors
 /// A file that cannot be read or removed.
 pub fn remove(plan: &Plan, root: &Path) -> Result<RemovedFiles, WriteError> {
     let mut result = RemovedFiles::default();
-    for change in compare(plan, root)?.files {
+    for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
+        let path = change.path;
         match change.state {
             FileState::New => {}
-            FileState::Unchanged | FileState::Changed => {
-                fs::remove_file(&change.path).map_err(|source| WriteError::Io {
-                    doing: "removing",
-                    path: change.path.clone(),
-                    source,
-                })?;
-                result.removed.push(change.path);
-            }
-            FileState::Edited | FileState::Foreign => result.kept.push(change.path),
+            FileState::Edited | FileState::Foreign => result.kept.push(path),
+            FileState::Unchanged | FileState::Changed => match users::of(&file.path, plan, root) {
+                Some(by) => result.used.push(UsedFile { path, by }),
+                None => {
+                    fs::remove_file(&path).map_err(|source| io_error("removing", &path, source))?;
+                    result.removed.push(path);
+                }
+            },
         }
     }
     Ok(result)

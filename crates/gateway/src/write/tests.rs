@@ -217,3 +217,39 @@ fn file_changed_after_the_comparison_is_not_overwritten() {
         let _ = write(&plan, root.path(), true).expect("compared again");
     }
 }
+
+#[test]
+fn generated_file_that_another_service_names_is_not_removed() {
+    let root = tempfile::tempdir().expect("folder");
+    let plan = plan();
+    write(&plan, root.path(), false).expect("written");
+    let conf = Path::new("/etc/millrace/openssl.cnf");
+    let at = |path: &str| below(root.path(), Path::new(path));
+    let other = at("/etc/systemd/system/haproxy.service.d/mine.conf");
+    let own = at("/etc/default/nginx");
+    for (file, line) in [
+        (
+            &other,
+            "[Service]\nEnvironment=OPENSSL_CONF=/etc/millrace/openssl.cnf\n",
+        ),
+        (&own, "export OPENSSL_CONF=/etc/millrace/openssl.cnf\n"),
+    ] {
+        fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
+        fs::write(file, line).expect("a file");
+    }
+    let removed = remove(&plan, root.path()).expect("removed");
+    let used: Vec<_> = removed
+        .used
+        .iter()
+        .map(|file| (&file.path, &file.by))
+        .collect();
+    assert_eq!(used, [(&below(root.path(), conf), &other)]);
+    assert_eq!(removed.removed.len(), plan.files.len() - 1);
+    fs::write(&other, "# OPENSSL_CONF=/etc/millrace/openssl.cnf\n").expect("a file");
+    let removed = remove(&plan, root.path()).expect("removed");
+    assert_eq!(
+        removed.removed,
+        [below(root.path(), conf)],
+        "a comment uses nothing"
+    );
+}

@@ -170,9 +170,10 @@ impl<O: Operation> Wrapped<O> {
         })
     }
 
-    /// The key, if its private operations go to the pool.
-    pub(crate) fn pooled(&self) -> Option<&Arc<Key>> {
-        self.key.as_ref().filter(|key| key.pooled())
+    /// The key, if its private operations go to the pool or to AWS-LC.
+    pub(crate) fn taken(&self) -> Option<&Arc<Key>> {
+        let is_taken = |key: &&Arc<Key>| key.pooled() || key.signer().is_some();
+        self.key.as_ref().filter(is_taken)
     }
 
     /// Reads parameters of the inner context. `request` ends with [`Param::END`].
@@ -187,19 +188,19 @@ impl<O: Operation> Wrapped<O> {
         status.is_ok_and(|status| status == 1)
     }
 
-    /// A private operation: the pool's result in `out`, or `false` if the inner context has to do it.
-    /// Without a buffer the application only asks for the length.
+    /// A private operation: the result of the pool or of AWS-LC in `out`, or `false` if the inner context has to do
+    /// it. Without a buffer the application only asks for the length.
     ///
     /// # Safety
     /// As [`Buffer::fill`].
-    unsafe fn in_pool(
+    unsafe fn elsewhere(
         &mut self,
         out: &Buffer,
         operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
     ) -> Result<bool> {
         if out.start.is_null() {
             let len = self
-                .pooled()
+                .taken()
                 .map(|key| O::result_len(self, key))
                 .transpose()?;
             return match len.flatten() {
@@ -208,7 +209,7 @@ impl<O: Operation> Wrapped<O> {
                 None => Ok(false),
             };
         }
-        let Some(key) = self.pooled().cloned() else {
+        let Some(key) = self.taken().cloned() else {
             if O::COUNTS_LOCAL {
                 self.provider.stats.local.add();
             }
@@ -460,7 +461,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
             O::produce(context, ID, key, unsafe { bytes(input, len) }, room)
         };
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.in_pool(&buffer, operation) }? {
+        if unsafe { context.elsewhere(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;
@@ -488,7 +489,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         let buffer = Buffer::new(out, out_len, room);
         let operation = |context: &mut Wrapped<O>, key: &Key| O::finish(context, key, room);
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.in_pool(&buffer, operation) }? {
+        if unsafe { context.elsewhere(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;

@@ -15,6 +15,7 @@ use super::delegate::Handle;
 use super::ids;
 use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions};
 use super::libcrypto::Ptr;
+use super::local::Signer;
 use super::params::string_in;
 use super::provider::Provider;
 use super::types::{Callback, Param};
@@ -115,6 +116,10 @@ pub(crate) struct Key {
     /// Its name in the pool.
     name: Option<String>,
     identity: OnceLock<Arc<KeyIdentity>>,
+    /// Whether it came by the key manager of the keys that sign here: the pool never gets it.
+    stays: bool,
+    /// What signs with it here, once that was asked for; none if nothing does.
+    signer: OnceLock<Option<Signer>>,
 }
 
 // SAFETY: inner key data is reference counted and safe to read from any thread; it is written only
@@ -154,7 +159,16 @@ impl Key {
             imported: AtomicBool::new(false),
             name: None,
             identity: OnceLock::new(),
+            stays: false,
+            signer: OnceLock::new(),
         }
+    }
+
+    /// A key whose private operations are done in this process, by the [`Signer`] or by OpenSSL.
+    pub(crate) fn staying(provider: &'static Provider, data: InnerKeyData, origin: Origin) -> Self {
+        let mut key = Self::new(provider, data, origin);
+        key.stays = true;
+        key
     }
 
     /// The same key with other inner key data.
@@ -162,6 +176,14 @@ impl Key {
         let mut key = Self::new(self.provider, data, self.origin());
         key.name.clone_from(&self.name);
         key.identity = self.identity.clone();
+        key.stays = self.stays;
+        key
+    }
+
+    /// The public half of the same key.
+    pub(crate) fn public_like(&self, data: InnerKeyData) -> Self {
+        let mut key = Self::new(self.provider, data, Origin::Public);
+        key.stays = self.stays;
         key
     }
 
@@ -227,10 +249,26 @@ impl Key {
         match self.origin() {
             Origin::Resident => true,
             Origin::Imported => {
-                self.data.key_type.row().pooled && self.provider.config.mode != WaitMode::Off
+                !self.stays
+                    && self.data.key_type.row().pooled
+                    && self.provider.config.mode != WaitMode::Off
             }
             Origin::Public | Origin::Generated => false,
         }
+    }
+
+    /// What signs with this key in this process, in place of OpenSSL.
+    pub(super) fn signer(&self) -> Option<&Signer> {
+        if !self.stays || self.origin() != Origin::Imported {
+            return None;
+        }
+        if self.signer.get().is_none() {
+            // Made outside of the cell: a fork finds that empty or filled, and never half-way.
+            let signer = Signer::of(self).filter(|signer| signer.is_chosen(self.provider));
+            // Lost the race: the other thread's is the same.
+            let _ = self.signer.set(signer);
+        }
+        self.signer.get()?.as_ref()
     }
 
     /// Whether the inner key data has these parts.

@@ -25,6 +25,16 @@ use crate::error::{Error, Reason};
 /// The rows of each key type's dispatch table.
 pub(crate) const DISPATCH: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(rows);
 
+/// The same for keys that sign here.
+pub(crate) const STAYING: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(staying_rows);
+
+fn staying_rows<const A: usize>() -> Rows {
+    let mut rows = rows::<A>();
+    rows.retain(|(id, _)| *id != ids::keymgmt::NEW);
+    rows.extend(dispatch! { keymgmt { NEW => new_staying<A>; } });
+    rows
+}
+
 #[rustfmt::skip]
 fn rows<const A: usize>() -> Rows {
     dispatch! { keymgmt {
@@ -99,6 +109,15 @@ unsafe extern "C" fn new<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     guard(provider, Ptr::VALUE, || {
         let data = InnerKeyData::empty(KeyType::ALL[A])?;
         Ok(Key::new(provider, data, Origin::Public).into_object())
+    })
+}
+
+unsafe extern "C" fn new_staying<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, Ptr::VALUE, || {
+        let data = InnerKeyData::empty(KeyType::ALL[A])?;
+        Ok(Key::staying(provider, data, Origin::Public).into_object())
     })
 }
 
@@ -351,7 +370,7 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         let copy = if selection & ids::select::PRIVATE_KEY != 0 {
             key.like(data)
         } else {
-            Key::new(key.provider, data, Origin::Public)
+            key.public_like(data)
         };
         Ok(copy.into_object())
     };

@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A private operation of a pooled key: to the pool, or back to the caller to be done here.
+//! A private operation: of a pooled key to the pool, of one that signs here to AWS-LC, or back to the caller to be
+//! done by OpenSSL.
 
 use millrace_engine::{Operation, Output};
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Reason, Result};
 use crate::remote::FailureKind;
 use crate::route::Request;
 
-/// Does a private operation in the pool. `None` means that the caller has to do it with the inner key
+/// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
 ///
 /// `operation` is the typed operation with its input; `None` if the pool has none for the application's
@@ -26,6 +27,15 @@ pub(crate) fn run(
     check: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Output>> {
     let provider = key.provider;
+    if let Some(signer) = key.signer() {
+        let request = operation.as_ref();
+        let output =
+            request.and_then(|(operation, input)| signer.run(provider, operation, input, check));
+        if output.is_none() {
+            provider.stats.local.add();
+        }
+        return Ok(output);
+    }
     let here = key.origin() == Origin::Imported;
     let Some((operation, input)) = operation else {
         if here {

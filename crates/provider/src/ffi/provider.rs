@@ -22,7 +22,7 @@ use super::{
     asym, cells, decoder, ids, keyexch, keymgmt, local, preload, section, signature, store,
     unusable,
 };
-use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Signature};
+use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Primitive, Signature};
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
 use crate::local::ahead::PairMaker;
@@ -220,28 +220,54 @@ impl AlgorithmTables {
         let local = local::Tables::new(chosen)?;
         let delegated =
             |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
-        let offered = |row: &AlgorithmRow| row.keys.iter().any(|key| delegated(*key));
-        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows], own| {
-            algorithms(rows.iter().map(offered), inner, dispatch, &[], own)
+        let signs_here = |key: KeyType| {
+            Primitive::ALL
+                .iter()
+                .any(|primitive| chosen.signs(*primitive, key))
         };
-        let keys = KeyType::ALL.iter().map(|key_type| delegated(*key_type));
         // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
         let load = [ids::keymgmt::LOAD];
+        // Where a property query prefers neither, the first row is taken: the pool's.
+        let keys = [
+            wrapped(
+                KeyType::ALL.iter().map(|key| delegated(*key)),
+                &context.keys,
+                &keymgmt::DISPATCH,
+                &load,
+                POOL,
+            ),
+            wrapped(
+                KeyType::ALL.iter().map(|key| signs_here(*key)),
+                &context.keys,
+                &keymgmt::STAYING,
+                &load,
+                HERE,
+            ),
+        ];
+        let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
+            let with = |offers: &dyn Fn(KeyType) -> bool, kind| {
+                let offered = rows
+                    .iter()
+                    .map(|row| row.keys.iter().any(|key| offers(*key)));
+                wrapped(offered, inner, dispatch, &[], kind)
+            };
+            [with(&delegated, POOL), with(&signs_here, HERE)].concat()
+        };
         Ok(Self {
-            keys: algorithms(keys, &context.keys, &keymgmt::DISPATCH, &load, local.keys),
-            signatures: tables(
+            keys: ended([local.keys, keys.concat()].concat()),
+            signatures: ended(tables(
                 Signature::ROWS,
                 &context.signatures,
                 &signature::DISPATCH,
-                Vec::new(),
+            )),
+            exchanges: ended(
+                [
+                    local.exchanges,
+                    tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
+                ]
+                .concat(),
             ),
-            exchanges: tables(
-                Exchange::ROWS,
-                &context.exchanges,
-                &keyexch::DISPATCH,
-                local.exchanges,
-            ),
-            ciphers: tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH, Vec::new()),
+            ciphers: ended(tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH)),
             decoders: decoder::algorithms(context, config),
             stores: store::algorithms(),
             kems: ended(local.kems),
@@ -256,26 +282,40 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
     StaticTable::leak(entries)
 }
 
-/// The algorithms that are offered and that the inner provider has, under its names, behind `entries`.
-fn algorithms(
+/// Properties and description of wrapped algorithms.
+type Kind = (&'static CStr, &'static CStr);
+
+/// Those with private operations in the pool.
+const POOL: Kind = (
+    PROPERTIES,
+    c"OpenSSL's, with the private key operations in the Millrace pool",
+);
+
+/// Those of keys that sign here.
+const HERE: Kind = (
+    LOCAL_PROPERTIES,
+    c"OpenSSL's, with the signatures of AWS-LC in this process",
+);
+
+/// The algorithms that are offered and that the inner provider has, under its names.
+fn wrapped(
     offered: impl Iterator<Item = bool>,
     inner: &'static [Option<InnerAlgorithm>],
     dispatch: &[fn() -> Rows],
     own: &[i32],
-    mut entries: Vec<Algorithm>,
-) -> StaticTable<Algorithm> {
-    for ((offered, inner), rows) in offered.zip(inner).zip(dispatch) {
-        if let Some(inner) = inner.as_ref().filter(|_| offered) {
-            entries.push(Algorithm {
-                names: inner.names,
-                properties: PROPERTIES.as_ptr(),
-                implementation: StaticTable::leak(delegate::table(inner, rows(), own)).as_ptr(),
-                description: c"OpenSSL's, with the private key operations in the Millrace pool"
-                    .as_ptr(),
-            });
-        }
-    }
-    ended(entries)
+    (properties, description): Kind,
+) -> Vec<Algorithm> {
+    let rows = offered.zip(inner).zip(dispatch);
+    let rows = rows.filter_map(|((offered, inner), rows)| {
+        let inner = inner.as_ref().filter(|_| offered)?;
+        Some(Algorithm {
+            names: inner.names,
+            properties: properties.as_ptr(),
+            implementation: StaticTable::leak(delegate::table(inner, rows(), own)).as_ptr(),
+            description: description.as_ptr(),
+        })
+    });
+    rows.collect()
 }
 
 /// Entry point: the only symbol that the module exports.

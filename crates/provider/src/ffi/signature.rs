@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Signatures: OpenSSL's own, except that a private operation of a pooled key goes to the pool.
+//! Signatures: OpenSSL's own, except that a private operation of a pooled key goes to the pool, and one of a key
+//! that signs here to AWS-LC.
 //!
 //! The inner context keeps all parameters and does every verification. When a message is signed with
 //! a pooled key, the digest is computed here as well, because the inner context does not give it out;
@@ -21,7 +22,7 @@ use super::delegate::{
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call};
-use super::key::{Key, Origin};
+use super::key::{Key, Origin, succeeded};
 use super::libcrypto::Ptr;
 use super::params::{digest_in, integer, locate};
 use super::private::{self, bytes};
@@ -178,10 +179,10 @@ impl Finish for Signing {
 }
 
 impl Context {
-    /// Starts our own digest if the key is pooled and the digest is one of the pool's.
+    /// Starts our own digest if the inner context does not sign and the digest is one of the pool's.
     fn start_message(&mut self) -> Result<()> {
         let signs_digests = matches!(self.row.scheme, Scheme::Rsa | Scheme::Ecdsa | Scheme::Dsa);
-        let Some(key) = self.pooled().filter(|_| signs_digests) else {
+        let Some(key) = self.taken().filter(|_| signs_digests) else {
             return Ok(());
         };
         match self.digest_set() {
@@ -378,6 +379,50 @@ impl Context {
         let verified = || verify().unwrap_or(false);
         self.provider.core.discarding_errors(verified)
     }
+}
+
+/// Signs a digest or a message by OpenSSL in a context of its own, and drops the signature: to measure it.
+pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], is_digest: bool) -> Result<()> {
+    /// More than the longest signature, that of ML-DSA-87.
+    const ROOM: usize = 8192;
+    let is_of_key = |row: &AlgorithmRow| row.keys.contains(&key.data.key_type);
+    let row = Signature::ROWS.iter().position(is_of_key);
+    let fresh = Context::new(key.provider, row.ok_or_else(Error::library)?)?;
+    let none: *const Param = std::ptr::null();
+    let (init, sign) = if is_digest {
+        (ids::signature::SIGN_INIT, ids::signature::SIGN)
+    } else {
+        (
+            ids::signature::DIGEST_SIGN_INIT,
+            ids::signature::DIGEST_SIGN,
+        )
+    };
+    succeeded(if is_digest {
+        // SAFETY: `sign_init` takes a live context, key data of the same key type and no settings.
+        unsafe {
+            call!(fresh.functions, init,
+                fn(fresh.inner => Ptr, key.inner() => Ptr, none => *const Param) -> c_int)
+        }
+    } else {
+        let digest: *const c_char = std::ptr::null();
+        // SAFETY: `digest_sign_init` takes a live context, no digest where the scheme has one of its own, key
+        // data of the same key type and no settings.
+        unsafe {
+            call!(fresh.functions, init,
+                fn(fresh.inner => Ptr, digest => *const c_char, key.inner() => Ptr, none => *const Param)
+                    -> c_int)
+        }
+    }?)?;
+    let (mut out, mut len) = (vec![0_u8; ROOM], 0_usize);
+    let (out, len) = (out.as_mut_ptr(), &raw mut len);
+    let (start, input_len) = (input.as_ptr(), input.len());
+    // SAFETY: `sign` and `digest_sign` take a live context, a buffer with its size and a place for the length, and
+    // the input.
+    succeeded(unsafe {
+        call!(fresh.functions, sign,
+            fn(fresh.inner => Ptr, out => *mut u8, len => *mut usize, ROOM => usize,
+                start => *const u8, input_len => usize) -> c_int)
+    }?)
 }
 
 /// Takes a part of the message that is signed.

@@ -3,9 +3,10 @@
 
 //! What the provider computes itself, in the application's process, with AWS-LC.
 //!
-//! [`Primitive`] has one row for each of them; the setting `local` says which are offered. They are the
-//! ephemeral part of a TLS handshake and hold no key of the application: key shares ([`share`], some of them made
-//! [`ahead`]) and the key schedule of TLS 1.3 ([`schedule`]). Nothing here knows OpenSSL; `ffi::local` puts it under OpenSSL.
+//! [`Primitive`] has one row for each of them; the setting `local` says which are offered. Here is the ephemeral part
+//! of a TLS handshake, which holds no key of the application: key shares ([`share`], some of them made [`ahead`]) and
+//! the key schedule of TLS 1.3 ([`schedule`]). Nothing here knows OpenSSL; `ffi::local` puts it under OpenSSL, and
+//! signs with keys of the application by the `software` backend.
 //!
 //! AWS-LC makes the random numbers. Its generator notices a fork and, where the kernel tells, a restored
 //! snapshot.

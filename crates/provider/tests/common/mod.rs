@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+pub(crate) mod server;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use std::thread;
 
 use anyhow::Result;
 use millrace_gateway::plan::{Plan, Snippet};
-use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan};
+use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with_groups};
 use millrace_gateway::verify::{ConfigVerdict, below};
 use millrace_gateway::write::{self, FileChange, FileState, Written};
 use millrace_gateway::{Application, Settings};
@@ -62,10 +62,17 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     }
     let plan = match (args.compression, compression_library(args)?) {
         (Some(Compression::Only), Some(library)) => compression_plan(&library, uses_systemd(args)),
-        _ if args.local => local_plan(application, &local_settings(args)?).ok_or_else(|| {
+        _ if args.local && args.pool.is_empty() => local_plan(application, &local_settings(args)?).ok_or_else(|| {
             let message = "--local is for nginx, haproxy and openssl; docs/guide/local.md says how others use it";
             fail(Failure::Usage, message)
         })?,
+        _ if args.local && (args.pq || args.remove) => {
+            // --remove takes away what any --write has made, whatever its options were.
+            let plan = application.plan(&settings(args)?);
+            with_groups(plan).ok_or_else(|| {
+                fail(Failure::Usage, "--pq with --pool is for nginx and haproxy")
+            })?
+        }
         _ => application.plan(&settings(args)?),
     };
     if args.remove {
@@ -107,6 +114,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         nodes,
         certificates: over_tcp.then(|| args.certs.clone()),
         plain_keys: args.plain_keys,
+        local: args.local,
         module,
         preload,
         compression: compression_library(args)?,
@@ -143,6 +151,10 @@ fn remove(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     }
     for path in &removed.kept {
         text.push_str(&format!("edited, stays  {}\n", path.display()));
+    }
+    for file in &removed.used {
+        let (path, by) = (file.path.display(), file.by.display());
+        text.push_str(&format!("in use, stays  {path}: {by} names it\n"));
     }
     let missing = write::missing_snippets(plan, &args.root);
     let is_there = |snippet: &&Snippet| !missing.iter().any(|one| one.marker == snippet.marker);

@@ -11,9 +11,12 @@ use std::io::Read as _;
 use std::ptr;
 use std::time::Instant;
 
+use millrace_engine::KeyType as KeyOfEngine;
+
 use super::kdf::ScheduleSample;
+use super::sign::SignatureSample;
 use super::stack;
-use crate::algorithms::{Exchange, Primitive, Share};
+use crate::algorithms::{Exchange, KeyType, Primitive, Share};
 use crate::config::Here;
 use crate::error::{Error, Result};
 use crate::ffi::ids::{self, select};
@@ -42,6 +45,12 @@ impl Chosen {
         self.primitives[primitive as usize]
     }
 
+    /// Whether it was chosen and signs with keys of this type.
+    pub(in crate::ffi) fn signs(&self, primitive: Primitive, key_type: KeyType) -> bool {
+        let signs = primitive.row().signs;
+        self.has(primitive) && signs.is_some_and(|keys| keys.key_type == key_type)
+    }
+
     /// Chooses as the configuration says.
     pub(in crate::ffi) fn of(provider: &'static Provider) -> Self {
         let config = provider.config;
@@ -61,12 +70,13 @@ impl Chosen {
                 let there = cost.there.unwrap_or(0);
                 provider.stats.set_costs(primitive, cost.here, there);
             }
-            chosen.primitives[primitive as usize] = match config.local(primitive) {
+            let is_asked_for = match config.local(primitive) {
                 Here::No => false,
                 Here::Yes => true,
                 // What cannot be measured is left as it is.
                 Here::IfFaster => cost.is_some_and(|cost| cost.is_lower_here()),
             };
+            chosen.primitives[primitive as usize] = is_asked_for && is_possible(primitive);
         }
         chosen
     }
@@ -84,10 +94,11 @@ fn costs(provider: &'static Provider) -> Costs {
             Err(error) => provider.log(&format!("{}: {error}", path.display())),
         }
     }
-    if costs.iter().all(Option::is_some) {
+    let wanted = || Primitive::ALL.iter().filter(|known| is_possible(**known));
+    if wanted().all(|primitive| costs[*primitive as usize].is_some()) {
         return costs;
     }
-    for &primitive in Primitive::ALL {
+    for &primitive in wanted() {
         match measure(provider, primitive) {
             Ok(cost) => costs[primitive as usize] = Some(cost),
             Err(error) => provider.log(&format!(
@@ -102,6 +113,15 @@ fn costs(provider: &'static Provider) -> Costs {
         provider.log(&format!("{}: {error}", path.display()));
     }
     costs
+}
+
+/// Whether it could be offered: keys that sign here are OpenSSL's own, and an OpenSSL may have none of the type. ML-DSA
+/// needs more stack than a thread has on musl.
+fn is_possible(primitive: Primitive) -> bool {
+    primitive.row().signs.is_none_or(|keys| {
+        let has_room = cfg!(target_env = "gnu") || !matches!(keys.exact, KeyOfEngine::MlDsa(_));
+        has_room && inner::key_functions(keys.key_type).is_ok()
+    })
 }
 
 /// What the costs depend on: the build of libcrypto, the processor, and this library.
@@ -161,6 +181,14 @@ fn alternate(
 
 fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
     let context = inner::context()?;
+    if let Some(keys) = primitive.row().signs {
+        let sample = SignatureSample::new(provider, keys)?;
+        let (here, there) = alternate(|| sample.sign_here(), || sample.sign_there())?;
+        return Ok(Cost {
+            here,
+            there: Some(there),
+        });
+    }
     let share = Share::ALL
         .iter()
         .find(|share| share.row().primitive == primitive);
@@ -205,6 +233,36 @@ fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
     })
 }
 
+/// A fresh key of the installed OpenSSL, which the caller frees. `settings` ends with [`Param::END`].
+pub(super) fn generated(keys: &InnerAlgorithm, settings: &[Param]) -> Result<Ptr> {
+    debug_assert!(settings.last().is_some_and(|param| param.key.is_null()));
+    let (provctx, settings) = (inner::context()?.provctx, settings.as_ptr());
+    let both = select::PRIVATE_KEY | select::PUBLIC_KEY | select::DOMAIN_PARAMETERS;
+    // SAFETY: `keymgmt_gen_init` takes the context of its provider, a selection, and parameters with their end.
+    let start = unsafe {
+        call!(keys, ids::keymgmt::GEN_INIT,
+            fn(provctx => Ptr, both => c_int, settings => *const Param) -> Ptr)
+    }?;
+    if start.is_null() {
+        return Err(Error::library());
+    }
+    let (callback, argument): (Option<Callback>, Ptr) = (None, ptr::null_mut());
+    // SAFETY: `keymgmt_gen` takes what `gen_init` gave, and no callback.
+    let pair = unsafe {
+        call!(keys, ids::keymgmt::GEN,
+            fn(start => Ptr, callback => Option<Callback>, argument => Ptr) -> Ptr)
+    };
+    // SAFETY: `keymgmt_gen_cleanup` takes the same, which is not used again.
+    unsafe { call!(keys, ids::keymgmt::GEN_CLEANUP, fn(start => Ptr) -> ()) }?;
+    pair.and_then(|pair| {
+        if pair.is_null() {
+            Err(Error::library())
+        } else {
+            Ok(pair)
+        }
+    })
+}
+
 /// A key share of the installed OpenSSL, and what does the work with it.
 struct StockShare {
     context: &'static InnerContext,
@@ -238,36 +296,7 @@ impl StockShare {
     }
 
     fn pair(&self) -> Result<Ptr> {
-        let (provctx, both) = (
-            self.context.provctx,
-            select::PRIVATE_KEY | select::PUBLIC_KEY,
-        );
-        let none: *const Param = ptr::null();
-        // SAFETY: `keymgmt_gen_init` takes the context of its provider, a selection, and no parameters.
-        let start = unsafe {
-            call!(self.keys, ids::keymgmt::GEN_INIT,
-                fn(provctx => Ptr, both => c_int, none => *const Param) -> Ptr)
-        }?;
-        if start.is_null() {
-            return Err(Error::library());
-        }
-        let (callback, argument): (Option<Callback>, Ptr) = (None, ptr::null_mut());
-        // SAFETY: `keymgmt_gen` takes what `gen_init` gave, and no callback.
-        let pair = unsafe {
-            call!(self.keys, ids::keymgmt::GEN,
-                fn(start => Ptr, callback => Option<Callback>, argument => Ptr) -> Ptr)
-        };
-        // SAFETY: `keymgmt_gen_cleanup` takes the same, which is not used again.
-        let cleaned =
-            unsafe { call!(self.keys, ids::keymgmt::GEN_CLEANUP, fn(start => Ptr) -> ()) };
-        cleaned?;
-        pair.and_then(|pair| {
-            if pair.is_null() {
-                Err(Error::library())
-            } else {
-                Ok(pair)
-            }
-        })
+        generated(self.keys, &[Param::END])
     }
 
     fn free_key(&self, key: Ptr) {

@@ -1,14 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The primitives of [`crate::local`] under OpenSSL. Their key objects are no [`Key`](super::key::Key)s: they hold
-//! a key share of AWS-LC, and nothing of theirs is delegated.
+//! The primitives of [`crate::local`] under OpenSSL. The key objects of key shares are no
+//! [`Key`](super::key::Key)s: they hold a key share of AWS-LC, and nothing of theirs is delegated.
 //!
 //! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
+//! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
 //! - `measure`: which of them are computed here.
-//! - `stack`: ML-KEM needs more stack than an `ASYNC_JOB` has.
+//! - `stack`: ML-KEM and ML-DSA need more stack than an `ASYNC_JOB` has.
 
 mod exchange;
 mod groups;
@@ -16,6 +17,7 @@ mod kdf;
 mod kem;
 mod keymgmt;
 mod measure;
+mod sign;
 mod stack;
 
 use std::ffi::{CStr, c_int, c_void};
@@ -23,6 +25,7 @@ use std::sync::{Arc, Mutex};
 
 pub(super) use groups::announce;
 pub(super) use measure::Chosen;
+pub(super) use sign::Signer;
 
 use super::core::guard;
 use super::delegate::{Failure, Rows};

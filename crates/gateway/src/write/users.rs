@@ -1,0 +1,71 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Who else uses a generated file: units of systemd, their drop-ins, and the environments of scripts in /etc/init.d.
+//! A server that is started by hand is not seen.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::existing;
+use crate::plan::Plan;
+use crate::verify::below;
+
+/// Where services get their environment.
+const FOLDERS: [&str; 2] = ["/etc/systemd/system", "/etc/default"];
+
+/// Bound on the files that are looked at: a machine has a few hundred units.
+const MAX_FILES: usize = 4096;
+
+/// A file other than those of the plan, and of the plan's own server, that names `path` outside of a comment.
+pub(super) fn of(path: &Path, plan: &Plan, root: &Path) -> Option<PathBuf> {
+    let path = path.to_str()?;
+    let own: Vec<PathBuf> = plan
+        .files
+        .iter()
+        .map(|file| below(root, &file.path))
+        .collect();
+    let own_environment = below(
+        root,
+        &Path::new("/etc/default").join(plan.application.to_string()),
+    );
+    let is_others = |file: &PathBuf| !own.contains(file) && *file != own_environment;
+    let mut files: Vec<PathBuf> = FOLDERS
+        .iter()
+        .flat_map(|folder| files_of(&below(root, Path::new(folder))))
+        .take(MAX_FILES)
+        .filter(is_others)
+        .collect();
+    files.sort();
+    files.into_iter().find(|file| names(file, path))
+}
+
+/// The files of a folder and of its drop-in folders.
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .take(MAX_FILES)
+    };
+    let is_drop_in = |path: &Path| path.extension().is_some_and(|suffix| suffix == "d");
+    let each = entries(folder).flat_map(|path| match path.is_dir() {
+        true if is_drop_in(&path) => entries(&path).collect(),
+        true => Vec::new(),
+        false => vec![path],
+    });
+    each.collect()
+}
+
+/// What cannot be read names nothing.
+fn names(file: &Path, path: &str) -> bool {
+    let Ok(Some(file)) = existing(file) else {
+        return false;
+    };
+    let text = String::from_utf8_lossy(&file.contents);
+    let mut lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with(['#', ';']));
+    lines.any(|line| line.contains(path))
+}
