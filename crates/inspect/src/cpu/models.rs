@@ -149,7 +149,7 @@ mod tests {
         let info = CpuInfo::parse(
             "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 106\nmodel name: anything\nflags: lm\n",
         );
-        assert_eq!(known(&info).unwrap().0, "Xeon Scalable, third (Ice Lake)");
+        assert_eq!(known(&info).unwrap().0, "3rd Gen Xeon Scalable (Ice Lake)");
         let info = CpuInfo::parse(
             "processor: 0\nCPU implementer: 0x41\nCPU part: 0xc0f\nFeatures: neon\n",
         );
