@@ -26,7 +26,10 @@ PURGE ?= no
 MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
-.PHONY: help setup build install uninstall demo test test-debian13 test-long test-release test-install test-vm test-qat nightly test-cuda test-sanitizers test-taint test-timing test-alerts check cuda cuda-check fuzz bench-crypto bench-manager bench-pool bench-tls bench-virtio test-page demo-vpn docs clean demo-pool demo-vm test-api test-browser
+.PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
+  test-api test-browser test-cuda test-debian13 test-install test-long test-page test-pool \
+  test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz nightly bench-crypto bench-manager \
+  bench-pool bench-tls bench-virtio cuda cuda-check docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -42,12 +45,6 @@ build: setup ## Build the binary, the OpenSSL provider and the nginx preload lib
 	@$(CARGO) build --release $(CARGO_FLAGS) $(ARTIFACTS)
 	@echo "built in target/release: millrace, libmillrace_provider.so, libmillrace_preload.so, libmillrace_zlib.so"
 
-cuda: ## Build the GPU kernels (CUDA 13.0 from Python wheels; no GPU needed) and check their machine code
-	@scripts/cuda.sh build
-
-cuda-check: ## The same, compared with the kernels that are committed
-	@scripts/cuda.sh check
-
 install: ## Install what was built, as root: PREFIX=/usr/local, DESTDIR for packages
 	@DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install.sh
 
@@ -57,51 +54,88 @@ uninstall: ## Remove what make install installed, as root; PURGE=yes removes key
 demo: build ## Walking tour: a node, HAProxy and nginx with pooled keys, and a table of numbers
 	@scripts/demo.sh
 
+demo-pool: build ## A pool of two managers, three nodes and two tenants: a quota changes, a manager and a node are killed
+	@scripts/demo-pool.sh
+
+demo-vm: setup ## A stock Linux guest whose signatures the node of the host makes, by its counters; the device is killed
+	@scripts/vm.sh
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@tests/vm/run.sh --demo
+
+demo-vpn: build ## A link of four OpenVPN tunnels between two namespaces: a member dies under iperf3; a table (as root)
+	@scripts/demo-vpn.sh $(ARGS)
+
+check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
+	@scripts/check.sh $(CARGO_FLAGS)
+
 test: setup ## Everything that has to pass: unit, integration and whole-system tests, on both Debian releases
 	@scripts/test.sh $(CARGO_FLAGS)
 
+test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
+	@scripts/test-alerts.sh
+
+test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
+
+test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
+	@scripts/browser.sh $(CARGO_FLAGS)
+
+test-cuda: ## The cuda backend at length: on a GPU where there is one, its kernels on the processor everywhere
+	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --test cuda -- --nocapture
+
 test-debian13: setup ## Only the tests that face servers and OpenSSL, with Debian 13's in an unpacked folder
 	@scripts/test-debian13.sh $(CARGO_FLAGS)
+
+test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
+	@scripts/test-install.sh $(ARGS)
 
 test-long: setup ## Backends and the whole system at length, on both releases, for hours
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
 	@MILLRACE_LONG=1 scripts/test-debian13.sh $(CARGO_FLAGS)
 
+test-page: setup ## The page of a pool and of a node in a headless Chromium: content, events, accessibility
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@scripts/test-page.sh
+
+test-pool: setup ## Faults of a pool that take minutes: partitions between all its parts, a storm of 5,000 connections (as root)
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
+
+test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-deflate --test qat
+
 test-release: build ## The whole-system tests on the release artefacts, as they are shipped
 	@MILLRACE_ARTIFACTS=$(CURDIR)/target/release $(CARGO) test -p millrace-tests --no-fail-fast $(CARGO_FLAGS)
 
-test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
-	@scripts/test-install.sh $(ARGS)
-
-nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
-	@scripts/nightly.sh $(ARGS)
-
 test-sanitizers: setup ## The compression library under AddressSanitizer: its tests, zlib's programs, nginx
 	@scripts/test-sanitizers.sh $(CARGO_FLAGS)
-
-test-timing: ## Constant time by measurement, for some minutes: prints t
-	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
-		take_the_same_time -- --nocapture --test-threads=1
-
-test-cuda: ## The cuda backend at length: on a GPU where there is one, its kernels on the processor everywhere
-	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --test cuda -- --nocapture
 
 test-taint: setup ## Secrets of the lanes followed by memcheck, and their machine code looked through
 	@$(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) --lib \
 		simd::rsa::timing_tests::no -- --nocapture --test-threads=1
 
-check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
-	@scripts/check.sh $(CARGO_FLAGS)
+test-timing: ## Constant time by measurement, for some minutes: prints t
+	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
+		take_the_same_time -- --nocapture --test-threads=1
+
+test-vm: setup ## Stock Debian kernels under an emulated QEMU with a virtio-crypto device, against OpenSSL
+	@scripts/vm.sh
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@tests/vm/run.sh
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
 
+nightly: setup ## Fuzz, taint, timing, release artefacts, long tests; writes docs/nightly.md (hours)
+	@scripts/nightly.sh $(ARGS)
+
 bench-crypto: build ## Every operation on every backend, beside AWS-LC and OpenSSL (ARGS=...)
 	@$(MILLRACE) bench crypto $(ARGS)
 
-bench-virtio: build ## Work through the rings of a virtio-crypto device, beside the same work called directly (ARGS=...)
-	@$(MILLRACE) bench virtio $(ARGS)
+bench-manager: build ## Placement of 50,000 grants over 1,000 simulated nodes, and the traffic of a real etcd (ARGS=...)
+	@MILLRACE=$(MILLRACE) scripts/bench-manager.sh $(ARGS)
 
 bench-pool: build ## Pooled against direct operations, paired and verified (ARGS=... passes flags)
 	@$(MILLRACE) bench pool $(ARGS)
@@ -109,49 +143,18 @@ bench-pool: build ## Pooled against direct operations, paired and verified (ARGS
 bench-tls: build ## TLS handshakes with and without the pool, paired and verified (ARGS=...)
 	@$(MILLRACE) bench tls $(ARGS)
 
+bench-virtio: build ## Work through the rings of a virtio-crypto device, beside the same work called directly (ARGS=...)
+	@$(MILLRACE) bench virtio $(ARGS)
+
+cuda: ## Build the GPU kernels (CUDA 13.0 from Python wheels; no GPU needed) and check their machine code
+	@scripts/cuda.sh build
+
+cuda-check: ## The same, compared with the kernels that are committed
+	@scripts/cuda.sh check
+
 docs: ## Regenerate docs/reference from the code (make check compares them)
 	@$(CARGO) xtask docs
 
 clean: ## Remove everything that was built
 	@$(CARGO) clean
 	@rm -rf fuzz/target
-
-test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
-	@scripts/test-alerts.sh
-
-test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-deflate --test qat
-
-test-vm: setup ## Stock Debian kernels under an emulated QEMU with a virtio-crypto device, against OpenSSL
-	@scripts/vm.sh
-	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
-	@tests/vm/run.sh
-
-demo-vm: setup ## A stock Linux guest whose signatures the node of the host makes, by its counters; the device is killed
-	@scripts/vm.sh
-	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
-	@tests/vm/run.sh --demo
-
-demo-pool: build ## A pool of two managers, three nodes and two tenants: a quota changes, a manager and a node are killed
-	@scripts/demo-pool.sh
-
-demo-vpn: build ## A link of four OpenVPN tunnels between two namespaces: a member dies under iperf3; a table (as root)
-	@scripts/demo-vpn.sh $(ARGS)
-
-test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
-	@scripts/browser.sh $(CARGO_FLAGS)
-
-bench-manager: build ## Placement of 50,000 grants over 1,000 simulated nodes, and the traffic of a real etcd (ARGS=...)
-	@MILLRACE=$(MILLRACE) scripts/bench-manager.sh $(ARGS)
-
-test-page: setup ## The page of a pool and of a node in a headless Chromium: content, events, accessibility
-	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
-	@scripts/test-page.sh
-
-test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
-	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
-	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
-
-test-pool: setup ## Faults of a pool that take minutes: partitions between all its parts, a storm of 5,000 connections (as root)
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture

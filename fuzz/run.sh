@@ -16,7 +16,8 @@
 #   FUZZ_JOBS=n    processes per target, default 1.
 #
 # The corpus of a target is fuzz/corpus/TARGET: files seed-* are kept in the repository, what the fuzzer
-# finds is not. Targets that read private keys start from those of crates/testkit, too. A crash is kept in fuzz/artifacts/TARGET, and the command that repeats it is printed.
+# finds is not. Targets that read private keys start from those of crates/testkit, too. A crash is kept in
+# fuzz/artifacts/TARGET, and the command that repeats it is printed.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)

@@ -51,7 +51,7 @@ say "A real etcd, and two managers on it"
 pids+=($!)
 # Starts a manager with its state folder, and waits until it answers.
 manager() {
-    "$millrace" manager --store "$store" --listen "127.0.0.1:$2" --state "$dir/$1" --grant-seconds 3 \
+    "$millrace" manager --store "$store" --listen "127.0.0.1:$2" --state "$dir/$1" --grant-lifetime 3s \
         >"$dir/$1.log" 2>&1 &
     pids+=($!)
     last=$!

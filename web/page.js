@@ -90,7 +90,7 @@ const TABLES = {
       ['Connections', r => r.node.connections, r => String(r.node.connections), true],
       ['Version', r => r.node.version],
     ],
-    empty: 'no node has registered: millrace node --manager URL',
+    empty: 'no node has registered: millrace node --access FILE',
   },
   tenants: {
     rows: state => state.tenants,
@@ -131,7 +131,7 @@ const TABLES = {
       ['Expires', r => r.expires, r => maybe(r.expires, v => moment(v * 1000).slice(0, 10)), true],
       ['Problem', r => r.problem, r => r.problem ? stateCell('critical', r.problem) : ''],
     ],
-    empty: 'no key: millrace key import NAME FILE',
+    empty: state => state.scope === 'pool' ? 'no key: millrace pool key import NAME FILE --tenant TENANT' : 'no key: millrace key import NAME FILE',
   },
   events: {
     rows: state => state.events,
@@ -195,7 +195,7 @@ function showTable(id) {
   });
   if (!lines.length) {
     const line = element('tr');
-    line.append(element('td', word ? 'none fits the filter' : empty, { colspan: columns.length, class: 'empty' }));
+    line.append(element('td', word ? 'none fits the filter' : typeof empty === 'function' ? empty(latest) : empty, { colspan: columns.length, class: 'empty' }));
     lines.push(line);
   }
   table.tBodies[0].replaceChildren(...lines);

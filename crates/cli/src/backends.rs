@@ -3,15 +3,21 @@
 
 //! The backends, in order of preference. They are values, not Cargo features.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use millrace_backends::cuda::Arithmetic;
 use millrace_backends::{Cuda, Qat, Simd, Software};
 use millrace_engine::Backend;
 use millrace_engine::backend::Unusable;
-use millrace_server::config::{NodeConfig, QatConfig};
+use millrace_inspect::qat::formats::is_bus_address;
+use millrace_server::config::{MAX_QAT_ANSWER_MS, NodeConfig, QatConfig};
+
+use crate::exit::{Failure, fail};
 
 /// Selects the kernels of the cuda backend, in place of those with the better measurements.
 const CUDA_ARITHMETIC: &str = "MILLRACE_CUDA_ARITHMETIC";
@@ -42,7 +48,7 @@ pub(crate) fn configured(qat_config: &QatConfig) -> Vec<Arc<dyn Backend>> {
 /// The cuda backend, configured by the environment. It opens its device at the first use.
 fn cuda() -> Cuda {
     let mut cuda = Cuda::new();
-    if let Ok(name) = std::env::var(CUDA_ARITHMETIC) {
+    if let Ok(name) = env::var(CUDA_ARITHMETIC) {
         let Some(arithmetic) = Arithmetic::from_name(&name) else {
             let reason =
                 format!("{CUDA_ARITHMETIC} is {name:?}: set it to integer or fp52, or not at all");
@@ -50,7 +56,7 @@ fn cuda() -> Cuda {
         };
         cuda = cuda.only(|variant| variant.arithmetic == arithmetic);
     }
-    match std::env::current_exe().ok().and_then(|exe| kernels(&exe)) {
+    match env::current_exe().ok().and_then(|exe| kernels(&exe)) {
         Some(kernels) => cuda.kernels(kernels),
         None => cuda,
     }
@@ -65,18 +71,101 @@ fn qat(config: &QatConfig) -> Qat {
         instances,
         answer_time,
     } = config;
-    let file = |variable: &str, configured: &Path| {
-        std::env::var_os(variable).map_or_else(|| configured.to_owned(), PathBuf::from)
-    };
-    let time = std::env::var(QAT_ANSWER_MS).ok();
-    let time = time.and_then(|time| time.parse().ok());
     Qat::new()
-        .libraries(file(QAT_LIBRARY, library), file(QAT_MEMORY, memory))
+        .libraries(library.clone(), memory.clone())
         .functions(*functions)
         .only(instances.clone())
-        .answer_time(time.map_or(*answer_time, Duration::from_millis))
+        .answer_time(*answer_time)
+}
+
+/// The settings of qat with those of the environment, which override the file.
+///
+/// # Errors
+/// A value of the environment or a bus address is wrong.
+pub(crate) fn qat_settings(config: QatConfig) -> Result<QatConfig> {
+    merge_qat(config, |name| env::var_os(name)).map_err(|problem| fail(Failure::Usage, problem))
+}
+
+fn merge_qat(
+    mut config: QatConfig,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<QatConfig, String> {
+    if let Some(file) = variable(QAT_LIBRARY) {
+        config.library = file.into();
+    }
+    if let Some(file) = variable(QAT_MEMORY) {
+        config.memory = file.into();
+    }
+    if let Some(text) = variable(QAT_ANSWER_MS) {
+        let time = text.to_str().and_then(|text| text.parse().ok());
+        let time = time.filter(|time| (1..=MAX_QAT_ANSWER_MS).contains(time));
+        let wrong = || {
+            format!(
+                "{QAT_ANSWER_MS} is {text:?}: set it to milliseconds between 1 and {MAX_QAT_ANSWER_MS}, or not at all"
+            )
+        };
+        config.answer_time = Duration::from_millis(time.ok_or_else(wrong)?);
+    }
+    let mut instances = config.instances.iter();
+    match instances.find(|address| !is_bus_address(address)) {
+        None => Ok(config),
+        Some(wrong) => Err(format!(
+            "backend.qat.instances: {wrong:?} is not the bus address of a virtual function, like 0000:6b:00.1"
+        )),
+    }
 }
 
 fn kernels(exe: &Path) -> Option<PathBuf> {
     Some(exe.parent()?.join(CUDA_KERNELS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_overrides_the_settings_of_qat() {
+        let set = |name: &str| match name {
+            QAT_LIBRARY => Some("/x/libqat.so".into()),
+            QAT_MEMORY => Some("/x/libusdm.so".into()),
+            QAT_ANSWER_MS => Some("10000".into()),
+            _ => None,
+        };
+        let file = NodeConfig::default().qat;
+        let merged = merge_qat(file.clone(), set).expect("settings");
+        let wanted = QatConfig {
+            library: "/x/libqat.so".into(),
+            memory: "/x/libusdm.so".into(),
+            answer_time: Duration::from_secs(10),
+            ..file.clone()
+        };
+        assert_eq!(merged, wanted);
+        assert_eq!(merge_qat(file.clone(), |_| None), Ok(file));
+    }
+
+    #[test]
+    fn wrong_answer_time_in_the_environment_is_an_error() {
+        for wrong in ["abc", "", "0", "-1", "10001", "99999999999999999999"] {
+            let set = |name: &str| (name == QAT_ANSWER_MS).then(|| wrong.into());
+            let problem = merge_qat(NodeConfig::default().qat, set).expect_err(wrong);
+            assert!(
+                problem.contains(QAT_ANSWER_MS) && problem.contains("10000"),
+                "{problem}"
+            );
+        }
+    }
+
+    #[test]
+    fn instances_of_qat_are_bus_addresses() {
+        let merged = |address: &str| {
+            let mut config = NodeConfig::default().qat;
+            config.instances = vec!["0000:6b:00.1".to_owned(), address.to_owned()];
+            merge_qat(config, |_| None)
+        };
+        assert!(merged("ffff:FF:1f.7").is_ok());
+        for wrong in ["6b:00.1", "0000:6b:00", "1.2.3.4"] {
+            let problem = merged(wrong).expect_err(wrong);
+            assert!(problem.contains(wrong), "{problem}");
+        }
+    }
 }

@@ -34,7 +34,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&text)
 }
 
-/// The UTC date of a time in seconds since 1970: `2026-11-21`. Empty after the year 9999.
+/// The UTC date of a time in seconds since 1970: `2026-11-21`; `-` after the year 9999.
 pub(crate) fn date(seconds: u64) -> String {
     let moment = i64::try_from(seconds)
         .ok()

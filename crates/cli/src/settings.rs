@@ -17,6 +17,7 @@ use millrace_service::keys::KeyReport;
 use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyMeta, KeyStore, StoreError};
 
 use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
+use crate::backends;
 use crate::commands::status;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::owner_rights::as_owner_of;
@@ -63,6 +64,7 @@ impl Settings {
         if let Some(format) = args.log_format {
             node.json_log = format == LogFormat::Json;
         }
+        node.qat = backends::qat_settings(node.qat.clone())?;
         Ok(settings)
     }
 

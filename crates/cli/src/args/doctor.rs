@@ -25,7 +25,7 @@ Exit codes of an examination (others as of every command):
   0   nothing worse than a notice
   10  warnings
   11  critical findings
-  12  the machine cannot be examined: a mount is missing?
+  12  the machine cannot be examined (/proc and /sys must be mounted)
 With --nagios, the codes of monitoring plugins: 0 fine, 1 warnings, 2 critical
 findings, 3 unknown: the machine could not be examined.";
 

@@ -311,7 +311,7 @@ pub(crate) struct TenantValues {
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
     /// Order in which a busy node serves tenants: high, normal or low [default: normal]
-    #[arg(long, value_name = "PRIORITY", value_parser = priority)]
+    #[arg(long, value_name = "PRIORITY", value_parser = super::one_of(&Priority::ALL, Priority::name))]
     pub(crate) priority: Option<Priority>,
     /// Identity of the tenant's gateways; repeatable, replaces the former ones
     #[arg(long, value_name = "IDENTITY")]
@@ -663,20 +663,12 @@ pub(crate) struct ClassRate {
 fn class_rate(text: &str) -> Result<ClassRate, String> {
     let (class, ops) = text
         .split_once('=')
-        .ok_or("CLASS=N is wanted, such as rsa-2048=2000")?;
+        .ok_or("expected CLASS=N, such as rsa-2048=2000")?;
     let class = class
         .parse()
         .map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
     let ops = ops
         .parse()
-        .map_err(|_| format!("{ops:?} is no number of operations per second"))?;
+        .map_err(|_| format!("expected a number of operations per second, not {ops:?}"))?;
     Ok(ClassRate { class, ops })
-}
-
-fn priority(text: &str) -> Result<Priority, String> {
-    let found = Priority::ALL
-        .iter()
-        .copied()
-        .find(|priority| priority.name() == text);
-    found.ok_or_else(|| "there are: high, normal, low".to_owned())
 }

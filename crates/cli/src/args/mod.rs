@@ -89,7 +89,12 @@ Exit codes:
    5  No node answers.
   10  `doctor` found warnings, and nothing critical.
   11  `doctor` found something critical.
-  12  `doctor` cannot examine the machine.";
+  12  `doctor` cannot examine the machine.
+Other meanings:
+   1  `gateway check`: a check failed. `device`: a card went back to what it
+      was before the change.
+   0, 1, 2, 3  `doctor --nagios`, the codes of monitoring plugins: fine,
+      warnings, critical findings, unknown.";
 
 /// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
 #[derive(Debug, Parser)]
@@ -308,7 +313,7 @@ fn one_of<T: Copy + Send + Sync + 'static>(
         let found = all.iter().find(|value| name(**value) == text);
         found.copied().ok_or_else(|| {
             let known: Vec<&str> = all.iter().map(|value| name(*value)).collect();
-            format!("expected one of: {}", known.join(", "))
+            format!("expected one of {}", known.join(", "))
         })
     }
 }

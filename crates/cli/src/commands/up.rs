@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow};
-use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, Observer};
+use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, EngineConfig, Observer};
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
 use millrace_server::listener::ListenError;
 use millrace_server::node::{ReloadReport, StartError};
@@ -286,30 +286,46 @@ fn reload(
     })
 }
 
-/// Keys of the file that differ from the running node and take effect only after a restart.
+/// Keys of the file that differ from the running node and take effect only after a restart. A new field of
+/// [`NodeConfig`] must be considered here, or this function does not compile.
 fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
-    let engine = |config: &NodeConfig| {
-        let engine = &config.engine;
+    let NodeConfig {
+        name,
+        unix,
+        tcp,
+        metrics,
+        status_socket,
+        admin,
+        settings: _,
+        drain_timeout,
+        store,
+        engine,
+        pin,
+        worker_priority,
+        backends,
+        qat,
+        json_log,
+    } = running;
+    let limits = |engine: &EngineConfig| {
         (
             engine.workers,
             engine.queue_limit,
             engine.session_queue_limit,
-            config.pin,
-            config.worker_priority,
         )
     };
     #[rustfmt::skip]
     let differs = [
-        ("name", running.name != read.name),
-        ("drain-timeout-ms", running.drain_timeout != read.drain_timeout),
-        ("backends", running.backends != read.backends),
-        ("unix", running.unix != read.unix),
-        ("tcp", running.tcp != read.tcp),
-        ("metrics", running.metrics != read.metrics || running.status_socket != read.status_socket),
-        ("admin", running.admin != read.admin),
-        ("store", running.store != read.store),
-        ("engine", engine(running) != engine(read)),
-        ("log.format", running.json_log != read.json_log),
+        ("name", *name != read.name),
+        ("drain-timeout-ms", *drain_timeout != read.drain_timeout),
+        ("backends", *backends != read.backends),
+        ("backend.qat", *qat != read.qat),
+        ("unix", *unix != read.unix),
+        ("tcp", *tcp != read.tcp),
+        ("metrics", *metrics != read.metrics || *status_socket != read.status_socket),
+        ("admin", *admin != read.admin),
+        ("store", *store != read.store),
+        ("engine", limits(engine) != limits(&read.engine) || *pin != read.pin || *worker_priority != read.worker_priority),
+        ("log.format", *json_log != read.json_log),
     ];
     let differs = differs.into_iter().filter(|(_, differs)| *differs);
     differs.map(|(key, _)| key.to_owned()).collect()
@@ -393,7 +409,7 @@ pub(crate) fn start_log(filter: &str, json: bool) -> Result<LogFilter> {
     })))
 }
 
-/// The backends in the configured order, or all that are compiled in but qat: that one takes cards away from
+/// The backends in the configured order, or every compiled-in backend except qat: that one takes cards away from
 /// other programs, so it is used where it is named.
 pub(crate) fn chosen(
     kinds: Option<&[BackendKind]>,
@@ -582,6 +598,41 @@ mod tests {
 
     use super::*;
     use crate::args::Cli;
+
+    #[test]
+    fn every_changed_key_that_needs_a_restart_is_named() {
+        let running = NodeConfig::default();
+        for (text, key) in [
+            ("name = \"other\"", "name"),
+            ("drain-timeout-ms = 1", "drain-timeout-ms"),
+            ("backends = [\"software\"]", "backends"),
+            ("[backend.qat]\nanswer-ms = 7", "backend.qat"),
+            ("[unix]\nmode = \"0600\"", "unix"),
+            ("[tcp]\naddress = \"127.0.0.1:0\"", "tcp"),
+            ("[metrics]\naddress = \"127.0.0.1:1\"", "metrics"),
+            ("[metrics]\nsocket = \"/x\"", "metrics"),
+            ("[admin]\nuids = [7]", "admin"),
+            ("[store]\ndirectory = \"/x\"", "store"),
+            ("[engine]\nworkers = 1023", "engine"),
+            ("[engine]\nqueue-limit = 7", "engine"),
+            ("[engine]\nsession-queue-limit = 7", "engine"),
+            ("[engine]\npin = \"off\"", "engine"),
+            ("[engine]\nworker-priority = \"low\"", "engine"),
+            ("[log]\nformat = \"json\"", "log.format"),
+        ] {
+            let read = NodeConfig::from_toml(text).expect("a configuration");
+            assert_eq!(restart_keys(&running, &read), [key], "{text}");
+        }
+        for text in [
+            "",
+            "allow-import = true",
+            "[limits]\nkeys = 7",
+            "[log]\nfilter = \"warn\"",
+        ] {
+            let read = NodeConfig::from_toml(text).expect("a configuration");
+            assert!(restart_keys(&running, &read).is_empty(), "{text}");
+        }
+    }
 
     #[test]
     fn help_of_backends_names_those_that_are_left_out_by_default() {

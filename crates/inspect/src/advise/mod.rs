@@ -168,8 +168,10 @@ pub enum Topic {
     /// How a dead peer is detected.
     #[strum(serialize = "dead peers")]
     DeadPeers,
-    /// One security association per processor.
-    Processors,
+    /// One security association (SA) per CPU.
+    #[serde(rename = "processors")]
+    #[strum(serialize = "per-CPU SAs")]
+    PerCpu,
     /// Work for a card or the kernel.
     Offload,
     /// Compression inside the tunnel.

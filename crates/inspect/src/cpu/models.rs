@@ -31,11 +31,11 @@ const MODELS: &[Row] = &[
     ("GenuineIntel", 6, 0x5E, 0x5E, "Skylake client", AES),
     ("GenuineIntel", 6, 0x8E, 0x8E, "Kaby Lake and later client", AES),
     ("GenuineIntel", 6, 0x9E, 0x9E, "Kaby Lake and later client", AES),
-    ("GenuineIntel", 6, 0x55, 0x55, "Xeon Scalable, first to third (Skylake, Cascade Lake, Cooper Lake)", SKYLAKE),
-    ("GenuineIntel", 6, 0x6A, 0x6A, "Xeon Scalable, third (Ice Lake)", FULL),
+    ("GenuineIntel", 6, 0x55, 0x55, "1st to 3rd Gen Xeon Scalable (Skylake, Cascade Lake, Cooper Lake)", SKYLAKE),
+    ("GenuineIntel", 6, 0x6A, 0x6A, "3rd Gen Xeon Scalable (Ice Lake)", FULL),
     ("GenuineIntel", 6, 0x6C, 0x6C, "Xeon D-1700, D-2700 (Ice Lake)", FULL),
-    ("GenuineIntel", 6, 0x8F, 0x8F, "Xeon Scalable, fourth (Sapphire Rapids)", FULL),
-    ("GenuineIntel", 6, 0xCF, 0xCF, "Xeon Scalable, fifth (Emerald Rapids)", FULL),
+    ("GenuineIntel", 6, 0x8F, 0x8F, "4th Gen Xeon Scalable (Sapphire Rapids)", FULL),
+    ("GenuineIntel", 6, 0xCF, 0xCF, "5th Gen Xeon Scalable (Emerald Rapids)", FULL),
     ("GenuineIntel", 6, 0xAD, 0xAE, "Xeon 6 P-core (Granite Rapids)", FULL),
     ("GenuineIntel", 6, 0xAF, 0xAF, "Xeon 6 E-core (Sierra Forest)", WIDE_AES),
     ("GenuineIntel", 6, 0x97, 0x97, "Alder Lake", WIDE_AES),
@@ -149,7 +149,7 @@ mod tests {
         let info = CpuInfo::parse(
             "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmodel: 106\nmodel name: anything\nflags: lm\n",
         );
-        assert_eq!(known(&info).unwrap().0, "Xeon Scalable, third (Ice Lake)");
+        assert_eq!(known(&info).unwrap().0, "3rd Gen Xeon Scalable (Ice Lake)");
         let info = CpuInfo::parse(
             "processor: 0\nCPU implementer: 0x41\nCPU part: 0xc0f\nFeatures: neon\n",
         );

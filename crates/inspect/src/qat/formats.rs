@@ -7,6 +7,7 @@
 //! parsers read both families of drivers, the kernel's and Intel's, which print the same facts differently.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,12 +32,22 @@ pub struct QatEngineCounters {
     pub ras_events: Option<u64>,
 }
 
-/// Whether this is a PCI bus address with its domain: `0000:6b:00.0`, in hexadecimal digits.
+/// Whether this is a PCI bus address with its domain, as `lspci -D` prints it: `0000:6b:00.0`. Bus and device have two
+/// hexadecimal digits, the function one up to 7; a domain has four, or five behind a controller of storage (VMD).
 #[must_use]
-pub fn is_bus_address(name: &str) -> bool {
-    let fields: Vec<&str> = name.split([':', '.']).collect();
-    let hex = |field: &&str| !field.is_empty() && field.bytes().all(|b| b.is_ascii_hexdigit());
-    fields.len() == 4 && name.len() <= 16 && fields.iter().all(hex)
+pub fn is_bus_address(text: &str) -> bool {
+    let hex = |text: &str, digits: RangeInclusive<usize>| {
+        digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.splitn(3, ':');
+    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
+    let device = rest.and_then(|rest| rest.split_once('.'));
+    let is_device = |(device, function): (&str, &str)| {
+        hex(device, 2..=2) && device < "20" && matches!(function.as_bytes(), [b'0'..=b'7'])
+    };
+    domain.is_some_and(|domain| hex(domain, 4..=5))
+        && bus.is_some_and(|bus| hex(bus, 2..=2))
+        && device.is_some_and(is_device)
 }
 
 /// A bus address with its domain, which old drivers leave out.
@@ -234,6 +245,33 @@ pub fn interrupts(text: &str, is_one: impl Fn(&str) -> bool) -> impl Iterator<It
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bus_addresses_have_domain_bus_device_and_function() {
+        for good in ["0000:6b:00.1", "ffff:FF:1f.7", "10000:e1:1F.0"] {
+            assert!(is_bus_address(good), "{good}");
+        }
+        for wrong in [
+            "",
+            "1.2.3.4",
+            "1:2:3.4",
+            "6b:00.1",
+            "000:6b:00.1",
+            "100000:6b:00.1",
+            "0000:6b:00",
+            "0000:6b:00.",
+            "0000:6b:00.8",
+            "0000:6b:00.11",
+            "0000:6b:20.0",
+            "0000:6b:AF.0",
+            "0000:6b:0.1",
+            "0000:6g:00.1",
+            "0000:6b:00.1 ",
+            "0000:6b:00:1",
+        ] {
+            assert!(!is_bus_address(wrong), "{wrong}");
+        }
+    }
 
     #[test]
     fn counters_of_both_families_are_read() {

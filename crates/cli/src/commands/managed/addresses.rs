@@ -36,7 +36,7 @@ pub(crate) fn run(args: &TenantAddressesArgs) -> Result<()> {
     }
     table(&grants).print()?;
     if grants.short {
-        eprintln!("the nodes have not the capacity for the whole quota");
+        eprintln!("the nodes lack capacity for the full quota");
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
         };
         given.write(file, true)?;
         eprintln!(
-            "{} has the access of {}: carry it to where it is used",
+            "{} has the access of {}: copy it to the host that uses it",
             file.display(),
             made.name
         );

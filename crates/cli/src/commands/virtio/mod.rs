@@ -34,6 +34,7 @@ use crate::args::{
     Monitor, VirtioCommand, VirtioDrainArgs, VirtioRecipeArgs, VirtioRunArgs, VirtioSocketArgs,
     VirtioThrottleArgs,
 };
+use crate::backends;
 use crate::commands::up;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::harden;
@@ -229,11 +230,9 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     let end = orders.end()?;
     let mut config = EngineConfig::default();
     config.workers = args.workers.map_or(config.workers, usize::from);
-    let engine = Engine::start(
-        config,
-        up::chosen(args.backends.as_deref(), &NodeConfig::default().qat)?,
-    )
-    .context("starting the engine")?;
+    let qat = backends::qat_settings(NodeConfig::default().qat)?;
+    let engine = Engine::start(config, up::chosen(args.backends.as_deref(), &qat)?)
+        .context("starting the engine")?;
     // It stays empty: guests bring their keys.
     let store = KeyStore::open(folder(args).join("keys"), &KekSource::Absent);
     let store = store.context("starting the service")?;

@@ -46,7 +46,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvi
     let (prf, prf_choice) = prf(request.goal);
     let (groups, group) = group(facts, request.goal);
     let (replay_window, window) = window(facts, &esp);
-    let (per_cpu, processors) = processors(facts, request.goal);
+    let (per_cpu, associations) = per_cpu(facts, request.goal);
     let (card, offload) = card(facts, &esp);
     let (esp_rekey_s, ike_rekey_s) = (ESP_REKEY_S.of(request.goal), IKE_REKEY_S.of(request.goal));
     let dpd_delay_s = DPD_DELAY_S.of(request.goal);
@@ -75,7 +75,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvi
         choice(
             Topic::Authentication,
             "certificates",
-            "an impostor can guess a shared secret that people can remember",
+            "a pre-shared key that people can remember is open to brute force offline",
         ),
         cipher,
         prf_choice,
@@ -100,9 +100,9 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvi
             Topic::DeadPeers,
             format!("probed after {dpd_delay_s} s of silence"),
             "only silent tunnels are probed, so it costs nothing under load; IKEv2 gives up by its \
-             retransmissions, not by a time-out of this check",
+             retransmission timeout, not by a timeout of this check",
         ),
-        processors,
+        associations,
         offload,
     ];
     (plan, choices)
@@ -122,8 +122,7 @@ fn group(facts: &AdviseFacts, goal: Goal) -> (Vec<ExchangeGroup>, Choice) {
     let can = since(strongswan, [6, 0, 0]) && facts.openssl_since([3, 5, 0]);
     let hybrid = can && goal != Goal::Latency && !facts.fips;
     let groups = groups(facts, goal, hybrid);
-    let mut reason =
-        "every rekeying has a key exchange of its own (perfect forward secrecy)".to_owned();
+    let mut reason = "each rekey does a fresh DH exchange (perfect forward secrecy)".to_owned();
     reason.push_str(match (can, goal) {
         (true, Goal::Latency) => {
             "; ML-KEM is possible, but adds an exchange before the first packet"
@@ -156,25 +155,25 @@ fn window(facts: &AdviseFacts, esp: &[Cipher]) -> (u32, Choice) {
     (window, choice.with(format!("processors: {processors}")))
 }
 
-fn processors(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
+fn per_cpu(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     let strongswan = facts.software.strongswan.as_deref();
     let can = since(strongswan, [6, 0, 2]) && facts.kernel_since([6, 13, 0]);
     let useful = facts.processors > 1 && goal != Goal::Security;
     let (value, reason) = match (can, useful) {
         (true, true) => (
-            "one security association per processor",
-            "only one processor at a time serves an association (RFC 9611)",
+            "one SA per CPU",
+            "only one CPU at a time serves an SA (RFC 9611)",
         ),
         (false, true) => (
-            "one security association for all",
-            "one per processor needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
+            "one SA for all CPUs",
+            "one SA per CPU needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
         ),
         (_, false) => (
-            "one security association for all",
-            "more would not help the priority of this request",
+            "one SA for all CPUs",
+            "more SAs would not help the priority of this request",
         ),
     };
-    let choice = choice(Topic::Processors, value, reason)
+    let choice = choice(Topic::PerCpu, value, reason)
         .with(words("strongSwan", strongswan))
         .with(words("Linux", facts.kernel.as_deref()));
     (can && useful, choice)

@@ -44,8 +44,8 @@ const RECIPES: [Recipe; 16] = [
         "the kernel's own driver registers no AES-GCM, so such a tunnel never uses the device; AES-GCM \
          may still be the fastest cipher, on the processor"),
     (IPSEC, |facts, _| has_aes(facts),
-        "ChaCha20-Poly1305 as the fastest without QAT",
-        "that is true of processors without AES instructions; this one has them"),
+        "ChaCha20-Poly1305 as the fastest cipher without QAT",
+        "that holds for processors without AES instructions; this one has them"),
     (IPSEC, ALWAYS,
         "3DES, SHA-1, MD5, and the groups 2 and 5 (MODP of 1024 and 1536 bits)",
         "all are broken or forbidden (RFC 8247, RFC 8221, RFC 9395), and none is faster than the choices \
@@ -62,7 +62,7 @@ const RECIPES: [Recipe; 16] = [
         "one exchange an hour is negligible beside an hour of packets, and without it one stolen key \
          opens every hour"),
     (IPSEC, |_, goal| goal == Goal::Latency,
-        "a short check value (aes128gcm64) for latency",
+        "a truncated ICV (aes128gcm64) for latency",
         "it saves 8 bytes of a packet and no time, and forging a packet takes 2^64 times fewer guesses"),
     (IPSEC, |_, goal| goal == Goal::Security,
         "group 16 (MODP of 4096 bits) for security",
@@ -79,7 +79,7 @@ const RECIPES: [Recipe; 16] = [
         "OpenSSL 4.0 has no ENGINEs; those of /dev/crypto and AF_ALG never had AES-GCM, and QAT's leaves \
          packets below 2048 bytes to the processor by default"),
     (OPENVPN, |facts, _| has_aes(facts),
-        "ChaCha20-Poly1305 because a table shows it nearly as fast",
+        "ChaCha20-Poly1305, because guides list it at nearly the throughput of AES-GCM",
         "measured inside a tunnel, it cost 1.5 times as much as AES-GCM with AES instructions"),
     (TLS, ALWAYS,
         "TLS 1.0 and 1.1, RC4 or 3DES for old clients",

@@ -36,7 +36,7 @@ pub(super) fn secrets(facts: &Facts<'_>) -> Option<Finding> {
             .evidence([quote(switch), quote(tls)])
             .impact(
                 "Where one response holds a secret and text that an attacker chooses (a CSRF token beside a search \
-                 word), its length tells about the secret (BREACH), whatever compresses it. TLS does not hide lengths.",
+                 word), its length reveals the secret, guess by guess (BREACH), with any compressor. TLS does not hide lengths.",
             )
             .advise("location of such pages { gzip off; }")
             .advise("or let the application mask its tokens anew for each response"),
@@ -51,7 +51,7 @@ pub(super) fn level(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(costly.map(quote))
         .impact(
             "Level 9 takes 1.5 to 1.9 times as long as level 6 (measured: docs/benchmarks/compression.md) for output \
-             that is less than 1 % shorter; level 1 takes a quarter of it.",
+             that is less than 1 % shorter; level 1 takes a quarter of the time of level 6.",
         )
         .advise("gzip_comp_level 1; for responses, at most 6")
         .run("millrace bench compression        # measures the levels here")
@@ -82,8 +82,8 @@ pub(super) fn types(facts: &Facts<'_>) -> Option<Finding> {
         Finding::notice()
             .evidence([quote(switch), "no `gzip_types`".to_owned()])
             .impact(
-                "nginx compresses text/html alone: JSON, JavaScript, CSS and SVG leave three to five times as long as \
-                 necessary.",
+                "nginx compresses text/html alone: JSON, JavaScript, CSS and SVG are sent uncompressed, three to five \
+                 times as long.",
             )
             .advise(
                 "http { gzip_types text/css text/javascript text/plain text/xml application/javascript \

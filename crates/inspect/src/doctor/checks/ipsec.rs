@@ -56,7 +56,7 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
     }
     Finding::new(worst)
         .evidence(evidence)
-        .impact("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. States can break a group of 1024 bits.")
+        .impact("RFC 8221 and RFC 8247 forbid DES, 3DES, MD5, NULL encryption and groups below 2048 bits, and advise against SHA-1. Nation-state attackers can break a group of 1024 bits (Logjam).")
         .advise("proposals = aes256gcm16-prfsha384-ecp384; esp_proposals = aes256gcm16-ecp384")
         .run("millrace advise ipsec        # for this machine")
         .if_evident()

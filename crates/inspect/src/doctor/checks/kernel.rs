@@ -51,7 +51,7 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
              lowered QAT's priority from 4001 to 100: one thread gets about 0.5 Gbit/s through the device at \
              4 KiB, VAES 18 to 35 GB/s (maintainers, linux-crypto, June 2025). {}",
             if vaes {
-                "This processor has VAES: leave the priority, unless the processor has no time to spare."
+                "This processor has VAES: leave the priority, unless the CPU is saturated."
             } else {
                 "Only a measurement shows which is faster here with many tunnels at once."
             }

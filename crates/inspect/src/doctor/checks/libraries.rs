@@ -85,7 +85,7 @@ pub(super) fn replaced(facts: &Facts<'_>) -> Option<Finding> {
     });
     Finding::warning()
         .evidence(old)
-        .impact("These processes lack the repairs and the speed of the update.")
+        .impact("These processes run without the update's fixes and speed-ups.")
         .advise("Restart each service (`systemctl restart SERVICE`); a reload is not enough.")
         .if_evident()
 }

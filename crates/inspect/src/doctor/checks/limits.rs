@@ -118,7 +118,7 @@ pub(super) fn somaxconn(facts: &Facts<'_>) -> Option<Finding> {
                 "proc/sys/net/core/somaxconn: {most}, a server asks for {backlog}"
             )])
             .impact(
-                "In a rush, connections above the limit are dropped and retried after a second.",
+                "Under a connection burst, connections above the limit are dropped; their clients retry after 1 s.",
             )
             .run(format!("sysctl net.core.somaxconn={}", backlog.max(4_096)))
     })

@@ -62,7 +62,7 @@ pub(super) fn governor(facts: &Facts<'_>) -> Option<Finding> {
                 "sys/devices/system/cpu/cpufreq/policy*/scaling_governor: {slow} ({})",
                 driver.unwrap_or("no driver named")
             )])
-            .impact("With this driver `powersave` never raises the clock: all encryption takes correspondingly longer.")
+            .impact("With this driver `powersave` keeps the lowest clock: at 1.2 instead of 3 GHz all encryption takes 2.5 times as long.")
             .run("cpupower frequency-set -g schedutil        # or performance, where latency matters more than power")
             .advise("Stopping cpupower.service, as some guides say, is not enough: the governor stays as it is."),
     )

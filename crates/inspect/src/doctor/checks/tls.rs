@@ -166,7 +166,7 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
             ))
         };
         finding.advise(format!(
-            "every mistake on the way ends in a handshake that works, with X25519: see the negotiated group with \
+            "a misconfiguration falls back silently to X25519: check the negotiated group with \
              millrace gateway check {server}. A server that names the group does not start without the provider: \
              nginx -t needs OPENSSL_CONF=/etc/millrace/openssl.cnf, too"
         ))

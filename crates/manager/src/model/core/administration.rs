@@ -109,7 +109,9 @@ impl Core {
             }
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
-                bound(Kind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                if present.is_none() {
+                    bound(Kind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                }
                 let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
                 self.put(
                     Table::Principal,
@@ -232,5 +234,53 @@ fn matching(found: u64, if_match: Option<u64>) -> Result<u64, Refusal> {
     match if_match {
         Some(expected) if expected != found => Err(Refusal::Changed { expected, found }),
         _ => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::model::core::Terms;
+    use crate::model::principal::{Credential, Principal, Role};
+    use crate::schema::{self, Schema};
+    use crate::store::Snapshot;
+
+    #[test]
+    fn principal_is_changed_at_the_limit_and_no_further_one_is_made() {
+        let principal = |name: &str, role| Principal {
+            name: name.parse().expect("a name"),
+            role,
+            credential: Credential::Identity(format!("cert:{name}")),
+            expires_ms: None,
+        };
+        let mut core = Core::new(Terms::default(), &Snapshot::default(), Instant::now());
+        core.view.schema = Some(Versioned {
+            value: Schema {
+                version: schema::CURRENT,
+            },
+            revision: 1,
+        });
+        for number in 0..MAX_PRINCIPALS {
+            let value = principal(&format!("user-{number}"), Role::Viewer);
+            let record = Versioned { value, revision: 7 };
+            core.view
+                .principals
+                .insert(record.value.name.clone(), record);
+        }
+        let admin = Actor {
+            name: "admin:test",
+            role: Role::Admin,
+        };
+        let set = |name: &str| {
+            let command = Command::SetPrincipal(principal(name, Role::Operator));
+            core.command(admin, &command, None, 0).map(drop)
+        };
+        assert_eq!(set("user-0"), Ok(()));
+        assert_eq!(
+            set("one-more"),
+            Err(Refusal::TooMany(Kind::Principal, MAX_PRINCIPALS))
+        );
     }
 }
