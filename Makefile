@@ -14,7 +14,7 @@ CARGO_FLAGS ?=
 # Seconds per fuzz target, and the one target to run (all if empty).
 SECS ?= 30
 TARGET ?=
-# Extra arguments for the benchmarks: make bench-pool ARGS="--seconds 3"
+# Extra arguments for the benchmarks: make bench-pool ARGS="--duration 3s"
 ARGS ?=
 
 # Where make install puts things; DESTDIR goes in front, for packages.

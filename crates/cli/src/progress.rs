@@ -10,15 +10,15 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 /// Work that ends sooner shows nothing: a spinner that flashes up is noise.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SPINNER_DELAY: Duration = Duration::from_secs(2);
 /// Time of one step of the spinner.
 const TURN: Duration = Duration::from_millis(120);
 
-/// Runs `work`. After [`PATIENCE`] it shows a spinner with `message` until `work` returns.
+/// Runs `work`. After [`SPINNER_DELAY`] it shows a spinner with `message` until `work` returns.
 pub(crate) fn while_doing<T>(message: &'static str, work: impl FnOnce() -> T) -> T {
     let (finished, wait) = mpsc::channel::<()>();
     let watcher = thread::spawn(move || {
-        if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if wait.recv_timeout(SPINNER_DELAY) == Err(RecvTimeoutError::Timeout) {
             let spinner = ProgressBar::new_spinner().with_message(message);
             spinner.enable_steady_tick(TURN);
             // Ends when the sender is dropped.

@@ -2,13 +2,69 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The keys of the provider's section of `openssl.cnf`. `settings.tsv` has one a row; docs/guide/settings.md states
-//! their defaults and meaning.
+//! their defaults and meaning. Defaults and forms that tools need, too, are here.
 
 const TABLE: &str = include_str!("../settings.tsv");
 
+/// Socket of the node, if `pool` is not set.
+pub const DEFAULT_SOCKET: &str = "/run/millrace/node.sock";
+
+/// Value of `mode`, if it is not set.
+pub const DEFAULT_MODE: &str = "async";
+
+/// Value of `local`, if it is not set.
+pub const DEFAULT_LOCAL: &str = "off";
+
+/// The words of a value, which commas separate.
+pub fn words(value: &str) -> impl Iterator<Item = &str> {
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+}
+
+/// The value of `local`: which primitives the provider computes in the gateway's own process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalChoice<'a> {
+    /// `off`, or no word: none.
+    Off,
+    /// `on`: those that were measured to be faster than the installed OpenSSL.
+    IfFaster,
+    /// `all`: every one.
+    All,
+    /// Those that are named.
+    Named(Vec<&'a str>),
+}
+
+impl<'a> LocalChoice<'a> {
+    /// The choice that the words of the value make.
+    #[must_use]
+    pub fn of(words: impl IntoIterator<Item = &'a str>) -> Self {
+        let words: Vec<&str> = words.into_iter().collect();
+        match words[..] {
+            [] | ["off"] => Self::Off,
+            ["on"] => Self::IfFaster,
+            ["all"] => Self::All,
+            _ => Self::Named(words),
+        }
+    }
+
+    /// Whether a primitive of this name may be computed there.
+    #[must_use]
+    pub fn has(&self, primitive: &str) -> bool {
+        match self {
+            Self::Off => false,
+            Self::IfFaster | Self::All => true,
+            Self::Named(words) => words
+                .iter()
+                .any(|word| word.eq_ignore_ascii_case(primitive)),
+        }
+    }
+}
+
 /// What the value of a key is. Words are separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum ValueForm {
     /// Endpoints of nodes.
     Nodes,
     /// A path or a name.
@@ -28,7 +84,7 @@ pub enum Takes {
     OfOpenssl,
 }
 
-impl Takes {
+impl ValueForm {
     /// What the columns of a row after the key say.
     fn of(mut columns: impl Iterator<Item = &'static str>) -> Option<Self> {
         let (form, words) = (columns.next()?, columns.next().unwrap_or_default());
@@ -48,17 +104,29 @@ impl Takes {
 }
 
 /// The keys with what they take, in the order of their documentation.
-pub fn keys() -> impl Iterator<Item = (&'static str, Takes)> {
+pub fn keys() -> impl Iterator<Item = (&'static str, ValueForm)> {
     let rows = TABLE.lines().filter(|line| !line.starts_with('#'));
     rows.filter_map(|row| {
         let mut columns = row.split('\t');
-        Some((columns.next()?, Takes::of(columns)?))
+        Some((columns.next()?, ValueForm::of(columns)?))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn local_is_off_on_all_or_names() {
+        let of = |value| LocalChoice::of(words(value));
+        assert_eq!(of(""), LocalChoice::Off);
+        assert_eq!(of(DEFAULT_LOCAL), LocalChoice::Off);
+        assert_eq!(of(" on "), LocalChoice::IfFaster);
+        assert_eq!(of("all"), LocalChoice::All);
+        assert_eq!(of("x25519, ,b"), LocalChoice::Named(vec!["x25519", "b"]));
+        assert!(of("on").has("X25519") && of("a,x25519").has("X25519"));
+        assert!(!of("off").has("X25519") && !of("ML-KEM-768").has("X25519"));
+    }
 
     #[test]
     fn every_row_of_the_table_is_understood() {

@@ -4,7 +4,7 @@
 //! The keys of the provider's section of `openssl.cnf`, and their values. With a mistake in it the provider does
 //! nothing: stubs are no keys then, and plain keys stay with OpenSSL, which no log says.
 
-use millrace_edge::settings::{Takes, keys};
+use millrace_edge::settings::{ValueForm, keys, words};
 
 /// A mistake in a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,24 +36,18 @@ pub(crate) fn refused(name: &str, value: &str) -> Option<String> {
     refuses(takes, value)
 }
 
-fn words(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty())
-}
-
 /// What is accepted, if `value` is not.
-fn refuses(takes: Takes, value: &str) -> Option<String> {
+fn refuses(takes: ValueForm, value: &str) -> Option<String> {
     let value = value.trim();
     match takes {
-        Takes::Text | Takes::OfOpenssl => None,
-        Takes::Nodes if words(value).all(is_endpoint) && words(value).next().is_some() => None,
-        Takes::Nodes => Some("unix:/path and tcp:host:port, separated by commas".to_owned()),
-        Takes::Milliseconds(most) => {
+        ValueForm::Text | ValueForm::OfOpenssl => None,
+        ValueForm::Nodes if words(value).all(is_endpoint) && words(value).next().is_some() => None,
+        ValueForm::Nodes => Some("unix:/path and tcp:host:port, separated by commas".to_owned()),
+        ValueForm::Milliseconds(most) => {
             let good = value.parse().is_ok_and(|ms: u64| (1..=most).contains(&ms));
             (!good).then(|| format!("1 to {most}"))
         }
-        Takes::List {
+        ValueForm::List {
             words: known,
             alone,
         } => {
@@ -61,7 +55,7 @@ fn refuses(takes: Takes, value: &str) -> Option<String> {
             let good = words(alone).any(|word| word == value) || words(value).all(is_known);
             (!good).then(|| format!("{}, or some of {known}", alone.replace(',', ", ")))
         }
-        Takes::OneOf(choices) => {
+        ValueForm::OneOf(choices) => {
             let good = words(choices).any(|choice| choice == value);
             (!good).then(|| choices.replace(',', " or "))
         }
@@ -96,10 +90,10 @@ mod tests {
             .flat_map(|cell| cell.split(','))
             .map(|key| key.trim().trim_matches('`'))
             .collect();
-        let ours = keys().filter(|(_, takes)| !matches!(takes, Takes::OfOpenssl));
+        let ours = keys().filter(|(_, takes)| !matches!(takes, ValueForm::OfOpenssl));
         assert_eq!(documented, ours.map(|(key, _)| key).collect::<Vec<_>>());
         for (key, takes) in keys() {
-            if let Takes::List { words, .. } = takes {
+            if let ValueForm::List { words, .. } = takes {
                 assert!(guide.contains(words), "{key}");
             }
         }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_client::{Endpoint, Hedge, NodeSource, PoolConfig};
-use millrace_edge::settings::{self, Takes};
+use millrace_edge::settings::{self, DEFAULT_MODE, DEFAULT_SOCKET, LocalChoice, ValueForm};
 use serde::Deserialize;
 
 use crate::algorithms::{KeyType, Primitive};
@@ -45,7 +45,7 @@ const MAX_DEADLINE_MS: u64 = 60_000;
 
 /// The keys that may stand in the provider's section, without OpenSSL's own.
 pub fn section_keys() -> impl Iterator<Item = &'static str> {
-    let ours = settings::keys().filter(|(_, takes)| *takes != Takes::OfOpenssl);
+    let ours = settings::keys().filter(|(_, takes)| *takes != ValueForm::OfOpenssl);
     ours.map(|(key, _)| key)
 }
 
@@ -135,7 +135,7 @@ impl NodeSource for PoolFile {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            nodes: vec![Endpoint::Unix(PathBuf::from("/run/millrace/node.sock"))],
+            nodes: vec![Endpoint::Unix(PathBuf::from(DEFAULT_SOCKET))],
             deadline: Duration::from_secs(2),
             fallback_after: Duration::from_millis(500),
             fallback: true,
@@ -225,11 +225,13 @@ enum Words {
 
 impl Words {
     fn each(&self) -> Vec<&str> {
-        let words: Vec<&str> = match self {
-            Self::Line(line) => line.split(',').map(str::trim).collect(),
-            Self::List(list) => list.iter().map(|word| word.trim()).collect(),
-        };
-        words.into_iter().filter(|word| !word.is_empty()).collect()
+        match self {
+            Self::Line(line) => settings::words(line).collect(),
+            Self::List(list) => {
+                let words = list.iter().map(|word| word.trim());
+                words.filter(|word| !word.is_empty()).collect()
+            }
+        }
     }
 }
 
@@ -352,11 +354,11 @@ impl Typed {
                 Some(_) => return Err(bad("fallback", "is on or off")),
             },
             hedge: self.hedge()?,
-            mode: match self.mode.as_deref().map(str::trim) {
-                None | Some("async") => WaitMode::Async,
-                Some("sync") => WaitMode::Sync,
-                Some("off") => WaitMode::Off,
-                Some(_) => return Err(bad("mode", "is async, sync or off")),
+            mode: match self.mode.as_deref().map_or(DEFAULT_MODE, str::trim) {
+                "async" => WaitMode::Async,
+                "sync" => WaitMode::Sync,
+                "off" => WaitMode::Off,
+                _ => return Err(bad("mode", "is async, sync or off")),
             },
             algorithms: self.algorithms()?,
             local: self.local()?,
@@ -459,13 +461,13 @@ impl Typed {
             Some(SwitchOrWords::Words(words)) => words.each(),
         };
         let mut here = [Here::No; Primitive::ALL.len()];
-        match words[..] {
-            [] | ["off"] => return Ok(here),
-            ["on"] => return Ok([Here::IfFaster; Primitive::ALL.len()]),
-            ["all"] => return Ok([Here::Yes; Primitive::ALL.len()]),
-            _ => {}
-        }
-        for word in words {
+        let named = match LocalChoice::of(words) {
+            LocalChoice::Off => return Ok(here),
+            LocalChoice::IfFaster => return Ok([Here::IfFaster; Primitive::ALL.len()]),
+            LocalChoice::All => return Ok([Here::Yes; Primitive::ALL.len()]),
+            LocalChoice::Named(words) => words,
+        };
+        for word in named {
             let primitive = Primitive::from_name(word).ok_or_else(|| {
                 let names: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
                 let names = names.join(", ");
@@ -525,13 +527,13 @@ mod tests {
         let primitives: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
         for (key, takes) in settings::keys() {
             let (names, words) = match takes {
-                Takes::Milliseconds(most) => {
+                ValueForm::Milliseconds(most) => {
                     assert_eq!(most, MAX_DEADLINE_MS, "{key}");
                     continue;
                 }
-                Takes::OneOf(words) => (None, words),
-                Takes::List { words, alone } => (Some(words), alone),
-                Takes::Nodes | Takes::Text | Takes::OfOpenssl => continue,
+                ValueForm::OneOf(words) => (None, words),
+                ValueForm::List { words, alone } => (Some(words), alone),
+                ValueForm::Nodes | ValueForm::Text | ValueForm::OfOpenssl => continue,
             };
             if let Some(names) = names {
                 let known = if key == "local" { &primitives } else { &types };

@@ -35,7 +35,7 @@ const _: () = assert!(LAUNCH_PAIRS as usize == LAUNCH_TASKS);
 const ROUNDS: usize = 3;
 
 /// Time limit of a round. It is longer than any launch, even if the driver must assemble the kernels first.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measured times of one variant.
 struct Speed {
@@ -174,7 +174,7 @@ fn round(
     }
     for stream in streams.iter_mut() {
         while !stream.is_done()? {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > MEASURE_TIMEOUT {
                 return Err(DeviceError::Lost("a launch does not end".to_owned()));
             }
             thread::yield_now();

@@ -45,8 +45,8 @@ pub struct CryptoArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Seconds per measurement; loads last five times as long
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.15)]
+    /// Time per measurement; loads last five times as long
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "150ms", value_parser = super::time::duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]

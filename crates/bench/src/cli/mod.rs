@@ -13,6 +13,7 @@ mod compression;
 mod crypto;
 mod manager;
 mod sizes;
+mod time;
 mod tls;
 mod virtio;
 mod vpn;
@@ -21,6 +22,7 @@ pub use self::compression::CompressionArgs;
 pub use self::crypto::CryptoArgs;
 pub use self::manager::ManagerBenchArgs;
 pub use self::sizes::{SizesArgs, SizesWorkerArgs};
+pub use self::time::time_within;
 pub use self::tls::TlsArgs;
 pub use self::virtio::VirtioArgs;
 pub use self::vpn::VpnArgs;
@@ -77,8 +79,8 @@ pub struct PoolArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Seconds per measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    /// Time per measurement
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = time::duration)]
     pub(crate) seconds: f64,
     /// Jobs in flight when pipelined
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
@@ -153,7 +155,7 @@ fn operation() -> impl TypedValueParser<Value = OperationKind> {
 }
 
 /// # Errors
-/// [`BenchError::Usage`] for a `--seconds` outside of what the measurement allows.
+/// [`BenchError::Usage`] for a `--duration` outside of what the measurement allows.
 pub(crate) fn check_seconds(
     seconds: f64,
     allowed: &std::ops::RangeInclusive<f64>,
@@ -162,6 +164,6 @@ pub(crate) fn check_seconds(
         return Ok(());
     }
     let (least, most) = (allowed.start(), allowed.end());
-    let problem = format!("--seconds must be between {least} and {most}");
+    let problem = format!("--duration: expected a time from {least}s to {most}s");
     Err(BenchError::Usage(problem))
 }

@@ -4,6 +4,7 @@
 //! The options of `millrace bench tls`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -16,7 +17,8 @@ use crate::workload::BenchKey;
 const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
 
 /// Longest time that answers can be held back, in milliseconds: the provider gives up after two seconds.
-const MAX_LATENCY_MS: u64 = 1000;
+const MAX_DELAY_MS: u64 = 1000;
+const MAX_DELAY: Duration = Duration::from_millis(MAX_DELAY_MS);
 
 /// Bound on HAProxy's threads: its own.
 const MAX_THREADS: u64 = 64;
@@ -69,12 +71,15 @@ pub struct TlsArgs {
     /// Interleaved rounds of everything [default: 5; 2 with --demo; 12 or 6 with --local]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
-    /// Seconds per load; each round has several [default: 1; 0.5 with --demo; half of it with --local]
-    #[arg(long, value_name = "SECONDS")]
+    /// Time per load; each round has several [default: 1s; 500ms with --demo; half of it with --local]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", value_parser = super::time::duration)]
     pub(crate) seconds: Option<f64>,
-    /// Milliseconds by which each answer of the node is delayed, as if the node were far away
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=MAX_LATENCY_MS))]
-    pub(crate) latency: u64,
+    /// Delay each answer of the node by this time, as if the node were far away
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = super::time_within(Duration::ZERO..=MAX_DELAY))]
+    pub(crate) delay: Duration,
+    /// The former name of `--delay`, in milliseconds.
+    #[arg(long, hide = true, value_name = "MS", conflicts_with = "delay", value_parser = clap::value_parser!(u64).range(0..=MAX_DELAY_MS))]
+    pub(crate) latency: Option<u64>,
     /// Handshakes at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
     pub(crate) concurrency: usize,
@@ -98,7 +103,7 @@ pub struct TlsArgs {
     /// The provider computes their ephemeral part, and the preload library
     /// spares OpenSSL repeated look-ups. Every handshake is verified, with its
     /// group and tickets; the provider's counters prove what was computed there.
-    #[arg(long, conflicts_with_all = ["part", "tls", "mode", "latency", "request_concurrency", "profile"])]
+    #[arg(long, conflicts_with_all = ["part", "tls", "mode", "delay", "latency", "request_concurrency", "profile"])]
     pub(crate) local: bool,
     /// Key exchange groups, separated by commas [default: both]
     #[arg(long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]

@@ -14,7 +14,7 @@ const MAX_REQUESTS: u64 = 512;
 const VIRTIO_EXAMPLE: &str = "\
 Examples:
   millrace bench virtio
-  millrace bench virtio --rounds 9 --seconds 2 --output virtio.json
+  millrace bench virtio --rounds 9 --duration 2s --output virtio.json
 
 No virtual machine is needed: the driver is in this process, and speaks to
 `millrace virtio run` over rings in shared memory.";
@@ -30,8 +30,8 @@ pub struct VirtioArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Seconds per measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    /// Time per measurement
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = super::time::duration)]
     pub(crate) seconds: f64,
     /// Requests in flight
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(MAX_REQUESTS))]

@@ -22,8 +22,8 @@ pub struct VpnArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Seconds of load per measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=60))]
+    /// Time of load per measurement, whole seconds
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "4s", value_parser = super::time::whole_seconds(1..=60))]
     pub(crate) seconds: u64,
     /// Parallel TCP connections: several for each member
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_FLOWS))]

@@ -280,7 +280,7 @@ fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
         .args(["--operation", "rsa-pkcs1-sign", "--key", "rsa-2048"])
         .args(["--lanes", "fp52", "--core", &core, "--load-core", &core])
         .args(["--rounds", &plan.rounds.to_string()])
-        .args(["--seconds", &plan.duration.as_secs_f64().to_string()])
+        .args(["--duration", &plan.duration.as_secs_f64().to_string()])
         .env(WITHOUT_IFMA.0, WITHOUT_IFMA.1);
     let name = "millrace bench crypto, without IFMA,";
     let text = cores::pinned(plan.core, || output_of(name, &mut command))??;

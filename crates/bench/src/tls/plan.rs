@@ -119,7 +119,7 @@ impl TlsPlan {
             modes,
             rounds: args.rounds.unwrap_or(rounds),
             duration: Duration::from_secs_f64(seconds),
-            latency: Duration::from_millis(args.latency),
+            latency: args.latency.map_or(args.delay, Duration::from_millis),
             concurrency: args.concurrency,
             request_concurrency: args.request_concurrency,
             gateway_core,

@@ -5,13 +5,15 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use millrace_bench::cli::time_within;
 
 const CEILING_EXAMPLE: &str = "\
 Examples:
   millrace inspect ceiling --pid $(pidof haproxy)
-  millrace inspect ceiling --pid $(cat /run/nginx.pid) --seconds 30 --json
+  millrace inspect ceiling --pid $(cat /run/nginx.pid) --duration 30s --json
   millrace inspect ceiling --pid 4711 --rate 1200 --svg ceiling.svg
   millrace inspect ceiling -- openssl speed -seconds 3 rsa2048
 
@@ -39,9 +41,9 @@ pub(crate) struct CeilingArgs {
         conflicts_with = "command"
     )]
     pub(crate) pid: Vec<u32>,
-    /// Sampling time [default: 10; with a command, until it ends]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub(crate) seconds: Option<u64>,
+    /// Sampling time [default: 10s; with a command, until it ends]
+    #[arg(long, alias = "seconds", value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=Duration::from_secs(3600)))]
+    pub(crate) duration: Option<Duration>,
     /// Samples per second of CPU time
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) frequency: u32,
@@ -60,7 +62,7 @@ pub(crate) struct CeilingArgs {
     /// Also write a plot
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Command to start and sample; it is killed if it has not ended after --seconds
+    /// Command to start and sample; it is killed if it has not ended after --duration
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }

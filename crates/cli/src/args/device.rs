@@ -4,8 +4,10 @@
 //! Arguments of `millrace device`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use millrace_bench::cli::time_within;
 use millrace_device::settings::{FunctionDriver, Services};
 
 /// Configure accelerator cards: services, state, virtual functions
@@ -50,17 +52,17 @@ pub(crate) struct DeviceTreeArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceChangeArgs {
     /// Print the steps, and change nothing
-    #[arg(long)]
-    pub(crate) plan: bool,
+    #[arg(long, alias = "plan")]
+    pub(crate) dry_run: bool,
     /// Also end the programs that use virtual functions of the card
     ///
     /// Without, a change that takes virtual functions from running programs is
     /// refused, and the programs are named.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Seconds to wait for a card after each step (1 to 600)
-    #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
-    pub(crate) wait: u64,
+    /// Time to wait for a card after each step (1s to 10m)
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "10s", value_parser = time_within(Duration::from_secs(1)..=Duration::from_secs(600)))]
+    pub(crate) wait: Duration,
     /// The policy [default: /etc/millrace/devices.toml]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
@@ -131,7 +133,7 @@ pub(crate) enum OnOff {
 
 /// Stop a card; its virtual functions go with it
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n  millrace device disable 0000:6b:00.0 --plan")]
+#[command(after_long_help = "Example:\n  millrace device disable 0000:6b:00.0 --dry-run")]
 pub(crate) struct DeviceDisableArgs {
     /// The card
     #[arg(value_name = "DEVICE")]
@@ -219,7 +221,7 @@ pub(crate) struct DeviceFunctionsArgs {
 
 const APPLY_EXAMPLE: &str = "\
 Examples:
-  millrace device apply --plan
+  millrace device apply --dry-run
   millrace device apply
   systemctl enable millrace-devices.service
 
@@ -237,7 +239,7 @@ pub(crate) struct DeviceApplyArgs {
 /// Make the cards what they were before the last change
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  millrace device rollback --plan\n  millrace device rollback"
+    after_long_help = "Examples:\n  millrace device rollback --dry-run\n  millrace device rollback"
 )]
 pub(crate) struct DeviceRollbackArgs {
     #[command(flatten)]

@@ -4,11 +4,12 @@
 //! Arguments of `millrace inspect` and its parts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::SocketArg;
 use super::ceiling::CeilingArgs;
+use super::{SocketArg, time};
 
 const INSPECT_EXAMPLE: &str = "\
 Examples:
@@ -108,7 +109,7 @@ pub(crate) struct InspectOpensslArgs {
 const QAT_EXAMPLE: &str = "\
 Examples:
   millrace inspect qat
-  millrace inspect qat --seconds 5
+  millrace inspect qat --interval 5s
   millrace inspect qat --json | jq '.qat.known.devices[] | {address, up}'
 
 Only root can read counters, heartbeat and telemetry.";
@@ -122,8 +123,8 @@ pub(crate) struct InspectQatArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
     /// Also read the counters again after this time, and print their rates
-    #[arg(long, value_name = "SECONDS", conflicts_with = "json", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub(crate) seconds: Option<u64>,
+    #[arg(long, alias = "seconds", value_name = "TIME", conflicts_with = "json", value_parser = time)]
+    pub(crate) interval: Option<Duration>,
 }
 
 /// GPUs, virtio-crypto, DSA and IAA, /dev/crypto, AF_ALG
@@ -147,7 +148,7 @@ pub(crate) struct InspectKernelArgs {
 const USED_EXAMPLE: &str = "\
 Examples:
   millrace inspect used
-  millrace inspect used --seconds 10 --json
+  millrace inspect used --interval 10s --json
 
 The answer is yes only if a device's counters moved between the readings: run
 it under load, and as root.";
@@ -164,6 +165,6 @@ pub(crate) struct InspectUsedArgs {
     #[command(flatten)]
     pub(crate) socket: SocketArg,
     /// Time between the two readings of counters
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub(crate) seconds: u64,
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "2s", value_parser = time)]
+    pub(crate) interval: Duration,
 }

@@ -5,8 +5,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use millrace_bench::cli::time_within;
 use millrace_engine::{Hash, OperationKind};
 use millrace_manager::client::ManagerUrl;
 use millrace_manager::model::name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
@@ -96,12 +98,12 @@ pub(crate) struct ManagerArgs {
         hide_env_values = true
     )]
     pub(crate) state: Option<PathBuf>,
-    /// Validity of a grant, in seconds
+    /// Validity of a grant
     ///
     /// A node that no manager reaches goes on with a quarter of its slices
     /// from then on.
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(3..=3600))]
-    pub(crate) grant_seconds: u64,
+    #[arg(long, alias = "grant-seconds", value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
+    pub(crate) grant_lifetime: Duration,
     /// Make a new key-encryption key: manager/pool.kek is lost
     ///
     /// The keys of the pool that are sealed under the former one are lost
@@ -146,16 +148,17 @@ pub(crate) struct InsideManagerArgs {
         hide_short_help = true
     )]
     pub(crate) manager_host: Vec<String>,
-    /// Validity of a grant, in seconds
+    /// Validity of a grant
     #[arg(
         long,
-        value_name = "S",
-        default_value_t = 30,
-        value_parser = clap::value_parser!(u64).range(3..=3600),
+        alias = "grant-seconds",
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = grant_lifetime,
         requires = "with_manager",
         hide_short_help = true
     )]
-    pub(crate) grant_seconds: u64,
+    pub(crate) grant_lifetime: Duration,
 }
 
 const NODE_EXAMPLE: &str = "\
@@ -567,7 +570,7 @@ pub(crate) enum TokenCommand {
 const TOKEN_EXAMPLE: &str = "\
 Examples:
   millrace token create node-1 --role node -o node-1.access
-  millrace token create grafana --role viewer --days 90
+  millrace token create grafana --role viewer --lifetime 90d
   millrace token create alice --role admin --identity cert:alice
 
 A node's token has the name of the node. The token is shown once; the manager
@@ -585,8 +588,11 @@ pub(crate) struct TokenCreateArgs {
     /// Client certificate that has the role, instead of a token
     #[arg(long, value_name = "IDENTITY", conflicts_with = "output")]
     pub(crate) identity: Option<String>,
-    /// Validity in days [default: no end]
-    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=3650))]
+    /// Validity, such as 12h or 90d [default: no end]
+    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TOKEN))]
+    pub(crate) lifetime: Option<Duration>,
+    /// The former form of `--lifetime`, in days.
+    #[arg(long, hide = true, value_name = "DAYS", conflicts_with = "lifetime", value_parser = clap::value_parser!(u64).range(1..=3650))]
     pub(crate) days: Option<u64>,
     /// Write an access file (mode 0600) instead of printing the token
     #[arg(short, long, value_name = "FILE")]
@@ -595,6 +601,14 @@ pub(crate) struct TokenCreateArgs {
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+impl TokenCreateArgs {
+    /// Validity in seconds; `None` for no end.
+    pub(crate) fn valid_s(&self) -> Option<u64> {
+        let days = self.days.map(|days| days * DAY.as_secs());
+        days.or_else(|| Some(self.lifetime?.as_secs()))
+    }
 }
 
 /// A role on the command line.
@@ -651,6 +665,16 @@ pub(crate) struct AuditArgs {
     pub(crate) json: JsonArg,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Longest validity of a token: ten years.
+const LONGEST_TOKEN: Duration = Duration::from_secs(3650 * DAY.as_secs());
+
+/// A value parser for the validity of grants.
+fn grant_lifetime(text: &str) -> Result<Duration, String> {
+    time_within(Duration::from_secs(3)..=Duration::from_secs(3600))(text)
 }
 
 /// `CLASS=N`.

@@ -34,7 +34,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use millrace_bench::cli::{
     CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
-    SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
+    SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs, time_within,
 };
 
 pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand, Switch};
@@ -281,27 +281,9 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A value parser for times: a number with `ms`, `s`, `m` or `h`; a bare number is in seconds.
+/// A value parser for intervals.
 fn time(text: &str) -> Result<Duration, String> {
-    let wanted = || "expected a time like 500ms, 30s or 5m".to_owned();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: u64 = number.parse().map_err(|_| wanted())?;
-    let milliseconds: u64 = match unit {
-        "ms" => 1,
-        "s" | "" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wanted()),
-    };
-    let time = Duration::from_millis(number.saturating_mul(milliseconds));
-    if (SHORTEST..=LONGEST).contains(&time) {
-        Ok(time)
-    } else {
-        Err("expected a time from 100ms to 24h".to_owned())
-    }
+    time_within(SHORTEST..=LONGEST)(text)
 }
 
 /// A value parser for names. Its error lists all valid names.
@@ -376,12 +358,62 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units_and_bare_numbers_are_seconds() {
-        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("30"), Ok(Duration::from_secs(30)));
-        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
-        for bad in ["", "0s", "s", "5d", "99999999999999999999s", "25h", "-1s"] {
-            assert!(time(bad).is_err(), "{bad}");
+    fn former_names_of_options_mean_the_same() {
+        for (former, present) in [
+            (
+                "inspect ceiling --pid 1 --seconds 3",
+                "inspect ceiling --pid 1 --duration 3s",
+            ),
+            ("inspect qat --seconds 5", "inspect qat --interval 5s"),
+            ("inspect used --seconds 5", "inspect used --interval 5s"),
+            (
+                "manager --store memory: --grant-seconds 60",
+                "manager --store memory: --grant-lifetime 1m",
+            ),
+            (
+                "up --with-manager --grant-seconds 60",
+                "up --with-manager --grant-lifetime 1m",
+            ),
+            (
+                "up --metrics 127.0.0.1:1",
+                "up --listen-metrics 127.0.0.1:1",
+            ),
+            (
+                "device disable all --plan --wait 5",
+                "device disable all --dry-run --wait 5s",
+            ),
+            ("virtio status --prometheus", "virtio status --metrics"),
+            (
+                "vpn up a.toml --confirm-within 60",
+                "vpn up a.toml --confirm-within 1m",
+            ),
+            ("vpn bench --seconds 5", "vpn bench --duration 5s"),
+            (
+                "bench crypto --seconds 0.5",
+                "bench crypto --duration 500ms",
+            ),
+            ("bench pool --seconds 1.5", "bench pool --duration 1500ms"),
+            ("bench tls --seconds 2", "bench tls --duration 2s"),
+            ("bench virtio --seconds 2", "bench virtio --duration 2s"),
+        ] {
+            let read = |line: &str| {
+                let words = std::iter::once("millrace").chain(line.split(' '));
+                let parsed = Cli::read(words).expect(line);
+                format!("{parsed:?}")
+            };
+            assert_eq!(read(former), read(present), "{former}");
+        }
+    }
+
+    #[test]
+    fn validity_of_a_token_has_a_former_form_in_days() {
+        for line in ["--days 90", "--lifetime 90d"] {
+            let words = "millrace token create grafana --role viewer".split(' ');
+            let parsed = Cli::read(words.chain(line.split(' '))).expect(line);
+            let Command::Token(TokenCommand::Create(create)) = parsed.command else {
+                panic!("another command");
+            };
+            assert_eq!(create.valid_s(), Some(90 * 86_400), "{line}");
         }
     }
 

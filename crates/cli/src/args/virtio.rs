@@ -134,10 +134,10 @@ pub(crate) struct VirtioDrainArgs {
 const STATUS_EXAMPLE: &str = "\
 Examples:
   millrace virtio status --socket-path /run/millrace/vm1.sock
-  millrace virtio status --socket-path /run/millrace/vm1.sock --prometheus
+  millrace virtio status --socket-path /run/millrace/vm1.sock --metrics
 
 The counters have the names of QEMU's query-stats; the guide
-docs/guide/virtual-machines.md explains the others. --prometheus fits the
+docs/guide/virtual-machines.md explains the others. --metrics fits the
 textfile collector of node_exporter.";
 
 /// Show the devices of a running process and their counters
@@ -151,8 +151,8 @@ pub(crate) struct VirtioStatusArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the counters in the text format of Prometheus
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) prometheus: bool,
+    #[arg(long, alias = "prometheus", conflicts_with = "json")]
+    pub(crate) metrics: bool,
 }
 
 const THROTTLE_EXAMPLE: &str = "\

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::cli::VpnArgs;
+use millrace_bench::cli::{VpnArgs, time_within};
 use millrace_vpn::Side;
 
 use super::time;
 
-/// Bound on `--confirm-within`, in seconds: a day.
-const MAX_SECONDS: u64 = 86_400;
+/// Bound on `--confirm-within`: a day.
+const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
 
 /// Join two hosts by many encrypted tunnels that work as one link
 ///
@@ -28,7 +28,7 @@ pub(crate) enum VpnCommand {
     Up(VpnUpArgs),
     Status(VpnStatusArgs),
     Watch(VpnWatchArgs),
-    Bench(VpnBenchArgs),
+    Bench(VpnArgs),
     Down(VpnDownArgs),
     History(VpnHistoryArgs),
     Rollback(VpnRollbackArgs),
@@ -136,7 +136,7 @@ pub(crate) struct VpnPlanArgs {
 const UP_EXAMPLE: &str = "\
 Examples:
   millrace vpn up link.toml
-  millrace vpn up link.toml --confirm-within 60
+  millrace vpn up link.toml --confirm-within 60s
 
 A second run changes nothing. A changed link.toml changes what differs: members
 restart one by one, and packets take the others. A supervisor in the background
@@ -150,7 +150,7 @@ pub(crate) struct VpnUpArgs {
     #[command(flatten)]
     pub(crate) link: VpnLinkArgs,
     /// Go back to the former configuration unless the other end is reached in time
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1)..=LONGEST_TRIAL))]
     pub(crate) confirm_within: Option<Duration>,
     /// Also replace generated files that were edited; a copy is kept
     #[arg(hide_short_help = true, long)]
@@ -186,7 +186,7 @@ end: both need the same choice.";
 /// under load. Bytes are compared at the other end before each load.
 #[derive(Debug, Args)]
 #[command(after_long_help = BENCH_EXAMPLE)]
-pub(crate) struct VpnBenchArgs {
+pub(crate) struct VpnArgs {
     /// Choose the engine of a link, and save the choice
     ///
     /// The link has engine = "auto". Each candidate that this host can run is
@@ -330,14 +330,4 @@ pub(crate) struct VpnExportArgs {
     /// The form
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) format: VpnFormat,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| format!("a number of seconds from 1 to {MAX_SECONDS}"))
 }

@@ -36,7 +36,7 @@ use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table, joined, or};
 
 /// A node answers in milliseconds. The bound is for a heavily loaded machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bounds on the child: all nodes are asked at the same time; an answer has some hundred bytes for each key.
 const CHILD: ChildLimits = ChildLimits {
@@ -253,7 +253,7 @@ fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {
             .iter()
             .map(|stub| KeySelector::Name(stub.name.clone()))
             .collect(),
-        timeout: PATIENCE,
+        timeout: PROBE_TIMEOUT,
         agent: concat!("millrace-check/", env!("CARGO_PKG_VERSION")).to_owned(),
     };
     match probe(&endpoint, &request) {

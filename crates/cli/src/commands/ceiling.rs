@@ -77,7 +77,7 @@ pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
 }
 
 fn sample_processes(args: &CeilingArgs) -> Result<Samples> {
-    let time = args.seconds.map_or(DEFAULT_TIME, Duration::from_secs);
+    let time = args.duration.unwrap_or(DEFAULT_TIME);
     let sampler = Sampler::start(&args.pid, args.frequency)?;
     let bar = bar(time.as_secs(), "sampling");
     let end = Instant::now() + time;
@@ -99,7 +99,7 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
     let child = OwnedChild::spawn(&mut command);
     let mut child = child.with_context(|| format!("cannot start {}", program.display()))?;
     let sampler = Sampler::start(&[child.id()], args.frequency)?;
-    let end = Instant::now() + args.seconds.map_or(LONGEST, Duration::from_secs);
+    let end = Instant::now() + args.duration.unwrap_or(LONGEST);
     let status = loop {
         let status = child.try_wait().context("waiting for the command")?;
         if status.is_some() || Instant::now() >= end {

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_device::apply::{DeviceOutcome, SavedState, SavedStateError, Sysfs, SysfsRoot, apply};
@@ -240,7 +239,7 @@ fn change(
             .then(|| wanted.clone())
     })?;
     perform(change, &planned)?;
-    if save && !change.plan {
+    if save && !change.dry_run {
         save_policy(change, name, &addresses, wanted)?;
     }
     Ok(())
@@ -358,7 +357,7 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         .iter()
         .flat_map(|one| one.ends.iter().map(String::as_str))
         .collect();
-    if !ends.is_empty() && !change.force && !change.plan {
+    if !ends.is_empty() && !change.force && !change.dry_run {
         let message = format!(
             "this takes virtual functions from programs: {}; end them, or add --force",
             ends.join(", ")
@@ -366,16 +365,16 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         return Err(fail(Failure::Failed, plain(&message)));
     }
     let root = &change.tree.root;
-    if !change.plan && !commands.is_empty() {
+    if !change.dry_run && !commands.is_empty() {
         SavedState::of(planned).write(root)?;
     }
-    let (machine, limit) = (SysfsRoot::new(root), Duration::from_secs(change.wait));
+    let (machine, limit) = (SysfsRoot::new(root), change.wait);
     let outcome = |one: &DevicePlan| while_doing("changing a card", || apply(&machine, one, limit));
     let results: Vec<DeviceChange<'_>> = planned
         .iter()
         .map(|plan| DeviceChange {
             plan,
-            result: (!change.plan).then(|| outcome(plan)),
+            result: (!change.dry_run).then(|| outcome(plan)),
         })
         .collect();
     if change.tree.json {

@@ -128,7 +128,7 @@ fn command_line_is_refused_with_code_2() {
         &["gateway", "nginx", "--local", "--socket", "/run/node.sock"],
         &["gateway", "nginx", "--compression=only", "--plain-keys"],
         &["virtio"],
-        &["virtio", "status", "--json", "--prometheus"],
+        &["virtio", "status", "--json", "--metrics"],
         &["virtio", "throttle"],
         &["virtio", "throttle", "--ops", "0"],
         &["virtio", "recipe", "xen"],
@@ -137,7 +137,7 @@ fn command_line_is_refused_with_code_2() {
         &["doctor", "--count", "1"],
         &["up", "--workers", "0"],
         &["up", "--socket-group", "no such group"],
-        &["up", "--metrics", "192.0.2.1:1"],
+        &["up", "--listen-metrics", "192.0.2.1:1"],
         &[
             "gateway",
             "openssl",

@@ -37,7 +37,7 @@ fn check_lists_every_problem_of_the_configuration() {
         "--check",
         "--config",
         &good,
-        "--metrics",
+        "--listen-metrics",
         "192.0.2.1:1",
     ];
     let more = ["--socket-group", "no such group", "--log", "a=b=c"];

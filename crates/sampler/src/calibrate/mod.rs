@@ -32,14 +32,14 @@ pub struct Calibration {
 
 /// Result of one run: an operation, and its samples by function of libcrypto.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) what: What,
+pub(super) struct CalibrationRun {
+    pub(super) what: CalibratedWork,
     pub(super) counts: BTreeMap<u64, u64>,
 }
 
 /// The work during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CalibratedWork {
     /// One repeated operation. The curve is the one whose key agreement it resembles.
     Operation(SymbolClass, Option<Curve>),
     /// The client of handshakes with key agreement on this curve, and an RSA certificate.
@@ -48,7 +48,7 @@ pub(super) enum What {
     Server,
 }
 
-impl What {
+impl CalibratedWork {
     /// The curve of the key agreement.
     fn agreement(self) -> Option<Curve> {
         match self {
@@ -91,19 +91,19 @@ impl Calibration {
     /// Makes templates from the runs. Handshakes are mixtures: a function that is more frequent in them than in any
     /// operation is overhead; a function that resembles a curve's operations is its key agreement, which
     /// includes key generation, an operation that `openssl speed` lacks.
-    fn from_runs(seen: &[Seen]) -> Self {
-        let operation = |one: &Seen| match one.what {
-            What::Operation(class, curve) => {
+    fn from_runs(seen: &[CalibrationRun]) -> Self {
+        let operation = |one: &CalibrationRun| match one.what {
+            CalibratedWork::Operation(class, curve) => {
                 let counts = one.counts.clone();
                 Some((Template { class, counts }, curve))
             }
-            What::Client(_) | What::Server => None,
+            CalibratedWork::Client(_) | CalibratedWork::Server => None,
         };
         let mut pure: Vec<(Template, Option<Curve>)> = seen.iter().filter_map(operation).collect();
         let mut agreements = Vec::new();
         let mut overhead: BTreeMap<u64, u64> = BTreeMap::new();
         for one in seen {
-            if let What::Operation(..) = one.what {
+            if let CalibratedWork::Operation(..) = one.what {
                 continue;
             }
             let curve = one.what.agreement();
@@ -222,8 +222,8 @@ impl Calibrations {
 mod tests {
     use super::*;
 
-    fn seen(what: What, counts: &[(u64, u64)]) -> Seen {
-        Seen {
+    fn seen(what: CalibratedWork, counts: &[(u64, u64)]) -> CalibrationRun {
+        CalibrationRun {
             what,
             counts: counts.iter().copied().collect(),
         }
@@ -234,19 +234,19 @@ mod tests {
         // 1: RSA, 2: field of the curve, 3: its fixed-base multiplication, 4: memory, 5: parsing.
         let calibration = Calibration::from_runs(&[
             seen(
-                What::Operation(SymbolClass::RsaPrivate, None),
+                CalibratedWork::Operation(SymbolClass::RsaPrivate, None),
                 &[(1, 98), (4, 2)],
             ),
             seen(
-                What::Operation(SymbolClass::EcPrivate, Some(Curve::P256)),
+                CalibratedWork::Operation(SymbolClass::EcPrivate, Some(Curve::P256)),
                 &[(2, 60), (3, 40)],
             ),
             seen(
-                What::Operation(SymbolClass::KeyAgreement, Some(Curve::P256)),
+                CalibratedWork::Operation(SymbolClass::KeyAgreement, Some(Curve::P256)),
                 &[(2, 100)],
             ),
             seen(
-                What::Client(Curve::P256),
+                CalibratedWork::Client(Curve::P256),
                 &[(1, 10), (2, 40), (3, 10), (4, 20), (5, 20)],
             ),
         ]);

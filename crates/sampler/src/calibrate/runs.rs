@@ -16,7 +16,7 @@ use millrace_hostfs::child::{OwnedChild, find_program};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
-use super::{Curve, Seen, What};
+use super::{CalibratedWork, CalibrationRun, Curve};
 use crate::samples::Samples;
 use crate::target;
 use crate::{Image, MAX_FREQUENCY, SampleError, Sampler, SymbolClass};
@@ -37,7 +37,7 @@ const LOOK_AT_HANDSHAKES: Duration = Duration::from_millis(400);
 const START: Duration = Duration::from_millis(100);
 
 /// Bound on one child: `openssl speed` takes a second per phase, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Smallest number of samples in a template.
 const MIN_SAMPLES: u64 = 100;
@@ -48,9 +48,9 @@ const PHASES: [&str; 2] = ["1", "5"];
 
 /// Runs of `openssl speed`: arguments and phases.
 #[rustfmt::skip]
-const OPERATIONS: &[(&[&str], &[What])] = {
+const OPERATIONS: &[(&[&str], &[CalibratedWork])] = {
     use SymbolClass::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
-    use What::Operation;
+    use CalibratedWork::Operation;
     const P256: Option<Curve> = Some(Curve::P256);
     const X25519: Option<Curve> = Some(Curve::X25519);
     &[
@@ -92,7 +92,7 @@ distinguished_name = name
 pub(crate) fn run(
     image: &Image,
     progress: &mut dyn FnMut(&str, usize, usize),
-) -> Result<Vec<Seen>, SampleError> {
+) -> Result<Vec<CalibrationRun>, SampleError> {
     let bench = Bench::new(image)?;
     let curves = [Curve::X25519, Curve::P256];
     let steps = OPERATIONS.len() + curves.len();
@@ -157,16 +157,16 @@ impl<'a> Bench<'a> {
     fn speed(
         &self,
         args: &[&str],
-        phases: &[What],
+        phases: &[CalibratedWork],
         seconds: &str,
-    ) -> Result<Vec<Seen>, SampleError> {
+    ) -> Result<Vec<CalibrationRun>, SampleError> {
         let mut command = self.command(&["speed", "-mr", "-seconds", seconds]);
         command.args(args).stderr(Stdio::piped());
         let mut child = start(command)?;
         let lines = lines(child.stderr.take());
         let sampler = Sampler::start(&[child.id()], FREQUENCY)?;
         let mut windows = Vec::new();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RUN_TIMEOUT;
         while windows.len() < phases.len() {
             let from = wait_for(&lines, "+D", deadline);
             let is_last = windows.len() + 1 == phases.len();
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Handshakes with a temporary certificate over loopback.
-    fn handshakes(&self, curve: Curve) -> Result<Vec<Seen>, SampleError> {
+    fn handshakes(&self, curve: Curve) -> Result<Vec<CalibrationRun>, SampleError> {
         let group = match curve {
             Curve::X25519 => "X25519",
             Curve::P256 => "P-256",
@@ -224,7 +224,7 @@ impl<'a> Bench<'a> {
         server.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = start(server)?;
         let lines = lines(server.stdout.take());
-        let (_, address) = wait_for(&lines, "ACCEPT ", Instant::now() + PATIENCE)
+        let (_, address) = wait_for(&lines, "ACCEPT ", Instant::now() + RUN_TIMEOUT)
             .ok_or_else(|| self.problem("openssl s_server does not listen"))?;
         let mut client = own(&["s_time", "-connect", &address]);
         client.args(["-new", "-tls1_3", "-time", "20"]);
@@ -234,7 +234,7 @@ impl<'a> Bench<'a> {
             Sampler::start(&[server.id()], FREQUENCY)?,
         );
         let from = now() + nanos(START);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RUN_TIMEOUT;
         // By CPU time, because a busy machine gives little of it per second.
         let busy = |child: &OwnedChild| target::cpu_time([child.id()]) >= LOOK_AT_HANDSHAKES;
         while !(busy(&client) && busy(&server)) && Instant::now() < deadline {
@@ -246,13 +246,13 @@ impl<'a> Bench<'a> {
             samplers.1.stop_between(window)?,
         );
         Ok(vec![
-            self.seen(What::Client(curve), &client_samples)?,
-            self.seen(What::Server, &server_samples)?,
+            self.seen(CalibratedWork::Client(curve), &client_samples)?,
+            self.seen(CalibratedWork::Server, &server_samples)?,
         ])
     }
 
     /// The samples inside the libcrypto under calibration.
-    fn seen(&self, what: What, samples: &Samples) -> Result<Seen, SampleError> {
+    fn seen(&self, what: CalibratedWork, samples: &Samples) -> Result<CalibrationRun, SampleError> {
         let same = |image: &Image| match (image.build_id(), self.image.build_id()) {
             (Some(one), Some(other)) => one == other,
             _ => image.path() == self.image.path(),
@@ -266,7 +266,7 @@ impl<'a> Bench<'a> {
             )));
         };
         let own = samples.counts.range((index, 0)..=(index, u64::MAX));
-        let seen = Seen {
+        let seen = CalibrationRun {
             what,
             counts: own.map(|((_, start), count)| (*start, *count)).collect(),
         };

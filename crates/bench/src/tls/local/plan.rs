@@ -312,6 +312,7 @@ mod tests {
             &["--mode", "local"],
             &["--part", "short"],
             &["--profile"],
+            &["--delay", "5ms"],
             &["--latency", "5"],
         ] {
             let typed = ["tls", "--local"].iter().chain(words);

@@ -45,12 +45,12 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     }
     let mut page = page(&parts, part.is_some());
     if let Some(InspectCommand::Qat(InspectQatArgs {
-        seconds: Some(seconds),
+        interval: Some(interval),
         ..
     })) = part
         && let Some(before) = parts.qat.and_then(|section| section.known)
     {
-        qat::watch(&mut page, &root, &before, *seconds);
+        qat::watch(&mut page, &root, &before, *interval);
     }
     page.print()
 }

@@ -16,11 +16,9 @@ use crate::page::{Page, plain};
 use crate::progress::while_doing;
 
 /// Reads the devices again after some time, and adds the rates.
-pub(super) fn watch(page: &mut Page, root: &Root, before: &Qat, seconds: u64) {
+pub(super) fn watch(page: &mut Page, root: &Root, before: &Qat, interval: Duration) {
     let start = Instant::now();
-    while_doing("waiting between two readings", || {
-        thread::sleep(Duration::from_secs(seconds))
-    });
+    while_doing("waiting between two readings", || thread::sleep(interval));
     let after = qat::section(root).known.unwrap_or_default();
     rates(page, before, &after, start.elapsed());
 }

@@ -4,7 +4,7 @@
 //! `millrace inspect used`: whether a device serves each running tunnel and server.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use millrace_hostfs::Root;
 use millrace_inspect::network;
@@ -28,7 +28,7 @@ fn watch(root: &Root, args: &InspectUsedArgs) -> Watched {
     let start = Instant::now();
     let before = counters(root, args);
     while_doing("waiting between two readings of counters", || {
-        thread::sleep(Duration::from_secs(args.seconds))
+        thread::sleep(args.interval)
     });
     before.watched(&counters(root, args), start.elapsed())
 }

@@ -54,7 +54,7 @@ impl InsideManager {
             host: args.manager_host.clone(),
             pool: "pool".to_owned(),
             state: Some(state.to_owned()),
-            grant_seconds: args.grant_seconds,
+            grant_lifetime: args.grant_lifetime,
             new_kek: false,
             log: None,
         })?;

@@ -19,7 +19,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_manager::Manager;
@@ -95,7 +94,7 @@ impl Running {
         let store =
             store::open(&args.store).or_fail(Failure::Usage, || "opening the store".to_owned())?;
         let terms = Terms {
-            ttl: Duration::from_secs(args.grant_seconds),
+            ttl: args.grant_lifetime,
             ..Terms::default()
         };
         let kek = folder.join("pool.kek");

@@ -13,9 +13,6 @@ use super::{access, client, coded, print_list};
 use crate::args::{ListArgs, TokenCommand, TokenCreateArgs, TokenNameArgs};
 use crate::output::{self, Table, date, or};
 
-/// Seconds of a day.
-const DAY: u64 = 86_400;
-
 pub(crate) fn run(command: &TokenCommand) -> Result<()> {
     match command {
         TokenCommand::Create(args) => create(args),
@@ -33,7 +30,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
     let wanted = NewToken {
         role: args.role.into(),
         identity: args.identity.clone(),
-        valid_s: args.days.map(|days| days * DAY),
+        valid_s: args.valid_s(),
     };
     let made: Token = client
         .write(Write::Put, &path(&args.name), Condition::Absent, &wanted)

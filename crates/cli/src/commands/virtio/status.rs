@@ -33,7 +33,7 @@ pub(super) fn show(args: &VirtioStatusArgs) -> Result<()> {
         return output::print_json(&devices);
     }
     let rows = devices.as_array().map(Vec::as_slice).unwrap_or_default();
-    if args.prometheus {
+    if args.metrics {
         return output::print(&metrics(rows));
     }
     let number = |row: &Value, name: &str| row["statistics"][name].as_u64().unwrap_or(0);

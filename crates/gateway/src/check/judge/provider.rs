@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_edge::settings::{DEFAULT_LOCAL, DEFAULT_MODE, DEFAULT_SOCKET, LocalChoice, words};
 use millrace_hostfs::Unavailable;
 use millrace_hostfs::maps::file_name;
 use millrace_hostfs::openssl_cnf::{self, Cnf};
@@ -81,9 +82,7 @@ impl Provider {
 
     /// Whether a primitive is computed in the process.
     pub(in crate::check) fn computes(&self, primitive: &str) -> bool {
-        let mut words = self.local_words.split(',').map(str::trim);
-        let all = matches!(&*self.local_words, "on" | "true" | "all");
-        self.local && (all || words.any(|word| word.eq_ignore_ascii_case(primitive)))
+        LocalChoice::of(words(&self.local_words)).has(primitive)
     }
 
     /// The provider of an application that loads it by its name.
@@ -92,11 +91,10 @@ impl Provider {
     }
 
     fn with(setting: &dyn Fn(&str) -> Option<String>) -> Self {
-        let nodes = setting("pool").unwrap_or_else(|| "unix:/run/millrace/node.sock".to_owned());
-        let nodes = nodes.split(',').map(|node| node.trim().to_owned());
-        let mode = setting("mode").unwrap_or_else(|| "async".to_owned());
-        let local_words = setting("local").unwrap_or_else(|| "off".to_owned());
-        let local = !matches!(&*local_words, "off" | "false");
+        let nodes = setting("pool").unwrap_or_else(|| format!("unix:{DEFAULT_SOCKET}"));
+        let mode = setting("mode").unwrap_or_else(|| DEFAULT_MODE.to_owned());
+        let local_words = setting("local").unwrap_or_else(|| DEFAULT_LOCAL.to_owned());
+        let local = LocalChoice::of(words(&local_words)) != LocalChoice::Off;
         let offers_none = setting("algorithms").is_some_and(|list| list.trim() == "none");
         Self {
             module: None,
@@ -107,7 +105,7 @@ impl Provider {
             mode,
             local,
             local_words,
-            nodes: nodes.filter(|node| !node.is_empty()).collect(),
+            nodes: words(&nodes).map(str::to_owned).collect(),
             tls: tls_files(setting),
             wrong: Vec::new(),
         }
@@ -124,10 +122,12 @@ fn tls_files(setting: &dyn Fn(&str) -> Option<String>) -> Option<ProviderTls> {
     })
 }
 
-/// Converts `"a"` or `["a", "b"]` to the text of a section.
+/// Converts `"a"`, `["a", "b"]` or `true` to the text of a section.
 fn toml_text(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
+        toml::Value::Boolean(true) => "on".to_owned(),
+        toml::Value::Boolean(false) => "off".to_owned(),
         toml::Value::Array(values) => {
             let words: Vec<&str> = values.iter().filter_map(toml::Value::as_str).collect();
             words.join(",")
@@ -237,4 +237,29 @@ pub(super) fn openssl_cnf(
         )
     };
     report.add(CHECK, outcome, seen, remedy);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Provider;
+
+    #[test]
+    fn values_of_a_file_mean_what_they_mean_to_the_provider() {
+        let read = |text: &str| Provider::in_file(&text.parse().expect("TOML"));
+        let bare = read("");
+        assert_eq!(bare.nodes, ["unix:/run/millrace/node.sock"]);
+        assert!(!bare.local && bare.mode == "async");
+        for (text, computes) in [
+            ("local = true", true),
+            ("local = \"all\"", true),
+            ("local = [\"x25519\", \"TLS13-KDF\"]", true),
+            ("local = \"TLS13-KDF\"", false),
+            ("local = false", false),
+            ("local = \"\"", false),
+        ] {
+            assert_eq!(read(text).computes("X25519"), computes, "{text}");
+        }
+        assert!(read("local = \"TLS13-KDF\"").local && !read("local = \"\"").local);
+        assert!(read("mode = \"off\"\nlocal = true\nalgorithms = \"none\"").poolless);
+    }
 }

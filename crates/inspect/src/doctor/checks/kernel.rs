@@ -56,7 +56,7 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
                 "Only a measurement shows which is faster here with many tunnels at once."
             }
         ))
-        .run("millrace inspect used --seconds 10        # measure CPU seconds per GB through a tunnel, before and after");
+        .run("millrace inspect used --interval 10s        # measure CPU seconds per GB through a tunnel, before and after");
     let commands = passed_over
         .iter()
         .filter_map(|passed| raise_priority(&passed.algorithm));
@@ -124,7 +124,7 @@ pub(super) fn device_passed_over(facts: &Facts<'_>) -> Option<Finding> {
             .title(format!("the kernel prefers the processor to {}", first.device))
             .evidence(devices.iter().filter(passed_over).flat_map(lines))
             .impact("The engine is idle for these algorithms. For packets of 1400 bytes the processor is often faster.")
-            .run("millrace inspect used --seconds 10        # measure under load")
+            .run("millrace inspect used --interval 10s        # measure under load")
             .advise("crconf update driver \"NAME\" type 5 priority 500 (NAME from /proc/crypto) prefers the engine; it can be undone."),
     )
 }

@@ -240,7 +240,7 @@ pub(super) fn stuck(facts: &Facts<'_>) -> Option<Finding> {
     };
     finding
         .evidence(open)
-        .run("millrace inspect qat --seconds 5        # do the open requests go away?")
+        .run("millrace inspect qat --interval 5s        # do the open requests go away?")
         .advise("If not, reset the device (write down, then up, to /sys/bus/pci/devices/ADDRESS/qat/state; Intel's \
             driver: adf_ctl reset).")
         .if_evident()
