@@ -411,8 +411,7 @@ fn record_history(state: &Path, checked: &Checked) -> Result<u64, ApplyError> {
     // The choice comes first: a folder with a link.toml is complete.
     let written = choice
         .iter()
-        .map(|choice| save(&parent.join(CHOICE), choice))
-        .collect::<Result<(), ApplyError>>()
+        .try_for_each(|choice| save(&parent.join(CHOICE), choice))
         .and_then(|()| Ok(replace_file(&file, text.as_bytes(), None).map_err(at(&file))?));
     if written.is_err() {
         let _ = fs::remove_dir_all(&parent);
