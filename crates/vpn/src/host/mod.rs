@@ -262,7 +262,7 @@ fn needed(engine: &LinkEngine) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// The first line of `swanctl --version`: `strongSwan 5.9.8 swanctl`.
+/// The first line of `swanctl --help`: `strongSwan 5.9.8 swanctl`.
 fn parse_strongswan(text: &str) -> Option<(u32, u32, u32)> {
     let mut words = text
         .split_whitespace()
@@ -276,7 +276,8 @@ fn parse_strongswan(text: &str) -> Option<(u32, u32, u32)> {
 }
 
 fn strongswan_version() -> Option<(u32, u32, u32)> {
-    parse_strongswan(&ask("swanctl", &["--version"])?)
+    // `--version` asks a running daemon first, and prints nothing without one.
+    parse_strongswan(&ask("swanctl", &["--help"])?)
 }
 
 /// A name or version of the running kernel; empty if /proc has none.
