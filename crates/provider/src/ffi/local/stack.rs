@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Room on the stack for ML-KEM-768 and ML-DSA. AWS-LC's ML-KEM needs 24 KiB (measured: 15.7 for a pair, 19.0 to
-//! encapsulate, 23.7 to decapsulate), a signature of ML-DSA 61, 84 and 121 KiB in its three sizes, and an `ASYNC_JOB` has 32 KiB in all, in OpenSSL 3.0 without a guard page. So in a job the
-//! computation runs on another stack, which the thread keeps. It never pauses there.
+//! encapsulate, 23.7 to decapsulate), a signature of ML-DSA 61, 84 and 121 KiB in its three sizes, and an `ASYNC_JOB`
+//! has 32 KiB in all, in OpenSSL 3.0 without a guard page. So in a job the computation runs on another stack, which
+//! the thread keeps. It never pauses there.
 
 use crate::error::{Error, Result};
 use crate::ffi::provider::Provider;
