@@ -269,14 +269,12 @@ fn submissions_are_not_refused_and_a_failure_is_over_soon() {
         let mut queue = serving_queue(&backend, key);
         let mut tasks: VecDeque<Task> = (0..40).map(|token| task(token, key)).collect();
         queue.submit(&mut tasks);
-        let start = Instant::now();
+        let (start, restarts) = (Instant::now(), backend.tally().restarts);
         controls.send(CardEvent::Fatal);
         drain(&mut *queue, &mut tasks, 40);
         let ended = start.elapsed();
         drop(queue);
-        until("the former session is over", || {
-            backend.health() != Health::Up
-        });
+        until("it is restarted", || backend.tally().restarts > restarts);
         drop(serving_queue(&backend, key));
         println!(
             "{:.1} ms to the end of the tasks in flight, {:.0} ms to the next answers",
@@ -366,10 +364,13 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
             while ended.load(Ordering::Relaxed) < jobs / 5 * part {
                 thread::sleep(Duration::from_millis(5));
             }
+            let restarts = backend.tally().restarts;
             controls.send(event);
             if event == CardEvent::Restarting {
                 // A second event would replace one that no function has seen yet.
-                until("the reset is noticed", || backend.health() != Health::Up);
+                until("the reset is noticed", || {
+                    backend.health() != Health::Up || backend.tally().restarts > restarts
+                });
                 controls.send(CardEvent::Restarted);
             }
         }
