@@ -71,7 +71,7 @@ const FUNCTION_GROUP: Change = Link(
 const HOLDER: Change = File("proc/79/comm", "gateway\n");
 const HOLDER_GROUP: Change = Link("proc/79/fd/3", "/dev/vfio/100");
 
-/// Limits of a process that may lock so many bytes.
+/// Limits of a process, with its limit of locked memory in bytes.
 macro_rules! locked_memory {
     ($bytes:literal) => {
         concat!(
