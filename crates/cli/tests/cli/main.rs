@@ -4,7 +4,6 @@
 //! Tests of the binary: real processes, each test in a separate folder.
 
 mod ceiling;
-mod device;
 mod doctor;
 mod help;
 mod inspect;

@@ -63,19 +63,15 @@ const LIBQAT_24_02: &str = "usr/lib/x86_64-linux-gnu/libqat.so.4.2.0";
 const LIBQAT_25_08: &str = "usr/lib/x86_64-linux-gnu/libqat.so.4.4.0";
 const QATMGR: Change = File("usr/sbin/qatmgr", "\0QAT_SOFTWARE_VERSION=24.2.0\0");
 const QATMGR_RUNS: Change = File("proc/78/comm", "qatmgr\n");
-/// A virtual function that user space can have, and a process that has it.
-const FUNCTION_DRIVER: Change = Link(
-    "sys/bus/pci/devices/0000:6b:01.1/driver",
-    "../../../../bus/pci/drivers/vfio-pci",
-);
+/// The group of a virtual function that user space can have, and a process that has it.
 const FUNCTION_GROUP: Change = Link(
-    "sys/bus/pci/devices/0000:6b:01.1/iommu_group",
+    "sys/bus/pci/devices/0000:6b:00.1/iommu_group",
     "../../../../kernel/iommu_groups/100",
 );
 const HOLDER: Change = File("proc/79/comm", "gateway\n");
 const HOLDER_GROUP: Change = Link("proc/79/fd/3", "/dev/vfio/100");
 
-/// Limits of a process that may lock so many bytes.
+/// Limits of a process, with its limit of locked memory in bytes.
 macro_rules! locked_memory {
     ($bytes:literal) => {
         concat!(
@@ -287,8 +283,8 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "qatlib-manager",
-        ("qat-4xxx-16vfs", &[QATMGR, FUNCTION_DRIVER]),
-        ("qat-4xxx-16vfs", &[QATMGR, FUNCTION_DRIVER, QATMGR_RUNS]),
+        ("qat-4xxx-16vfs", &[QATMGR]),
+        ("qat-4xxx-16vfs", &[QATMGR, QATMGR_RUNS]),
     ),
     case(
         "qatlib-manager-version",
@@ -311,7 +307,6 @@ pub(crate) const CASES: &[Case] = &[
         (
             "qat-4xxx-16vfs",
             &[
-                FUNCTION_DRIVER,
                 FUNCTION_GROUP,
                 HOLDER,
                 HOLDER_GROUP,
@@ -321,7 +316,6 @@ pub(crate) const CASES: &[Case] = &[
         (
             "qat-4xxx-16vfs",
             &[
-                FUNCTION_DRIVER,
                 FUNCTION_GROUP,
                 HOLDER,
                 HOLDER_GROUP,
@@ -332,10 +326,24 @@ pub(crate) const CASES: &[Case] = &[
     case(
         "qatlib-functions-taken",
         (
-            "qat-4xxx-16vfs",
-            &[FUNCTION_DRIVER, FUNCTION_GROUP, HOLDER, HOLDER_GROUP],
+            "no-accelerator",
+            &[
+                File("sys/bus/pci/devices/0000:00:05.0/vendor", "0x8086\n"),
+                File("sys/bus/pci/devices/0000:00:05.0/device", "0x4941\n"),
+                Link(
+                    "sys/bus/pci/devices/0000:00:05.0/driver",
+                    "../../../../bus/pci/drivers/vfio-pci",
+                ),
+                Link(
+                    "sys/bus/pci/devices/0000:00:05.0/iommu_group",
+                    "../../../../kernel/iommu_groups/100",
+                ),
+                HOLDER,
+                HOLDER_GROUP,
+            ],
         ),
-        ("qat-4xxx-16vfs", &[FUNCTION_DRIVER, FUNCTION_GROUP, HOLDER]),
+        // Three functions are free.
+        ("qat-4xxx-16vfs", &[FUNCTION_GROUP, HOLDER, HOLDER_GROUP]),
     ),
     case(
         "device-passed-over",

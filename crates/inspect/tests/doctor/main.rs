@@ -162,6 +162,7 @@ const PROGRAMS: &[&str] = &[
     "ps",
     "sort",
     "sysctl",
+    "systemctl",
     "uniq",
     "update-initramfs",
 ];
