@@ -36,7 +36,8 @@ step "tests of the crates"
 cargo test --lib --tests --target "$host" -p millrace-deflate -p millrace-zlib "$@"
 cargo build --target "$host" -p millrace-zlib "$@"
 library=$CARGO_TARGET_DIR/$host/debug/libmillrace_zlib.so
-nm -D "$library" | grep -q '__asan_init' || { echo "$library is not instrumented" >&2; exit 1; }
+symbols=$(nm -D "$library")
+[[ $symbols == *__asan_init* ]] || { echo "$library is not instrumented" >&2; exit 1; }
 
 work=$(mktemp -d)
 nginx=
