@@ -2,7 +2,7 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# What takes too long for every change: fuzzing, secrets followed by memcheck, constant time by measurement, the
+# What takes too long for every change: fuzzing, the compression library under AddressSanitizer, secrets followed by memcheck, constant time by measurement, the
 # release artefacts under the whole-system tests, README and the guides on clean machines, long tests, GPU kernels,
 # the goals of the benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also
 # goes to docs/nightly.md, which says what the last run showed.
@@ -13,12 +13,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS=(fuzz taint timing release install cuda goals long)
+PARTS=(fuzz sanitizers taint timing release install cuda goals long)
 [[ $# -gt 0 ]] && PARTS=("$@")
 
 run_part() {
     case $1 in
         fuzz) make --no-print-directory fuzz SECS="${SECS:-60}" ;;
+        sanitizers) make --no-print-directory test-sanitizers ;;
         taint) make --no-print-directory test-taint ;;
         timing) make --no-print-directory test-timing ;;
         release) make --no-print-directory test-release ;;
@@ -26,7 +27,7 @@ run_part() {
         cuda) make --no-print-directory test-cuda ;;
         goals) make --no-print-directory bench-pool ARGS="--require must" ;;
         long) make --no-print-directory test-long ;;
-        *) printf 'nightly: no part %s; there are: fuzz taint timing release install cuda goals long\n' "$1" >&2; return 2 ;;
+        *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install cuda goals long\n' "$1" >&2; return 2 ;;
     esac
 }
 

@@ -22,8 +22,6 @@ scripts/previous-version.sh
 step "unit, integration and whole-system tests"
 status=0
 cargo test --workspace --no-fail-fast "$@" || status=$?
-step "the compression library under AddressSanitizer"
-scripts/test-sanitizers.sh "$@" || status=$?
 step "the same servers and clients, of Debian 13"
 scripts/test-debian13.sh "$@" || status=$?
 

@@ -28,7 +28,7 @@ pub(crate) enum VpnCommand {
     Up(VpnUpArgs),
     Status(VpnStatusArgs),
     Watch(VpnWatchArgs),
-    Bench(VpnArgs),
+    Bench(VpnBenchArgs),
     Down(VpnDownArgs),
     History(VpnHistoryArgs),
     Rollback(VpnRollbackArgs),
@@ -186,7 +186,7 @@ end: both need the same choice.";
 /// under load. Bytes are compared at the other end before each load.
 #[derive(Debug, Args)]
 #[command(after_long_help = BENCH_EXAMPLE)]
-pub(crate) struct VpnArgs {
+pub(crate) struct VpnBenchArgs {
     /// Choose the engine of a link, and save the choice
     ///
     /// The link has engine = "auto". Each candidate that this host can run is

@@ -4,6 +4,7 @@
 //! Tests of the binary: real processes, each test in a separate folder.
 
 mod ceiling;
+mod device;
 mod doctor;
 mod help;
 mod inspect;

@@ -99,7 +99,7 @@ fn reasons(root: &Value, value: &Value, schema: &Value) -> Vec<String> {
 
 /// Fails if the JSON of a command is not what its schema says, or has a field that the schema does not name.
 #[track_caller]
-fn assert_valid(json: &str, name: &str) {
+pub(crate) fn assert_valid(json: &str, name: &str) {
     let file = repository().join(format!("docs/reference/{name}.schema.json"));
     let text = fs::read_to_string(file).expect("a schema; `make docs` writes it");
     let schema: Value = serde_json::from_str(&text).expect("JSON");
