@@ -2,10 +2,10 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# What takes too long for every change: fuzzing, the compression library under AddressSanitizer, secrets followed by memcheck, constant time by measurement, the
-# release artefacts under the whole-system tests, README and the guides on clean machines, long tests, GPU kernels,
-# the goals of the benchmarks. Each part runs, whatever the others gave; the table that is printed at the end also
-# goes to docs/nightly.md, which says what the last run showed.
+# What takes too long for every change: fuzzing, the compression library under AddressSanitizer, secrets followed by
+# memcheck, constant time by measurement, the release artefacts under the whole-system tests, README and the guides on
+# clean machines, long tests, GPU kernels, the goals of the benchmarks. Each part runs, whatever the others gave; the
+# table that is printed at the end also goes to docs/nightly.md, which says what the last run showed.
 #
 #   scripts/nightly.sh [PART...]     default: all of them, in this order
 #

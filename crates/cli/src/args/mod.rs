@@ -410,7 +410,7 @@ mod tests {
         for line in ["--days 90", "--lifetime 90d"] {
             let words = "millrace token create grafana --role viewer".split(' ');
             let parsed = Cli::read(words.chain(line.split(' '))).expect(line);
-            let Command::Token(TokenCommand::Create(create)) = parsed.command else {
+            let super::Command::Token(TokenCommand::Create(create)) = parsed.command else {
                 panic!("another command");
             };
             assert_eq!(create.valid_s(), Some(90 * 86_400), "{line}");
