@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_vpn::choice::Candidate;
+use millrace_vpn::choice::EngineCandidate;
 use millrace_vpn::plan::Folders;
 use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
 
@@ -15,7 +15,7 @@ fuzz_target!(|text: &str| {
             processors: vec![0],
             ..Host::default()
         };
-        for candidate in Candidate::ALL {
+        for candidate in EngineCandidate::ALL {
             let link = link.as_candidate(candidate);
             for side in Side::ALL {
                 let plan = LinkPlan::new(&link, side, &host, &Folders::default());

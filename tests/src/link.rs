@@ -329,6 +329,10 @@ impl Traffic {
     #[must_use]
     pub fn to(ends: &Ends, host: &str) -> Self {
         let dir = ends.dir.path();
+        // Logs grow: what former traffic left there would be taken for this one's.
+        for left in ["server.log", "client.log", "stop"] {
+            let _ = fs::remove_file(dir.join(left));
+        }
         let python = |script: &str| {
             let mut command = Command::new(program("python3"));
             command.args(["-c", script]);

@@ -99,7 +99,6 @@ fn link_over_ipv6_carries_both_families_in_packets_that_fill_the_path() {
         let mut traffic = Traffic::to(&ends, host);
         traffic.flows();
         let _ = traffic.finish();
-        fs::remove_file(ends.dir.path().join("stop")).expect("the file that stopped the traffic");
     }
     // Segments of these connections fill packets of the tunnel MTU, and probes of that size are answered.
     assert_eq!(ends.member(0, 0)["loses_long_packets"], false);

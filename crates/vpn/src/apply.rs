@@ -28,7 +28,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::choice::Choice;
+use crate::choice::EngineChoice;
 use crate::exec::{self, ExecError, Lock, Tunnel, at};
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
@@ -215,7 +215,7 @@ pub fn choice_file(name: &str, folders: &Folders) -> PathBuf {
 ///
 /// # Errors
 /// The record cannot be read.
-pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<Choice>, ApplyError> {
+pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<EngineChoice>, ApplyError> {
     load(choice_file(name, folders))
 }
 
@@ -223,7 +223,7 @@ pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<Choice>, App
 ///
 /// # Errors
 /// It cannot be written.
-pub fn save_choice(choice: &Choice, folders: &Folders) -> Result<(), ApplyError> {
+pub fn save_choice(choice: &EngineChoice, folders: &Folders) -> Result<(), ApplyError> {
     let state = folders.state_of(&choice.name);
     fs::create_dir_all(&state).map_err(at(&state))?;
     save(&choice_file(&choice.name, folders), choice)
@@ -248,7 +248,7 @@ fn check_with(
     text: &str,
     side: Option<Side>,
     folders: &Folders,
-    choice: Option<Choice>,
+    choice: Option<EngineChoice>,
 ) -> Result<Checked, ApplyError> {
     let choice = choice.filter(|_| declared.auto.is_some());
     let link = match &choice {

@@ -21,7 +21,7 @@ const MAX_HOSTS: usize = 2;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Candidate {
+pub enum EngineCandidate {
     /// One OpenVPN process.
     One,
     /// One OpenVPN process, and the kernel encrypts (DCO).
@@ -34,7 +34,7 @@ pub enum Candidate {
     Many,
 }
 
-impl Candidate {
+impl EngineCandidate {
     /// Each, the simplest first.
     pub const ALL: [Self; 5] = [
         Self::One,
@@ -104,9 +104,9 @@ pub struct Round {
 
 /// One candidate on one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Contender {
+pub struct EngineContender {
     /// Which.
-    pub candidate: Candidate,
+    pub candidate: EngineCandidate,
     /// Whether it was started.
     pub tried: bool,
     /// Its rounds; none if the host cannot run it.
@@ -117,7 +117,7 @@ pub struct Contender {
 
 /// The measurement of one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Measurement {
+pub struct LinkMeasurement {
     /// Name of the host.
     pub host: String,
     /// When it ended, seconds since 1970.
@@ -130,10 +130,10 @@ pub struct Measurement {
     pub strongswan: Option<String>,
     /// Processors that both ends shared.
     pub processors: usize,
-    /// What of link.toml the figures depend on.
+    /// The keys of link.toml that the figures depend on.
     pub link: String,
     /// Each candidate.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<EngineContender>,
 }
 
 /// Median and range of a candidate's figure against that of the chosen one, within rounds. Above 1 is better.
@@ -150,7 +150,7 @@ pub struct Ratio {
 /// What became of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum EngineVerdict {
     /// It is the engine of the link.
     Chosen,
     /// It lost, by this much.
@@ -163,17 +163,17 @@ pub enum Verdict {
 
 /// The saved choice of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Choice {
+pub struct EngineChoice {
     /// The link.
     pub name: String,
     /// What the best has the best of.
     pub goal: ChoiceGoal,
     /// The engine.
-    pub chosen: Candidate,
+    pub chosen: EngineCandidate,
     /// What became of each candidate, the simplest first.
-    pub verdicts: Vec<(Candidate, Verdict)>,
+    pub verdicts: Vec<(EngineCandidate, EngineVerdict)>,
     /// The measurements: of this host, and of the other end's.
-    pub hosts: Vec<Measurement>,
+    pub hosts: Vec<LinkMeasurement>,
 }
 
 /// Why nothing was chosen.
@@ -212,10 +212,10 @@ fn measured_link(link: &VpnLink) -> String {
     text
 }
 
-impl Measurement {
+impl LinkMeasurement {
     /// The measurement of a host that ended now, with these rounds.
     #[must_use]
-    pub fn new(link: &VpnLink, host: &Host, at: u64, contenders: Vec<Contender>) -> Self {
+    pub fn new(link: &VpnLink, host: &Host, at: u64, contenders: Vec<EngineContender>) -> Self {
         Self {
             host: host.name.clone(),
             at,
@@ -232,7 +232,7 @@ impl Measurement {
         }
     }
 
-    fn of(&self, candidate: Candidate) -> Option<&Contender> {
+    fn of(&self, candidate: EngineCandidate) -> Option<&EngineContender> {
         self.contenders
             .iter()
             .find(|one| one.candidate == candidate)
@@ -240,8 +240,8 @@ impl Measurement {
 }
 
 /// A candidate's figure in each round: the worse one of the hosts, and higher is better.
-fn figures(hosts: &[Measurement], candidate: Candidate, goal: ChoiceGoal) -> Vec<f64> {
-    let of_host = |host: &Measurement| -> Vec<f64> {
+fn figures(hosts: &[LinkMeasurement], candidate: EngineCandidate, goal: ChoiceGoal) -> Vec<f64> {
+    let of_host = |host: &LinkMeasurement| -> Vec<f64> {
         let rounds = host.of(candidate).map_or(&[][..], |one| &one.rounds[..]);
         let figure = |round: &Round| match goal {
             ChoiceGoal::Throughput => round.mbit,
@@ -281,7 +281,7 @@ fn ratio(figures: &[f64], against: &[f64]) -> Ratio {
     }
 }
 
-impl Choice {
+impl EngineChoice {
     /// Chooses from the measurement of one host, or from those of both.
     ///
     /// # Errors
@@ -289,7 +289,7 @@ impl Choice {
     pub fn of(
         link: &VpnLink,
         goal: ChoiceGoal,
-        hosts: Vec<Measurement>,
+        hosts: Vec<LinkMeasurement>,
     ) -> Result<Self, ChoiceError> {
         if hosts.is_empty() || hosts.len() > MAX_HOSTS {
             return Err(ChoiceError::Hosts(hosts.len()));
@@ -299,7 +299,7 @@ impl Choice {
         {
             return Err(ChoiceError::OtherLink(one.link.clone(), other.link.clone()));
         }
-        let measured: Vec<(Candidate, Vec<f64>)> = Candidate::ALL
+        let measured: Vec<(EngineCandidate, Vec<f64>)> = EngineCandidate::ALL
             .into_iter()
             .map(|candidate| (candidate, figures(&hosts, candidate, goal)))
             .collect();
@@ -308,8 +308,8 @@ impl Choice {
             // Of equal medians the simpler one comes last, and is taken.
             median(&a.1).total_cmp(&median(&b.1)).then(b.0.cmp(&a.0))
         });
-        let out = |candidate: Candidate| {
-            let reason = |host: &Measurement| {
+        let out = |candidate: EngineCandidate| {
+            let reason = |host: &LinkMeasurement| {
                 let why = host.of(candidate).and_then(|one| one.out.as_ref())?;
                 Some(format!("{why} ({})", host.host))
             };
@@ -319,23 +319,24 @@ impl Choice {
                 .unwrap_or_else(|| "it was not measured".to_owned())
         };
         let Some((_, best)) = best else {
-            let reasons = Candidate::ALL.map(|one| format!("{}: {}", one.name(), out(one)));
+            let reasons = EngineCandidate::ALL.map(|one| format!("{}: {}", one.name(), out(one)));
             return Err(ChoiceError::NoCandidate(reasons.join("; ")));
         };
         // The order of the candidates is that of their simplicity.
         let chosen = running().find(|(_, figures)| ratio(figures, best).max >= 1.0);
-        let (chosen, winner) = chosen.map_or((Candidate::One, best), |(one, all)| (*one, all));
-        let verdict = |(candidate, figures): &(Candidate, Vec<f64>)| {
+        let (chosen, winner) =
+            chosen.map_or((EngineCandidate::One, best), |(one, all)| (*one, all));
+        let verdict = |(candidate, figures): &(EngineCandidate, Vec<f64>)| {
             let verdict = if figures.is_empty() {
-                Verdict::Out(out(*candidate))
+                EngineVerdict::Out(out(*candidate))
             } else if *candidate == chosen {
-                Verdict::Chosen
+                EngineVerdict::Chosen
             } else {
                 let ratio = ratio(figures, winner);
                 if ratio.max >= 1.0 {
-                    Verdict::Tied(ratio)
+                    EngineVerdict::Tied(ratio)
                 } else {
-                    Verdict::Lost(ratio)
+                    EngineVerdict::Lost(ratio)
                 }
             };
             (*candidate, verdict)
@@ -359,7 +360,7 @@ impl Choice {
                 names.join(" and ")
             )];
         };
-        let now = Measurement::new(link, host, own.at, Vec::new());
+        let now = LinkMeasurement::new(link, host, own.at, Vec::new());
         let none = || "none".to_owned();
         let mut reasons = Vec::new();
         let mut compare = |what: &str, then: String, now: String| {
@@ -427,28 +428,33 @@ mod tests {
         }
     }
 
-    fn measurement(rates: &[(Candidate, &[f64])]) -> Measurement {
-        let contender = |candidate: Candidate| {
+    fn measurement(rates: &[(EngineCandidate, &[f64])]) -> LinkMeasurement {
+        let contender = |candidate: EngineCandidate| {
             let rates = rates.iter().find(|(one, _)| *one == candidate);
             let round = |mbit: &f64| Round {
                 mbit: *mbit,
                 cpu_s_per_gb: *mbit / 10.0,
             };
-            Contender {
+            EngineContender {
                 candidate,
                 tried: rates.is_some(),
                 rounds: rates.map_or_else(Vec::new, |(_, all)| all.iter().map(round).collect()),
                 out: rates.is_none().then(|| "the kernel has none".to_owned()),
             }
         };
-        Measurement::new(&link(""), &host(), 7, Candidate::ALL.map(contender).into())
+        LinkMeasurement::new(
+            &link(""),
+            &host(),
+            7,
+            EngineCandidate::ALL.map(contender).into(),
+        )
     }
 
-    fn choose(hosts: Vec<Measurement>) -> Choice {
-        Choice::of(&link(""), ChoiceGoal::Throughput, hosts).expect("a choice")
+    fn choose(hosts: Vec<LinkMeasurement>) -> EngineChoice {
+        EngineChoice::of(&link(""), ChoiceGoal::Throughput, hosts).expect("a choice")
     }
 
-    fn verdict(choice: &Choice, candidate: Candidate) -> &Verdict {
+    fn verdict(choice: &EngineChoice, candidate: EngineCandidate) -> &EngineVerdict {
         let found = choice.verdicts.iter().find(|(one, _)| *one == candidate);
         &found.expect("a verdict").1
     }
@@ -456,49 +462,49 @@ mod tests {
     #[test]
     fn fastest_candidate_is_chosen_and_the_others_lose_by_their_ratio() {
         let choice = choose(vec![measurement(&[
-            (Candidate::One, &[100.0, 110.0, 90.0]),
-            (Candidate::Many, &[200.0, 200.0, 180.0]),
+            (EngineCandidate::One, &[100.0, 110.0, 90.0]),
+            (EngineCandidate::Many, &[200.0, 200.0, 180.0]),
         ])]);
-        assert_eq!(choice.chosen, Candidate::Many);
-        let Verdict::Lost(ratio) = verdict(&choice, Candidate::One) else {
+        assert_eq!(choice.chosen, EngineCandidate::Many);
+        let EngineVerdict::Lost(ratio) = verdict(&choice, EngineCandidate::One) else {
             panic!("{choice:?}");
         };
         assert!((ratio.median - 0.5).abs() < 1e-9 && (ratio.max - 0.55).abs() < 1e-9);
         assert_eq!(
-            *verdict(&choice, Candidate::Dco),
-            Verdict::Out("the kernel has none (a)".to_owned())
+            *verdict(&choice, EngineCandidate::Dco),
+            EngineVerdict::Out("the kernel has none (a)".to_owned())
         );
     }
 
     #[test]
     fn simplest_of_those_that_did_not_lose_in_each_round_is_chosen() {
         let choice = choose(vec![measurement(&[
-            (Candidate::One, &[100.0, 130.0, 100.0]),
-            (Candidate::Ipsec, &[119.0, 119.0, 119.0]),
-            (Candidate::Many, &[120.0, 120.0, 120.0]),
+            (EngineCandidate::One, &[100.0, 130.0, 100.0]),
+            (EngineCandidate::Ipsec, &[119.0, 119.0, 119.0]),
+            (EngineCandidate::Many, &[120.0, 120.0, 120.0]),
         ])]);
-        assert_eq!(choice.chosen, Candidate::One);
+        assert_eq!(choice.chosen, EngineCandidate::One);
         assert!(matches!(
-            verdict(&choice, Candidate::Many),
-            Verdict::Tied(_)
+            verdict(&choice, EngineCandidate::Many),
+            EngineVerdict::Tied(_)
         ));
         let equal = choose(vec![measurement(&[
-            (Candidate::Dco, &[100.0]),
-            (Candidate::Many, &[100.0]),
+            (EngineCandidate::Dco, &[100.0]),
+            (EngineCandidate::Many, &[100.0]),
         ])]);
-        assert_eq!(equal.chosen, Candidate::Dco);
+        assert_eq!(equal.chosen, EngineCandidate::Dco);
     }
 
     #[test]
     fn goal_cpu_chooses_the_least_cpu_time() {
         let hosts = vec![measurement(&[
-            (Candidate::One, &[100.0, 100.0]),
-            (Candidate::Many, &[200.0, 200.0]),
+            (EngineCandidate::One, &[100.0, 100.0]),
+            (EngineCandidate::Many, &[200.0, 200.0]),
         ])];
-        let choice = Choice::of(&link(""), ChoiceGoal::Cpu, hosts).expect("a choice");
+        let choice = EngineChoice::of(&link(""), ChoiceGoal::Cpu, hosts).expect("a choice");
         assert_eq!(
             choice.chosen,
-            Candidate::One,
+            EngineCandidate::One,
             "its CPU time is a tenth of its rate"
         );
     }
@@ -506,31 +512,34 @@ mod tests {
     #[test]
     fn slower_end_decides_and_both_must_run_the_candidate() {
         let fast = measurement(&[
-            (Candidate::One, &[300.0]),
-            (Candidate::Dco, &[900.0]),
-            (Candidate::Many, &[800.0]),
+            (EngineCandidate::One, &[300.0]),
+            (EngineCandidate::Dco, &[900.0]),
+            (EngineCandidate::Many, &[800.0]),
         ]);
-        let mut slow = measurement(&[(Candidate::One, &[280.0]), (Candidate::Many, &[250.0])]);
+        let mut slow = measurement(&[
+            (EngineCandidate::One, &[280.0]),
+            (EngineCandidate::Many, &[250.0]),
+        ]);
         slow.host = "b".to_owned();
         let choice = choose(vec![fast.clone(), slow.clone()]);
-        assert_eq!(choice.chosen, Candidate::One);
+        assert_eq!(choice.chosen, EngineCandidate::One);
         assert_eq!(
-            *verdict(&choice, Candidate::Dco),
-            Verdict::Out("the kernel has none (b)".to_owned())
+            *verdict(&choice, EngineCandidate::Dco),
+            EngineVerdict::Out("the kernel has none (b)".to_owned())
         );
         slow.link.push_str(" more");
-        let other = Choice::of(&link(""), ChoiceGoal::Throughput, vec![fast.clone(), slow]);
+        let other = EngineChoice::of(&link(""), ChoiceGoal::Throughput, vec![fast.clone(), slow]);
         assert!(matches!(other, Err(ChoiceError::OtherLink(..))));
         let hosts = vec![fast.clone(), fast.clone(), fast];
-        let many = Choice::of(&link(""), ChoiceGoal::Throughput, hosts);
+        let many = EngineChoice::of(&link(""), ChoiceGoal::Throughput, hosts);
         assert_eq!(many, Err(ChoiceError::Hosts(3)));
     }
 
     #[test]
     fn nothing_to_choose_from_is_an_error_with_every_reason() {
-        let none = Choice::of(&link(""), ChoiceGoal::Throughput, vec![measurement(&[])]);
+        let none = EngineChoice::of(&link(""), ChoiceGoal::Throughput, vec![measurement(&[])]);
         let text = none.expect_err("no candidate").to_string();
-        for candidate in Candidate::ALL {
+        for candidate in EngineCandidate::ALL {
             assert!(text.contains(candidate.name()), "{text}");
         }
     }
@@ -538,18 +547,18 @@ mod tests {
     #[test]
     fn record_with_figures_that_are_no_rates_has_none() {
         let broken = measurement(&[
-            (Candidate::One, &[f64::NAN, 0.0]),
-            (Candidate::Many, &[1.0]),
+            (EngineCandidate::One, &[f64::NAN, 0.0]),
+            (EngineCandidate::Many, &[1.0]),
         ]);
-        assert_eq!(choose(vec![broken]).chosen, Candidate::Many);
+        assert_eq!(choose(vec![broken]).chosen, EngineCandidate::Many);
     }
 
     #[test]
     fn choice_of_another_kernel_version_or_link_is_outdated() {
-        let choice = choose(vec![measurement(&[(Candidate::One, &[100.0])])]);
+        let choice = choose(vec![measurement(&[(EngineCandidate::One, &[100.0])])]);
         let text = serde_json::to_string(&choice).expect("JSON");
         assert_eq!(
-            serde_json::from_str::<Choice>(&text).expect("a choice"),
+            serde_json::from_str::<EngineChoice>(&text).expect("a choice"),
             choice
         );
         let mut now = host();

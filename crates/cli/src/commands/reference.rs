@@ -23,7 +23,7 @@ use millrace_service::Status;
 use millrace_service::status::Sessions;
 use millrace_vpn::LinkPlan;
 use millrace_vpn::apply::LinkGeneration;
-use millrace_vpn::choice::Choice;
+use millrace_vpn::choice::EngineChoice;
 use millrace_vpn::ipsec::vyos::ImportedLink;
 use millrace_vpn::supervise::LinkStatus;
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
         ("check.schema.json", schema_of::<check::CheckReport>()),
         ("vpn-plan.schema.json", schema_of::<LinkPlan>()),
         ("vpn-status.schema.json", schema_of::<LinkStatus>()),
-        ("vpn-choice.schema.json", schema_of::<Choice>()),
+        ("vpn-choice.schema.json", schema_of::<EngineChoice>()),
         ("vpn-history.schema.json", schema_of::<Vec<LinkGeneration>>()),
         ("vpn-import.schema.json", schema_of::<ImportedLink>()),
         ("devices.schema.json", schema_of::<Vec<Observed>>()),

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
-use crate::link::{IpsecSettings, LinkProblem, LinkProblems, Network, Side, VpnLink};
+use crate::link::{IpsecSettings, LinkNetwork, LinkProblem, LinkProblems, Side, VpnLink};
 
 /// Bound on the commands, in bytes: a configuration with a thousand peers.
 const MAX_TEXT: usize = 4 << 20;
@@ -370,7 +370,7 @@ impl Commands {
         let esp = self.esp(&esp_group);
         let prefixes = ["local", "remote"].map(|which| self.prefixes(peer, &tunnels, which));
         self.same_families(&prefixes);
-        let [ours, theirs]: [Vec<Network>; 2] =
+        let [ours, theirs]: [Vec<LinkNetwork>; 2] =
             prefixes.map(|all| all.into_iter().map(|one| one.0).collect());
         let (ike_rekey, esp_rekey) = (
             self.number(&["ike-group", &ike_group, "lifetime"], 28_800),
@@ -449,9 +449,10 @@ impl Commands {
     }
 
     /// A network of IPv6 at one end needs one at the other: each end has an address of its own in the link.
-    fn same_families(&mut self, ends: &[Vec<(Network, usize)>; 2]) {
-        let v6 =
-            |end: &Vec<(Network, usize)>| end.iter().find(|(network, _)| network.is_v6()).copied();
+    fn same_families(&mut self, ends: &[Vec<(LinkNetwork, usize)>; 2]) {
+        let v6 = |end: &Vec<(LinkNetwork, usize)>| {
+            end.iter().find(|(network, _)| network.is_v6()).copied()
+        };
         if let [Some((network, line)), None] | [None, Some((network, line))] =
             ends.each_ref().map(v6)
         {
@@ -464,8 +465,13 @@ impl Commands {
     }
 
     /// The networks of one end, of all tunnels, with their lines.
-    fn prefixes(&mut self, peer: &str, tunnels: &[String], which: &str) -> Vec<(Network, usize)> {
-        let mut networks: Vec<(Network, usize)> = Vec::new();
+    fn prefixes(
+        &mut self,
+        peer: &str,
+        tunnels: &[String],
+        which: &str,
+    ) -> Vec<(LinkNetwork, usize)> {
+        let mut networks: Vec<(LinkNetwork, usize)> = Vec::new();
         let mut problems = Vec::new();
         for tunnel in tunnels {
             for (text, line) in self.values(&[
@@ -477,7 +483,7 @@ impl Commands {
                 which,
                 "prefix",
             ]) {
-                match text.parse::<Network>() {
+                match text.parse::<LinkNetwork>() {
                     Ok(network) if networks.iter().any(|one| one.0 == network) => {}
                     Ok(network) => networks.push((network, line)),
                     Err(why) => problems.push(LinkProblem::at(

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::choice::{Candidate, ChoiceGoal};
+use crate::choice::{ChoiceGoal, EngineCandidate};
 use crate::ipsec::{EspProposal, IkeProposal};
 
-pub use network::Network;
+pub use network::LinkNetwork;
 pub use problem::{LinkProblem, LinkProblems};
 
 /// A link.toml with every key.
@@ -51,7 +51,7 @@ pub struct VpnLink {
     /// UDP port of the first member; the others follow.
     pub port: u16,
     /// Addresses of the tunnels, two per member.
-    pub tunnels: Network,
+    pub tunnels: LinkNetwork,
     /// Bytes of each member's UDP socket buffers; `None`: the system's.
     pub socket_buffer_bytes: Option<u32>,
     /// Packets that wait for a member in its device.
@@ -138,7 +138,7 @@ pub struct End {
     /// Its IPv6 address inside the link; a link that carries IPv6 has one at each end.
     pub inner6: Option<Ipv6Addr>,
     /// Networks behind it.
-    pub networks: Vec<Network>,
+    pub networks: Vec<LinkNetwork>,
     /// The device that carries the tunnels; its NUMA node and interrupts decide on the processors.
     pub device: Option<String>,
     /// Folder with ca.pem, cert.pem and key.pem.
@@ -150,9 +150,9 @@ pub struct End {
 impl End {
     /// Its addresses inside the link, as networks.
     #[must_use]
-    pub fn inner_hosts(&self) -> Vec<Network> {
-        let v6 = self.inner6.map(Network::host);
-        std::iter::once(Network::host(self.inner))
+    pub fn inner_hosts(&self) -> Vec<LinkNetwork> {
+        let v6 = self.inner6.map(LinkNetwork::host);
+        std::iter::once(LinkNetwork::host(self.inner))
             .chain(v6)
             .collect()
     }
@@ -249,16 +249,16 @@ impl VpnLink {
 
     /// The link with one candidate's engine and number of members; without `auto` the link as it is.
     #[must_use]
-    pub fn as_candidate(&self, candidate: Candidate) -> Self {
+    pub fn as_candidate(&self, candidate: EngineCandidate) -> Self {
         let Some(auto) = &self.auto else {
             return self.clone();
         };
         let (engine, members) = match candidate {
-            Candidate::One => (LinkEngine::OpenVpn(DataPath::User), 1),
-            Candidate::Many => (LinkEngine::OpenVpn(DataPath::User), self.members),
-            Candidate::Dco => (LinkEngine::OpenVpn(DataPath::Kernel), 1),
-            Candidate::Ipsec => (LinkEngine::Ipsec(auto.ipsec.clone()), 1),
-            Candidate::PerCpuSas => {
+            EngineCandidate::One => (LinkEngine::OpenVpn(DataPath::User), 1),
+            EngineCandidate::Many => (LinkEngine::OpenVpn(DataPath::User), self.members),
+            EngineCandidate::Dco => (LinkEngine::OpenVpn(DataPath::Kernel), 1),
+            EngineCandidate::Ipsec => (LinkEngine::Ipsec(auto.ipsec.clone()), 1),
+            EngineCandidate::PerCpuSas => {
                 let settings = IpsecSettings {
                     data_path: DataPath::Kernel,
                     per_cpu: true,
@@ -298,9 +298,9 @@ impl VpnLink {
 
     /// The networks whose packets IPsec protects at one end: those behind it, and its address unless it lies in one.
     #[must_use]
-    pub fn selectors(&self, side: Side) -> Vec<Network> {
+    pub fn selectors(&self, side: Side) -> Vec<LinkNetwork> {
         let end = self.end(side);
-        let is_outside = |inner: &Network| {
+        let is_outside = |inner: &LinkNetwork| {
             let mut networks = end.networks.iter();
             !networks.any(|network| network.overlaps(*inner))
         };
@@ -310,7 +310,7 @@ impl VpnLink {
 
     /// The networks that a route of this end leads to: the address and the networks of the other end.
     #[must_use]
-    pub fn destinations(&self, side: Side) -> Vec<Network> {
+    pub fn destinations(&self, side: Side) -> Vec<LinkNetwork> {
         let peer = self.end(side.other());
         let inner = peer.inner_hosts().into_iter();
         inner.chain(peer.networks.iter().copied()).collect()

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 /// A network, such as 10.98.0.0/24 or fd00:1::/48: its host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct LinkNetwork {
     address: IpAddr,
     bits: u8,
 }
@@ -37,7 +37,7 @@ fn base(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-impl Network {
+impl LinkNetwork {
     /// The network of one address.
     #[must_use]
     pub fn host(address: impl Into<IpAddr>) -> Self {
@@ -85,7 +85,7 @@ impl Network {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for LinkNetwork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -112,7 +112,7 @@ impl FromStr for Network {
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for LinkNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)
     }
@@ -120,9 +120,9 @@ impl fmt::Display for Network {
 
 #[cfg(test)]
 mod tests {
-    use super::Network;
+    use super::LinkNetwork;
 
-    fn network(text: &str) -> Network {
+    fn network(text: &str) -> LinkNetwork {
         text.parse().expect("a network")
     }
 
@@ -137,7 +137,7 @@ mod tests {
             "::/129",
             "10.0.0.0/-1",
         ] {
-            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+            assert!(wrong.parse::<LinkNetwork>().is_err(), "{wrong}");
         }
         for right in [
             "0.0.0.0/0",

@@ -13,8 +13,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::value::{account, certificate_name, cipher, device, name, number, parsed, text, usable};
 use super::{
-    AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkProblem, LinkProblems,
-    MAX_MEMBERS, Network, Side, TunnelCipher, VpnLink,
+    AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkNetwork, LinkProblem,
+    LinkProblems, MAX_MEMBERS, Side, TunnelCipher, VpnLink,
 };
 use crate::choice::ChoiceGoal;
 use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
@@ -265,7 +265,7 @@ impl<'t> Reader<'t> {
         self.unknown(tunnels, TUNNEL_KEYS);
         let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
         let network = self.optional(tunnels, "network", |value| {
-            let network: Network = parsed(value)?;
+            let network: LinkNetwork = parsed(value)?;
             match network.is_v6() {
                 true => Err(
                     "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
@@ -400,7 +400,7 @@ impl<'t> Reader<'t> {
         })
     }
 
-    fn networks(&mut self, section: Section<'t>) -> Vec<(Network, usize)> {
+    fn networks(&mut self, section: Section<'t>) -> Vec<(LinkNetwork, usize)> {
         let Some((items, _)) = self.optional(section, "networks", |value| match value {
             DeValue::Array(items) => Ok(items),
             _ => Err("is not a list of networks".to_owned()),
@@ -410,7 +410,7 @@ impl<'t> Reader<'t> {
         let mut networks = Vec::new();
         for item in items.iter() {
             let line = self.line(item.span().start);
-            match parsed::<Network>(item.get_ref()) {
+            match parsed::<LinkNetwork>(item.get_ref()) {
                 Ok(network) => networks.push((network, line)),
                 Err(why) => {
                     let what = format!("{}networks: {why}", section.prefix);
@@ -426,7 +426,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Addresses that contradict each other.
-    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: Network, tunnels_line: usize) {
+    fn addresses(&mut self, ends: [&ReadEnd; 2], tunnels: LinkNetwork, tunnels_line: usize) {
         let [a, b] = ends;
         let families = ends.map(|end| end.end.address.is_ipv4());
         if families[0] != families[1] {
@@ -674,7 +674,7 @@ struct ReadEngine {
 /// `[tunnels]`.
 struct ReadTunnels {
     port: Found<u16>,
-    network: Found<Network>,
+    network: Found<LinkNetwork>,
     buffer: Found<u32>,
     queue: Found<u32>,
     channel: Found<DataPath>,
@@ -693,6 +693,6 @@ struct ReadEnd {
     certificates_line: usize,
 }
 
-fn default_tunnels() -> Network {
+fn default_tunnels() -> LinkNetwork {
     "10.98.0.0/24".parse().expect("a constant network")
 }

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 pub use mtu::{PacketSizes, ipsec_sizes, sizes};
 
-use crate::choice::Choice;
+use crate::choice::EngineChoice;
 use crate::host::{CERTIFICATE, Host};
-use crate::link::{DataPath, LinkEngine, Network, Side, VpnLink};
+use crate::link::{DataPath, LinkEngine, LinkNetwork, Side, VpnLink};
 
 /// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
 pub const ROUTE_PROTOCOL: &str = "190";
@@ -43,7 +43,7 @@ pub struct LinkPlan {
     /// What deserves attention, in words.
     pub notes: Vec<String>,
     /// The choice that the plan follows; `None` without `engine = "auto"`.
-    pub choice: Option<Choice>,
+    pub choice: Option<EngineChoice>,
 }
 
 /// The devices, processes and routes of one end: what an applied link consists of.
@@ -364,7 +364,7 @@ impl LinkPlan {
 /// The routes to the other end and the networks behind it.
 fn routes(link: &VpnLink, side: Side) -> Vec<Route> {
     let end = link.end(side);
-    let route = |to: Network| {
+    let route = |to: LinkNetwork| {
         // link.toml has an IPv6 address where it has IPv6 networks.
         let from = match to.is_v6() {
             true => IpAddr::V6(end.inner6?),
@@ -451,7 +451,7 @@ fn setting(family: &str, path: &str, value: &str) -> LinkAction {
 
 /// What each link has: this end's address, and routes that hold packets back. `more` are networks besides those of
 /// the other end.
-fn common_steps(link: &VpnLink, side: Side, more: &[Network]) -> Vec<LinkStep> {
+fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkStep> {
     let mut steps = Vec::new();
     if link.is_openvpn() {
         let families: &[&str] = match link.carries_v6() {

@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 use millrace_bench::cli::{CaseEngine, LinkToMeasure, measure_links, run_vpn};
 use millrace_hostfs::Root;
 use millrace_vpn::apply::{choice_file, save_choice};
-use millrace_vpn::choice::{Candidate, Choice, Contender, Measurement, Round, Verdict};
+use millrace_vpn::choice::{
+    EngineCandidate, EngineChoice, EngineContender, EngineVerdict, LinkMeasurement, Round,
+};
 use millrace_vpn::link::{DataPath, LinkEngine};
 use millrace_vpn::{Host, VpnLink};
 
@@ -33,7 +35,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     };
     let other = match &args.other {
         Some(path) => {
-            let other: Choice = serde_json::from_str(&read(path)?)
+            let other: EngineChoice = serde_json::from_str(&read(path)?)
                 .with_context(|| format!("{} is no choice.json", path.display()))?;
             // Its first measurement is that of the host that saved it.
             other.hosts.into_iter().next()
@@ -43,7 +45,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let host = Host::read(&Root::open("/")?, &link, None);
     let own = measure(args, &link, &host)?;
     let hosts = std::iter::once(own).chain(other).collect();
-    let choice = Choice::of(&link, auto.goal, hosts)
+    let choice = EngineChoice::of(&link, auto.goal, hosts)
         .map_err(|error| fail(Failure::Failed, error.to_string()))?;
     let folders = folders(&args.folders);
     save_choice(&choice, &folders)?;
@@ -57,9 +59,9 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
 }
 
 /// Measures the candidates that this host can run.
-fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<Measurement> {
-    let obstacles = Candidate::ALL.map(|one| (one, one.obstacle(link, host)));
-    let running: Vec<Candidate> = obstacles
+fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasurement> {
+    let obstacles = EngineCandidate::ALL.map(|one| (one, one.obstacle(link, host)));
+    let running: Vec<EngineCandidate> = obstacles
         .iter()
         .filter(|(_, why)| why.is_none())
         .map(|(one, _)| *one)
@@ -69,7 +71,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<Measureme
         [] => Vec::new(),
         links => measure_links(&args.bench, links)?,
     };
-    let contender = |(candidate, why): &(Candidate, Option<String>)| {
+    let contender = |(candidate, why): &(EngineCandidate, Option<String>)| {
         let at = running.iter().position(|one| one == candidate);
         let (rounds, out) = match at.and_then(|at| measured.get(at)) {
             Some(Ok(rounds)) => (rounds.clone(), None),
@@ -80,7 +82,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<Measureme
             mbit: one.mbit,
             cpu_s_per_gb: one.cpu_s_per_gb,
         };
-        Contender {
+        EngineContender {
             candidate: *candidate,
             tried: at.is_some(),
             rounds: rounds.iter().map(round).collect(),
@@ -90,10 +92,10 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<Measureme
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_secs());
     let contenders = obstacles.iter().map(contender).collect();
-    Ok(Measurement::new(link, host, now, contenders))
+    Ok(LinkMeasurement::new(link, host, now, contenders))
 }
 
-fn to_measure(link: &VpnLink, candidate: Candidate) -> LinkToMeasure {
+fn to_measure(link: &VpnLink, candidate: EngineCandidate) -> LinkToMeasure {
     let link = link.as_candidate(candidate);
     let (engine, proposals) = match &link.engine {
         LinkEngine::OpenVpn(DataPath::User) => (CaseEngine::OpenVpn, String::new()),
@@ -122,7 +124,7 @@ fn to_measure(link: &VpnLink, candidate: Candidate) -> LinkToMeasure {
 }
 
 /// The choice as text: what, when, where, and what became of each candidate.
-pub(super) fn page(choice: &Choice) -> String {
+pub(super) fn page(choice: &EngineChoice) -> String {
     let mut text = format!(
         "engine auto of link {}: {} ({})\n",
         choice.name,
@@ -153,8 +155,8 @@ pub(super) fn page(choice: &Choice) -> String {
 }
 
 #[rustfmt::skip]
-fn table(choice: &Choice) -> Table {
-    let rates = |candidate: Candidate, value: &dyn Fn(&Round) -> String| {
+fn table(choice: &EngineChoice) -> Table {
+    let rates = |candidate: EngineCandidate, value: &dyn Fn(&Round) -> String| {
         let rounds = choice.hosts.iter().map(|host| {
             let contender = host.contenders.iter().find(|one| one.candidate == candidate);
             let rounds = contender.map_or(&[][..], |one| &one.rounds[..]);
@@ -164,11 +166,11 @@ fn table(choice: &Choice) -> Table {
         let rounds: Vec<String> = rounds.filter(|rounds| !rounds.is_empty()).collect();
         if rounds.is_empty() { "-".to_owned() } else { rounds.join("; ") }
     };
-    let verdict = |verdict: &Verdict| match verdict {
-        Verdict::Chosen => "chosen".to_owned(),
-        Verdict::Lost(ratio) => format!("lost: {:.2}x ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
-        Verdict::Tied(ratio) => format!("as good, less simple: {:.2}x ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
-        Verdict::Out(why) => format!("out: {}", why.lines().next().unwrap_or_default()),
+    let verdict = |verdict: &EngineVerdict| match verdict {
+        EngineVerdict::Chosen => "chosen".to_owned(),
+        EngineVerdict::Lost(ratio) => format!("lost: {:.2}x ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+        EngineVerdict::Tied(ratio) => format!("as good, less simple: {:.2}x ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+        EngineVerdict::Out(why) => format!("out: {}", why.lines().next().unwrap_or_default()),
     };
     Table::of(&choice.verdicts, &[
         ("candidate", &|(candidate, _)| candidate.name().to_owned()),
