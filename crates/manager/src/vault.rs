@@ -113,13 +113,13 @@ enum TransitError {
     Sealing(#[from] SealingError),
 }
 
-/// What is in [`KEK_RECORD`].
+/// Content of the record [`KEK_RECORD`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KekRecord {
     id: String,
 }
 
-/// What may be done with a key, and by whom.
+/// Tenants, operations and hashes that the policy of a key allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRights {
     /// Tenants that may use it; empty for those of the key that is replaced.

@@ -85,7 +85,7 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// What a request is answered with.
+/// Response of the API to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     status: u16,

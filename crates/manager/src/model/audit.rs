@@ -126,7 +126,7 @@ pub enum AuditError {
     /// The log ends before its head.
     #[error("the audit log ends with entry {found}, and its head says {expected}")]
     Cut {
-        /// Of the head.
+        /// Entry number that the audit head expects.
         expected: u64,
         /// Last entry.
         found: u64,
