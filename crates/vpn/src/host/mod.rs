@@ -28,7 +28,7 @@ const ASKING: ChildLimits = ChildLimits {
     output_bytes: 4 << 20,
 };
 
-/// Where distributions put strongSwan's plugins.
+/// Folders in which distributions install strongSwan's plugins.
 const PLUGIN_FOLDERS: &[&str] = &[
     "usr/lib/ipsec/plugins",
     "usr/lib/strongswan/plugins",
@@ -86,24 +86,24 @@ pub struct Host {
     pub revocations: Option<Revocations>,
 }
 
-/// What is known of a revocation list.
+/// State of the file with a certificate revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revocations {
     /// The file cannot be read, for this reason.
     Unreadable(String),
-    /// It is a list that says when the next one comes, in seconds since 1970.
+    /// A revocation list, with the time of its next update, in seconds since 1970.
     List {
         /// OpenVPN refuses every peer after this time.
         until: Option<i64>,
     },
 }
 
-/// What is known of a file with a certificate or a key.
+/// State of a file with a certificate or a private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// The file cannot be read, for this reason.
     Unreadable(String),
-    /// It is a certificate with these times of validity, in seconds since 1970, and a subject's common name.
+    /// A certificate, with its validity in seconds since 1970 and the common name of its subject.
     Certificate {
         /// Start.
         from: i64,
@@ -112,7 +112,7 @@ pub enum Certificate {
         /// Common name of the subject.
         name: String,
     },
-    /// It is a private key.
+    /// A private key.
     Key,
 }
 

@@ -149,10 +149,10 @@ pub struct Route {
     pub from: IpAddr,
 }
 
-/// Where links keep their files.
+/// Folders of the links' files.
 #[derive(Clone, Debug)]
 pub struct Folders {
-    /// Lost at a reboot, as processes and devices are.
+    /// State that a reboot clears, as it does processes and devices.
     pub run: PathBuf,
     /// Configurations and their history.
     pub state: PathBuf,
@@ -227,7 +227,7 @@ impl Route {
 }
 
 impl LinkLayout {
-    /// What removes the link from the system, once its processes have ended: routes first, devices last.
+    /// Actions that remove the link from the system, once its processes have ended: routes first, devices last.
     #[must_use]
     pub fn removal(&self) -> Vec<LinkAction> {
         let routes = self.routes.iter().map(Route::removal);
@@ -235,7 +235,7 @@ impl LinkLayout {
         routes.chain(steps).collect()
     }
 
-    /// What removes the parts that a later layout of the same link lacks.
+    /// Actions that remove the parts that a later layout of the same link lacks.
     #[must_use]
     pub fn removal_before(&self, later: &Self) -> Vec<LinkAction> {
         let kept = later.removal();
@@ -449,8 +449,8 @@ fn setting(family: &str, path: &str, value: &str) -> LinkAction {
     }
 }
 
-/// What each link has: this end's address, and routes that hold packets back. `more` are networks besides those of
-/// the other end.
+/// Steps of every link: this end's address, and routes that hold packets back. `more` are networks besides those of the
+/// other end.
 fn common_steps(link: &VpnLink, side: Side, more: &[Network]) -> Vec<LinkStep> {
     let mut steps = Vec::new();
     if link.is_openvpn() {
