@@ -80,7 +80,7 @@ pub(crate) struct InnerContext {
     pub(crate) provider: Ptr,
     /// Context of the inner provider: first argument of its constructors.
     pub(crate) provctx: Ptr,
-    /// By the index of [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks it.
+    /// Algorithms, at the index of their [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks one.
     pub(crate) keys: Vec<Option<InnerAlgorithm>>,
     pub(crate) signatures: Vec<Option<InnerAlgorithm>>,
     pub(crate) exchanges: Vec<Option<InnerAlgorithm>>,

@@ -77,7 +77,7 @@ fn rows<const A: usize>() -> Rows {
     rows
 }
 
-/// What a signature context keeps beside the inner one.
+/// Settings of a signature context beside the inner one.
 #[derive(Default)]
 struct Signing {
     /// The digest of the message so far, while a message is signed with a pooled key.
@@ -131,7 +131,7 @@ impl Operation for Signing {
         self.special |= variant || context || switched || find(c"test-entropy").is_some();
     }
 
-    /// For ML-DSA the inner context tells the length only with the private key.
+    /// Length of an ML-DSA signature with a pooled key: the inner context tells it only with the private key.
     fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
         Ok(match context.row.scheme {
             Scheme::MlDsa(set) if key.origin() == Origin::Resident => Some(set.signature_len()),

@@ -242,7 +242,7 @@ pub(super) const KEPT_PAIRS: usize = 7;
 pub(super) struct KeptPairs {
     /// Pairs that are left, at the start of `pairs`.
     pub(super) count: u64,
-    /// When they were made, as [`now`] tells it.
+    /// Time at which the pairs were made, by [`now`].
     pub(super) made: u64,
     pub(super) pairs: [KeptPair; KEPT_PAIRS],
 }
