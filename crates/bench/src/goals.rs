@@ -169,7 +169,7 @@ impl Goal {
 pub(crate) struct Goals(pub(crate) Vec<Goal>);
 
 impl Goals {
-    /// Those whose condition holds, and those without a verdict, as tables under a title; empty without goals.
+    /// Tables under a title: goals whose condition holds, then those without a verdict; empty without goals.
     pub(crate) fn render(&self) -> String {
         self.render_as("median (range over the rounds)")
     }

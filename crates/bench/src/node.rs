@@ -38,7 +38,7 @@ pub(crate) struct Node {
     process: Process,
     program: PathBuf,
     socket: PathBuf,
-    /// Its TCP address, if it has one.
+    /// TCP address of the node, if it has one.
     tcp: Option<SocketAddr>,
     dir: TempDir,
 }
@@ -162,7 +162,7 @@ impl Node {
         Ok(path)
     }
 
-    /// By operation: how many jobs the node has completed, by its own counters.
+    /// Number of jobs that the node has completed, by operation, from its own counters.
     pub(crate) fn completed(&self) -> Result<BTreeMap<String, u64>, BenchError> {
         let text = self.run(|command| command.args(["status", "--json"]))?;
         let status: Status = serde_json::from_str(&text)

@@ -63,7 +63,7 @@ struct Row {
     /// Bytes of the compressed bodies of all pages.
     stock_bytes: usize,
     millrace_bytes: usize,
-    /// With one engine alone.
+    /// Results with ISA-L alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     isal: Option<Alone>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// How many times less CPU than stock zlib, and the change of the length.
+    /// CPU time of stock zlib divided by this engine's, and the change of the length, as text.
     fn show(alone: Option<&Self>, row: &Row) -> String {
         let gain = alone.and_then(|alone| {
             Spread::of_ratios(row.stock_us.iter().copied(), alone.us.iter().copied())
@@ -100,7 +100,7 @@ fn change(from: usize, to: usize) -> f64 {
 }
 
 impl Row {
-    /// How many times less CPU, within each round.
+    /// CPU time with stock zlib divided by that with Millrace, within each round.
     fn gain(&self) -> Option<Spread> {
         Spread::of_ratios(
             self.stock_us.iter().copied(),
@@ -108,7 +108,7 @@ impl Row {
         )
     }
 
-    /// How many times less CPU compression could need at most, within each round.
+    /// Upper bound of the gain: CPU time with stock zlib divided by that without compression, within each round.
     fn ceiling(&self) -> Option<Spread> {
         Spread::of_ratios(self.stock_us.iter().copied(), self.ready_us.iter().copied())
     }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How much of a batching backend's gain survives the trip through a node: RSA-2048 signatures through nodes
-//! on one core, beside the same backend called directly on that core.
+//! Share of a batching backend's gain that survives the trip through a node: RSA-2048 signatures through nodes on one
+//! core, beside the same backend called directly on that core.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(super) struct ThroughRound {
     /// CPU time per signature, of all threads of the node: other programs do not change it.
     pub(super) direct_cpu_us: f64,
     pub(super) node_cpu_us: f64,
-    /// By backend: how many jobs each served.
+    /// Number of jobs that each backend served.
     pub(super) served_by: BTreeMap<&'static str, u64>,
 }
 

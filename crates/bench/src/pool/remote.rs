@@ -35,7 +35,7 @@ pub(crate) struct RemoteRound {
     /// CPU time of this whole process: client and load generator.
     pub(crate) client_cpu: Duration,
     pub(crate) latencies: Latencies,
-    /// By backend: how many jobs each served, as the completions say.
+    /// Number of jobs that each backend served, as the completions say.
     pub(crate) served_by: BTreeMap<&'static str, u64>,
 }
 

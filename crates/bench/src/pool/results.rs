@@ -49,7 +49,7 @@ pub(super) struct NodeRound {
     /// CPU time of client and load generator per job.
     pub(super) client_cpu_us: f64,
     pub(super) jobs: u64,
-    /// By backend, as the completions say.
+    /// Number of jobs that each backend served, as the completions say.
     pub(super) served_by: BTreeMap<&'static str, u64>,
     /// One at a time, from a blocking caller.
     pub(super) blocking_p50_us: f64,

@@ -42,7 +42,7 @@ pub(crate) enum Known {
 /// One way to compute: its library, and how its process is started.
 #[derive(Clone, Debug)]
 pub(super) struct Implementation {
-    /// Its name in tables and files.
+    /// Name of the implementation in tables and files.
     pub(super) name: String,
     /// The libcrypto, by path or by the loader's name; `None` for AWS-LC, which is in this binary.
     pub(super) library: Option<PathBuf>,
@@ -117,7 +117,7 @@ impl OpenLibrary {
         })
     }
 
-    /// Its version and its view of the processor.
+    /// Version of the library and its view of the processor.
     pub(super) fn describe(&self) -> String {
         let aws_lc = || "AWS-LC, linked into this binary".to_owned();
         self.libcrypto.map_or_else(aws_lc, Libcrypto::describe)

@@ -161,7 +161,7 @@ impl SizesReport {
         self.implementations.first().map_or("", |first| &first.name)
     }
 
-    /// How many times as fast as the first implementation, round by round.
+    /// Speed divided by that of the first implementation, round by round.
     fn ratio(&self, measured: &Measured) -> Option<Spread> {
         let peer = self.find(&measured.algorithm, measured.size, self.first())?;
         Spread::of_ratios(peer.micros.iter().copied(), measured.micros.iter().copied())

@@ -437,7 +437,7 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
     Ok(probed)
 }
 
-/// How long the rate was reduced after the death of a member.
+/// Time for which the rate was reduced after the death of a member.
 fn reduction(intervals: &[Interval], broken: u64) -> Loss {
     let rates: Vec<(f64, f64)> = intervals
         .iter()

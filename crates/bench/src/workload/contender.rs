@@ -99,7 +99,7 @@ impl Subject {
     }
 }
 
-/// How many tasks at once are worth measuring for a backend that computes `full` together.
+/// Batch sizes worth measuring for a backend that computes `full` tasks together.
 pub(crate) fn batches(full: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=full.min(EACH_UP_TO)).collect();
     let mut size = 2 * EACH_UP_TO;
@@ -117,7 +117,7 @@ pub(crate) fn batches(full: usize) -> Vec<usize> {
 pub(crate) struct Contender {
     /// None: the library, called directly.
     pub(crate) subject: Option<Subject>,
-    /// How many tasks are handed over at once.
+    /// Number of tasks in a batch.
     pub(crate) at_once: usize,
     handed: Option<Handed>,
 }
