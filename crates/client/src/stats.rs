@@ -83,7 +83,7 @@ pub struct Retries {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStats {
-    /// As configured.
+    /// Address of the node, as configured.
     pub endpoint: String,
     /// The node's name for itself; empty before the first connection.
     pub name: String,

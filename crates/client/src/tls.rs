@@ -74,7 +74,7 @@ fn unusable(path: &Path, error: Error) -> TlsSetupError {
     TlsSetupError::Unusable { path, error }
 }
 
-/// What a failed TLS handshake with a node means.
+/// Cause of a failed TLS handshake with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFault {
     /// The node's certificate was signed by another authority.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which node gets a job, and what happens when that node fails: the pool without I/O.
+//! The pool without I/O: it chooses a node for each job, and another one when that node fails.
 //!
 //! ```text
 //!            submit ──► choose a node ──► key open there? ──► sent ──► completion ──► ended
@@ -61,7 +61,7 @@ pub(crate) struct Deliveries {
     pub(crate) wakes: Vec<Arc<Condvar>>,
 }
 
-/// How many jobs need a key, and whether its owner still does.
+/// Use of a key: the number of jobs that need it, and whether its owner has closed it.
 struct KeyUse {
     data: Arc<KeyData>,
     jobs: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Dispatcher {
     callbacks_open: usize,
     /// A lower bound on the deadlines of pending jobs with a callback.
     next_deadline: Option<Instant>,
-    /// When the first pause that a node asked for is over.
+    /// End of the first pause that a node asked for.
     resume_at: Option<Instant>,
     random: Random,
     budget: Budget,
@@ -340,7 +340,7 @@ impl Dispatcher {
         }
     }
 
-    /// Where bytes from this node go, if it has a connection.
+    /// Connection of this node, if it has one.
     pub(crate) fn connection(&mut self, node: NodeIndex) -> Option<&mut Connection> {
         self.nodes.get_mut(node)?.connection()
     }
@@ -481,7 +481,7 @@ impl Dispatcher {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Time at which [`Self::handle_timeout`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let nodes = self.nodes.iter().filter_map(|node| match &node.state {
             ConnectionState::Backoff { until, .. } => Some(*until),

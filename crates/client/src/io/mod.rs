@@ -103,7 +103,7 @@ struct InstanceState {
     spin: Spin,
     /// Callers that sleep.
     followers: Vec<(JobRef, Arc<Condvar>)>,
-    /// When the last attempt to start the I/O thread failed, and why.
+    /// Time of the last failed attempt to start the I/O thread, and its error.
     no_thread: Option<(Instant, String)>,
 }
 

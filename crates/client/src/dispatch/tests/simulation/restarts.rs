@@ -8,16 +8,16 @@
 
 use super::*;
 
-/// What happens to a node. At its end it serves again.
+/// Outage of a node. At its end the node serves again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Down {
-    /// Its connections end, and new ones are refused.
+    /// The node's connections end, and new ones are refused.
     Killed,
-    /// It finishes its jobs and takes no others; new connections are refused.
+    /// The node finishes its jobs and takes no others; new connections are refused.
     Drained,
-    /// It reads nothing, and its connections stay.
+    /// The node reads nothing, and its connections stay.
     Stopped,
-    /// It drains, or is killed, while its socket stays: the kernel accepts connections for its successor.
+    /// The node drains, or is killed, while its socket stays: the kernel accepts connections for its successor.
     Replaced { drains: bool },
 }
 
