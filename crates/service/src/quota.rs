@@ -72,8 +72,8 @@ const LEAST_REST: Duration = Duration::from_millis(10);
 pub struct OverQuota {
     /// The rate that has the longest wait.
     pub exceeded: Exceeded,
-    /// When to try again: the same job is within the quota then, if no other job comes. At least 10 ms, or half
-    /// the time of the burst if that is shorter.
+    /// Delay after which the same job is within the quota, if no other job comes. At least 10 ms, or half the time of
+    /// the burst if that is shorter.
     pub retry_after: Duration,
 }
 

@@ -412,7 +412,7 @@ impl SignedGrant {
         &self.bytes
     }
 
-    /// What the grant says; anyone may have written it.
+    /// The grant, although anyone may have written it.
     #[must_use]
     pub fn dangerous_unverified(&self) -> &Grant {
         &self.grant

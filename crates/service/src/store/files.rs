@@ -106,7 +106,7 @@ pub(crate) mod fake {
     pub(crate) enum DiskStep {
         /// After half of the bytes.
         Write,
-        /// At the rename.
+        /// The disk is full at the rename.
         Rename,
     }
 

@@ -3,8 +3,8 @@
 
 //! The key-encryption key: loading it, and sealing with it.
 //!
-//! It consists of 32 random bytes in a file that only its owner can read, or in a systemd credential. It
-//! never leaves this module.
+//! The key consists of 32 random bytes in a file that only its owner can read, or in a systemd credential. It never
+//! leaves this module.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -31,7 +31,7 @@ pub const CREDENTIAL_NAME: &str = "millrace-kek";
 pub enum KekSource {
     /// A file of [`KEK_LEN`] bytes that only its owner can read.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// Whether to create a missing file.
         create: bool,
