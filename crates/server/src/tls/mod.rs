@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
     open: Mutex<OpenConnections>,
 }
 
-/// What new connections use.
+/// TLS configuration of new connections.
 pub(crate) struct TlsInForce {
     pub(crate) config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -343,7 +343,7 @@ pub fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     (!identity.contains('*') && valid_identity(&identity)).then(|| identity.into())
 }
 
-/// How a SPIFFE ID begins.
+/// Prefix of a SPIFFE ID.
 const SPIFFE: &str = "spiffe://";
 
 /// The identity of a certificate with this name.
