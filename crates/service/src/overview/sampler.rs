@@ -253,7 +253,7 @@ impl Window {
         status.backends.iter().map(row).collect()
     }
 
-    /// CPU seconds per second that gateways save: the software backend's time for each operation, less `GATEWAY_COST_US`.
+    /// CPU seconds per second that gateways save: the software backend's time per operation, less `GATEWAY_COST_US`.
     fn cpu_saved(&self) -> f64 {
         let local_us = |row: &Row| {
             let software = |other: &&Row| {
