@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What must outlive the process that serves a device: the requests under way, the sessions, the limits. It lies in a
-//! memory file that the front process keeps and a device process maps, so that the next device process goes on where a
-//! killed one stopped.
+//! State that outlives the process that serves a device: the requests under way, the sessions, the limits. The journal
+//! lies in a memory file that the front process keeps and a device process maps, so that the next device process goes
+//! on where a killed one stopped.
 //!
 //! ```text
 //!  0        8         16        24           32           64                  256 KiB
