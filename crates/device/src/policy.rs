@@ -17,13 +17,13 @@ pub const SAMPLE: &str = include_str!("../devices.toml");
 /// Bound on the file, in bytes: a thousand devices have 100 KiB.
 pub const MAX_POLICY_BYTES: usize = 256 * 1024;
 
-/// What the devices of a machine shall be.
+/// Settings that the devices of a machine shall have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DevicePolicy {
-    /// Of every QAT device
+    /// Settings of every QAT device.
     pub qat: DeviceSettings,
-    /// Of single devices, by bus address; they come first
+    /// Settings of single devices, by bus address; they override those of every device.
     pub device: BTreeMap<String, DeviceSettings>,
 }
 
@@ -70,7 +70,7 @@ impl DevicePolicy {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// What one device shall be.
+    /// Settings that one device shall have.
     #[must_use]
     pub fn of(&self, address: &str) -> DeviceSettings {
         let own = self.device.get(address).cloned().unwrap_or_default();
