@@ -6,22 +6,22 @@
 
 const TABLE: &str = include_str!("../settings.tsv");
 
-/// What the value of a key is. Words are separated by commas.
+/// Values that a key takes. Words are separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Endpoints of nodes.
     Nodes,
     /// A path or a name.
     Text,
-    /// At least 1 and at most this many.
+    /// A number of milliseconds, at least 1 and at most this.
     Milliseconds(u64),
     /// One of these.
     OneOf(&'static str),
     /// Some of `words`, or one of `alone`.
     List {
-        /// What may stand together.
+        /// Words that may stand together.
         words: &'static str,
-        /// What stands alone.
+        /// Words that stand alone.
         alone: &'static str,
     },
     /// OpenSSL reads it.
@@ -29,7 +29,7 @@ pub enum Takes {
 }
 
 impl Takes {
-    /// What the columns of a row after the key say.
+    /// Reads the columns of a row after the key.
     fn of(mut columns: impl Iterator<Item = &'static str>) -> Option<Self> {
         let (form, words) = (columns.next()?, columns.next().unwrap_or_default());
         Some(match form {
