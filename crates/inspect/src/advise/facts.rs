@@ -59,7 +59,7 @@ pub(crate) struct AdviseFacts {
     pub(crate) software: InstalledSoftware,
 }
 
-/// How AES is computed.
+/// Implementation of AES on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aes {
     /// Several blocks at once (VAES).
@@ -74,7 +74,7 @@ pub(crate) enum Aes {
     Unknown,
 }
 
-/// What QAT does for IPsec.
+/// Use of QAT for IPsec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QatUse {
     /// No QAT device.

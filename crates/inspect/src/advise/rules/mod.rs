@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From facts, request and measurement to choices with reasons.
+//! Rules: from facts, request and measurement to choices with reasons.
 
 mod cipher;
 mod ipsec;
