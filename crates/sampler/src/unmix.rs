@@ -38,7 +38,7 @@ const PRESENT_PRIVATE: f64 = 0.015;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Template {
     pub(super) class: SymbolClass,
-    /// By start address of the function.
+    /// Number of samples in each function, by its start address.
     pub(super) counts: BTreeMap<u64, u64>,
 }
 
