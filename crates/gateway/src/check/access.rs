@@ -30,7 +30,7 @@ pub(super) enum Obstacle {
     Denied {
         /// The folder or the file.
         path: PathBuf,
-        /// Its permissions and owners.
+        /// Permissions and owners of the path.
         ownership: Ownership,
     },
     /// Permissions suffice, except that here an access control list decides.
