@@ -153,10 +153,10 @@ impl fmt::Display for BackendKind {
 
 /// The slow face of a backend.
 pub trait Backend: Send + Sync + fmt::Debug {
-    /// What this is: constant for the life of the value.
+    /// Kind and version of the backend: constant for the life of the value.
     fn describe(&self) -> Description;
 
-    /// What it can do, as data: constant for the life of the value.
+    /// Operations and sizes that the backend supports, as data: constant for the life of the value.
     fn capabilities(&self) -> &[Capability];
 
     /// Whether it can be used on this machine now. Called once by the engine, before everything but
@@ -186,8 +186,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Health::Up
     }
 
-    /// Its devices, or the instances of one, with their counters, for display. Only a backend that tells them
-    /// apart has any.
+    /// Devices of the backend, or the instances of one, with their counters, for display. Only a backend that tells
+    /// them apart has any.
     fn devices(&self) -> Vec<BackendDeviceStatus> {
         Vec::new()
     }
@@ -208,7 +208,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
 /// The fast face of a backend: one submission and completion queue, owned by one worker.
 pub trait Queue: Send {
-    /// How many tasks it holds in flight at most. At least 1, constant.
+    /// Bound on the tasks that the queue holds in flight. At least 1, constant.
     fn capacity(&self) -> usize;
 
     /// Takes as many tasks from the front of `tasks` as it has room for, and returns their number.
@@ -219,13 +219,13 @@ pub trait Queue: Send {
     /// flight. A CPU backend computes one task, or one batch of lanes, per call; a device returns at once.
     fn poll(&mut self, done: &mut Vec<Done>) -> usize;
 
-    /// How a worker waits between two polls that return nothing.
+    /// Rhythm of a worker's polls while they return nothing.
     fn pace(&self) -> Pace {
         Pace::default()
     }
 }
 
-/// How often a device is polled while it computes. The worker polls without a pause for `spin`, then sleeps
+/// Rhythm in which a device is polled while it computes. The worker polls without a pause for `spin`, then sleeps
 /// between polls: for `first`, then twice as long each time up to `longest`. A new job ends a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -238,8 +238,8 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// For devices that answer within a millisecond: a result waits for a tenth of that at most, and a worker
-    /// that sleeps 50 µs between polls uses a few percent of its core.
+    /// Suits devices that answer within a millisecond: a result waits for a tenth of that at most, and a worker that
+    /// sleeps 50 µs between polls uses a few percent of its core.
     fn default() -> Self {
         Self {
             spin: Duration::from_micros(5),
@@ -252,9 +252,9 @@ impl Default for Pace {
 /// Whether a backend serves now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It serves.
+    /// The backend serves.
     Up,
-    /// It does not, for now or for good, for this reason.
+    /// The backend does not serve, for now or for good, for this reason.
     Away(Unusable),
 }
 
@@ -285,10 +285,10 @@ pub struct BackendDeviceStatus {
     pub restarts: u64,
 }
 
-/// What a backend is.
+/// Description of a backend for the engine and for display.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its kind, which is also its name.
+    /// Kind of the backend, which is also its name.
     pub kind: BackendKind,
     /// Library or device with its version, for display (`AWS-LC 1.2`, `H100`).
     pub version: String,
@@ -334,9 +334,9 @@ pub struct BackendKey(pub u64);
 /// A key that a backend accepted.
 #[derive(Clone, Debug)]
 pub struct OpenedKey {
-    /// Its name in the backend.
+    /// Name of the key in the backend.
     pub key: BackendKey,
-    /// Its type and public half.
+    /// Type and public half of the key.
     pub info: KeyInfo,
 }
 
@@ -346,7 +346,7 @@ pub struct Task {
     pub token: u32,
     /// The key, as named by [`Backend::open_key`].
     pub key: BackendKey,
-    /// What to do.
+    /// Operation to do with the key.
     pub operation: Operation,
     /// The input; [`Operation::check`] has been passed.
     pub input: Vec<u8>,

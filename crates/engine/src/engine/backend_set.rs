@@ -54,7 +54,7 @@ impl BackendSet {
         (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
     }
 
-    /// In order of preference.
+    /// Indexes of the backends, in order of preference.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::CAPACITY).filter(move |index| self.contains(*index))
     }

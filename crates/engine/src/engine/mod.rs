@@ -48,7 +48,7 @@ pub use job::{Completion, CompletionSink, Job, JobId, Key, Session};
 use job::{Queued, SessionInner};
 use shared::{ClassQueue, ClassState, Shared, Unserved, lock, sweep};
 
-/// How often waiting jobs are checked for passed deadlines.
+/// Interval at which waiting jobs are checked for passed deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Prepares worker threads: their processors and their scheduling. The engine makes no system calls, so the
@@ -160,13 +160,13 @@ pub struct BackendStatus {
     pub queues_refused: u64,
     /// Tasks that it held beyond the deadline of their jobs, since the start.
     pub lost: u64,
-    /// Its devices, where it tells them apart.
+    /// Devices of the backend, if it tells them apart.
     pub devices: Vec<BackendDeviceStatus>,
     /// Whether it is passed over because a result of it failed verification, or it panicked.
     pub quarantined: bool,
 }
 
-/// What was measured, and which backend was chosen, for jobs of one kind and number in a batch.
+/// Measured costs and the chosen backend, for jobs of one kind and number in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendChoice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
@@ -175,7 +175,7 @@ pub struct BackendChoice {
     pub max_batch: Option<usize>,
     /// The backend that serves them.
     pub serving: BackendKind,
-    /// How often the serving backend changed.
+    /// Number of times that the serving backend changed.
     pub switches: u64,
     /// Running median of the time that a backend needs for one job; only backends that were measured.
     pub costs: Vec<(BackendKind, Duration)>,
@@ -360,7 +360,7 @@ impl Engine {
         }
     }
 
-    /// From now on new jobs end as [`JobError::Draining`]; those already taken are served.
+    /// Makes new jobs end as [`JobError::Draining`]; those already taken are served.
     pub fn drain(&self) {
         self.shared().draining.store(true, Ordering::Release);
     }
@@ -391,7 +391,7 @@ impl Engine {
         self.shared().backends.status()
     }
 
-    /// Which backend serves which jobs, where several can, and what each was measured to cost.
+    /// Chosen backend and measured costs, for jobs that several backends can serve.
     #[must_use]
     pub fn choices(&self) -> Vec<BackendChoice> {
         let backends = &self.shared().backends;
