@@ -33,8 +33,8 @@ use super::sys::{self, Answer, Library, Ring, Session};
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
 pub(super) const SEATS: usize = 8;
 
-/// How often the library reads the messages of the cards. Intel's programs do it once a second; what is in flight
-/// at a reset waits for this.
+/// Interval at which the library reads the messages of the cards. Intel's programs do it once a second; requests in
+/// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pause after the first start that failed; doubled by each further one.
@@ -65,7 +65,7 @@ const MANY_LOST: usize = sys::SLOTS / 4;
 /// One backend per process: the library has one state.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Where the library is and what it may take.
+/// Location of the library, and the devices that it may take.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) library: PathBuf,
@@ -120,7 +120,7 @@ enum State {
 
 /// The instances between two starts.
 pub(super) struct Running {
-    /// Which start this is, from 1.
+    /// Number of this start, from 1.
     pub(super) number: u64,
     pub(super) instances: Vec<Instance>,
     /// The library is about to stop, or has stopped.

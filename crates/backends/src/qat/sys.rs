@@ -253,7 +253,7 @@ impl Session {
     }
 }
 
-/// How a submission ended.
+/// Outcome of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Submitted {
     Taken,
@@ -281,7 +281,7 @@ pub(super) struct Ring<O = (usize, u64)> {
     /// The same with the number of the instance in it.
     pub(super) name: String,
     memory: Region,
-    /// In place for as long as the library may answer.
+    /// Slots that stay in place for as long as the library may answer.
     slots: Box<[Slot<O>]>,
     free: Vec<usize>,
     process: u32,
@@ -337,7 +337,7 @@ impl<O> Ring<O> {
         SLOTS - self.free.len()
     }
 
-    /// From now on the library is not called for this ring: its session ends.
+    /// Ends the use of the library for this ring: its session ends.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }

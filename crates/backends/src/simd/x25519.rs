@@ -415,7 +415,7 @@ impl<L: Lanes> Addend<L> {
         }
     }
 
-    /// In each lane the multiple with the amount of its digit, negative where its sign says so.
+    /// The multiple with the amount of each lane's digit, negative where its sign says so.
     #[inline(always)]
     fn selected(
         lanes: L,
@@ -624,7 +624,7 @@ mod tests {
         scalars
     }
 
-    /// What the software backend's library computes.
+    /// Result of the software backend's library.
     fn expected(scalar: &[u8; X25519_BYTES]) -> [u8; X25519_BYTES] {
         software::sys::x25519_public(scalar)
     }
