@@ -14,7 +14,7 @@ const DELETED: &str = " (deleted)";
 /// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MappedFile {
-    /// Its name when it was mapped.
+    /// Name of the file when it was mapped.
     pub path: PathBuf,
     /// Whether the file was replaced or removed since.
     pub deleted: bool,
