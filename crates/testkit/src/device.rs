@@ -57,7 +57,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// What a [`FakeDevice`] has done so far.
+/// Counters of a [`FakeDevice`] so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tasks that ended with a result.
@@ -136,7 +136,7 @@ impl DeviceControls {
         self.lock().refusal = reason.map(str::to_owned);
     }
 
-    /// What was done so far.
+    /// Counters of the device so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts

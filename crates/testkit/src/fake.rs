@@ -4,7 +4,7 @@
 //! A backend that computes nothing and answers with a fixed output, for tests of queues, batching, fairness and
 //! accounting. It answers at once, or after a time that the test sets.
 //!
-//! It counts its tasks, so that a test knows which of several backends served.
+//! The backend counts its tasks, so that a test knows which of several backends served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub struct FakeOptions {
     pub sleeps: bool,
     /// The output of every task.
     pub output: Vec<u8>,
-    /// How many tasks a queue holds.
+    /// Number of tasks that a queue holds.
     pub capacity: usize,
-    /// How many tasks one poll completes; at least 1.
+    /// Number of tasks that one poll completes; at least 1.
     pub batch: usize,
 }
 

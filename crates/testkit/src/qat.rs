@@ -197,8 +197,8 @@ impl QatMachine {
         QatControls::open(&self.folder).expect("the folder of the machine")
     }
 
-    /// What any other process needs to be on the machine: the stand-in to preload, and variables with the folder of
-    /// the machine and with the files of Intel's libraries.
+    /// Files and variables that put another process on the machine: the stand-in to preload, and variables with the
+    /// folder of the machine and with the files of Intel's libraries.
     #[must_use]
     pub fn parts(&self) -> (PathBuf, Vec<(&'static str, String)>) {
         let file = |name: &str| self.release.join("usr/lib/x86_64-linux-gnu").join(name);
