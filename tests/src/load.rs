@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// Deadline of each job: longer than any test.
 const BUDGET: Duration = Duration::from_secs(60);
 
-/// How long the load waits at its end for the answers to its last jobs.
+/// Longest wait of the load, at its end, for the answers to its last jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Jobs in one message, so that a frame stays below its bound.

@@ -72,7 +72,7 @@ pub struct Nginx {
     daemon: Option<Pid>,
 }
 
-/// Where Debian puts the module that terminates TLS for other protocols than HTTP.
+/// Path of Debian's nginx module that terminates TLS for other protocols than HTTP.
 #[must_use]
 pub fn stream_module() -> Option<PathBuf> {
     const PATH: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";

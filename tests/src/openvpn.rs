@@ -42,17 +42,17 @@ pub enum Key<'a> {
 /// Configuration of one end.
 #[derive(Debug)]
 pub struct End<'a> {
-    /// Its certificate.
+    /// Certificate of the end.
     pub identity: &'a Identity,
-    /// Its key.
+    /// Private key of the end.
     pub key: Key<'a>,
-    /// How it reaches the pool; `None`: without the provider.
+    /// Files with which the end reaches the pool; `None`: without the provider.
     pub edge: Option<&'a Edge>,
-    /// Further lines of its configuration.
+    /// Further lines of the end's configuration.
     pub lines: String,
-    /// Where it runs.
+    /// Network namespace in which the end runs; `None`: that of the test.
     pub namespace: Option<&'a Namespace>,
-    /// Further variables of its environment.
+    /// Further variables of the end's environment.
     pub environment: Vec<(&'static str, PathBuf)>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> End<'a> {
 /// One end that runs.
 #[derive(Debug)]
 pub struct Running {
-    /// Its process.
+    /// Process of the end.
     pub process: Process,
     log: PathBuf,
 }
@@ -145,7 +145,7 @@ impl Running {
         });
     }
 
-    /// Its log.
+    /// Log of the end so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()

@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// Id of the process.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -135,7 +135,7 @@ impl Process {
         );
     }
 
-    /// Its output so far.
+    /// Output of the process so far.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
