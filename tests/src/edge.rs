@@ -44,7 +44,7 @@ impl EdgeOptions {
         }
     }
 
-    /// The same, with plain PEM keys in the pool, too.
+    /// These options, with plain PEM keys in the pool, too.
     #[must_use]
     pub fn preferred(mut self) -> Self {
         self.preferred = true;

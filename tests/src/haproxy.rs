@@ -144,7 +144,7 @@ impl Haproxy {
         answer
     }
 
-    /// The log of all its processes.
+    /// Log of all HAProxy processes.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()

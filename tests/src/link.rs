@@ -322,7 +322,7 @@ impl Traffic {
         Self::to(ends, "10.97.0.1")
     }
 
-    /// The same to another address of the first end.
+    /// Starts traffic to another address of the first end.
     ///
     /// # Panics
     /// If they do not start.

@@ -35,7 +35,7 @@ const JOBS_PER_MESSAGE: u64 = 100;
 /// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// The user that it runs as.
+    /// User as which the load runs.
     pub user: u32,
     /// Connections, each with `in_flight` jobs.
     pub connections: usize,

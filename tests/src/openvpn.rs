@@ -35,7 +35,7 @@ pub enum Key<'a> {
     Plain,
     /// The stub of a key in the pool.
     Stub(&'a str),
-    /// None: the client of the management interface signs.
+    /// No private key: the client of the management interface signs.
     External,
 }
 
@@ -80,7 +80,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The same with more lines of configuration.
+    /// This end with more lines of configuration.
     #[must_use]
     pub fn with(mut self, lines: &str) -> Self {
         self.lines.push_str(lines);
@@ -323,7 +323,7 @@ impl Namespace {
         namespace
     }
 
-    /// A process in it.
+    /// Id of a process in the namespace.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.holder.id()

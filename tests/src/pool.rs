@@ -106,7 +106,7 @@ impl Manager {
         process::text_of(&output)
     }
 
-    /// Ends it with SIGKILL.
+    /// Ends the manager with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill();
@@ -296,7 +296,7 @@ impl Operator {
         }
     }
 
-    /// The same, who asks these managers, separated by commas.
+    /// This operator, who asks these managers, separated by commas.
     #[must_use]
     pub fn asking(&self, managers: &str) -> Self {
         Self {

@@ -141,7 +141,7 @@ impl Process {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Ends it at once.
+    /// Ends the process at once.
     pub fn kill(&mut self) {
         if self.ended().is_none() {
             let _ = kill_process(self.pid(), Signal::KILL);

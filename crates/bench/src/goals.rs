@@ -174,7 +174,7 @@ impl Goals {
         self.render_as("median (range over the rounds)")
     }
 
-    /// The same, with what the values are in the title.
+    /// Tables of the goals, with a description of the values in the title.
     pub(crate) fn render_as(&self, values: &str) -> String {
         let (promised, others): (Vec<_>, Vec<_>) =
             self.0.iter().partition(|goal| goal.reached.is_some());

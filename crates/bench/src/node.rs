@@ -21,7 +21,7 @@ use crate::process::{Process, command, free_addresses, output_of, temporary_fold
 
 /// Options of a node.
 pub(crate) struct NodeOptions {
-    /// The core it is pinned to.
+    /// Core to which the node is pinned.
     pub(crate) core: usize,
     /// Worker threads per class.
     pub(crate) workers: usize,
@@ -96,7 +96,7 @@ impl Node {
         })
     }
 
-    /// The endpoint of its socket.
+    /// Endpoint of the node's unix socket.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.socket.clone())
     }

@@ -27,7 +27,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit for a server to end after SIGTERM, before SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Between two checks whether a server listens or has ended.
+/// Interval of checks whether a server listens or has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bytes of a child's log, from its end, that an error message contains.

@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Whether it has no rows.
+    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

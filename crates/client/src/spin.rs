@@ -26,7 +26,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Whether to spin in this call.
+    /// Whether this call should spin.
     pub(crate) fn pays(&mut self) -> bool {
         let now = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);

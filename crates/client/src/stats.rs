@@ -89,9 +89,9 @@ pub struct NodeStats {
     pub name: String,
     /// Whether jobs can be sent now.
     pub connected: bool,
-    /// Whether it takes no new jobs.
+    /// Whether the node takes no new jobs.
     pub draining: bool,
-    /// Jobs that it has not answered.
+    /// Jobs that the node has not answered.
     pub in_flight: u32,
     /// Moving average of the time from sending a job to its completion.
     pub latency: Duration,

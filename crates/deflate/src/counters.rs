@@ -37,7 +37,7 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All of them, in the order of the cells.
+            /// All counters, in the order of the cells.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The word for it in JSON and metrics.

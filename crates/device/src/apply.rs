@@ -335,7 +335,7 @@ pub enum SavedStateError {
 /// The file of the saved state, below the root.
 pub const SAVED_STATE: &str = "var/lib/millrace/devices/before.json";
 
-/// Bound on it, in bytes.
+/// Bound on the file of the saved state, in bytes.
 const MAX_SAVED_BYTES: u64 = 1 << 20;
 
 impl SavedState {

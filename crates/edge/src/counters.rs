@@ -50,7 +50,7 @@ pub enum CellKind {
 pub mod event {
     /// Fetches that the preload library answered from its cache.
     pub const FETCH_HITS: &str = "fetch-hits";
-    /// Fetches that it passed on.
+    /// Fetches that the preload library passed on.
     pub const FETCH_MISSES: &str = "fetch-misses";
     /// Tickets that left in one packet with the next one.
     pub const TICKETS_JOINED: &str = "tickets-joined";
@@ -59,7 +59,7 @@ pub mod event {
     /// X25519 pairs that were made ahead and wiped without use: they were too old.
     pub const PAIRS_DROPPED: &str = "pairs-dropped";
 
-    /// All of them, in the order of their cells.
+    /// All events, in the order of their cells.
     pub const ALL: [&str; 5] = [
         FETCH_HITS,
         FETCH_MISSES,

@@ -15,7 +15,7 @@ pub enum Takes {
     Text,
     /// A number of milliseconds, at least 1 and at most this.
     Milliseconds(u64),
-    /// One of these.
+    /// One of these words.
     OneOf(&'static str),
     /// Some of `words`, or one of `alone`.
     List {

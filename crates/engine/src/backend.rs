@@ -261,19 +261,19 @@ pub enum Health {
 /// One device of a backend, or one instance of it: what it does now, and counters since the process started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendDeviceStatus {
-    /// Names it on this machine: for a QAT instance, bus address of the virtual function and number.
+    /// Name of the device on this machine: for a QAT instance, bus address of the virtual function and number.
     pub name: String,
-    /// Whether it takes requests now.
+    /// Whether the device takes requests now.
     pub serving: bool,
-    /// Requests that it holds.
+    /// Requests that the device holds.
     pub in_flight: usize,
-    /// Requests that it can hold.
+    /// Requests that the device can hold.
     pub capacity: usize,
-    /// Places of requests that were given up, and that it may still answer.
+    /// Places of requests that were given up, and that the device may still answer.
     pub slots_lost: usize,
-    /// Requests handed to it.
+    /// Requests handed to the device.
     pub submitted: u64,
-    /// Requests that it refused because it was full.
+    /// Requests that the device refused because it was full.
     pub full: u64,
     /// Requests that ended with a verified result.
     pub served: u64,
@@ -281,7 +281,7 @@ pub struct BackendDeviceStatus {
     pub faults: u64,
     /// Requests that were not answered in time.
     pub lost: u64,
-    /// Starts of it after the first.
+    /// Starts of the device after the first.
     pub restarts: u64,
 }
 

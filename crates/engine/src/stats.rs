@@ -282,7 +282,7 @@ pub struct SeriesSnapshot {
     pub failed: u64,
     /// Time between submission and the start of service.
     pub queue_time: HistogramSnapshot,
-    /// Time the backend worked on it.
+    /// Time that the backend worked on the job.
     pub service_time: HistogramSnapshot,
 }
 

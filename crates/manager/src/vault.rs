@@ -41,7 +41,7 @@ use crate::store::{Store, StoreError, Transaction};
 /// of the version before would call it damaged.
 pub const KEK_RECORD: &str = "millrace-pool/kek";
 
-/// Below it is [`KEK_RECORD`] alone.
+/// Prefix below which [`KEK_RECORD`] is the only record.
 const KEK_PREFIX: &str = "millrace-pool/";
 
 /// Says whether an engine takes a key, and what it is.

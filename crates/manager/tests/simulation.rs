@@ -135,7 +135,7 @@ struct SimNode {
     mute: bool,
     deaf: bool,
     waiting: Option<u64>,
-    /// On its disk: they outlive the process.
+    /// Keys on the node's disk: they outlive the process.
     keys: HeldKeys,
     buckets: BTreeMap<TenantName, Tokens>,
 }

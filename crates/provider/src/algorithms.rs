@@ -285,7 +285,7 @@ pub struct GroupRow {
 pub struct ShareRow {
     /// Names of the share in the `default` provider.
     pub names: &'static CStr,
-    /// The first of them.
+    /// First of these names.
     pub name: &'static CStr,
     /// Primitive under which the setting `local` and the counters list the share.
     pub primitive: Primitive,

@@ -80,7 +80,7 @@ impl<T> Oneshot<T> {
         }
     }
 
-    /// Whether it is full.
+    /// Whether the result is there.
     #[must_use]
     pub fn is_full(&self) -> bool {
         lock(&self.value).is_some()

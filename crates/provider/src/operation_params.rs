@@ -33,12 +33,12 @@ pub const SALT_AUTO_DIGEST_MAX: i32 = -4;
 /// The digest that a context is set to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Digest {
-    /// None yet.
+    /// No digest is set yet.
     #[default]
     Unset,
-    /// One that the pool has.
+    /// A digest that the pool has.
     Known(Hash),
-    /// One that the pool does not have.
+    /// A digest that the pool does not have.
     Unsupported,
 }
 

@@ -62,7 +62,7 @@ impl PoolError {
         }
     }
 
-    /// The same, of this process alone.
+    /// This failure, marked as one that the process decided without asking the pool.
     pub(crate) fn unasked(self) -> Self {
         Self {
             asked: false,

@@ -19,7 +19,7 @@ use crate::stats::Stats;
 
 /// A private operation that is to be done in the pool: where, how, and with which key.
 pub struct Request<'a> {
-    /// The process it is done in.
+    /// The process in which the operation is done.
     pub process: &'a Arc<Process>,
     /// The configuration.
     pub config: &'a Config,

@@ -70,7 +70,7 @@ impl SymbolClass {
         matches!(self, Self::Aes | Self::ChaCha)
     }
 
-    /// Whether its purpose is unknown.
+    /// Whether the purpose of the class's functions is unknown.
     #[must_use]
     pub fn is_unclassified(self) -> bool {
         matches!(self, Self::CryptoUnknown | Self::Unknown)

@@ -253,7 +253,7 @@ pub struct TimedStream<S> {
     timer: Pin<Box<Sleep>>,
     /// Completes when the connection must end for a new one.
     ended: oneshot::Receiver<()>,
-    /// Until the first answer begins.
+    /// First request of the connection, until its answer begins.
     first_request: Option<FirstRequest>,
     _permit: Option<OwnedSemaphorePermit>,
 }

@@ -59,7 +59,7 @@ coded_enum! {
 }
 
 impl Priority {
-    /// The engine's word for it.
+    /// Level of the engine's queue for this priority.
     pub(crate) fn level(self) -> PriorityLevel {
         match self {
             Self::High => PriorityLevel::High,

@@ -29,7 +29,7 @@ use millrace_engine::{
 /// The behaviour of a [`FakeDevice`].
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// The kind it claims.
+    /// Kind of backend that the device claims to be.
     pub kind: BackendKind,
     /// The type of the keys that it opens.
     pub key_type: KeyType,

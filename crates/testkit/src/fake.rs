@@ -19,7 +19,7 @@ use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Ou
 /// The behaviour of a [`FakeBackend`].
 #[derive(Clone, Debug)]
 pub struct FakeOptions {
-    /// The kind it claims.
+    /// Kind of backend that the fake claims to be.
     pub kind: BackendKind,
     /// Whether it claims to compute on the calling CPU.
     pub on_cpu: bool,

@@ -35,7 +35,7 @@ pub enum Candidate {
 }
 
 impl Candidate {
-    /// Each, the simplest first.
+    /// All candidates, the simplest first.
     pub const ALL: [Self; 5] = [
         Self::One,
         Self::Dco,

@@ -17,7 +17,7 @@ pub(crate) enum Program {
     Apache,
     /// lighttpd, which leaves them to zlib.
     Lighttpd,
-    /// Any other, where the administrator wants that.
+    /// Any other program, where the administrator wants that.
     Other,
 }
 

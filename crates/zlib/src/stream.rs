@@ -140,7 +140,7 @@ pub(crate) struct Stream {
     header_sent: bool,
     /// Checksum of the input that was compressed.
     check: u32,
-    /// Length of that input, modulo 2³².
+    /// Length of the input that was compressed, modulo 2³².
     length: u32,
     chunks: u32,
     /// Bytes to gather before the first ones are sent.

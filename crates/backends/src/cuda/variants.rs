@@ -41,7 +41,7 @@ const WINDOWS_PER_DIGIT: usize = 8;
 pub struct Variant {
     /// Name of the kernel in the PTX.
     pub name: &'static str,
-    /// Representation of its numbers.
+    /// Representation of the kernel's numbers.
     pub arithmetic: Arithmetic,
     /// Digits of a number per thread.
     pub digits: usize,

@@ -100,7 +100,7 @@ impl QatKey {
         &self.software.info
     }
 
-    /// Whether the card computes with it.
+    /// Whether the card computes with this key.
     pub(super) fn is_for_card(&self) -> bool {
         self.parts.is_some()
     }

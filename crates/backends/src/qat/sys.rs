@@ -276,9 +276,9 @@ pub(super) struct Answer<O> {
 pub(super) struct Ring<O = (usize, u64)> {
     library: Arc<Library>,
     handle: Handle,
-    /// Bus address of its virtual function, without the domain: the library does not tell it.
+    /// Bus address of the instance's virtual function, without the domain: the library does not tell it.
     pub(super) function: String,
-    /// The same with the number of the instance in it.
+    /// Bus address of the virtual function, with the number of the instance in it.
     pub(super) name: String,
     memory: Region,
     /// Slots that stay in place for as long as the library may answer.

@@ -64,7 +64,7 @@ const LIMBS: usize = 5;
 /// Bits of a digit.
 const BITS: u32 = 51;
 const MASK: u64 = (1 << BITS) - 1;
-/// 2^255 is this modulo p.
+/// Residue of 2^255 modulo p.
 const FOLD: u64 = 19;
 
 /// 2p, digit by digit, above every digit of a number that is subtracted.

@@ -34,7 +34,7 @@ pub(crate) const MAX_PAGE: u64 = 8 << 20;
 /// Bytes of pages in one measurement: some 20 to 100 ms of the worker.
 const BYTES_PER_MEASUREMENT: usize = 12_000_000;
 
-/// Bounds on its requests.
+/// Bounds on the requests of one measurement.
 const REQUESTS: std::ops::RangeInclusive<usize> = 32..=1000;
 
 /// nginx as it is, with the library, and with the library and one of its engines.
@@ -58,7 +58,7 @@ struct Row {
     /// Microseconds of the worker for each request, by round.
     stock_us: Vec<f64>,
     millrace_us: Vec<f64>,
-    /// The same for a body that was compressed before.
+    /// Microseconds of the worker for each request of a body that was compressed before.
     ready_us: Vec<f64>,
     /// Bytes of the compressed bodies of all pages.
     stock_bytes: usize,

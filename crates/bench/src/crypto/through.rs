@@ -26,9 +26,9 @@ const LONGER: u32 = 5;
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ThroughRound {
-    /// The backend, called directly with full batches, by the clock.
+    /// Signatures per second of the backend, called directly with full batches, by the clock.
     pub(super) direct_per_s: f64,
-    /// Through the node, pipelined, by the clock.
+    /// Signatures per second through the node, pipelined, by the clock.
     pub(super) node_per_s: f64,
     /// CPU time per signature, of all threads of the node: other programs do not change it.
     pub(super) direct_cpu_us: f64,

@@ -299,7 +299,7 @@ impl PacketCipher {
         })
     }
 
-    /// Bytes of its nonce.
+    /// Bytes of the cipher's nonce.
     pub(crate) fn iv_len(&self) -> usize {
         self.iv_len
     }

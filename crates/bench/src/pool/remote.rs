@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The same operations through a node.
+//! Operations through a node.
 //!
 //! Pipelined, this thread keeps a fixed number of jobs in flight, while the client's I/O thread takes completions,
 //! as in a gateway with many connections. Blocking, one thread does one job after the other: the latency at

@@ -51,7 +51,7 @@ pub(super) struct NodeRound {
     pub(super) jobs: u64,
     /// Number of jobs that each backend served, as the completions say.
     pub(super) served_by: BTreeMap<&'static str, u64>,
-    /// One at a time, from a blocking caller.
+    /// Latency of a blocking caller that does one job at a time, µs.
     pub(super) blocking_p50_us: f64,
     pub(super) blocking_p99_us: f64,
 }
@@ -101,7 +101,7 @@ impl MeasuredCase {
         Spread::over(&self.rounds, value)
     }
 
-    /// Over the rounds of the node in column `node`.
+    /// Spread of a value over the rounds of the node in column `node`.
     fn of_node(
         &self,
         node: usize,

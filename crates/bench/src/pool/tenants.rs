@@ -35,7 +35,7 @@ const OFFERED: f64 = 10.0;
 /// Time after which the burst of a quota (one second of it) is used up at ten times its rate.
 const BURST: Duration = Duration::from_secs(2);
 
-/// Between two jobs of the victim, as in `--fairness`.
+/// Pause between two jobs of the victim, as in `--fairness`.
 const THINK_TIME: Duration = Duration::from_millis(2);
 
 /// Time after which the flood's jobs are useless.

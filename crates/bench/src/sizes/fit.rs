@@ -116,7 +116,7 @@ mod tests {
         (8192.0, 305.261_23),
     ];
 
-    /// The same router's processor.
+    /// Measured times of the same router's processor.
     const PROCESSOR: [(f64, f64); 5] = [
         (16.0, 55.345_12),
         (64.0, 57.141_60),

@@ -99,9 +99,9 @@ pub(super) type Operation = Box<dyn FnMut() -> Result<(), LibraryError>>;
 
 /// An operation made ready.
 pub(super) struct Prepared {
-    /// Does it once.
+    /// Does the operation once.
     pub(super) run: Operation,
-    /// The output of the first one, if every implementation must give the same.
+    /// Output of the first operation, if every implementation must give the same.
     pub(super) output: Option<Vec<u8>>,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct SizesReport {
     pub(crate) format: String,
     /// Machine, kernel, versions, commit, date.
     pub(crate) machine: Json,
-    /// The same in two lines.
+    /// Machine, kernel, versions, commit and date in two lines.
     pub(crate) described: String,
     pub(crate) rounds: u64,
     pub(crate) slice_ms: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Described {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Absent {
     pub(crate) implementation: String,
-    /// None: the implementation as a whole.
+    /// Algorithm; `None` for the implementation as a whole.
     pub(crate) algorithm: Option<String>,
     pub(crate) reason: String,
 }

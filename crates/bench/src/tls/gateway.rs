@@ -191,7 +191,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Starts it on a core.
+    /// Starts the origin on a core.
     pub(super) fn start(core: usize, dir: &Path) -> Result<Self, BenchError> {
         let dir = dir.join("origin");
         let files = dir.join("files");

@@ -197,7 +197,7 @@ pub(super) struct Outcome {
     pub(super) failures: BTreeMap<String, u64>,
     /// Time from the start of the first connection to the end of the last.
     pub(super) elapsed: Duration,
-    /// One per completed handshake.
+    /// Latency of each completed handshake.
     pub(super) latencies: Latencies,
 }
 

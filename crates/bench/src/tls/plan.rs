@@ -44,7 +44,7 @@ pub(super) struct Handshake {
 }
 
 impl<W: Copy + fmt::Display> Cell<W> {
-    /// The same in another mode.
+    /// This cell in another mode.
     pub(super) fn with(self, mode: KeyPlace) -> Self {
         Self { mode, ..self }
     }

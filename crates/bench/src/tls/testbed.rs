@@ -349,7 +349,7 @@ impl Testbed {
 struct Used {
     gateway: Duration,
     node: Duration,
-    /// This process: the load generator of the handshakes.
+    /// CPU time of this process, the load generator of the handshakes.
     own: Duration,
     seen: Option<Seen>,
 }

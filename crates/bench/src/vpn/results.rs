@@ -46,7 +46,7 @@ pub(super) struct Row {
     ratio: Option<Spread>,
     /// CPU seconds of the end that needs more, for a gigabyte.
     cpu_per_gb: Option<Spread>,
-    /// The same against one process, within each round.
+    /// CPU seconds for a gigabyte against one process, within each round.
     cpu_ratio: Option<Spread>,
     p50_us: Option<Spread>,
     p99_us: Option<Spread>,

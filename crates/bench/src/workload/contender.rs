@@ -40,7 +40,7 @@ pub(crate) enum LanesKind {
 }
 
 impl LanesKind {
-    /// Whether this processor has them.
+    /// Whether this processor has the lanes.
     pub(crate) fn is_available(self) -> bool {
         self.implementation().is_available()
     }
@@ -115,7 +115,7 @@ pub(crate) fn batches(full: usize) -> Vec<usize> {
 
 /// The library or a backend, ready to compute one case.
 pub(crate) struct Contender {
-    /// None: the library, called directly.
+    /// Backend; `None` for the library, called directly.
     pub(crate) subject: Option<Subject>,
     /// Number of tasks in a batch.
     pub(crate) at_once: usize,

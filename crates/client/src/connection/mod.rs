@@ -316,7 +316,7 @@ impl Connection {
         matches!(self.phase, Phase::Draining)
     }
 
-    /// The node drains, by its own word.
+    /// Records that the node has announced a drain.
     pub(crate) fn drain(&mut self) {
         self.phase = Phase::Draining;
     }

@@ -362,7 +362,7 @@ impl Dispatcher {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
     }
 
-    /// Bytes have come from this node.
+    /// Handles bytes that have come from this node.
     pub(crate) fn handle_received(&mut self, node: NodeIndex, now: Instant) {
         loop {
             let Some(connection) = self.connection(node) else {

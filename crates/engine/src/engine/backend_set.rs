@@ -12,7 +12,7 @@ pub(crate) struct BackendSet(u32);
 impl BackendSet {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// Every index is below this.
+    /// Bound on the indexes: each is below this.
     pub(crate) const CAPACITY: usize = u32::BITS as usize;
 
     #[must_use]

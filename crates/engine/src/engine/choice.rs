@@ -235,7 +235,7 @@ impl Choices {
         row.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
     }
 
-    /// Everything that was measured.
+    /// All measured costs.
     pub(crate) fn known(&self) -> Vec<KnownCosts> {
         let mut known = Vec::new();
         for (group, row) in self.groups.iter().enumerate() {

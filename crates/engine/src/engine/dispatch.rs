@@ -56,11 +56,11 @@ struct Entry {
     /// Why the last queue that a worker asked for was refused; none if it was opened.
     queue_refused: Mutex<Option<String>>,
     queues_refused: AtomicU64,
-    /// Why it is away, if it is.
+    /// Reason for which the backend is away, if it is.
     away: Mutex<Option<String>>,
     /// Number of times that the backend went away. A queue of an earlier time is dropped as soon as it is empty.
     generation: AtomicU32,
-    /// Tasks that it held beyond the deadline of their jobs.
+    /// Tasks that the backend held beyond the deadline of their jobs.
     lost: AtomicU64,
     faults: AtomicU32,
     /// Milliseconds after `started` until which it is passed over.

@@ -149,11 +149,11 @@ pub struct Completion {
     pub id: JobId,
     /// The verified result, or why there is none.
     pub result: Result<Output, JobError>,
-    /// The backend that answered it; none if none did.
+    /// The backend that answered the job; none if none did.
     pub served_by: Option<BackendKind>,
     /// Time between submission and the start of service.
     pub queue_time: Duration,
-    /// Time the backend worked on it.
+    /// Time that the backend worked on the job.
     pub service_time: Duration,
     /// Time after which such a job is expected to be taken, with [`JobError::Busy`]. `None` if it is not known.
     pub retry_after: Option<Duration>,

@@ -33,7 +33,7 @@ pub(crate) struct BatchPlans {
 #[derive(Debug)]
 struct MeasuredGroup {
     group: Group,
-    /// The backends that can serve them.
+    /// The backends that can serve these jobs.
     able: BackendSet,
     jobs: usize,
     /// Tasks that devices held for this worker when the batch began.

@@ -173,7 +173,7 @@ pub struct BackendChoice {
     pub jobs: String,
     /// Upper batch size of this row; `None`: the last row, without a limit.
     pub max_batch: Option<usize>,
-    /// The backend that serves them.
+    /// The backend that serves these jobs.
     pub serving: BackendKind,
     /// Number of times that the serving backend changed.
     pub switches: u64,

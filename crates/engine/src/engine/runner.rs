@@ -57,7 +57,7 @@ const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
 /// Source of further jobs for a runner that waits for a device.
 pub(super) trait Intake {
-    /// Jobs that wait.
+    /// Number of jobs that wait.
     fn behind(&self) -> usize;
 
     /// Takes up to `most` jobs that wait, if there are any.

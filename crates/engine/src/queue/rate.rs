@@ -17,7 +17,7 @@ pub(super) const CONTENTION_LASTS: Duration = Duration::from_millis(100);
 pub(super) struct ServiceRate {
     /// The beginning of the interval that is being measured, if jobs have waited ever since.
     since: Option<Instant>,
-    /// Cost of the jobs taken in it.
+    /// Cost of the jobs taken in the interval.
     taken: u64,
     /// Time for one unit of cost, ns; a running mean.
     ns_per_unit: Option<f64>,

@@ -172,11 +172,11 @@ pub fn user_named(root: &Root, name: &str) -> Option<User> {
 /// A variable of the server's environment.
 pub(super) struct Variable {
     pub(super) value: Option<String>,
-    /// The place where it was found or searched.
+    /// The place where the variable was found or searched.
     pub(super) source: String,
     /// Whether a missing value means that the variable is not set.
     pub(super) certain: bool,
-    /// The unit file that removes it.
+    /// The unit file that removes the variable.
     pub(super) unset_by: Option<PathBuf>,
 }
 

@@ -47,7 +47,7 @@ impl Cipher {
         CipherNames { name, strongswan, vyos, tls }
     }
 
-    /// Whether it includes integrity.
+    /// Whether the cipher includes integrity.
     pub(crate) fn is_aead(self) -> bool {
         self != Self::Aes256CbcSha256
     }

@@ -70,7 +70,7 @@ pub(crate) enum Aes {
     None,
     /// The processor has AES instructions, and the kernel computes AES in portable code all the same.
     Portable,
-    /// Not known.
+    /// The implementation is not known.
     Unknown,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum QatUse {
 }
 
 impl AdviseFacts {
-    /// Extracts them from a report.
+    /// Extracts the facts from a report.
     pub(crate) fn of(report: &Report, software: &InstalledSoftware, subject: Subject) -> Self {
         let (mut aes, mut aes_evidence) = aes(report);
         let mut load_aes = None;

@@ -172,7 +172,7 @@ struct Call {
     path: Vec<String>,
     query: Vec<(String, String)>,
     condition: Precondition,
-    /// Zeroised: it may be a private key.
+    /// Body of the request, zeroised: it may be a private key.
     body: Zeroizing<Vec<u8>>,
 }
 

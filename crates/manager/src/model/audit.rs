@@ -158,7 +158,7 @@ impl AuditEntry {
         entry
     }
 
-    /// The head that this entry makes.
+    /// The head of the log after this entry.
     #[must_use]
     pub fn head(&self) -> AuditHead {
         AuditHead {

@@ -78,7 +78,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The least role that may do it.
+    /// Least role that may execute the command.
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {

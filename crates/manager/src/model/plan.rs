@@ -281,7 +281,7 @@ fn distributable(view: &View, tenant: &Tenant, ledger: &Ledger) -> Option<Quota>
     Some(quota)
 }
 
-/// Each node gets at least 1 of every limited rate.
+/// Least of the limited rates: each node gets at least 1 of each, so at most this many nodes share the quota.
 fn least_rate(quota: &Quota) -> u64 {
     Dimension::limited(quota)
         .map(|(_, rate)| rate.per_second)

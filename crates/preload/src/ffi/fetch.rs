@@ -64,7 +64,7 @@ thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept(MethodTable::EMPTY)) };
 }
 
-/// Before `main`, in a program that is known.
+/// Reads the environment variable, before `main` of a program that is known.
 pub(super) fn allow() {
     let wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "on");
     ALLOWED.store(wanted, Ordering::Relaxed);

@@ -82,9 +82,9 @@ pub(super) struct Libssl {
         Option<unsafe extern "C" fn(*mut Ssl, *mut c_void, usize, *mut usize) -> c_int>,
     pub(super) get_error: unsafe extern "C" fn(*const Ssl, c_int) -> c_int,
     pub(super) free: unsafe extern "C" fn(*mut Ssl),
-    /// All of it or nothing.
+    /// Functions of ASYNC jobs; `None` unless libssl has all of them.
     pub(super) jobs: Option<Jobs>,
-    /// All of it or nothing.
+    /// Functions of tickets; `None` unless libssl has all of them.
     pub(super) tickets: Option<TicketCalls>,
 }
 

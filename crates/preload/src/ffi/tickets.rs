@@ -54,7 +54,7 @@ thread_local! {
     static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
 }
 
-/// Before `main`, in a program that is known.
+/// Reads the environment variable, before `main` of a program that is known.
 pub(super) fn allow() {
     let wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "on");
     WANTED.store(wanted, Ordering::Relaxed);

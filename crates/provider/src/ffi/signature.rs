@@ -383,7 +383,7 @@ impl Context {
 
 /// Signs a digest or a message by OpenSSL in a context of its own, and drops the signature: to measure it.
 pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], is_digest: bool) -> Result<()> {
-    /// More than the longest signature, that of ML-DSA-87.
+    /// Bytes of room for a signature: more than the longest, that of ML-DSA-87.
     const ROOM: usize = 8192;
     let is_of_key = |row: &AlgorithmRow| row.keys.contains(&key.data.key_type);
     let row = Signature::ROWS.iter().position(is_of_key);

@@ -42,7 +42,7 @@ const EMPTY_SHA512: [u8; 64] = [
 ];
 
 impl ScheduleHash {
-    /// Bytes of its output.
+    /// Bytes of the hash's output.
     #[must_use]
     pub const fn digest_len(self) -> usize {
         match self {
@@ -52,7 +52,7 @@ impl ScheduleHash {
         }
     }
 
-    /// Bytes of a block of its input.
+    /// Bytes of a block of the hash's input.
     #[must_use]
     pub const fn block_len(self) -> usize {
         match self {

@@ -215,7 +215,7 @@ impl fmt::Debug for ShareKey {
 }
 
 impl ShareKey {
-    /// Without any half.
+    /// A share without any half.
     #[must_use]
     pub fn empty(share: Share) -> Self {
         Self {

@@ -89,7 +89,7 @@ pub(crate) fn module() -> PathBuf {
 }
 
 impl Bench {
-    /// Without a node: its socket does not exist.
+    /// A bench without a node: the node's socket does not exist.
     pub(crate) fn new() -> Self {
         let dir = TempDir::new().expect("temporary directory");
         std::os::unix::fs::symlink(module(), dir.path().join("millrace.so")).expect("symlink");

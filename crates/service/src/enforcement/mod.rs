@@ -50,7 +50,7 @@ pub struct GrantAnswer {
     pub sent: Instant,
     /// Time at which the answer came.
     pub now: Instant,
-    /// The same by the wall clock.
+    /// Time at which the answer came, by the wall clock.
     pub wall: SystemTime,
 }
 
@@ -223,7 +223,7 @@ impl GrantBook {
         directory
     }
 
-    /// One row a grant, by tenant.
+    /// Rows of the grants, one each, by tenant.
     pub(crate) fn rows(&self) -> Vec<GrantRow> {
         let row = |Held { grant, expired, .. }: &Held| GrantRow {
             tenant: grant.tenant.clone(),

@@ -542,7 +542,7 @@ impl<'de> Deserialize<'de> for GrantKey {
 pub struct GrantKeys(Vec<GrantKey>);
 
 impl GrantKeys {
-    /// These keys, each once.
+    /// A set of these keys, each once.
     ///
     /// # Errors
     /// [`GrantKeyError::TooMany`].

@@ -119,7 +119,7 @@ pub struct ReadyJob<K> {
     pub operation: Operation,
     /// Digest, message, ciphertext or public value of the peer, as the operation defines.
     pub input: Vec<u8>,
-    /// After this time the client no longer waits for the job.
+    /// Time after which the client no longer waits for the job.
     pub deadline: Instant,
 }
 
@@ -158,11 +158,11 @@ pub struct SessionState<K> {
 /// State of a job that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    /// The engine's search for a waiting job costs time, so a client may request it once per job.
+    /// Whether the client has cancelled the job. The engine's search for it costs time, so it is done once per job.
     cancelled: bool,
     /// Length of the input.
     bytes: u32,
-    /// The handle of its key.
+    /// Handle of the job's key.
     key: KeyHandle,
 }
 

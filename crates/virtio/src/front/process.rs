@@ -98,7 +98,7 @@ impl DeviceProcess {
         Ok(watched)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the device process.
     pub(super) fn wait(&self, watched: OwnedFd) {
         // It sends nothing: this returns when it has ended.
         let _ = receive_packet(watched.as_fd());
@@ -123,7 +123,7 @@ impl DeviceProcess {
         }
     }
 
-    /// Ends it for good.
+    /// Ends the device process for good.
     pub(super) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
         if let Some(running) = lock(&self.running).as_ref() {

@@ -86,7 +86,7 @@ pub(super) type KeptSession = (u64, Zeroizing<Vec<u8>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnfinishedRequest {
     pub(super) head: u16,
-    /// Times that it was handled.
+    /// Number of times that the request was handled.
     pub(super) attempts: u64,
 }
 
@@ -118,7 +118,7 @@ impl Journal {
         })
     }
 
-    /// The same file for another connection.
+    /// A journal on the same file, for another connection.
     ///
     /// # Errors
     /// If the process has no descriptor left.

@@ -64,7 +64,7 @@ pub struct Host {
     pub has_user_esp: bool,
     /// Whether the kernel spreads flows over several routes, by their ports.
     pub has_multipath: bool,
-    /// The same for IPv6.
+    /// Whether the kernel spreads IPv6 flows over several routes, by their ports.
     pub has_multipath6: bool,
     /// Names of the network devices.
     pub devices: Vec<String>,
@@ -74,9 +74,9 @@ pub struct Host {
     pub processors: Vec<usize>,
     /// The first processor of each core.
     pub cores: Vec<usize>,
-    /// Local processors of the device that carries the tunnels, and processors that serve its interrupts.
+    /// Local processors of the device that carries the tunnels.
     pub near: Vec<usize>,
-    /// See `near`.
+    /// Processors that serve the interrupts of that device.
     pub interrupted: Vec<usize>,
     /// Largest socket buffers in bytes: receive, send.
     pub socket_buffers: Option<(u64, u64)>,
@@ -127,7 +127,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 pub(crate) const FILES: [&str; 3] = ["ca.pem", CERTIFICATE, "key.pem"];
 /// A revocation list, which may be there, too.
 pub(crate) const REVOCATIONS: &str = "crl.pem";
-/// The certificate among them.
+/// Name of the certificate file.
 pub(crate) const CERTIFICATE: &str = "cert.pem";
 
 #[derive(Deserialize)]

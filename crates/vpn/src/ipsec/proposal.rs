@@ -145,7 +145,7 @@ pub struct EspProposal {
 }
 
 impl IpsecCipher {
-    /// Whether it includes integrity.
+    /// Whether the cipher includes integrity.
     #[must_use]
     pub fn is_aead(self) -> bool {
         match self {

@@ -169,7 +169,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in the order of the file.
+    /// Both ends, in the order of the file.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
     /// The other end.
@@ -235,7 +235,7 @@ impl VpnLink {
         read::link(text)
     }
 
-    /// One end.
+    /// The end on this side.
     #[must_use]
     pub fn end(&self, side: Side) -> &End {
         &self.ends[side.index()]
@@ -316,7 +316,7 @@ impl VpnLink {
         inner.chain(peer.networks.iter().copied()).collect()
     }
 
-    /// Whether it carries IPv6.
+    /// Whether the link carries IPv6.
     #[must_use]
     pub fn carries_v6(&self) -> bool {
         self.ends.iter().any(|end| end.inner6.is_some())

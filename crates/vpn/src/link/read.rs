@@ -74,7 +74,7 @@ struct Section<'t> {
     /// Name of the table in messages, with a dot at the end; empty for the top.
     prefix: &'static str,
     table: Option<&'t DeTable<'t>>,
-    /// Line of its heading.
+    /// Line of the table's heading.
     line: usize,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// This library.
+    /// Functions of this library.
     pub(crate) const OURS: Self = Self {
         init2: ffi::deflateInit2_,
         deflate: ffi::deflate,
@@ -119,7 +119,7 @@ impl Memory {
         })
     }
 
-    /// None: the library's default.
+    /// Memory of the library's default allocator.
     pub(crate) fn of_libc() -> Box<Self> {
         let mut memory = Self::as_nginx(9, 1);
         memory.libc = true;

@@ -35,7 +35,7 @@ pub(super) enum LocalMode {
     Stock,
     /// Millrace's libraries in the server's process; the key is a plain PEM file.
     Local,
-    /// The same, and the private key is a node's.
+    /// Millrace's libraries in the server's process; a node has the private key.
     #[strum(to_string = "local and pool")]
     LocalAndPool,
 }

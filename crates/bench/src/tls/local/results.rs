@@ -56,7 +56,7 @@ pub(super) struct CellRounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LocalQuestion {
-    /// The same server and group, without Millrace.
+    /// Millrace against the same server and group without it.
     Local,
     /// The post-quantum group by Millrace against the server's own X25519: it has no other.
     PostQuantum,

@@ -214,7 +214,7 @@ impl Driver {
         matches!(self.mode, DriverMode::HostLoop { thread: host, .. } if host == thread)
     }
 
-    /// This thread has submitted a job.
+    /// Records that this thread has submitted a job. Returns the bytes to send now.
     pub(super) fn submitted(&mut self, by: ThreadId) -> Flush {
         match &mut self.mode {
             DriverMode::HostLoop { thread, collected }

@@ -54,7 +54,7 @@ const SHORT: usize = 64;
 #[derive(Clone)]
 struct Field<const SECRET: bool> {
     short: [u8; SHORT],
-    /// All of it, if it is longer.
+    /// The whole value, if it is longer than `short`.
     long: Vec<u8>,
     len: usize,
 }

@@ -273,7 +273,7 @@ struct StockShare {
 }
 
 impl StockShare {
-    /// None if this OpenSSL does not have it.
+    /// The share in the installed OpenSSL; `None` if that does not have it.
     fn new(context: &'static InnerContext, share: Share) -> Result<Option<Self>> {
         let is_agreement = share.is_agreement();
         let work = if is_agreement {

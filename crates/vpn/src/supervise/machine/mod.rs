@@ -247,10 +247,10 @@ struct Member {
     /// Time of the next question.
     ask_at: Instant,
     probing: Probing,
-    /// Since when it is [`MemberState::Up`]; none in every other state.
+    /// Time since which the member is [`MemberState::Up`]; none in every other state.
     in_link_since: Option<Instant>,
     state: MemberState,
-    /// Why it is in that state.
+    /// Reason for the member's state.
     reason: String,
     /// Failed starts, and ends that the supervisor did not ask for, in a row.
     failures: u32,
