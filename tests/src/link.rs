@@ -63,7 +63,7 @@ impl Ends {
         Self::declared(members, "")
     }
 
-    /// The same with the link up at both ends, and all its members connected.
+    /// Both ends with the link up, and all its members connected.
     ///
     /// # Panics
     /// If it does not come up.

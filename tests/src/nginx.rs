@@ -28,7 +28,7 @@ pub struct NginxOptions {
     pub preload: bool,
     /// The preload library; default: this tree's.
     pub library: Option<PathBuf>,
-    /// Whether it runs as a daemon, which an upgrade of its binary requires.
+    /// Whether nginx runs as a daemon, which an upgrade of its binary requires.
     pub daemon: bool,
     /// The provider's configuration; none: plain OpenSSL.
     pub edge: Option<Edge>,

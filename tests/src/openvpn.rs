@@ -329,13 +329,13 @@ impl Namespace {
         self.holder.id()
     }
 
-    /// The file by which the kernel knows it.
+    /// File by which the kernel knows the namespace.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.id()).into()
     }
 
-    /// The same command inside the namespace, in the process of the program itself.
+    /// This command inside the namespace, in the process of the program itself.
     #[must_use]
     pub fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new(process::program("nsenter"));

@@ -25,7 +25,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Whether it says that it is compressed.
+    /// Whether the page says that it is compressed.
     #[must_use]
     pub fn is_gzip(&self) -> bool {
         self.head.contains("\r\ncontent-encoding: gzip\r\n")

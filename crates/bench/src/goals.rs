@@ -141,7 +141,7 @@ impl Goal {
         }
     }
 
-    /// The same, promised under a condition only; `holds` is whether it holds in this run.
+    /// A goal that is promised under a condition only; `holds` is whether the condition holds in this run.
     pub(crate) fn only_if(mut self, condition: &'static str, holds: bool) -> Self {
         self.condition = Some(condition);
         self.reached = self.reached.filter(|_| holds);

@@ -27,7 +27,7 @@ pub(crate) struct NodeOptions {
     pub(crate) workers: usize,
     /// Only the software backend, to compare with the library that it calls; else all that are usable.
     pub(crate) software_only: bool,
-    /// Whether it also listens on TCP with mutual TLS.
+    /// Whether the node also listens on TCP with mutual TLS.
     pub(crate) tcp: bool,
     /// Operations per second that the tenant `flood` (`cert:flood`) may do; none for a node without tenants.
     pub(crate) quota: Option<u64>,

@@ -196,7 +196,7 @@ pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> 
 /// Finds a program.
 ///
 /// # Errors
-/// It is not there; the error names the remedy.
+/// The program is not there; the error names the remedy.
 pub(crate) fn require_program(program: &str, remedy: &str) -> Result<PathBuf, BenchError> {
     find_program(program).ok_or_else(|| BenchError::missing(program, remedy))
 }

@@ -245,7 +245,7 @@ pub struct TlsConfig {
 }
 
 impl Endpoint {
-    /// The same endpoint with these TLS files; a unix socket stays as it is.
+    /// This endpoint with these TLS files; a unix socket stays as it is.
     #[must_use]
     pub fn with_tls(self, tls: TlsConfig) -> Self {
         match self {

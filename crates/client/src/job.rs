@@ -197,7 +197,7 @@ impl Job {
         matches!(self.outcome, JobOutcome::Pending(Recipient::Callback(_)))
     }
 
-    /// Whether it is to be given to a node as soon as there is one.
+    /// Whether the job waits for a node.
     pub(crate) fn is_unassigned(&self) -> bool {
         self.is_pending() && self.attempts.is_empty()
     }

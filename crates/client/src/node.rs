@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    /// Whether its place can have another node.
+    /// Whether another node can take this node's place in the table.
     pub(crate) fn is_vacant(&self) -> bool {
         !self.listed && self.late_replies == 0 && matches!(self.state, ConnectionState::Idle)
     }

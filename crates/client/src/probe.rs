@@ -43,7 +43,7 @@ pub struct Probed {
     pub node: String,
     /// Name and version of its software; none from an older version.
     pub software: Option<String>,
-    /// Whether it takes no new jobs.
+    /// Whether the node takes no new jobs.
     pub draining: bool,
     /// Time of one round trip.
     pub latency: Duration,

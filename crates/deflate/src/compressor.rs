@@ -36,9 +36,9 @@ pub struct Compressor {
 /// The engines of a [`Compressor`], by their places. One that is missing is passed over.
 #[derive(Debug, Default)]
 pub struct Engines {
-    /// Level 1, packed bytes, and all levels with the goal `cpu`.
+    /// Engine for level 1, packed bytes, and all levels with the goal `cpu`.
     pub isal: Option<Box<dyn Engine>>,
-    /// The other levels.
+    /// Engine for the other levels.
     pub libdeflate: Option<Box<dyn Engine>>,
     /// The device, for chunks that are long enough.
     pub qat: Option<Box<dyn Engine>>,

@@ -79,7 +79,7 @@ pub trait Engine {
     /// Kind of the engine.
     fn kind(&self) -> EngineKind;
 
-    /// Whether it uses [`Chunk::history`].
+    /// Whether the engine uses [`Chunk::history`].
     fn uses_history(&self) -> bool;
 
     /// Writes the chunk, whose input is not empty, as raw deflate blocks and returns their length in bytes.

@@ -50,7 +50,7 @@ impl DevicePolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// What is wrong, in which line, and what to write instead.
+    /// The mistake, its line, and a correction.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         let policy: Self = toml::from_str(text)?;
         if let Some(name) = policy.device.keys().find(|name| !is_bus_address(name)) {

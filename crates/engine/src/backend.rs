@@ -159,10 +159,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Operations and sizes that the backend supports, as data: constant for the life of the value.
     fn capabilities(&self) -> &[Capability];
 
-    /// Whether it can be used on this machine now. Called once by the engine, before everything but
-    /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for
-    /// some seconds. There is no second call: a backend whose hardware may come later succeeds here, and
-    /// [`health`](Self::health) says that it is away.
+    /// Whether the backend can be used on this machine now. Called once by the engine, before everything but
+    /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for some seconds.
+    /// There is no second call: a backend whose hardware may come later succeeds here, and [`health`](Self::health)
+    /// says that it is away.
     ///
     /// # Errors
     /// A reason that a person can act on. Missing hardware is an answer, not a failure.
@@ -172,15 +172,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// so a slow one delays a reload of the keys.
     ///
     /// # Errors
-    /// What is wrong with the key, or [`KeyError::NotOffered`] if this backend lacks its type.
+    /// The fault of the key, or [`KeyError::NotOffered`] if this backend lacks its type.
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError>;
 
     /// Forgets a key and zeroises what was derived from it once no task uses it. Unknown keys are
     /// ignored.
     fn close_key(&self, key: BackendKey);
 
-    /// Whether it serves now. Read about 50 times a second after a successful `probe`, so it must be cheap: the
-    /// backend watches its device elsewhere. While it is away, keys are opened and closed as usual, jobs go to
+    /// Whether the backend serves now. Read about 50 times a second after a successful `probe`, so it must be cheap:
+    /// the backend watches its device elsewhere. While it is away, keys are opened and closed as usual, jobs go to
     /// other backends, and the tasks that its queues hold must end.
     fn health(&self) -> Health {
         Health::Up

@@ -376,7 +376,7 @@ pub fn next_version(before: Option<&PoolKey>, now_ms: u64) -> u64 {
 /// The clear part of a sealed version in base64. Not authenticated.
 ///
 /// # Errors
-/// It is no key file.
+/// The text is no key file.
 pub fn describe(sealed: &str) -> Result<Metadata, FormatError> {
     let bytes = STANDARD.decode(sealed).map_err(|_| FormatError::Magic)?;
     Ok(parse(&bytes)?.metadata)

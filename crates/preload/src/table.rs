@@ -55,7 +55,7 @@ struct SocketEntry {
     shadows: Vec<i32>,
     /// The number in its wake token while this entry exists; 0 is none.
     token: u32,
-    /// Whether it was notified, and the program has not seen that yet.
+    /// Whether the socket was notified, and the program has not seen that yet.
     notified: bool,
 }
 

@@ -293,11 +293,11 @@ pub struct ShareRow {
     pub parts: Parts,
     /// Key size and security strength in bits, as the `default` provider of OpenSSL 3.5 reports them.
     pub bits: i32,
-    /// See `bits`.
+    /// Security strength in bits, see `bits`.
     pub security_bits: i32,
     /// TLS group of the share; none where every OpenSSL 3 announces it.
     pub group: Option<GroupRow>,
-    /// Whether it is left to an OpenSSL that has it: its key files are more than a key share is.
+    /// Whether the share is left to an OpenSSL that has it: its key files are more than a key share is.
     pub yields: bool,
 }
 

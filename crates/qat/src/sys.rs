@@ -347,7 +347,7 @@ impl QatSession {
     /// Starts the library, which takes virtual functions of the cards; 0.15 s and more.
     ///
     /// # Errors
-    /// What to do about it.
+    /// The library does not start; the text names likely causes.
     pub fn start(library: &Arc<QatLibrary>) -> Result<Self, String> {
         EVENTS.store(0, Ordering::Release);
         let section = CString::new("SSL").map_err(|error| error.to_string())?;

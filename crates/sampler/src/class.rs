@@ -64,7 +64,7 @@ impl SymbolClass {
         )
     }
 
-    /// Whether it is bulk encryption, which inline accelerators and kTLS can take over.
+    /// Whether the class is bulk encryption, which inline accelerators and kTLS can take over.
     #[must_use]
     pub fn is_symmetric(self) -> bool {
         matches!(self, Self::Aes | Self::ChaCha)

@@ -116,7 +116,7 @@ impl Quota {
     /// Counts a job with an input of `bytes` against every rate that it belongs to.
     ///
     /// # Errors
-    /// It exceeds one of them; then it counts against none.
+    /// The job exceeds one of the rates; then it counts against none.
     pub fn take(
         &self,
         operation: OperationKind,

@@ -21,7 +21,7 @@ use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Ou
 pub struct FakeOptions {
     /// Kind of backend that the fake claims to be.
     pub kind: BackendKind,
-    /// Whether it claims to compute on the calling CPU.
+    /// Whether the fake claims to compute on the calling CPU.
     pub on_cpu: bool,
     /// The type of every key that it opens.
     pub key_type: KeyType,

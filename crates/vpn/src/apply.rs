@@ -222,7 +222,7 @@ pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<Choice>, App
 /// Saves the choice of a link, for later plans.
 ///
 /// # Errors
-/// It cannot be written.
+/// The choice cannot be written.
 pub fn save_choice(choice: &Choice, folders: &Folders) -> Result<(), ApplyError> {
     let state = folders.state_of(&choice.name);
     fs::create_dir_all(&state).map_err(at(&state))?;

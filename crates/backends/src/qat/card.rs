@@ -153,7 +153,7 @@ impl Card {
     /// Opens the library, tries to start it, and keeps trying in a thread of its own.
     ///
     /// # Errors
-    /// What to install, if there is no library.
+    /// An instruction what to install, if there is no library.
     pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
         let library = Library::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
             format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
@@ -532,7 +532,7 @@ impl Instance {
         slots_lost.store(ring.lost(), Ordering::Relaxed);
     }
 
-    /// Whether it has lost requests and answered nothing since.
+    /// Whether the instance has lost requests and answered nothing since.
     pub(super) fn is_silent(&self) -> bool {
         self.silent_since_ms.load(Ordering::Relaxed) != 0
     }

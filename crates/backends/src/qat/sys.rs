@@ -185,7 +185,7 @@ impl Session {
     /// Starts the library, and returns its RSA instances.
     ///
     /// # Errors
-    /// What to do about it.
+    /// The library does not start, or no virtual function offers public-key operations; the text names a remedy.
     pub(super) fn start(library: &Arc<Library>) -> Result<(Self, Vec<Ring>), String> {
         let session = Self {
             shared: QatSession::start(&library.shared)?,

@@ -60,7 +60,7 @@ pub(super) trait Lanes: Copy + Send + 'static {
     /// Runs a kernel, compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// The same word in each lane.
+    /// A word that is `value` in each lane.
     fn splat(self, value: u64) -> Self::Word;
     fn load(self, from: &Octet) -> Self::Word;
     fn store(self, to: &mut Octet, word: Self::Word);

@@ -129,11 +129,11 @@ impl Row {
 struct Summary {
     size: usize,
     level: u8,
-    /// Geometric mean over the kinds, median and range over the rounds.
+    /// Gain in CPU time: geometric mean over the kinds, median and range over the rounds.
     gain: Spread,
-    /// The same for compression that costs nothing; geometric mean over the kinds.
+    /// Gain of compression that costs nothing; geometric mean over the kinds.
     ceiling: f64,
-    /// Mean over the kinds, per cent.
+    /// Change of the length: mean over the kinds, per cent.
     change: f64,
 }
 

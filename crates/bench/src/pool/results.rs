@@ -21,9 +21,10 @@ pub(super) const SCHEMA: u32 = 2;
 /// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct PoolRound {
-    /// The library through its own interface, on the node's core; `None` where it has no interface.
+    /// Operations per second of the library through its own interface, on the node's core; `None` where it has no
+    /// interface.
     pub(super) library_per_s: Option<f64>,
-    /// The same library through the software backend's queue, on the node's core.
+    /// Operations per second of the same library through the software backend's queue, on the node's core.
     pub(super) queue_per_s: f64,
     /// CPU time per operation: unlike the rate, other programs on the core do not change it.
     pub(super) queue_cpu_us: f64,

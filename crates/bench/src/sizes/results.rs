@@ -107,7 +107,7 @@ impl SizesReport {
     /// Reads a saved run.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The file cannot be read, or is no saved run.
     pub(crate) fn load(path: &Path) -> Result<Self, BenchError> {
         let (failed, name) = (BenchError::file("read", path), path.display());
         let mut text = Vec::new();

@@ -135,7 +135,7 @@ pub(super) struct Saved {
     /// The share of private-key work in the local gateway's CPU time, sampled in all rounds: the most
     /// that could be saved.
     pub(super) offload_ceiling: f64,
-    /// The same by `openssl speed`: one signature in a loop, over the CPU time of a handshake.
+    /// Offload ceiling by `openssl speed`: one signature in a loop, over the CPU time of a handshake.
     pub(super) speed_ceiling: Spread,
     /// The saved share of the offload ceiling.
     pub(super) saved_of_ceiling: Spread,

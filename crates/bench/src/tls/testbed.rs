@@ -44,8 +44,8 @@ const COUNTER_LAG: Duration = Duration::from_secs(1);
 pub(super) struct Measurement {
     /// Load with as many handshakes as possible: throughput and latency under full load.
     pub(super) closed: Option<Load>,
-    /// The same number per second for all modes of a server, key and version. CPU time is compared here: a
-    /// gateway that is not busy handles fewer events per turn, and takes longer for each.
+    /// Load with the same number of handshakes per second for all modes of a server, key and version. CPU time is
+    /// compared here: a gateway that is not busy handles fewer events per turn, and takes longer for each.
     pub(super) paced: Option<Load>,
     /// Load with as many requests as possible, each over a new connection.
     pub(super) requests: Option<Load>,

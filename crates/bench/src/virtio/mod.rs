@@ -87,10 +87,10 @@ struct VirtioRound {
     library_aes_per_s: f64,
     /// AES-256-CBC operations on 4 KiB per second through the rings.
     aes_per_s: f64,
-    /// RSA-2048 of one machine, one at a time: p50 and p99, µs.
+    /// Latency of RSA-2048 of one machine, one at a time: p50 and p99, µs.
     alone_p50_us: f64,
     alone_p99_us: f64,
-    /// The same while another machine has [`FLOOD`] requests in flight.
+    /// Latency of the same machine while another has [`FLOOD`] requests in flight, µs.
     beside_flood_p50_us: f64,
     beside_flood_p99_us: f64,
 }

@@ -25,7 +25,7 @@ pub enum CaseEngine {
     UserIpsec,
     /// strongSwan; the kernel encrypts.
     KernelIpsec,
-    /// The same with one security association per processor.
+    /// strongSwan with one security association per processor; the kernel encrypts.
     PerCpuSas,
 }
 

@@ -64,7 +64,7 @@ pub(crate) enum Subject {
     /// The simd backend on these lanes.
     #[strum(to_string = "simd {0}")]
     Simd(LanesKind),
-    /// The same, in lanes even where the backend would use the library for a single task.
+    /// The simd backend on these lanes, even where it would use the library for a single task.
     #[strum(to_string = "simd {0}, always in lanes")]
     SimdAlways(LanesKind),
     /// The cuda backend.
@@ -128,7 +128,7 @@ struct Handed {
     keys: Vec<BackendKey>,
     tasks: VecDeque<Task>,
     done: Vec<Done>,
-    /// Whether it computes on the calling thread.
+    /// Whether the backend computes on the calling thread.
     on_cpu: bool,
     /// Keeps the keys open.
     _backend: Arc<dyn Backend>,

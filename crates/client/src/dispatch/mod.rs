@@ -16,8 +16,8 @@
 //! A job without a node makes the nodes in back-off be tried at once, within the bounds of [`crate::node`].
 //!
 //! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
-//! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a
-//! retry adds load to nodes that have just said that they are overloaded.
+//! Retries are bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a retry adds
+//! load to nodes that have just said that they are overloaded.
 
 mod assign;
 mod ends;

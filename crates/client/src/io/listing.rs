@@ -36,7 +36,7 @@ impl Listing {
         }
     }
 
-    /// Whether it is time for a look, and this thread is to take it.
+    /// Whether a look is due, which this thread then takes.
     fn is_due(&self) -> bool {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now = millis(self.started.elapsed());

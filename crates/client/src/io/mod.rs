@@ -219,7 +219,7 @@ impl Instance {
     /// Accepts a job with a callback.
     ///
     /// # Errors
-    /// It was not accepted and its callback is never called.
+    /// The job was not accepted and its callback is never called.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobRef, ClientError> {
         self.look_for_nodes();
         let mut inner = self.lock();

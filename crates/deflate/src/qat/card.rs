@@ -128,7 +128,7 @@ impl Card {
     /// `report` gets each reason why there is no card, once.
     ///
     /// # Errors
-    /// What to install, or that this process has opened them already.
+    /// An instruction what to install, or that this process has opened the libraries already.
     pub fn open(
         files: &CardFiles,
         counters: Counters,

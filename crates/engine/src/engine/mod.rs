@@ -148,21 +148,21 @@ pub enum StartError {
 pub struct BackendStatus {
     /// Kind, version and batch size.
     pub description: Description,
-    /// Why it cannot be used, if it cannot.
+    /// Reason for which the backend cannot be used, if it cannot.
     pub unusable: Option<String>,
-    /// Why it does not serve at present, although it may later; none if it serves.
+    /// Reason for which the backend does not serve at present, although it may later; none if it serves.
     pub away: Option<String>,
     /// Queues that are open.
     pub queues: usize,
-    /// Why the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
+    /// Reason for which the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
     pub queue_refused: Option<String>,
-    /// Queues that it refused since the start.
+    /// Queues that the backend refused since the start.
     pub queues_refused: u64,
-    /// Tasks that it held beyond the deadline of their jobs, since the start.
+    /// Tasks that the backend held beyond the deadline of their jobs, since the start.
     pub lost: u64,
     /// Devices of the backend, if it tells them apart.
     pub devices: Vec<BackendDeviceStatus>,
-    /// Whether it is passed over because a result of it failed verification, or it panicked.
+    /// Whether the backend is passed over because a result of it failed verification, or it panicked.
     pub quarantined: bool,
 }
 
@@ -269,7 +269,7 @@ impl Engine {
     /// Loads a key into every backend that takes it.
     ///
     /// # Errors
-    /// What is wrong with the key, or [`KeyError::NotOffered`] if no backend takes its type.
+    /// The fault of the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
         let OpenedKeys { info, names, able } = backends.open_key(key)?;

@@ -121,7 +121,7 @@ impl BackendSlot {
         self.queue.as_ref().map_or(0, |open| open.queue.capacity())
     }
 
-    /// Whether it is a device that has no room and has returned nothing for [`STUCK_AFTER`].
+    /// Whether this is a device that has no room and has returned nothing for [`STUCK_AFTER`].
     fn is_stuck(&self, now: Instant) -> bool {
         self.is_device
             && self.queue.is_some()

@@ -20,9 +20,9 @@ use crate::stats::Statistics;
 /// it holds up that thread's other work for no longer than a wake-up under load would.
 const INLINE_MAX: usize = 2;
 
-/// The same with one worker per class, that is on one core: there another thread has no core of its
-/// own, and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's
-/// rate, docs/benchmarks). Bounded, because other connections wait for that thread: about a millisecond.
+/// Bound on such a batch with one worker per class, that is on one core: there another thread has no core of its own,
+/// and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks).
+/// Bounded, because other connections wait for that thread: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.

@@ -72,7 +72,7 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
     PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
-/// The same settings for applications that create a separate library context.
+/// The provider's settings for applications that create a separate library context.
 pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
     let quoted: Vec<String> = settings
         .nodes

@@ -22,7 +22,7 @@ selftest : passed
 internal : no
 ";
 
-/// The same without AES-GCM, which the kernel assembles when something requests it.
+/// These algorithms without AES-GCM, which the kernel assembles when something requests it.
 const FIXED_TIME: &str = "\
 name : cbc(aes)
 driver : cbc(ecb(aes-fixed-time))

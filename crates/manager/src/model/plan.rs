@@ -4,7 +4,7 @@
 //! The next ledger of a tenant: takes back what is free for certain, then lowers, then raises to what the quota
 //! allows.
 //!
-//! What an entry of the ledger holds is free when
+//! The part of a quota that an entry of the ledger holds is free when
 //!
 //! - the node has said that it applied grants of a later revision, or
 //! - the process that held it has ended for certain, or has applied grants under a later fence, or

@@ -30,7 +30,7 @@ pub(crate) struct InnerAlgorithm {
 }
 
 impl InnerAlgorithm {
-    /// Whether it has the function with this id.
+    /// Whether the algorithm has the function with this id.
     pub(crate) fn has(&self, id: i32) -> bool {
         usize::try_from(id).is_ok_and(|index| self.table.get(index).is_some_and(|f| !f.is_null()))
     }

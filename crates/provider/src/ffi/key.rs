@@ -171,7 +171,7 @@ impl Key {
         key
     }
 
-    /// The same key with other inner key data.
+    /// This key with other inner key data.
     pub(crate) fn like(&self, data: InnerKeyData) -> Self {
         let mut key = Self::new(self.provider, data, self.origin());
         key.name.clone_from(&self.name);

@@ -285,8 +285,8 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// Mode bits that give access to others than the owner.
 const EXPOSED: u32 = 0o077;
 
-/// The same for a file of root: its group may read it, since only root can have chosen that group. Debian's
-/// `ssl-cert` stores keys so, and PostgreSQL has the same rule.
+/// Mode bits that a file of root must not have: its group may read it, since only root can have chosen that group.
+/// Debian's `ssl-cert` stores keys so, and PostgreSQL has the same rule.
 const EXPOSED_OF_ROOT: u32 = 0o037;
 
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {

@@ -607,7 +607,7 @@ impl GrantSigner {
     /// The key in this PKCS#8.
     ///
     /// # Errors
-    /// It is not an Ed25519 key.
+    /// The bytes are not an Ed25519 key.
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, SignerError> {
         let pair = Ed25519KeyPair::from_pkcs8(pkcs8).map_err(|_| SignerError)?;
         Ok(Self { pair })

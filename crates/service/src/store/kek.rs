@@ -245,8 +245,8 @@ const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
 /// Mode bits that give access to others than the owner.
 const FILE_EXPOSED: u32 = 0o077;
 
-/// The same for a systemd credential. systemd grants the service's user access with an ACL, whose mask shows
-/// as the group's read permission.
+/// Mode bits that a systemd credential must not have. systemd grants the service's user access with an ACL, whose mask
+/// shows as the group's read permission.
 const CREDENTIAL_EXPOSED: u32 = 0o037;
 
 /// Refuses a file that other users can read or own.

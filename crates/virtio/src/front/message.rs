@@ -90,7 +90,7 @@ impl Message {
         }
     }
 
-    /// The same message without a wish for an acknowledgement.
+    /// This message without a wish for an acknowledgement.
     pub(super) fn quiet(&self) -> Self {
         Self {
             flags: self.flags & !NEED_REPLY,

@@ -241,7 +241,7 @@ impl VpnLink {
         &self.ends[side.index()]
     }
 
-    /// Whether its members are OpenVPN processes.
+    /// Whether the link's members are OpenVPN processes.
     #[must_use]
     pub fn is_openvpn(&self) -> bool {
         matches!(self.engine, LinkEngine::OpenVpn(_))

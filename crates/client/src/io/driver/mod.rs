@@ -252,13 +252,13 @@ impl Driver {
         }
     }
 
-    /// The I/O thread waits on its condition variable. Returns until when at most.
+    /// Makes the I/O thread wait on its condition variable. Returns until when at most.
     pub(super) fn park(&mut self, now: Instant) -> Option<Instant> {
         self.park_until(Some(now + PARK))
     }
 
-    /// The same while the host's loop drives. `timer` is the dispatcher's; with `followers` some callers
-    /// sleep until their answers are read.
+    /// Makes the I/O thread wait while the host's loop drives. `timer` is the dispatcher's; with `followers` some
+    /// callers sleep until their answers are read.
     pub(super) fn stand_by(
         &mut self,
         now: Instant,

@@ -28,7 +28,7 @@ pub(crate) struct Decided {
     pub(crate) choices: Vec<Choice>,
     /// Recipes that a user may know, with the reason against each.
     pub(crate) rejected_alternatives: Vec<RejectedAlternative>,
-    /// The same choices as values, for the writers of configurations.
+    /// The choices as values, for the writers of configurations.
     pub(crate) plan: AdvicePlan,
 }
 

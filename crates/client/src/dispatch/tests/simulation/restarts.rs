@@ -28,7 +28,7 @@ const DEADLINE_MS: u32 = 2000;
 /// TCP), greets it, opens the key and gets the answer (20 ms at most), each over a link that delays.
 const ENOUGH_MS: u32 = 300;
 
-/// The same if a node was stopped: the client takes 750 ms to give it up.
+/// Time of service, in milliseconds, after a node was stopped: the client takes 750 ms to give it up.
 const ENOUGH_AFTER_A_STOP_MS: u32 = 1150;
 
 /// Bounds of what is added to 200 ms, for the time that a node is down and the time until the next restart.
