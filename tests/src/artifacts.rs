@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Where the programs under test are.
+/// Paths of the programs under test.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     /// The binary.
@@ -114,7 +114,7 @@ pub fn workspace() -> &'static Path {
         .expect("the tests are in the workspace")
 }
 
-/// When the newest source below a folder was changed.
+/// Time of the newest change to a source below a folder.
 fn newest(folder: &Path) -> Option<SystemTime> {
     let mut newest = None;
     for entry in fs::read_dir(folder).ok()?.flatten() {

@@ -54,7 +54,7 @@ impl Setup {
         self.pooled_for("--allow-all")
     }
 
-    /// The same, with the key's policy as flags of `key import`.
+    /// A site with a pooled key, with the key's policy as flags of `key import`.
     #[must_use]
     pub fn pooled_for(&self, policy: &str) -> Site {
         let words: Vec<&str> = policy.split(' ').collect();

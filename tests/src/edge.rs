@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::artifacts::artifacts;
 
-/// How a program reaches the pool.
+/// Settings with which a program reaches the pool.
 #[derive(Clone, Debug, Default)]
 pub struct EdgeOptions {
     /// Endpoints of the nodes; without one, a file has to name them.
@@ -44,7 +44,7 @@ impl EdgeOptions {
         }
     }
 
-    /// The same, with plain PEM keys in the pool, too.
+    /// These options, with plain PEM keys in the pool, too.
     #[must_use]
     pub fn preferred(mut self) -> Self {
         self.preferred = true;

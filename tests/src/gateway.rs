@@ -196,7 +196,7 @@ impl Gateway {
         })
     }
 
-    /// Where it serves this key.
+    /// Address of the server with this key.
     #[must_use]
     pub fn address(&self, kind: KeyKind) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port(kind)).into()

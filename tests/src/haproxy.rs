@@ -28,7 +28,7 @@ pub struct HaproxyOptions {
     pub preload: bool,
     /// Limit of descriptors at its start, soft and hard.
     pub descriptors: Option<u64>,
-    /// Whether it may start threads, which HAProxy forbids by default.
+    /// Whether HAProxy may start threads, which it forbids by default.
     pub may_start_threads: bool,
     /// Whether handshakes wait without blocking.
     pub mode_async: bool,
@@ -144,7 +144,7 @@ impl Haproxy {
         answer
     }
 
-    /// The log of all its processes.
+    /// Log of all HAProxy processes.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()

@@ -63,7 +63,7 @@ impl Ends {
         Self::declared(members, "")
     }
 
-    /// The same with the link up at both ends, and all its members connected.
+    /// Both ends with the link up, and all its members connected.
     ///
     /// # Panics
     /// If it does not come up.
@@ -322,7 +322,7 @@ impl Traffic {
         Self::to(ends, "10.97.0.1")
     }
 
-    /// The same to another address of the first end.
+    /// Starts traffic to another address of the first end.
     ///
     /// # Panics
     /// If they do not start.

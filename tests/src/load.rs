@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// Deadline of each job: longer than any test.
 const BUDGET: Duration = Duration::from_secs(60);
 
-/// How long the load waits at its end for the answers to its last jobs.
+/// Longest wait of the load, at its end, for the answers to its last jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Jobs in one message, so that a frame stays below its bound.
@@ -35,7 +35,7 @@ const JOBS_PER_MESSAGE: u64 = 100;
 /// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// The user that it runs as.
+    /// User as which the load runs.
     pub user: u32,
     /// Connections, each with `in_flight` jobs.
     pub connections: usize,

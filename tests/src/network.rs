@@ -109,7 +109,7 @@ impl Network {
         self.rule("add", from, to);
     }
 
-    /// The router forwards it again.
+    /// Makes the router forward packets between these two again.
     pub fn heal(&self, from: &str, to: &str) {
         self.rule("del", from, to);
     }

@@ -28,7 +28,7 @@ pub struct NginxOptions {
     pub preload: bool,
     /// The preload library; default: this tree's.
     pub library: Option<PathBuf>,
-    /// Whether it runs as a daemon, which an upgrade of its binary requires.
+    /// Whether nginx runs as a daemon, which an upgrade of its binary requires.
     pub daemon: bool,
     /// The provider's configuration; none: plain OpenSSL.
     pub edge: Option<Edge>,
@@ -72,7 +72,7 @@ pub struct Nginx {
     daemon: Option<Pid>,
 }
 
-/// Where Debian puts the module that terminates TLS for other protocols than HTTP.
+/// Path of Debian's nginx module that terminates TLS for other protocols than HTTP.
 #[must_use]
 pub fn stream_module() -> Option<PathBuf> {
     const PATH: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the tests of OpenSSL's own programs share: a node with one key, `openssl` without the provider, and
+//! Set-up that the tests of OpenSSL's own programs share: a node with one key, `openssl` without the provider, and
 //! `s_server` on a port of its own.
 
 use std::fs;
@@ -155,13 +155,13 @@ impl SServer {
         run_with_input(client, b"GET / HTTP/1.0\r\n\r\n")
     }
 
-    /// Its process.
+    /// Process id of the server.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What the server said.
+    /// Output of the server.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()

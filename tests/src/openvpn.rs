@@ -35,24 +35,24 @@ pub enum Key<'a> {
     Plain,
     /// The stub of a key in the pool.
     Stub(&'a str),
-    /// None: the client of the management interface signs.
+    /// No private key: the client of the management interface signs.
     External,
 }
 
 /// Configuration of one end.
 #[derive(Debug)]
 pub struct End<'a> {
-    /// Its certificate.
+    /// Certificate of the end.
     pub identity: &'a Identity,
-    /// Its key.
+    /// Private key of the end.
     pub key: Key<'a>,
-    /// How it reaches the pool; `None`: without the provider.
+    /// Files with which the end reaches the pool; `None`: without the provider.
     pub edge: Option<&'a Edge>,
-    /// Further lines of its configuration.
+    /// Further lines of the end's configuration.
     pub lines: String,
-    /// Where it runs.
+    /// Network namespace in which the end runs; `None`: that of the test.
     pub namespace: Option<&'a Namespace>,
-    /// Further variables of its environment.
+    /// Further variables of the end's environment.
     pub environment: Vec<(&'static str, PathBuf)>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The same with more lines of configuration.
+    /// This end with more lines of configuration.
     #[must_use]
     pub fn with(mut self, lines: &str) -> Self {
         self.lines.push_str(lines);
@@ -131,7 +131,7 @@ impl<'a> End<'a> {
 /// One end that runs.
 #[derive(Debug)]
 pub struct Running {
-    /// Its process.
+    /// Process of the end.
     pub process: Process,
     log: PathBuf,
 }
@@ -145,7 +145,7 @@ impl Running {
         });
     }
 
-    /// Its log.
+    /// Log of the end so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.log()
@@ -323,19 +323,19 @@ impl Namespace {
         namespace
     }
 
-    /// A process in it.
+    /// Id of a process in the namespace.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.holder.id()
     }
 
-    /// The file by which the kernel knows it.
+    /// File by which the kernel knows the namespace.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.id()).into()
     }
 
-    /// The same command inside the namespace, in the process of the program itself.
+    /// This command inside the namespace, in the process of the program itself.
     #[must_use]
     pub fn enter(&self, command: &Command) -> Command {
         let mut inside = Command::new(process::program("nsenter"));

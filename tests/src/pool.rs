@@ -26,10 +26,10 @@ use crate::world::World;
 /// Validity of a grant in tests, in seconds: the least. A lease ends one second later.
 pub const GRANT_SECONDS: u64 = 3;
 
-/// Where the processes of a pool run, and how they reach each other.
+/// Host on which processes of a pool run.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its address.
+    /// Address of the host.
     pub address: String,
     /// Program with arguments that runs a command there; empty for this host.
     pub under: Vec<String>,
@@ -106,7 +106,7 @@ impl Manager {
         process::text_of(&output)
     }
 
-    /// Ends it with SIGKILL.
+    /// Ends the manager with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill();
@@ -135,13 +135,13 @@ impl Manager {
             .signal(signal);
     }
 
-    /// Its address for clients.
+    /// URL of the manager for clients.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}:{}", self.host.address, self.port)
     }
 
-    /// Its process id.
+    /// Process id of the manager.
     ///
     /// # Panics
     /// If it is not up.
@@ -150,13 +150,13 @@ impl Manager {
         self.process.as_ref().expect("the manager is up").id()
     }
 
-    /// Its state folder.
+    /// State folder of the manager.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.dir.join("state")
     }
 
-    /// Its output so far.
+    /// Output of the manager so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("output.log")).unwrap_or_default()
@@ -296,7 +296,7 @@ impl Operator {
         }
     }
 
-    /// The same, who asks these managers, separated by commas.
+    /// This operator, who asks these managers, separated by commas.
     #[must_use]
     pub fn asking(&self, managers: &str) -> Self {
         Self {

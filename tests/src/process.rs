@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// Id of the process.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -135,13 +135,13 @@ impl Process {
         );
     }
 
-    /// Its output so far.
+    /// Output of the process so far.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Ends it at once.
+    /// Ends the process at once.
     pub fn kill(&mut self) {
         if self.ended().is_none() {
             let _ = kill_process(self.pid(), Signal::KILL);

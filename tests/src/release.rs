@@ -65,7 +65,7 @@ fn inside(root: &Path, program: &OsStr) -> Command {
     command
 }
 
-/// Where a file of the release lies, as this process sees it.
+/// Path of a file of the release, as this process sees it.
 #[must_use]
 pub fn file(path: &str) -> PathBuf {
     let path = Path::new(path);

@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Its name in `millrace gateway`.
+    /// Name of the server in `millrace gateway`.
     #[must_use]
     pub fn recipe(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ pub struct Recipe {
 /// The kind of keys that a recipe configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// Those of the pool.
+    /// Stubs of keys in the pool.
     Stubs,
     /// Plain PEM keys, too.
     Plain,
@@ -280,7 +280,7 @@ impl Running {
         self.ports[&kind]
     }
 
-    /// Where it serves this key.
+    /// Address of the server with this key.
     #[must_use]
     pub fn address(&self, kind: KeyKind) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port(kind)).into()
@@ -489,7 +489,7 @@ struct PlainServer {
 /// Bound on the head of a request, in bytes: those of the test clients are a tenth of it.
 const MAX_REQUEST: usize = 4096;
 
-/// How long the server waits for the rest of a request.
+/// Longest wait of the server for the rest of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl PlainServer {

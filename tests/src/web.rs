@@ -25,7 +25,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Whether it says that it is compressed.
+    /// Whether the page says that it is compressed.
     #[must_use]
     pub fn is_gzip(&self) -> bool {
         self.head.contains("\r\ncontent-encoding: gzip\r\n")
@@ -108,7 +108,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What the library has counted in a process and in those that share its memory; none if it is not loaded.
+/// Counters of the library in a process and in those that share its memory; none if it is not loaded.
 #[must_use]
 pub fn counters(id: u32) -> Option<CounterSnapshot> {
     let proc = Proc::open(Path::new("/proc")).expect("/proc");

@@ -17,13 +17,13 @@ use millrace_tests::{is_root, release, temp_dir};
 /// The user and the group of that name on Debian.
 const UNPRIVILEGED: u32 = 65_534;
 
-/// What the library does in a program.
+/// Mode of the library in a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     No,
-    /// With its defaults.
+    /// Loaded, with its defaults.
     Idle,
-    /// With the setting that takes every program.
+    /// Loaded, with the setting that takes every program.
     Serving,
 }
 

@@ -30,7 +30,7 @@ struct Site {
 }
 
 impl Site {
-    /// With these settings of the library; none where Intel's library cannot be had.
+    /// A site with these settings of the library; an error where Intel's library cannot be had.
     fn new(settings: &[(&'static str, &str)]) -> Result<Self, String> {
         let machine = QatMachine::new("trixie", 1, 4)?;
         machine.controls().set(RING_MAP, ALL_COMPRESSION);

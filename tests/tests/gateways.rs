@@ -18,9 +18,9 @@ use millrace_tests::world::World;
 /// The location of the private key.
 #[derive(Clone, Copy, Debug)]
 enum Keys {
-    /// In the pool; the gateway has a stub.
+    /// The pool has the key; the gateway has a stub.
     InThePool,
-    /// In a plain PEM file on the gateway, with `?provider=millrace`.
+    /// A plain PEM file on the gateway has the key, with `?provider=millrace`.
     OnTheGateway,
 }
 

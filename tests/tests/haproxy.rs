@@ -364,7 +364,7 @@ const WINDOWS: usize = 8;
 /// in these short windows HAProxy's pools and the allocator still grow, but by far less than this.
 const BYTES_PER_HANDSHAKE: u64 = 512;
 
-/// How a handshake that waits for the pool ends.
+/// End of a handshake that waits for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The client shuts down its sending side.

@@ -1,9 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which thread of a gateway reads the pool's answers: with the preload library the server's own event loop,
-//! if it has one; otherwise the provider's I/O thread. The number of times the I/O thread slept shows which
-//! of them it was.
+//! The thread of a gateway that reads the pool's answers: with the preload library the server's own event loop, if it
+//! has one; otherwise the provider's I/O thread. The number of times the I/O thread slept shows which of them it was.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -103,7 +102,7 @@ impl Pool {
         Nginx::start(self.world.dir(), &options, &[port])
     }
 
-    /// How often the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and the bound on its
+    /// Number of times that the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and the bound on its
     /// timer wakeups in that time.
     fn sleeps(&self, gateway: u32, port: u16) -> (u64, u64) {
         let address = address(port);
@@ -127,7 +126,7 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// How often the provider's I/O thread has slept so far (voluntary context switches).
+/// Number of times that the provider's I/O thread has slept so far (voluntary context switches).
 fn sleeps_of_io_thread(process: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads");
     let thread = threads

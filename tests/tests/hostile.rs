@@ -26,7 +26,7 @@ use millrace_wire::{
     SubmittedJob, VERSION_MAX, VERSION_MIN,
 };
 
-/// How long a node may take to answer a client that expects an answer.
+/// Longest wait for the answer of a node to a client that expects one.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to the node that sends arbitrary bytes.
@@ -352,7 +352,7 @@ fn invalid_keys_are_refused_with_the_reason() {
 fn import_flood_costs_the_node_bounded_memory() {
     const CONNECTIONS: usize = 200;
     const IMPORTS: usize = 1000;
-    /// What 200 connections cost with full buffers, several times over; the keys sent have 480 MB.
+    /// Memory of 200 connections with full buffers, several times over; the keys sent have 480 MB.
     const MOST_KIB: usize = 96 * 1024;
     let world = World::new();
     let node = world.node("node-1");

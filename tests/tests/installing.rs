@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What `make install DESTDIR=…` puts where, and that `make uninstall` removes all of it. `make test-install` installs
-//! on machines of its own.
+//! Files that `make install DESTDIR=…` installs, and that `make uninstall` removes all of them. `make test-install`
+//! installs on machines of its own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ const FILES: &[&str] = &[
     "/usr/share/qemu/vhost-user/50-millrace-crypto.json",
 ];
 
-/// Where the guides name files of Millrace.
+/// Places at which the guides name files of Millrace.
 const PLACES: [&str; 5] = [
     "/usr/local/bin/millrace",
     "/usr/local/lib/",

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How a client of the pool treats a slow or refusing node, and what it reports to its nodes.
+//! Behaviour of a pool's client with a slow or refusing node, and its reports to its nodes.
 
 use std::time::Duration;
 

@@ -210,7 +210,7 @@ fn gain(pool: &Pool, ports: [u16; 2], latency: Duration) -> f64 {
     gain
 }
 
-/// How clients end a handshake.
+/// Way in which a client ends a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     /// The client shuts down its sending side.

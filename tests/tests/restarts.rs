@@ -92,7 +92,7 @@ impl Loads {
     }
 }
 
-/// How a node ends.
+/// Signal that ends a node.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Term,

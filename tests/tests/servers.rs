@@ -41,7 +41,7 @@ fn into_the_pool(node: &Node, identity: &Identity) -> String {
     stub
 }
 
-/// At least one handshake with every key and TLS version by every client. Returns their number.
+/// Makes at least one handshake with every key and TLS version by every client. Returns their number.
 fn all_clients_handshake(world: &World, server: &Running) -> u64 {
     let mut count = 0;
     for kind in KeyKind::USUAL {

@@ -87,7 +87,7 @@ fn acme(ops: u64) -> String {
     )
 }
 
-/// What happened to the jobs of the tenant in a time.
+/// Counts of the tenant's jobs over a time.
 struct Measured {
     admitted: f64,
     offered: f64,

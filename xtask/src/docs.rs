@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Where the pages are kept.
+/// Folder of the pages.
 const REFERENCE: &str = "docs/reference";
 
 /// Writes the pages.

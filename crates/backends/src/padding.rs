@@ -25,8 +25,7 @@ pub(crate) const MAX_MODULUS_LEN: usize = MAX_MODULUS_BITS as usize / 8;
 /// Length of the largest digest that these encodings use (SHA-512).
 const MAX_DIGEST_LEN: usize = 64;
 
-/// At least this many non-zero bytes precede the message in PKCS#1 v1.5 encryption
-/// (RFC 8017 section 7.2.1).
+/// Least number of non-zero bytes that precede the message in PKCS#1 v1.5 encryption (RFC 8017 section 7.2.1).
 const MIN_PKCS1_PADDING: usize = 8;
 
 /// Length of a TLS premaster secret (RFC 5246 section 7.4.7.1).

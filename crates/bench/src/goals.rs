@@ -141,7 +141,7 @@ impl Goal {
         }
     }
 
-    /// The same, promised under a condition only; `holds` is whether it holds in this run.
+    /// A goal that is promised under a condition only; `holds` is whether the condition holds in this run.
     pub(crate) fn only_if(mut self, condition: &'static str, holds: bool) -> Self {
         self.condition = Some(condition);
         self.reached = self.reached.filter(|_| holds);
@@ -169,12 +169,12 @@ impl Goal {
 pub(crate) struct Goals(pub(crate) Vec<Goal>);
 
 impl Goals {
-    /// Those whose condition holds, and those without a verdict, as tables under a title; empty without goals.
+    /// Tables under a title: goals whose condition holds, then those without a verdict; empty without goals.
     pub(crate) fn render(&self) -> String {
         self.render_as("median (range over the rounds)")
     }
 
-    /// The same, with what the values are in the title.
+    /// Tables of the goals, with a description of the values in the title.
     pub(crate) fn render_as(&self, values: &str) -> String {
         let (promised, others): (Vec<_>, Vec<_>) =
             self.0.iter().partition(|goal| goal.reached.is_some());

@@ -32,8 +32,8 @@
 //!   (A B A B); their figures are given as a ratio with median, minimum and maximum.
 //! - *Repeatable*: the report names machine, kernel, versions and commit, and keeps the raw rounds.
 //!
-//! It is no load tester for a network, and no tuner. Everything runs on this machine, over
-//! loopback, unix sockets and (`vpn`) two network namespaces, in a temporary directory.
+//! The crate is no load tester for a network, and no tuner. Everything runs on this machine, over loopback, unix
+//! sockets and (`vpn`) two network namespaces, in a temporary directory.
 
 pub mod cli;
 mod compression;

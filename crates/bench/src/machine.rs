@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which machine, kernel, versions and commit a figure belongs to.
+//! Machine, kernel, versions and commit to which a figure belongs.
 
 use std::env;
 use std::process::Command;

@@ -21,13 +21,13 @@ use crate::process::{Process, command, free_addresses, output_of, temporary_fold
 
 /// Options of a node.
 pub(crate) struct NodeOptions {
-    /// The core it is pinned to.
+    /// Core to which the node is pinned.
     pub(crate) core: usize,
     /// Worker threads per class.
     pub(crate) workers: usize,
     /// Only the software backend, to compare with the library that it calls; else all that are usable.
     pub(crate) software_only: bool,
-    /// Whether it also listens on TCP with mutual TLS.
+    /// Whether the node also listens on TCP with mutual TLS.
     pub(crate) tcp: bool,
     /// Operations per second that the tenant `flood` (`cert:flood`) may do; none for a node without tenants.
     pub(crate) quota: Option<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Node {
     process: Process,
     program: PathBuf,
     socket: PathBuf,
-    /// Its TCP address, if it has one.
+    /// TCP address of the node, if it has one.
     tcp: Option<SocketAddr>,
     dir: TempDir,
 }
@@ -96,7 +96,7 @@ impl Node {
         })
     }
 
-    /// The endpoint of its socket.
+    /// Endpoint of the node's unix socket.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::Unix(self.socket.clone())
     }
@@ -162,7 +162,7 @@ impl Node {
         Ok(path)
     }
 
-    /// By operation: how many jobs the node has completed, by its own counters.
+    /// Number of jobs that the node has completed, by operation, from its own counters.
     pub(crate) fn completed(&self) -> Result<BTreeMap<String, u64>, BenchError> {
         let text = self.run(|command| command.args(["status", "--json"]))?;
         let status: Status = serde_json::from_str(&text)

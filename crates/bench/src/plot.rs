@@ -97,12 +97,12 @@ impl Value {
     }
 }
 
-/// How an axis is divided.
+/// Division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Evenly, from zero.
     Linear,
-    /// By factors. Values that are not above zero are left out.
+    /// By factors. Values of zero or less are left out.
     Logarithmic,
 }
 
@@ -111,7 +111,7 @@ pub enum Scale {
 pub struct Axis {
     /// The quantity, with its unit: `gateway CPU per handshake (ms)`.
     pub label: String,
-    /// How it is divided.
+    /// Division of the axis.
     pub scale: Scale,
 }
 
@@ -138,16 +138,16 @@ impl Axis {
 pub struct Bars {
     /// The name in the legend.
     pub name: String,
-    /// In the order of the categories; none where it was not measured.
+    /// Values in the order of the categories; none where it was not measured.
     pub values: Vec<Option<Value>>,
 }
 
 /// Grouped horizontal bars: the categories from top to bottom, the series next to each other.
 #[derive(Clone, Debug)]
 pub struct BarChart {
-    /// Above the chart.
+    /// Title above the chart.
     pub title: String,
-    /// Of the values.
+    /// Axis of the values.
     pub axis: Axis,
     /// Names of the groups.
     pub categories: Vec<String>,
@@ -209,18 +209,18 @@ impl BarChart {
 pub struct Line {
     /// The name in the legend.
     pub name: String,
-    /// From left to right.
+    /// Points from left to right.
     pub points: Vec<(f64, Value)>,
 }
 
 /// Lines over a numeric axis.
 #[derive(Clone, Debug)]
 pub struct LineChart {
-    /// Above the chart.
+    /// Title above the chart.
     pub title: String,
-    /// From left to right.
+    /// Horizontal axis, from left to right.
     pub x: Axis,
-    /// From bottom to top.
+    /// Vertical axis, from bottom to top.
     pub y: Axis,
     /// The lines.
     pub series: Vec<Line>,
@@ -315,12 +315,12 @@ impl Canvas {
         ));
     }
 
-    /// Where a value is, from left to right.
+    /// Horizontal position of a value on the canvas.
     fn x(&self, span: Span, value: f64) -> f64 {
         self.left + (WIDTH - MARGIN - self.left) * span.position(value)
     }
 
-    /// Where a value is, from top to bottom.
+    /// Vertical position of a value on the canvas.
     fn y(&self, span: Span, value: f64) -> f64 {
         self.bottom - (self.bottom - TOP) * span.position(value)
     }
@@ -461,7 +461,7 @@ impl Span {
         })
     }
 
-    /// Where bars begin.
+    /// Value at which bars begin.
     fn zero(self) -> f64 {
         match self.scale {
             Scale::Linear => 0.0,
@@ -510,7 +510,7 @@ impl Span {
         }
     }
 
-    /// Where a value is between the ends: 0 to 1, also for values beyond them.
+    /// Position of a value between the ends, 0 to 1; values beyond an end get its position.
     fn position(self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         match self.scale {

@@ -21,16 +21,16 @@ use tempfile::TempDir;
 use crate::cores;
 use crate::error::BenchError;
 
-/// How long a server may take to listen: a debug build of a node on a busy machine took 2 s.
+/// Time limit for a server to listen: a debug build of a node on a busy machine took 2 s.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a server may take to end after SIGTERM, before SIGKILL.
+/// Time limit for a server to end after SIGTERM, before SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Between two checks whether a server listens or has ended.
+/// Interval of checks whether a server listens or has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much of a child's log goes into an error message, in bytes.
+/// Bytes of a child's log, from its end, that an error message contains.
 const LOG_TAIL_LEN: usize = 2000;
 
 /// A running server.
@@ -70,7 +70,7 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Process id of the child.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -196,7 +196,7 @@ pub(crate) fn need(program: &str, package: &str) -> Result<PathBuf, BenchError> 
 /// Finds a program.
 ///
 /// # Errors
-/// It is not there; the error names the remedy.
+/// The program is not there; the error names the remedy.
 pub(crate) fn require_program(program: &str, remedy: &str) -> Result<PathBuf, BenchError> {
     find_program(program).ok_or_else(|| BenchError::missing(program, remedy))
 }

@@ -73,7 +73,7 @@ impl Progress {
         self.check()
     }
 
-    /// One step is done.
+    /// Records that a step is done.
     pub(crate) fn step(&mut self) {
         self.done += 1;
         if let Some(bar) = &self.bar {

@@ -3,7 +3,7 @@
 
 //! Stands between a gateway and a node, and holds the node's answers back, as if it were far away.
 //!
-//! Its threads run on the core of the thread that starts it. It forwards at once what the gateway sends.
+//! The relay's threads run on the core of the thread that starts it. It forwards at once what the gateway sends.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

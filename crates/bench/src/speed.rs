@@ -3,9 +3,8 @@
 
 //! OpenSSL called directly: `openssl speed` as a child, on a given core.
 //!
-//! It is linked against the same libcrypto as the gateways from the same system, so it measures the cost of a
-//! private operation costs them: the offload ceiling of a handshake. Its rates are per second of
-//! processor time.
+//! The command is linked against the same libcrypto as the gateways from the same system, so it measures the cost of a
+//! private operation to them: the offload ceiling of a handshake. Its rates are per second of processor time.
 
 use std::process::Command;
 

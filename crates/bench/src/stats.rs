@@ -112,7 +112,7 @@ pub(crate) struct MeanRatio {
 }
 
 impl MeanRatio {
-    /// Of the ratios of our rounds to the peer's; `None` without any.
+    /// Mean of the ratios of our rounds to the peer's; `None` without any.
     pub(crate) fn of_ratios(
         ours: impl IntoIterator<Item = f64>,
         peer: impl IntoIterator<Item = f64>,

@@ -35,7 +35,7 @@ pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
     configured(&NodeConfig::default().qat)
 }
 
-/// The same, as configured.
+/// All backends, as configured.
 pub(crate) fn configured(qat_config: &QatConfig) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(cuda()),

@@ -75,7 +75,7 @@ pub(crate) fn joined(items: impl IntoIterator<Item = impl ToString>, none: &str)
 const GAP: usize = 2;
 /// A column of text keeps its longest word whole up to this width.
 const WHOLE_WORD: usize = 24;
-/// Where that does not fit, a column of text is not made narrower than this, or than the words of its header.
+/// Least width of a column of text that does not fit, if the words of its header are not wider.
 const NARROWEST: usize = 12;
 
 impl Table {
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Whether it has no rows.
+    /// Whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -32,7 +32,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// For `up`.
+    /// Settings for `up`.
     ///
     /// # Errors
     /// The file cannot be read or is invalid, or there is no folder for the state.
@@ -68,7 +68,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// For `key`.
+    /// Settings for `key`.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -76,7 +76,7 @@ impl Settings {
         Self::of(&args.store, args.socket.socket.as_deref())
     }
 
-    /// For commands that work on the certificates.
+    /// Settings for commands that work on the certificates.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -94,7 +94,7 @@ impl Settings {
         Self::load(config, state.as_deref(), kek_file.as_deref(), socket)
     }
 
-    /// For `status`.
+    /// Settings for `status`.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -107,7 +107,7 @@ impl Settings {
         )
     }
 
-    /// For commands that only ask the node of this machine.
+    /// Settings for commands that only ask the node of this machine.
     ///
     /// # Errors
     /// As [`Self::for_node`].
@@ -115,7 +115,7 @@ impl Settings {
         Self::load(None, None, None, socket.socket.as_deref())
     }
 
-    /// For `gateway check`. The checked server's provider connects to `socket`.
+    /// Settings for `gateway check`. The checked server's provider connects to `socket`.
     ///
     /// # Errors
     /// As [`Self::for_node`].

@@ -22,7 +22,7 @@ pub(crate) struct OutBuffer {
 }
 
 impl OutBuffer {
-    /// Where public bytes are appended.
+    /// The buffer to which public bytes are appended.
     pub(crate) fn append(&mut self) -> &mut Vec<u8> {
         if self.secret {
             // Room for any frame, so that the append does not reallocate around a key.
@@ -31,7 +31,7 @@ impl OutBuffer {
         &mut self.bytes
     }
 
-    /// Where bytes with a secret are appended: at most one frame.
+    /// The buffer to which bytes with a secret are appended: at most one frame.
     pub(crate) fn append_secret(&mut self) -> &mut Vec<u8> {
         self.reserve(millrace_wire::MAX_FRAME_LEN);
         self.secret = true;
@@ -49,7 +49,7 @@ impl OutBuffer {
         }
     }
 
-    /// What is still to be sent.
+    /// Bytes that are still to be sent.
     pub(crate) fn pending(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }

@@ -20,10 +20,10 @@ use crate::report::ReportSource;
 /// which it has tried.
 pub const MAX_NODES: usize = 64;
 
-/// Where the nodes of a pool are named while it is in use. A pool without one has the nodes of its configuration.
+/// Source of the nodes of a pool while it is in use. A pool without one has the nodes of its configuration.
 ///
-/// It is called at most once a second, by a thread that submits a job, without any lock of the pool. A forked child
-/// calls it too: it must not hold a lock of its own across a fork.
+/// The source is called at most once a second, by a thread that submits a job, without any lock of the pool. A forked
+/// child calls it too: it must not hold a lock of its own across a fork.
 pub trait NodeSource: fmt::Debug + Send + Sync {
     /// A number that is another one whenever [`Self::nodes`] may give another answer. It must be cheap.
     fn stamp(&self) -> u64;
@@ -57,11 +57,11 @@ pub trait NodeSource: fmt::Debug + Send + Sync {
 pub struct PoolConfig {
     /// The nodes; at least one, at most [`MAX_NODES`].
     pub nodes: Vec<Endpoint>,
-    /// How long a connection may take, TLS and protocol handshake included. Default 2 s, as long as a job: the
+    /// Time limit for making a connection, TLS and protocol handshake included. Default 2 s, as long as a job: the
     /// kernel queues connections for a node that is starting, and a second one would stand behind the first.
     pub connect_timeout: Duration,
-    /// What [`crate::Pool::deadline`] adds to now. Default 2 s: below every TLS server's own handshake
-    /// timeout.
+    /// Time between now and the deadline that [`crate::Pool::deadline`] returns. Default 2 s: below every TLS server's
+    /// own handshake timeout.
     pub default_deadline: Duration,
     /// Jobs that this process may have in flight; beyond, [`ClientError::Busy`] at once.
     /// Default 8192: about 3 s of RSA-2048 on one core, and 4 MiB.
@@ -80,7 +80,7 @@ pub struct PoolConfig {
     /// Counters of this edge that are reported to the nodes, about once per second while there are jobs.
     /// Default: none.
     pub report: Option<ReportSource>,
-    /// Where the pool looks for its nodes from then on. Default: nowhere.
+    /// Source that the pool asks for changes of its nodes. Default: none.
     pub source: Option<Arc<dyn NodeSource>>,
 }
 
@@ -199,8 +199,8 @@ impl PoolConfig {
 /// Bound on `max_in_flight`: the table of jobs is scanned when a node is lost or a deadline passes.
 const MAX_IN_FLIGHT: usize = 1 << 20;
 
-/// When a job that has no answer yet is sent to a second node, too. The first result counts; the other
-/// node is asked to drop the job. At most one job in twenty is hedged, and five more.
+/// Delay after which a job without an answer is sent to a second node, too. The first result counts; the other node is
+/// asked to drop the job. At most one job in twenty is hedged, and five more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hedge {
@@ -213,7 +213,7 @@ pub enum Hedge {
     Adaptive,
 }
 
-/// Where a node listens.
+/// Address at which a node listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A unix socket; the node knows the client by its user id.
@@ -245,7 +245,7 @@ pub struct TlsConfig {
 }
 
 impl Endpoint {
-    /// The same endpoint with these TLS files; a unix socket stays as it is.
+    /// This endpoint with these TLS files; a unix socket stays as it is.
     #[must_use]
     pub fn with_tls(self, tls: TlsConfig) -> Self {
         match self {

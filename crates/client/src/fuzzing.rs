@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For the fuzz targets only (feature `fuzzing`; no other build has this module): callers, time and
-//! hostile nodes around the pool without I/O.
+//! A world for the fuzz targets only (feature `fuzzing`; no other build has this module): callers, time and hostile
+//! nodes around the pool without I/O.
 //!
 //! The input is a list of steps, each a byte that chooses it and as many bytes of parameters as it
 //! needs. Nodes say messages about jobs and keys that they were really asked for, about others, and
@@ -76,7 +76,7 @@ struct Peer {
     reported: EdgeReport,
 }
 
-/// What became of a callback.
+/// State of a callback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Open { deadline: Instant },
@@ -431,7 +431,7 @@ mod tests {
     use super::pool;
     use crate::random::Random;
 
-    /// What the fuzz target does for hours, for a moment: random steps from fixed seeds.
+    /// A short run of the fuzz target: random steps from fixed seeds.
     #[test]
     fn random_steps_break_no_promise() {
         let mut random = Random::seeded(1);

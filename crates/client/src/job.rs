@@ -45,13 +45,13 @@ pub struct Reply {
     pub service_time: Duration,
 }
 
-/// How a job ended. Opening a key has no reply.
+/// Result of a job. Opening a key has no reply.
 pub(crate) type JobAnswer = Result<Option<Reply>, ClientError>;
 
 /// The function given to [`crate::Pool::submit`].
 pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, ClientError>) + Send>;
 
-/// What a node is asked to do.
+/// Request of a job to a node.
 pub(crate) enum JobRequest {
     /// Open the key at some node.
     OpenKey,
@@ -62,11 +62,11 @@ pub(crate) enum JobRequest {
     },
 }
 
-/// How the answer reaches the code that submitted the job.
+/// Recipient of a job's answer.
 pub(crate) enum Recipient {
-    /// A blocked caller takes it. If the caller sleeps, the condition variable wakes it.
+    /// A blocked caller. If the caller sleeps, the condition variable wakes it.
     Caller { waiter: Option<Arc<Condvar>> },
-    /// A callback is called with it.
+    /// A callback, called with the answer.
     Callback(Callback),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Attempt {
     pub(crate) stage: Stage,
 }
 
-/// How far an attempt is.
+/// Progress of an attempt.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
     /// The node was asked to open the key. The connection counts the job as in flight already.
@@ -99,7 +99,7 @@ pub(crate) enum Stage {
     AwaitingLateReply,
 }
 
-/// Which of a job's two attempts.
+/// Index of a job's attempt: a job has two at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     First,
@@ -197,7 +197,7 @@ impl Job {
         matches!(self.outcome, JobOutcome::Pending(Recipient::Callback(_)))
     }
 
-    /// Whether it is to be given to a node as soon as there is one.
+    /// Whether the job waits for a node.
     pub(crate) fn is_unassigned(&self) -> bool {
         self.is_pending() && self.attempts.is_empty()
     }

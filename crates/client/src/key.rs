@@ -21,9 +21,9 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// The source from which nodes get a key.
 pub(crate) enum KeySource {
-    /// From their own store.
+    /// The store of each node.
     Selector(KeySelector),
-    /// From this process. Zeroised on drop.
+    /// This process. The key is zeroised on drop.
     Import(PrivateKey),
 }
 
@@ -68,7 +68,7 @@ impl KeyData {
 /// A key that can be used at every node that has it. Cheap to clone; when the last clone is dropped,
 /// its handles are closed, and an imported key is zeroised.
 ///
-/// It survives reconnects, failover and fork: it is opened again wherever it is needed.
+/// The key survives reconnects, failover and fork: it is opened again wherever it is needed.
 #[derive(Clone)]
 pub struct RemoteKey {
     inner: Arc<OwnedKey>,
@@ -88,7 +88,7 @@ impl RemoteKey {
         }
     }
 
-    /// Its type and public half.
+    /// Type and public half of the key.
     #[must_use]
     pub fn info(&self) -> &KeyInfo {
         &self.inner.facts.info

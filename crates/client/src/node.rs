@@ -37,7 +37,7 @@ impl NodeSet {
         self.0 &= !(1 << node);
     }
 
-    /// In ascending order.
+    /// The nodes of the set, in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = NodeIndex> {
         (0..MAX_NODES).filter(move |node| self.contains(*node))
     }
@@ -67,11 +67,11 @@ const LATENCY_FLOOR_MICROS: u64 = 100;
 /// Time after which an old latency counts half: a node that was slow once is tried again.
 const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
 
-/// Where a node's connection stands.
+/// State of a node's connection.
 pub(crate) enum ConnectionState {
     /// Not used yet, or closed while idle: connects with the next job.
     Idle,
-    /// To be connected by the I/O thread.
+    /// Waits for the I/O thread to connect it.
     Wanted,
     /// The I/O thread is resolving its name or starting the connection.
     Connecting,
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    /// Whether its place can have another node.
+    /// Whether another node can take this node's place in the table.
     pub(crate) fn is_vacant(&self) -> bool {
         !self.listed && self.late_replies == 0 && matches!(self.state, ConnectionState::Idle)
     }
@@ -251,7 +251,7 @@ impl Node {
         self.latency.add(latency, now);
     }
 
-    /// What one more job would cost here, in arbitrary units.
+    /// Cost of one more job at this node, in arbitrary units: jobs in flight times latency.
     pub(crate) fn cost(&self, in_flight: u32, now: Instant) -> u64 {
         (u64::from(in_flight) + 1).saturating_mul(self.latency.now(now).max(LATENCY_FLOOR_MICROS))
     }

@@ -37,7 +37,7 @@ const MAX_GENERATIONS: usize = 64;
 /// A pool of nodes. Cheap to clone; the nodes are connected when the first key is opened. When the last
 /// clone is dropped, the thread ends, as by [`Pool::shutdown`].
 ///
-/// It may be used from any number of threads, and on both sides of a fork.
+/// A pool may be used from any number of threads, and on both sides of a fork.
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<PoolShared>,
@@ -60,9 +60,9 @@ pub struct JobHandle {
 /// when fd() is readable    host_loop.on_readable()      reads answers, runs callbacks
 /// ```
 ///
-/// From [`Self::drive_from_host`] on, jobs submitted by that thread are collected until
-/// [`Self::before_wait`], and callbacks run on it, in either of the two calls. This cannot be ended, and
-/// a forked child must forget it. See `docs/adr/0016`.
+/// After [`Self::drive_from_host`], jobs submitted by that thread are collected until [`Self::before_wait`], and
+/// callbacks run on it, in either of the two calls. This cannot be ended, and a forked child must forget it. See
+/// `docs/adr/0016`.
 pub struct HostLoop {
     instance: Arc<Instance>,
 }
@@ -81,13 +81,13 @@ impl HostLoop {
         self.instance.drive_from_host();
     }
 
-    /// To be called before the loop waits for its descriptors. Never blocks.
+    /// Sends the collected jobs; the loop calls this before it waits for its descriptors. Never blocks.
     pub fn before_wait(&self) {
         self.instance.before_wait();
     }
 
-    /// To be called when [`Self::fd`] is readable. Never blocks. An answer may have arrived in part, so
-    /// it may run no callback.
+    /// Reads answers and runs callbacks; the loop calls this when [`Self::fd`] is readable. Never blocks. An answer may
+    /// have arrived in part, so it may run no callback.
     pub fn on_readable(&self) {
         self.instance.on_readable();
     }
@@ -275,7 +275,7 @@ impl Pool {
         }
     }
 
-    /// For a host whose event loop can drive the sockets; none before the first use.
+    /// Handle for a host whose event loop can drive the sockets; none before the first use.
     #[must_use]
     pub fn host_loop(&self) -> Option<HostLoop> {
         let instance = Arc::clone(self.shared.existing()?);

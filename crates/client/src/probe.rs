@@ -25,7 +25,7 @@ use crate::tls::{TlsFailure, TlsFault};
 /// Addresses of one name that are tried: an address that drops packets takes the time of those after it.
 const MAX_ADDRESSES: usize = 4;
 
-/// What to ask.
+/// Parameters of a probe.
 #[derive(Clone, Debug)]
 pub struct ProbeRequest {
     /// Keys to open; an early one that is refused does not end the probe.
@@ -36,18 +36,18 @@ pub struct ProbeRequest {
     pub agent: String,
 }
 
-/// What a node answered.
+/// Answer of a node to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
     /// The node's name for itself.
     pub node: String,
     /// Name and version of its software; none from an older version.
     pub software: Option<String>,
-    /// Whether it takes no new jobs.
+    /// Whether the node takes no new jobs.
     pub draining: bool,
     /// Time of one round trip.
     pub latency: Duration,
-    /// For each key of the request its public half (`SubjectPublicKeyInfo`, DER), or why it was refused.
+    /// Public half (`SubjectPublicKeyInfo`, DER) of each key of the request, or the reason for its refusal.
     pub keys: Vec<Result<Vec<u8>, KeyRefusal>>,
     /// The sum of what the edges of this identity have reported to the node; none from an older version.
     pub edges: Option<EdgeReport>,
@@ -58,9 +58,9 @@ pub struct Probed {
 /// The certificates of both sides, DER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificates {
-    /// That of this client.
+    /// Certificate of this client.
     pub own: Vec<u8>,
-    /// That of the node.
+    /// Certificate of the node.
     pub node: Vec<u8>,
 }
 

@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! When an edge reports its counters to its nodes, and which numbers. Without I/O: time and counters in,
-//! numbers out.
+//! Reports of an edge to its nodes: when one is due, and its counters. Without I/O: time and counters in, numbers out.
 //!
 //! The program that uses the client counts ([`ReportSource`]). Each count goes to one node only, the one
 //! that has done most jobs since its last report, so that the sum over all nodes is the true total. There
@@ -20,8 +19,8 @@ use crate::stats::Totals;
 /// Least time between reports of one process, by the protocol.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the counters of an edge are read: those of the calling process, which only ever grow. It is
-/// called with the pool locked: it must be quick, and must not use the pool.
+/// Source of the counters of an edge: those of the calling process, which only ever grow. It is called with the pool
+/// locked: it must be quick, and must not use the pool.
 #[derive(Clone)]
 pub struct ReportSource(Arc<dyn Fn() -> EdgeReport + Send + Sync>);
 
@@ -44,9 +43,9 @@ pub(crate) struct Reporter {
     source: ReportSource,
     /// Sum of all reports so far, to all nodes.
     reported: EdgeReport,
-    /// When the next report may be made; none while nothing happens.
+    /// Time from which the next report may be made; none while nothing happens.
     due: Option<Instant>,
-    /// When something happened last, if no report was due since.
+    /// Time of the last activity, if no report was due since.
     last: Option<Instant>,
 }
 
@@ -66,7 +65,7 @@ impl Reporter {
         self.due.get_or_insert(now + INTERVAL);
     }
 
-    /// When the next report may be made.
+    /// Time from which the next report may be made.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-/// How long to spin: the time of a fast operation on a node of this machine, and a margin. Measured: P-256
-/// over a unix socket takes 31 µs with spinning, 60 µs without, on an idle virtual machine.
+/// Time to spin: that of a fast operation on a node of this machine, and a margin. Measured: P-256 over a unix socket
+/// takes 31 µs with spinning, 60 µs without, on an idle virtual machine.
 pub(crate) const SPIN: Duration = Duration::from_micros(60);
 
 /// Failures in a row after which the pause grows no more: one spin in 1024 calls costs 0.06 µs per call and
@@ -26,7 +26,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Whether to spin in this call.
+    /// Whether this call should spin.
     pub(crate) fn pays(&mut self) -> bool {
         let now = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);

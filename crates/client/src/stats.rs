@@ -83,15 +83,15 @@ pub struct Retries {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStats {
-    /// As configured.
+    /// Address of the node, as configured.
     pub endpoint: String,
     /// The node's name for itself; empty before the first connection.
     pub name: String,
     /// Whether jobs can be sent now.
     pub connected: bool,
-    /// Whether it takes no new jobs.
+    /// Whether the node takes no new jobs.
     pub draining: bool,
-    /// Jobs that it has not answered.
+    /// Jobs that the node has not answered.
     pub in_flight: u32,
     /// Moving average of the time from sending a job to its completion.
     pub latency: Duration,

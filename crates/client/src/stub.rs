@@ -43,7 +43,7 @@ const LINE: usize = 64;
 /// The name of a key in the pool and its public half.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stub {
-    /// Its name in the pool.
+    /// Name of the key in the pool.
     pub name: String,
     /// DER `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,

@@ -32,7 +32,7 @@ pub(crate) enum TlsSetupError {
 /// Reads the files and makes the configuration of a TLS client from them.
 ///
 /// # Errors
-/// Which file is wrong, and why.
+/// The file that is wrong, and the reason.
 pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.ca)? {
@@ -74,7 +74,7 @@ fn unusable(path: &Path, error: Error) -> TlsSetupError {
     TlsSetupError::Unusable { path, error }
 }
 
-/// What a failed TLS handshake with a node means.
+/// Cause of a failed TLS handshake with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFault {
     /// The node's certificate was signed by another authority.

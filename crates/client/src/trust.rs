@@ -21,7 +21,7 @@ const OTHERS_MAY_WRITE: u32 = 0o022;
 
 const ROOT: u32 = 0;
 
-/// What counts of a folder.
+/// Owner and mode of a folder: they decide who can replace a socket in it.
 #[derive(Clone, Copy)]
 struct Folder {
     owner: u32,

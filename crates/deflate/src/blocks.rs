@@ -86,9 +86,9 @@ pub fn reopen(stream: &mut [u8], length: usize) -> Result<usize, Malformed> {
 
 /// Positions in a stream, in bits.
 struct Walked {
-    /// Where the header of the last block begins.
+    /// Position of the header of the last block.
     last_header: usize,
-    /// Behind the last block.
+    /// Position behind the last block.
     end: usize,
 }
 
@@ -136,7 +136,7 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    /// At least 56 bits from here on.
+    /// Bits from the position on, at least 56.
     fn look(&self) -> u64 {
         let byte = self.at / 8;
         let word = match self.stream.get(byte..byte + 8) {
@@ -168,7 +168,7 @@ struct Codes {
     distances: Code,
 }
 
-/// What a symbol is: how many bits follow its code, and what comes next.
+/// Packed description of a symbol: the number of bits that follow its code, and its kind.
 const EXTRA: u8 = 0x0f;
 const LITERAL: u8 = 0x00;
 const LENGTH: u8 = 0x10;
@@ -286,12 +286,12 @@ fn distance(symbol: usize) -> u8 {
 
 /// A canonical Huffman code, for walking.
 struct Code {
-    /// By the next bits: what the symbol is, and the bits of its code with the extra bits; 0 bits if the code is
-    /// longer than [`TABLE_BITS`], or there is none.
+    /// Description of the symbol that the next bits encode, and the bits of its code with the extra bits; 0 bits if the
+    /// code is longer than [`TABLE_BITS`], or there is none.
     table: Vec<(u8, u8)>,
     /// Number of codes of each length.
     counts: [u16; MAX_BITS + 1],
-    /// What the symbols are, in the order of their codes.
+    /// Descriptions of the symbols, in the order of their codes.
     whats: Vec<u8>,
 }
 
@@ -349,7 +349,7 @@ impl Code {
         }
     }
 
-    /// What the next symbol is, and the bits of its code with its extra bits.
+    /// Description of the next symbol, and the bits of its code with its extra bits.
     fn find(&self, window: u64) -> Result<(u8, usize), Malformed> {
         let low = usize::try_from(window & ((1 << TABLE_BITS) - 1)).unwrap_or(0);
         let (what, used) = self.table[low];

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which engine of the processor compresses a chunk, by level, length and kind of bytes.
+//! Choice of the processor's engine that compresses a chunk, by level, length and kind of bytes.
 //!
 //! | level | length | kind | first engine | why |
 //! |---|---|---|---|---|
@@ -26,11 +26,11 @@ pub const LEAST_SAMPLED: usize = 8 * 1024;
 const STRETCHES: usize = 16;
 const STRETCH: usize = 64;
 
-/// From this effective number of byte values on, a chunk is packed. Measured medians: text 7 to 24, base64 51, fonts
-/// 31 (at most 78), PNG 158, gzip and WOFF2 204, about the most that 1,024 samples can show.
+/// Least effective number of byte values of a packed chunk. Measured medians: text 7 to 24, base64 51, fonts 31 (at
+/// most 78), PNG 158, gzip and WOFF2 204, about the most that 1,024 samples can show.
 const PACKED_VALUES: usize = 128;
 
-/// What a chunk consists of. Engines differ by nothing else.
+/// Kind of a chunk's content. Engines differ by nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
     /// Anything with statistics to use: markup, programs, JSON, plain text, also base64.
@@ -70,7 +70,7 @@ impl ContentKind {
 pub struct EngineChoice {
     /// [`EngineKind::Isal`] or [`EngineKind::Libdeflate`].
     pub engine: EngineKind,
-    /// In zlib's numbers.
+    /// Level of compression, in zlib's numbers.
     pub level: u8,
     /// Whether the chunk is stored if this engine cannot make it shorter. Otherwise the next engine tries.
     pub or_stored: bool,

@@ -17,8 +17,8 @@ use crate::settings::{DeviceUse, Settings, Verify};
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
 
-/// From this level and length on libdeflate takes so long that verifying all of its output costs about a tenth. Of
-/// shorter ones building the decompressor's tables alone costs a quarter.
+/// Least level and length at which libdeflate takes so long that verifying all of its output costs about a tenth. Of
+/// shorter chunks building the decompressor's tables alone costs a quarter.
 const FIRST_LEVEL_VERIFIED: u8 = 2;
 const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
 
@@ -36,9 +36,9 @@ pub struct Compressor {
 /// The engines of a [`Compressor`], by their places. One that is missing is passed over.
 #[derive(Debug, Default)]
 pub struct Engines {
-    /// Level 1, packed bytes, and all levels with the goal `cpu`.
+    /// Engine for level 1, packed bytes, and all levels with the goal `cpu`.
     pub isal: Option<Box<dyn Engine>>,
-    /// The other levels.
+    /// Engine for the other levels.
     pub libdeflate: Option<Box<dyn Engine>>,
     /// The device, for chunks that are long enough.
     pub qat: Option<Box<dyn Engine>>,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for dyn Engine {
 }
 
 impl Compressor {
-    /// With libdeflate, and with ISA-L and a device where they are given; the settings may take out each.
+    /// A compressor with libdeflate, and with ISA-L and a device where they are given; the settings may take out each.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -67,7 +67,7 @@ impl Compressor {
         Self::with_engines(settings, counters, engines)
     }
 
-    /// With other engines in their places.
+    /// A compressor with other engines in their places.
     #[must_use]
     pub fn with_engines(settings: Settings, counters: Counters, engines: Engines) -> Self {
         let processor = settings.device != DeviceUse::Only;
@@ -230,7 +230,7 @@ impl Compressor {
     }
 }
 
-/// What an engine made of a chunk.
+/// Outcome of an engine's attempt at a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Done,
@@ -267,7 +267,7 @@ impl Place {
         }
     }
 
-    /// What counts an error; none if the input does not compress.
+    /// Counter of an error; none if the input does not compress.
     fn reason(self, error: EngineError) -> Option<Counter> {
         Some(match error {
             EngineError::NoRoom => return None,

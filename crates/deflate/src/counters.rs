@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What is counted, in cells that other processes can read.
+//! Counters of the compression, in cells that other processes can read.
 //!
 //! The cells lie in memory that a server's master and its workers share, so that their sums are there without
 //! adding up, and live as long as the last of them. The first two cells say what the others are.
@@ -30,14 +30,14 @@ pub const MAX_BYTES: usize = (HEAD + MAX_COUNTERS) * 8;
 
 macro_rules! counters {
     ($($variant:ident $name:literal $help:literal,)*) => {
-        /// What is counted. The order is the layout: new counters go to the end.
+        /// Counters. The order is the layout: new ones go to the end.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter {
             $(#[doc = $help] $variant,)*
         }
 
         impl Counter {
-            /// All of them, in the order of the cells.
+            /// All counters, in the order of the cells.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The word for it in JSON and metrics.
@@ -46,7 +46,7 @@ macro_rules! counters {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it counts, with its unit.
+            /// Description of the counter, with its unit.
             #[must_use]
             pub fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help,)* }
@@ -115,7 +115,7 @@ pub struct EngineCounters {
 }
 
 impl EngineCounters {
-    /// Those of an engine.
+    /// Counters of an engine.
     #[must_use]
     pub fn of(engine: EngineKind) -> Self {
         let (chunks, input, output, nanos) = match engine {
@@ -169,7 +169,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// On memory of [`BYTES`] bytes.
+    /// Counters on memory of [`BYTES`] bytes.
     ///
     /// # Panics
     /// If there are fewer cells.
@@ -181,7 +181,7 @@ impl Counters {
         Self { cells }
     }
 
-    /// On memory of this process, which stays allocated.
+    /// Counters on memory of this process, which stays allocated.
     #[must_use]
     pub fn private() -> Self {
         let cells: Vec<AtomicU64> = (0..BYTES / 8).map(|_| AtomicU64::new(0)).collect();

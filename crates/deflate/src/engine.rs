@@ -6,10 +6,10 @@
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 use thiserror::Error;
 
-/// How far back a deflate stream may refer, in bytes (RFC 1951, section 2).
+/// Longest distance back that a deflate stream may refer to, in bytes (RFC 1951, section 2).
 pub const WINDOW: usize = 32 * 1024;
 
-/// What compressed a chunk.
+/// Kind of the engine that compressed a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum EngineKind {
@@ -76,10 +76,10 @@ pub enum EngineError {
 
 /// A compressor of chunks. Its memory may serve any stream, since it keeps nothing of one.
 pub trait Engine {
-    /// Which one it is.
+    /// Kind of the engine.
     fn kind(&self) -> EngineKind;
 
-    /// Whether it uses [`Chunk::history`].
+    /// Whether the engine uses [`Chunk::history`].
     fn uses_history(&self) -> bool;
 
     /// Writes the chunk, whose input is not empty, as raw deflate blocks and returns their length in bytes.

@@ -20,7 +20,7 @@
 //! - [`blocks`]: deflate blocks as bits: stored blocks, and how a final block becomes one that is not.
 //! - [`settings`]: what an administrator may set. [`counters`]: what is counted, and how others read it.
 //!
-//! It knows no C interface of zlib; that is `crates/zlib`.
+//! The crate knows no C interface of zlib; that is `crates/zlib`.
 
 pub mod blocks;
 pub mod choice;

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What an administrator may set, by environment variables. Everything else about a response (types, lengths,
-//! level, buffers) stays with the server's own directives.
+//! Settings of an administrator, by environment variables. Everything else about a response (types, lengths, level,
+//! buffers) stays with the server's own directives.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const DEVICE_MIN_BYTES: std::ops::RangeInclusive<usize> = 128..=256 * 1024;
 /// Bounds of the time for an answer of a device, in milliseconds: a worker stands still for it when a request is lost.
 const DEVICE_MILLISECONDS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
-/// Which programs are served.
+/// Programs that are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// The web servers that the library knows.
@@ -44,7 +44,7 @@ pub enum Scope {
     Off,
 }
 
-/// What the levels above 1 are for.
+/// Purpose of the levels above 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {
     /// The size that zlib's level has, for less time.
@@ -66,15 +66,15 @@ pub enum DeviceUse {
     Only,
 }
 
-/// Which outputs are decompressed and compared before they are sent. What a device wrote always is.
+/// Outputs that are decompressed and compared before they are sent. The output of a device always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// Those of libdeflate from level 2 and 32 KiB on, where it costs about a tenth; of the others one in 64.
+    /// Outputs of libdeflate from level 2 and 32 KiB on, where it costs about a tenth; of the others one in 64.
     #[default]
     Auto,
-    /// All.
+    /// All outputs.
     All,
-    /// None but those of a device.
+    /// No outputs but those of a device.
     Off,
 }
 

@@ -76,7 +76,7 @@ struct OnCard {
     counters: Counters,
 }
 
-/// What the library says about the card.
+/// Messages of the library about the card.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn settings(device: DeviceUse, time: Duration) -> Settings {

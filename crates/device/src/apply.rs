@@ -32,7 +32,7 @@ pub trait Sysfs {
     /// As the kernel says.
     fn write(&self, path: &str, value: &str) -> io::Result<()>;
 
-    /// What the devices are now.
+    /// Reads the present state of the devices.
     fn observe(&self) -> Vec<Observed>;
 }
 
@@ -240,7 +240,7 @@ fn wait(
     }
 }
 
-/// In what a device is not as wanted.
+/// Differences between a device and the wanted settings, one sentence each.
 #[must_use]
 pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
     let DeviceSettings {
@@ -300,11 +300,11 @@ pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
     found
 }
 
-/// What the devices were before the last change, for `millrace device rollback`.
+/// Settings of the devices before the last change, for `millrace device rollback`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {
-    /// By bus address.
+    /// Settings by bus address.
     pub devices: BTreeMap<String, DeviceSettings>,
 }
 
@@ -335,11 +335,11 @@ pub enum SavedStateError {
 /// The file of the saved state, below the root.
 pub const SAVED_STATE: &str = "var/lib/millrace/devices/before.json";
 
-/// Bound on it, in bytes.
+/// Bound on the file of the saved state, in bytes.
 const MAX_SAVED_BYTES: u64 = 1 << 20;
 
 impl SavedState {
-    /// What these plans change.
+    /// The settings before these plans, of each device that they change.
     #[must_use]
     pub fn of(plans: &[DevicePlan]) -> Self {
         let changed = plans.iter().filter(|plan| !plan.steps.is_empty());

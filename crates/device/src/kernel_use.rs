@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which algorithms of the kernel the cards have, which the kernel prefers, and where the processor is faster.
+//! The kernel's algorithms that the cards have: which of them the kernel prefers, and where the processor is faster.
 //!
 //! The kernel takes the implementation with the highest priority, not the fastest. Drivers of QAT registered with
 //! priority 4001 until August 2025, above AES-NI; since then with 100, below it (`qat_algs.c`). IPsec through a card

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the devices of a machine are. `millrace-inspect` reads them; this module joins physical devices with their
-//! virtual functions, and finds the devices that a command names.
+//! The devices of a machine. `millrace-inspect` reads them; this module joins physical devices with their virtual
+//! functions, and finds the devices that a command names.
 
 use millrace_hostfs::Root;
 use millrace_inspect::qat::formats::full_address;
@@ -67,7 +67,7 @@ pub fn observe(root: &Root) -> Vec<Observed> {
 }
 
 impl Observed {
-    /// As VyOS names it.
+    /// Name of the device in VyOS.
     #[must_use]
     pub fn name(&self) -> String {
         format!("qat_dev{}", self.number)
@@ -82,7 +82,7 @@ impl Observed {
         }
     }
 
-    /// What it is, as settings; what is unknown or mixed is `None`.
+    /// State of the device, as settings; unknown or mixed values are `None`.
     #[must_use]
     pub fn settings(&self) -> DeviceSettings {
         let state = self.device.up.map(|up| {

@@ -229,7 +229,7 @@ fn check(
 }
 
 impl DeviceStep {
-    /// What a person would type for it; the commands for virtual functions are per function.
+    /// Shell command for the step; the commands for virtual functions are per function.
     #[must_use]
     pub fn command(&self, device: &str) -> String {
         let folder = format!("/sys/bus/pci/devices/{device}");

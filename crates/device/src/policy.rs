@@ -17,13 +17,13 @@ pub const SAMPLE: &str = include_str!("../devices.toml");
 /// Bound on the file, in bytes: a thousand devices have 100 KiB.
 pub const MAX_POLICY_BYTES: usize = 256 * 1024;
 
-/// What the devices of a machine shall be.
+/// Settings that the devices of a machine shall have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DevicePolicy {
-    /// Of every QAT device
+    /// Settings of every QAT device.
     pub qat: DeviceSettings,
-    /// Of single devices, by bus address; they come first
+    /// Settings of single devices, by bus address; they override those of every device.
     pub device: BTreeMap<String, DeviceSettings>,
 }
 
@@ -50,7 +50,7 @@ impl DevicePolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// What is wrong, in which line, and what to write instead.
+    /// The mistake, its line, and a correction.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         let policy: Self = toml::from_str(text)?;
         if let Some(name) = policy.device.keys().find(|name| !is_bus_address(name)) {
@@ -70,7 +70,7 @@ impl DevicePolicy {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// What one device shall be.
+    /// Settings that one device shall have.
     #[must_use]
     pub fn of(&self, address: &str) -> DeviceSettings {
         let own = self.device.get(address).cloned().unwrap_or_default();

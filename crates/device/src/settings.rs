@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a device shall be. Every setting is optional: what is not named stays as it is.
+//! Settings of a device. Each is optional: an omitted one stays as it is.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ pub const SERVICES: [(&str, &str); 10] = [
 pub struct Services(String);
 
 impl Services {
-    /// As `cfg_services` has it.
+    /// Value of `cfg_services`.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0
@@ -113,7 +113,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// As `state` has it.
+    /// Value of `state`.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

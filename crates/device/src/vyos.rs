@@ -26,7 +26,7 @@ pub enum VyosCommand {
     Session,
 }
 
-/// What to tell.
+/// Information to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VyosShow {
     /// Whether there are devices.
@@ -110,7 +110,7 @@ fn parse_line(line: &str) -> Result<VyosCommand, (&'static str, &'static str)> {
     }
 }
 
-/// What `set system acceleration qat` means for a device: up, for the kernel's IPsec and for programs.
+/// Settings for `set system acceleration qat`: up, for the kernel's IPsec and for programs.
 #[must_use]
 pub fn settings_of_set() -> DeviceSettings {
     let services: Option<Services> = "sym;asym".parse().ok();
@@ -121,7 +121,7 @@ pub fn settings_of_set() -> DeviceSettings {
     }
 }
 
-/// What `delete system acceleration qat` means for a device.
+/// Settings for `delete system acceleration qat`.
 #[must_use]
 pub fn settings_of_delete() -> DeviceSettings {
     DeviceSettings {

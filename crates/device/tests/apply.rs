@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const CARD: &str = "0000:6b:00.0";
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// What goes wrong.
+/// Fault of the fake device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fault {
     #[default]

@@ -3,10 +3,10 @@
 
 //! Counters of a gateway that other processes can read.
 //!
-//! They lie in a memory file that the processes of a server inherit, so that it has the sums of a master and its
-//! workers over reloads. A reader finds it in `/proc/PID/fd` by its name. It describes itself: [`MAGIC`], the number
-//! of cells, then for each cell a name of [`NAME_LEN`] bytes, filled up with zeros, and a number; the numbers have 64
-//! bits in the order of the machine.
+//! The counters lie in a memory file that the processes of a server inherit, so that it has the sums of a master and
+//! its workers over reloads. A reader finds it in `/proc/PID/fd` by its name. It describes itself: [`MAGIC`], the
+//! number of cells, then for each cell a name of [`NAME_LEN`] bytes, filled up with zeros, and a number; the numbers
+//! have 64 bits in the order of the machine.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -33,7 +33,7 @@ const STRIDE: usize = NAME_LEN / 8 + 1;
 /// Bytes of the largest file that a reader takes.
 pub const MAX_BYTES: usize = words(MAX_CELLS) * 8;
 
-/// What a number is. The cells of primitives have their bare names.
+/// Meaning of a cell's number. The cells of primitives have their bare names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
     /// Operations of a primitive that were computed in the gateway.
@@ -50,7 +50,7 @@ pub enum CellKind {
 pub mod event {
     /// Fetches that the preload library answered from its cache.
     pub const FETCH_HITS: &str = "fetch-hits";
-    /// Fetches that it passed on.
+    /// Fetches that the preload library passed on.
     pub const FETCH_MISSES: &str = "fetch-misses";
     /// Tickets that left in one packet with the next one.
     pub const TICKETS_JOINED: &str = "tickets-joined";
@@ -59,7 +59,7 @@ pub mod event {
     /// X25519 pairs that were made ahead and wiped without use: they were too old.
     pub const PAIRS_DROPPED: &str = "pairs-dropped";
 
-    /// All of them, in the order of their cells.
+    /// All events, in the order of their cells.
     pub const ALL: [&str; 5] = [
         FETCH_HITS,
         FETCH_MISSES,
@@ -69,13 +69,13 @@ pub mod event {
     ];
 }
 
-/// What stands before the name of a primitive where its cost here is.
+/// Prefix of a primitive's name in the cell of its cost here.
 pub const COST_HERE: &str = "ns ";
-/// What stands before the name of a primitive where its cost in the installed OpenSSL is.
+/// Prefix of a primitive's name in the cell of its cost in the installed OpenSSL.
 pub const COST_THERE: &str = "stock ";
 
 impl CellKind {
-    /// What the cell of this name has, and the name of its primitive or event.
+    /// Kind of the cell with this name, and the name of its primitive or event.
     #[must_use]
     pub fn of(name: &str) -> (Self, &str) {
         match (name.strip_prefix(COST_HERE), name.strip_prefix(COST_THERE)) {
@@ -93,7 +93,7 @@ pub const fn words(cells: usize) -> usize {
     HEAD + cells * STRIDE
 }
 
-/// Where the number of a cell lies, in numbers of 64 bits.
+/// Index of a cell's number in the file, in numbers of 64 bits.
 #[must_use]
 pub const fn place(cell: usize) -> usize {
     words(cell) + STRIDE - 1

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the provider, an edge in a gateway's process, has in common with the tools that look at it from outside.
+//! Formats that the provider, an edge in a gateway's process, shares with the tools that look at it from outside.
 //!
 //! - [`settings`]: the keys that it reads, and what each takes.
 //! - [`counters`]: the memory file in which it counts what it computes itself.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a server's provider has counted, for those who read its memory file from outside.
+//! Counters of a server's provider, for tools that read its memory file from outside.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ impl LocalCounts {
         counters::parse(memory).map(Self)
     }
 
-    /// What was counted since `before`. Costs are no counts: they stay as they are.
+    /// Counts since `before`. Costs are no counts: they stay as they are.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let grown = self.0.iter().map(|(name, number)| {

@@ -69,15 +69,15 @@ pub enum ValueForm {
     Nodes,
     /// A path or a name.
     Text,
-    /// At least 1 and at most this many.
+    /// A number of milliseconds, at least 1 and at most this.
     Milliseconds(u64),
-    /// One of these.
+    /// One of these words.
     OneOf(&'static str),
     /// Some of `words`, or one of `alone`.
     List {
-        /// What may stand together.
+        /// Words that may stand together.
         words: &'static str,
-        /// What stands alone.
+        /// Words that stand alone.
         alone: &'static str,
     },
     /// OpenSSL reads it.

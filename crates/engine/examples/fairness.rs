@@ -177,7 +177,7 @@ fn job(session: &Session, key: &Arc<Key>, id: u64) -> Job {
     }
 }
 
-/// What one round showed.
+/// Results of one round.
 #[derive(Default)]
 struct Round {
     latencies: Vec<Duration>,

@@ -153,16 +153,16 @@ impl fmt::Display for BackendKind {
 
 /// The slow face of a backend.
 pub trait Backend: Send + Sync + fmt::Debug {
-    /// What this is: constant for the life of the value.
+    /// Kind and version of the backend: constant for the life of the value.
     fn describe(&self) -> Description;
 
-    /// What it can do, as data: constant for the life of the value.
+    /// Operations and sizes that the backend supports, as data: constant for the life of the value.
     fn capabilities(&self) -> &[Capability];
 
-    /// Whether it can be used on this machine now. Called once by the engine, before everything but
-    /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for
-    /// some seconds. There is no second call: a backend whose hardware may come later succeeds here, and
-    /// [`health`](Self::health) says that it is away.
+    /// Whether the backend can be used on this machine now. Called once by the engine, before everything but
+    /// `describe`, while the node starts: it may load libraries, open devices and run a self-test, for some seconds.
+    /// There is no second call: a backend whose hardware may come later succeeds here, and [`health`](Self::health)
+    /// says that it is away.
     ///
     /// # Errors
     /// A reason that a person can act on. Missing hardware is an answer, not a failure.
@@ -172,22 +172,22 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// so a slow one delays a reload of the keys.
     ///
     /// # Errors
-    /// What is wrong with the key, or [`KeyError::NotOffered`] if this backend lacks its type.
+    /// The fault of the key, or [`KeyError::NotOffered`] if this backend lacks its type.
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError>;
 
     /// Forgets a key and zeroises what was derived from it once no task uses it. Unknown keys are
     /// ignored.
     fn close_key(&self, key: BackendKey);
 
-    /// Whether it serves now. Read about 50 times a second after a successful `probe`, so it must be cheap: the
-    /// backend watches its device elsewhere. While it is away, keys are opened and closed as usual, jobs go to
+    /// Whether the backend serves now. Read about 50 times a second after a successful `probe`, so it must be cheap:
+    /// the backend watches its device elsewhere. While it is away, keys are opened and closed as usual, jobs go to
     /// other backends, and the tasks that its queues hold must end.
     fn health(&self) -> Health {
         Health::Up
     }
 
-    /// Its devices, or the instances of one, with their counters, for display. Only a backend that tells them
-    /// apart has any.
+    /// Devices of the backend, or the instances of one, with their counters, for display. Only a backend that tells
+    /// them apart has any.
     fn devices(&self) -> Vec<BackendDeviceStatus> {
         Vec::new()
     }
@@ -208,7 +208,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
 /// The fast face of a backend: one submission and completion queue, owned by one worker.
 pub trait Queue: Send {
-    /// How many tasks it holds in flight at most. At least 1, constant.
+    /// Bound on the tasks that the queue holds in flight. At least 1, constant.
     fn capacity(&self) -> usize;
 
     /// Takes as many tasks from the front of `tasks` as it has room for, and returns their number.
@@ -219,13 +219,13 @@ pub trait Queue: Send {
     /// flight. A CPU backend computes one task, or one batch of lanes, per call; a device returns at once.
     fn poll(&mut self, done: &mut Vec<Done>) -> usize;
 
-    /// How a worker waits between two polls that return nothing.
+    /// Rhythm of a worker's polls while they return nothing.
     fn pace(&self) -> Pace {
         Pace::default()
     }
 }
 
-/// How often a device is polled while it computes. The worker polls without a pause for `spin`, then sleeps
+/// Rhythm in which a device is polled while it computes. The worker polls without a pause for `spin`, then sleeps
 /// between polls: for `first`, then twice as long each time up to `longest`. A new job ends a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -238,8 +238,8 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// For devices that answer within a millisecond: a result waits for a tenth of that at most, and a worker
-    /// that sleeps 50 µs between polls uses a few percent of its core.
+    /// Suits devices that answer within a millisecond: a result waits for a tenth of that at most, and a worker that
+    /// sleeps 50 µs between polls uses a few percent of its core.
     fn default() -> Self {
         Self {
             spin: Duration::from_micros(5),
@@ -252,28 +252,28 @@ impl Default for Pace {
 /// Whether a backend serves now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It serves.
+    /// The backend serves.
     Up,
-    /// It does not, for now or for good, for this reason.
+    /// The backend does not serve, for now or for good, for this reason.
     Away(Unusable),
 }
 
 /// One device of a backend, or one instance of it: what it does now, and counters since the process started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendDeviceStatus {
-    /// Names it on this machine: for a QAT instance, bus address of the virtual function and number.
+    /// Name of the device on this machine: for a QAT instance, bus address of the virtual function and number.
     pub name: String,
-    /// Whether it takes requests now.
+    /// Whether the device takes requests now.
     pub serving: bool,
-    /// Requests that it holds.
+    /// Requests that the device holds.
     pub in_flight: usize,
-    /// Requests that it can hold.
+    /// Requests that the device can hold.
     pub capacity: usize,
-    /// Places of requests that were given up, and that it may still answer.
+    /// Places of requests that were given up, and that the device may still answer.
     pub slots_lost: usize,
-    /// Requests handed to it.
+    /// Requests handed to the device.
     pub submitted: u64,
-    /// Requests that it refused because it was full.
+    /// Requests that the device refused because it was full.
     pub full: u64,
     /// Requests that ended with a verified result.
     pub served: u64,
@@ -281,14 +281,14 @@ pub struct BackendDeviceStatus {
     pub faults: u64,
     /// Requests that were not answered in time.
     pub lost: u64,
-    /// Starts of it after the first.
+    /// Starts of the device after the first.
     pub restarts: u64,
 }
 
-/// What a backend is.
+/// Description of a backend for the engine and for display.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its kind, which is also its name.
+    /// Kind of the backend, which is also its name.
     pub kind: BackendKind,
     /// Library or device with its version, for display (`AWS-LC 1.2`, `H100`).
     pub version: String,
@@ -334,9 +334,9 @@ pub struct BackendKey(pub u64);
 /// A key that a backend accepted.
 #[derive(Clone, Debug)]
 pub struct OpenedKey {
-    /// Its name in the backend.
+    /// Name of the key in the backend.
     pub key: BackendKey,
-    /// Its type and public half.
+    /// Type and public half of the key.
     pub info: KeyInfo,
 }
 
@@ -346,7 +346,7 @@ pub struct Task {
     pub token: u32,
     /// The key, as named by [`Backend::open_key`].
     pub key: BackendKey,
-    /// What to do.
+    /// Operation to do with the key.
     pub operation: Operation,
     /// The input; [`Operation::check`] has been passed.
     pub input: Vec<u8>,

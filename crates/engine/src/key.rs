@@ -293,7 +293,7 @@ pub const MAX_DSA_BITS: u16 = 3072;
 
 /// A private key as DER `PrivateKeyInfo` (PKCS#8, RFC 5958), zeroised on drop.
 ///
-/// It has no `Debug` of its bytes, no equality and no serialisation.
+/// The type has no `Debug` of its bytes, no equality and no serialisation.
 #[derive(Clone)]
 pub struct PrivateKey {
     pkcs8: Zeroizing<Vec<u8>>,

@@ -12,9 +12,9 @@
 //! A queue is fair between owners, then between the sessions of one owner. There is exactly one completion per
 //! job, by its deadline.
 //!
-//! It knows no socket, no file, and of backends only the codes of their kinds: backends are values handed to
-//! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that
-//! the caller did not import, and any timer that waits for a batch to fill.
+//! The engine knows no socket, no file, and of backends only the codes of their kinds: backends are values handed to
+//! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that the caller did not
+//! import, and any timer that waits for a batch to fill.
 //!
 //! - [`operation`]: the vocabulary. What can be asked, and of which key.
 //! - [`key`]: key types, secret key bytes.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the engine counts. Queue time and service time are separate, per backend and operation.
+//! Counters of the engine. Queue time and service time are separate, per backend and operation.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,7 +86,7 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// How many durations were counted.
+    /// Number of durations that were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -135,7 +135,7 @@ impl HistogramSnapshot {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// What was counted since `earlier`, a snapshot of the same histogram.
+    /// Durations counted since `earlier`, a snapshot of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
@@ -253,7 +253,7 @@ pub struct EngineSnapshot {
     pub errors: Vec<(JobError, u64)>,
     /// Jobs given to [`Engine::submit`](crate::Engine::submit).
     pub submitted: u64,
-    /// Of those, jobs computed on the thread that brought them.
+    /// Number of submitted jobs that were computed on the thread that brought them.
     pub ran_inline: u64,
     /// Times that a job went to a further backend after one failed.
     pub retried: u64,
@@ -282,7 +282,7 @@ pub struct SeriesSnapshot {
     pub failed: u64,
     /// Time between submission and the start of service.
     pub queue_time: HistogramSnapshot,
-    /// Time the backend worked on it.
+    /// Time that the backend worked on the job.
     pub service_time: HistogramSnapshot,
 }
 

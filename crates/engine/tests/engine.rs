@@ -475,7 +475,7 @@ fn dropped_engine_ends_its_threads() {
     assert!(weak.upgrade().is_none());
 }
 
-/// The same job in another session.
+/// This job in another session.
 fn of(session: &Session, mut job: Job) -> Job {
     job.session = session.clone();
     job

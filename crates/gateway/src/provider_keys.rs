@@ -30,7 +30,7 @@ pub(crate) fn check(section: &[(String, String)]) -> Vec<Wrong> {
     section.iter().filter_map(mistake).collect()
 }
 
-/// What the key `name` accepts, if it does not accept this value.
+/// Values that the key `name` accepts, if it does not accept this one.
 pub(crate) fn refused(name: &str, value: &str) -> Option<String> {
     let (_, takes) = keys().find(|(key, _)| *key == name)?;
     refuses(takes, value)

@@ -87,7 +87,7 @@ pub struct Settings {
     pub preload: Option<PathBuf>,
     /// The library that compresses responses, if nginx is to use it.
     pub compression: Option<PathBuf>,
-    /// How handshakes wait for the pool.
+    /// Way in which handshakes wait for the pool.
     pub mode: WaitMode,
     /// Further keys of the provider's configuration with their values, in the order of the file.
     pub provider: Vec<(&'static str, String)>,

@@ -24,15 +24,15 @@ const NOT_PRELOADED: &str = "cannot be preloaded";
 /// A test: a program that has to succeed.
 #[derive(Clone, Debug)]
 pub struct Verification {
-    /// Its name in messages.
+    /// Name of the test in messages.
     pub name: &'static str,
     /// The program, without a folder.
     pub program: &'static str,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<Argument>,
     /// Variables in addition to those of this process.
     pub environment: Vec<(&'static str, Argument)>,
-    /// Text that its output has to contain.
+    /// Text that the output of the program has to contain.
     pub wants: Option<&'static str>,
 }
 

@@ -26,7 +26,7 @@ const PIPE_BUF: usize = 4096;
 /// Limits of a child process.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildLimits {
-    /// From its start to its end.
+    /// Time limit from the start of the process to its end.
     pub time: Duration,
     /// Bound on its standard output and on its standard error, each.
     pub output_bytes: usize,

@@ -14,7 +14,7 @@ const DELETED: &str = " (deleted)";
 /// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MappedFile {
-    /// Its name when it was mapped.
+    /// Name of the file when it was mapped.
     pub path: PathBuf,
     /// Whether the file was replaced or removed since.
     pub deleted: bool,
@@ -29,7 +29,7 @@ pub struct Mapping {
     pub end: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// Whether it is executable.
+    /// Whether the mapping is executable.
     pub is_code: bool,
     /// The file, with the kernel's ` (deleted)` if it is gone, or a label such as `[vdso]`.
     pub path: PathBuf,

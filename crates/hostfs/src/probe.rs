@@ -26,7 +26,7 @@ pub struct Probe<'a> {
     pub what: &'a str,
     /// Absolute path of the program.
     pub program: &'a str,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: &'a [&'a str],
     /// The complete environment.
     pub environment: &'a [(&'a str, &'a str)],

@@ -120,7 +120,7 @@ pub struct Process {
     pub parent: u32,
     /// Arguments; nginx overwrites them with its title.
     pub arguments: Vec<String>,
-    /// Its user and groups.
+    /// User and groups of the process.
     pub user: User,
 }
 
@@ -138,7 +138,7 @@ pub struct User {
 /// A memory file of a process, up to the limit of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryFile {
-    /// Its first bytes.
+    /// First bytes of the file.
     pub bytes: Vec<u8>,
     /// The inode: processes that share the file show the same one.
     pub inode: u64,
@@ -267,7 +267,7 @@ impl Proc {
             .count())
     }
 
-    /// At most `most` bytes of the memory file (memfd_create(2)) that a process has open under this name; `None` if
+    /// The first `most` bytes of the memory file (memfd_create(2)) that a process has open under this name; `None` if
     /// it has none, or belongs to another user.
     #[must_use]
     pub fn memory_file(&self, pid: u32, name: &str, most: usize) -> Option<MemoryFile> {

@@ -98,13 +98,13 @@ pub struct ServiceEnvironment {
 /// The effect of a service's unit files on a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceVariable {
-    /// This file sets it to this value.
+    /// This unit file sets the variable to this value.
     Set(PathBuf, String),
-    /// This file removes it.
+    /// This unit file removes the variable.
     Unset(PathBuf),
-    /// This file passes it on from systemd's own environment.
+    /// This unit file passes the variable on from systemd's own environment.
     Passed(PathBuf),
-    /// No file mentions it.
+    /// No unit file mentions the variable.
     NotNamed,
 }
 

@@ -68,7 +68,7 @@ impl Seen {
         }
     }
 
-    /// The same machine with programs of other versions.
+    /// This machine with programs of other versions.
     fn with(mut self, strongswan: &str, openvpn: &str, nginx: &str) -> Self {
         self.software.known = Some(software::InstalledSoftware {
             strongswan: Some(strongswan.to_owned()),

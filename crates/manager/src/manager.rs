@@ -106,7 +106,7 @@ impl Manager {
         Self::start_with(store, signer, other_keys, terms, None)
     }
 
-    /// As [`Self::start`], with the pool's private keys.
+    /// Starts a manager like [`Self::start`], with the pool's private keys.
     ///
     /// # Errors
     /// As [`Self::start`].

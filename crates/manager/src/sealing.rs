@@ -64,7 +64,7 @@ pub enum SealingError {
     Form(#[from] FormatError),
 }
 
-/// What is authenticated with a key in transit.
+/// Additional authenticated data of a key in transit.
 #[derive(Clone, Copy, Debug)]
 pub struct TransitContext<'a> {
     /// The node.
@@ -75,9 +75,9 @@ pub struct TransitContext<'a> {
     pub revision: u64,
     /// The key.
     pub key: &'a KeyName,
-    /// Its version.
+    /// Version of the key.
     pub version: u64,
-    /// Its tenants.
+    /// Tenants that may use the key.
     pub tenants: &'a BTreeSet<TenantName>,
 }
 

@@ -41,7 +41,7 @@ use crate::store::{Store, StoreError, Transaction};
 /// of the version before would call it damaged.
 pub const KEK_RECORD: &str = "millrace-pool/kek";
 
-/// Below it is [`KEK_RECORD`] alone.
+/// Prefix below which [`KEK_RECORD`] is the only record.
 const KEK_PREFIX: &str = "millrace-pool/";
 
 /// Says whether an engine takes a key, and what it is.
@@ -113,13 +113,13 @@ enum TransitError {
     Sealing(#[from] SealingError),
 }
 
-/// What is in [`KEK_RECORD`].
+/// Content of the record [`KEK_RECORD`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KekRecord {
     id: String,
 }
 
-/// What may be done with a key, and by whom.
+/// Tenants, operations and hashes that the policy of a key allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRights {
     /// Tenants that may use it; empty for those of the key that is replaced.
@@ -376,7 +376,7 @@ pub fn next_version(before: Option<&PoolKey>, now_ms: u64) -> u64 {
 /// The clear part of a sealed version in base64. Not authenticated.
 ///
 /// # Errors
-/// It is no key file.
+/// The text is no key file.
 pub fn describe(sealed: &str) -> Result<Metadata, FormatError> {
     let bytes = STANDARD.decode(sealed).map_err(|_| FormatError::Magic)?;
     Ok(parse(&bytes)?.metadata)

@@ -135,12 +135,12 @@ struct SimNode {
     mute: bool,
     deaf: bool,
     waiting: Option<u64>,
-    /// On its disk: they outlive the process.
+    /// Keys on the node's disk: they outlive the process.
     keys: HeldKeys,
     buckets: BTreeMap<TenantName, Tokens>,
 }
 
-/// What a tenant may execute at a node: every token is used as soon as it is there, or saved up to the depth.
+/// Rate at which a tenant may use a node: every token is used as soon as it is there, or saved up to the depth.
 #[derive(Clone, Copy, Default)]
 struct Tokens {
     rate: u64,
@@ -151,9 +151,9 @@ struct SimManager {
     core: Core,
     clock: Clock,
     paused_until: u64,
-    /// Cut off from the store.
+    /// Whether the manager is cut off from the store.
     cut: bool,
-    /// Its changes of the store arrive this much later.
+    /// Delay with which changes of the store reach the manager.
     lag: u64,
 }
 
@@ -1059,7 +1059,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What a ledger holds grows up to a quota that the operator has set, and not further.
+    /// Checks that a ledger's sum grows up to a quota that the operator has set, and not further.
     fn check_ledger(&self, name: &TenantName, before: &Ledger, after: &Ledger) -> Checked {
         let ops = |ledger: &Ledger| -> u128 {
             ledger
@@ -1106,7 +1106,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What nodes may serve at this moment is no more than the ledger holds.
+    /// Checks that nodes may serve no more at this moment than the ledger holds.
     fn check(&self) -> Checked {
         for (name, ledger) in self
             .truth

@@ -69,7 +69,7 @@ impl DigestAnswers {
         Some(kept.answer)
     }
 
-    /// Whether it is time to look for answers without use.
+    /// Whether a look for answers without use is due.
     pub(crate) fn is_due(&self) -> bool {
         self.questions.is_multiple_of(UNUSED)
     }

@@ -15,8 +15,8 @@
 //! nginx            SSL_do_handshake ──► the job goes on
 //! ```
 //!
-//! Where the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of
-//! an eventfd, and `epoll_wait` reports the socket as readable when the provider notifies that token.
+//! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd, and
+//! `epoll_wait` reports the socket as readable when the provider notifies that token.
 //!
 //! Only handshakes run as jobs; reads and writes do not, so renegotiation (which nginx refuses) and
 //! updates of TLS 1.3 keys (which take no private key) are as they were. When nginx frees a connection
@@ -29,15 +29,14 @@
 //! same order, when HAProxy asks whether there is one; gives jobs stacks with a guard where OpenSSL
 //! allows that; and lets a single event loop drive the pool's sockets.
 //!
-//! Where no pool is used, it can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment) and
-//! answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`, see `ffi::fetch` and
-//! `ffi::sigalgs`), and have the tickets of a handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`, see
-//! `ffi::tickets`).
+//! Where no pool is used, the library can leave the handshakes as they are (`MILLRACE_JOBS=off` in the environment) and
+//! answer libcrypto's fetches of methods from a cache (`MILLRACE_FETCH_CACHE=on`, see `ffi::fetch` and `ffi::sigalgs`),
+//! and have the tickets of a handshake leave in one packet (`MILLRACE_JOIN_TICKETS=on`, see `ffi::tickets`).
 //!
-//! It does nothing in any other program, in an nginx that does not use epoll, and in a program without a
-//! shared OpenSSL, and says so once on standard error (in a program that is not known, only to a terminal,
-//! pipe or socket that was standard error before `main`). It does nothing for connections without a socket
-//! (QUIC), and never reads encrypted data.
+//! The library does nothing in any other program, in an nginx that does not use epoll, and in a program without a
+//! shared OpenSSL, and says so once on standard error (in a program that is not known, only to a terminal, pipe or
+//! socket that was standard error before `main`). It does nothing for connections without a socket (QUIC), and never
+//! reads encrypted data.
 //!
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 

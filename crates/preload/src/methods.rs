@@ -41,7 +41,7 @@ impl MethodTable {
         count: 0,
     };
 
-    /// The generation of its methods.
+    /// Generation of the table's methods.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }

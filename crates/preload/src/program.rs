@@ -13,7 +13,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// What a program of this name is. The kernel appends a word to the name of a file that was deleted.
+    /// The program with this name. The kernel appends a word to the name of a file that was deleted.
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
         let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
         const NAMES: [(&[u8], Program); 5] = [

@@ -1,17 +1,17 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which socket is registered where, which eventfds shadow it, and which connections were notified.
-//! Pure: events in, [`Action`]s out; `ffi::tables` keeps it and does the system calls.
+//! Registrations of sockets, the eventfds that shadow them, and connections that were notified. Pure: events in,
+//! [`Action`]s out; `ffi::tables` keeps it and does the system calls.
 //!
 //! A socket may be registered before its handshake pauses (the usual case) or after (nginx starts a
 //! handshake at once when data came with the connection, and registers the socket when the handshake
 //! wants to wait). Its *shadow descriptors*, the eventfds of its paused job, are armed as soon as both are
 //! known.
 //!
-//! Where the program's event loop drives the pool's sockets (see `ffi::host_loop`) a job needs no eventfd
-//! of its own. Its connection has a *wake token*; when the provider *notifies* that token, the loop sees
-//! the socket as readable. All such jobs name one shared eventfd, which no connection waits for.
+//! If the program's event loop drives the pool's sockets (see `ffi::host_loop`), a job needs no eventfd of its own. Its
+//! connection has a *wake token*; when the provider *notifies* that token, the loop sees the socket as readable. All
+//! such jobs name one shared eventfd, which no connection waits for.
 //!
 //! # Order of calls
 //!
@@ -41,7 +41,7 @@ pub(crate) enum Action {
     Disarm { epoll: i32, fd: i32 },
 }
 
-/// Where a socket is registered.
+/// Epoll instance and epoll data with which a socket is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Registration {
     epoll: i32,
@@ -55,7 +55,7 @@ struct SocketEntry {
     shadows: Vec<i32>,
     /// The number in its wake token while this entry exists; 0 is none.
     token: u32,
-    /// Whether it was notified, and the program has not seen that yet.
+    /// Whether the socket was notified, and the program has not seen that yet.
     notified: bool,
 }
 
@@ -144,7 +144,7 @@ impl SocketTable {
         self.without_shared(actions)
     }
 
-    /// From now on jobs that name this eventfd are notified by wake token.
+    /// Makes jobs that name this eventfd be notified by wake token from now on.
     pub(crate) fn share_eventfd(&mut self, shared_eventfd: i32) {
         self.shared_eventfd = Some(shared_eventfd);
     }

@@ -32,7 +32,7 @@ macro_rules! rows {
                 &[$(Row { $($field)* }),*]
             };
 
-            /// Its row.
+            /// The row of this variant.
             #[must_use]
             pub const fn row(self) -> &'static $row {
                 &Self::ROWS[self as usize]
@@ -54,9 +54,9 @@ macro_rules! rows {
 /// A key type.
 #[derive(Debug)]
 pub struct KeyTypeRow {
-    /// Its first name in the `default` provider.
+    /// First name of the key type in the `default` provider.
     pub name: &'static CStr,
-    /// The object identifier in its `SubjectPublicKeyInfo`, DER with tag and length.
+    /// Object identifier in the `SubjectPublicKeyInfo`, DER with tag and length.
     pub oid: &'static [u8],
     /// Whether the pool has operations for it. The others are offered because a key of theirs may
     /// stand beside pooled ones, and everything is done here.
@@ -83,7 +83,7 @@ rows! { $ each_key_type,
 }
 
 impl KeyType {
-    /// Its first name in the `default` provider.
+    /// First name of the key type in the `default` provider.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.row().name.to_str() {
@@ -110,7 +110,7 @@ impl KeyType {
     }
 }
 
-/// What an algorithm computes, whichever digest its name fixes.
+/// Computation of an algorithm, whichever digest its name fixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of the schemes")]
 pub enum Scheme {
@@ -129,9 +129,9 @@ pub enum Scheme {
 /// A signature, a key exchange or an asymmetric cipher.
 #[derive(Debug)]
 pub struct AlgorithmRow {
-    /// Its first name in the `default` provider.
+    /// First name of the algorithm in the `default` provider.
     pub name: &'static str,
-    /// What it computes.
+    /// Computation of the algorithm.
     pub scheme: Scheme,
     /// The key types that it works with: offered if one of them is.
     pub keys: &'static [KeyType],
@@ -202,9 +202,9 @@ pub struct PrimitiveRow {
 /// Keys of the application that sign here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SigningKeys {
-    /// Their type for OpenSSL.
+    /// Key type for OpenSSL.
     pub key_type: KeyType,
-    /// Their type and size for the pool and its backends.
+    /// Key type and size for the pool and its backends.
     pub exact: millrace_engine::KeyType,
     /// OpenSSL's name of the curve, where the type has several.
     pub group: Option<&'static CStr>,
@@ -258,7 +258,7 @@ pub enum ShareCurve {
     P256,
 }
 
-/// What a share consists of, in the order of its bytes.
+/// Components of a share, in the order of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
     /// A curve alone
@@ -276,28 +276,28 @@ pub enum Parts {
 pub struct GroupRow {
     /// The name in `ssl_ecdh_curve` and `-groups`.
     pub name: &'static CStr,
-    /// Its code point.
+    /// TLS code point of the group.
     pub id: u32,
 }
 
 /// One row of [`Share`].
 #[derive(Debug)]
 pub struct ShareRow {
-    /// Its names as the `default` provider has them.
+    /// Names of the share in the `default` provider.
     pub names: &'static CStr,
-    /// The first of them.
+    /// First of these names.
     pub name: &'static CStr,
-    /// What it is in the setting `local` and in the counters.
+    /// Primitive under which the setting `local` and the counters list the share.
     pub primitive: Primitive,
-    /// What it consists of.
+    /// Components of the share.
     pub parts: Parts,
     /// Key size and security strength in bits, as the `default` provider of OpenSSL 3.5 reports them.
     pub bits: i32,
-    /// See `bits`.
+    /// Security strength in bits, see `bits`.
     pub security_bits: i32,
-    /// Its TLS group; none where every OpenSSL 3 announces it.
+    /// TLS group of the share; none where every OpenSSL 3 announces it.
     pub group: Option<GroupRow>,
-    /// Whether it is left to an OpenSSL that has it: its key files are more than a key share is.
+    /// Whether the share is left to an OpenSSL that has it: its key files are more than a key share is.
     pub yields: bool,
 }
 

@@ -31,7 +31,7 @@ use crate::error::{Error, Reason, Result};
 /// The file that is read if nothing else is named.
 pub const DEFAULT_FILE: &str = "/etc/millrace/client.toml";
 
-/// Where measured costs are kept if nothing else is named, provided that the folder exists.
+/// File of measured costs if nothing else is named, provided that its folder exists.
 const DEFAULT_CHOICE_FILE: &str = "/var/lib/millrace/local-choice.tsv";
 
 /// Names the configuration file.
@@ -49,7 +49,7 @@ pub fn section_keys() -> impl Iterator<Item = &'static str> {
     ours.map(|(key, _)| key)
 }
 
-/// How to wait for the pool.
+/// Way of waiting for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Pause if the application can be paused.
@@ -60,10 +60,10 @@ pub enum WaitMode {
     Off,
 }
 
-/// Which results are verified with the public key. RSA results always are.
+/// Results that are verified with the public key. RSA results always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// RSA; the form of the others.
+    /// RSA results; of other signatures only the form is checked.
     Rsa,
     /// Every signature.
     All,
@@ -80,20 +80,20 @@ pub enum Here {
     Yes,
 }
 
-/// What the configuration means.
+/// Checked configuration of the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The nodes.
     pub nodes: Vec<Endpoint>,
-    /// For keys that only the pool holds.
+    /// Time limit of a job that only the pool can do.
     pub deadline: Duration,
-    /// For keys that are here too.
+    /// Time limit of a job that this process can do itself, after which it does.
     pub fallback_after: Duration,
     /// Whether a pooled operation may be done here.
     pub fallback: bool,
-    /// When a job is sent to a second node, too.
+    /// Rule for sending a job to a second node, too.
     pub hedge: Hedge,
-    /// How to wait.
+    /// Way of waiting for the pool.
     pub mode: WaitMode,
     /// Whether each key type is offered, by its index.
     pub algorithms: [bool; KeyType::ALL.len()],
@@ -101,9 +101,9 @@ pub struct Config {
     pub local: [Here; Primitive::ALL.len()],
     /// Whether key pairs are made ahead of their use.
     pub pairs_ahead: bool,
-    /// Where measured costs are kept; none: nowhere.
+    /// File of measured costs; none: costs are not kept.
     pub choice_file: Option<PathBuf>,
-    /// What is verified.
+    /// Results that are verified.
     pub verify: Verify,
     /// The file that names the nodes, if one does: a change of it takes effect in running processes.
     pub file: Option<PoolFile>,
@@ -177,7 +177,7 @@ impl Config {
         self.local(Primitive::X25519) != Here::No
     }
 
-    /// The client's view of it.
+    /// Configuration of the client's pool.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
         let config = PoolConfig::new(self.nodes.clone());
@@ -193,7 +193,7 @@ impl Config {
     }
 }
 
-/// What was typed, in either source.
+/// Values as they are written, in either source.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Typed {

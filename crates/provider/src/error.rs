@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the provider puts on OpenSSL's error stack.
+//! Errors that the provider puts on OpenSSL's error stack.
 
 use thiserror::Error;
 

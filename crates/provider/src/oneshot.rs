@@ -21,9 +21,9 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// How the caller waits: it cannot block its thread, so it pauses.
+/// Way for a caller to wait that cannot block its thread: it pauses its job.
 pub trait Pause {
-    /// What wakes it.
+    /// Handle that resumes the paused caller.
     fn waker(&self) -> Arc<dyn Wake>;
 
     /// Gives the thread back to the application until `done` returns `true`. Returns `false` if the
@@ -80,7 +80,7 @@ impl<T> Oneshot<T> {
         }
     }
 
-    /// Whether it is full.
+    /// Whether the result is there.
     #[must_use]
     pub fn is_full(&self) -> bool {
         lock(&self.value).is_some()

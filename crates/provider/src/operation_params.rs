@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which parameters of OpenSSL make which typed operation.
+//! Translation of OpenSSL's parameters into typed operations.
 //!
 //! Pure: no pointer, no library. What has no typed operation is `None`, and then done locally or
 //! refused.
@@ -33,12 +33,12 @@ pub const SALT_AUTO_DIGEST_MAX: i32 = -4;
 /// The digest that a context is set to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Digest {
-    /// None yet.
+    /// No digest is set yet.
     #[default]
     Unset,
-    /// One that the pool has.
+    /// A digest that the pool has.
     Known(Hash),
-    /// One that the pool does not have.
+    /// A digest that the pool does not have.
     Unsupported,
 }
 
@@ -75,7 +75,7 @@ impl Digest {
     }
 }
 
-/// What a signature context of RSA is set to.
+/// Settings of an RSA signature context.
 #[derive(Clone, Copy, Debug)]
 pub struct RsaSign {
     /// `OSSL_SIGNATURE_PARAM_PAD_MODE`
@@ -134,7 +134,7 @@ fn pss_salt_len(setting: i32, bits: u32, hash: Hash) -> Option<u16> {
         .flatten()
 }
 
-/// What an asymmetric cipher context of RSA is set to.
+/// Settings of an RSA cipher context.
 #[derive(Clone, Debug, Default)]
 pub struct RsaDecrypt {
     /// `OSSL_ASYM_CIPHER_PARAM_PAD_MODE`

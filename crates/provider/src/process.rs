@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What belongs to one process: the pool, the keys that are open there, the circuit breaker.
+//! State of one process: the pool, the keys that are open there, the circuit breaker.
 //!
 //! A forked child starts with a new one and never looks at its parent's: another thread may have held
 //! a lock there at the moment of the fork, and the parent's connection is the parent's.
@@ -26,18 +26,18 @@ pub const REFUSAL_LASTS: Duration = Duration::from_secs(10);
 /// client's TLS handshake runs on the client's I/O thread.
 const OPENER_STACK: usize = 128 * 1024;
 
-/// Which key: its public half, and its name if only the pool has it.
+/// Identity of a key: its public half, and its name if only the pool has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyIdentity {
     /// DER `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// Its name in the pool; `None` for a key that this process imports into it.
+    /// Name of the key in the pool; `None` for a key that this process imports into it.
     pub name: Option<String>,
 }
 
-/// How a key gets into the pool.
+/// Source from which the pool gets a key.
 pub enum Source {
-    /// It is there already, under the name in its [`KeyIdentity`].
+    /// The key is in the pool already, under the name in its [`KeyIdentity`].
     Resident,
     /// This process has it and imports it.
     Imported(PrivateKey),

@@ -43,9 +43,9 @@ pub enum FailureKind {
 /// A failure of the pool, with a sentence.
 #[derive(Clone, Debug)]
 pub struct PoolError {
-    /// Its consequence.
+    /// Consequence of the failure.
     pub kind: FailureKind,
-    /// What happened.
+    /// Description of the failure, a sentence.
     pub text: String,
     /// Whether the pool was asked. Not if this process decided, or repeats an earlier answer: that says
     /// nothing about the pool's state.
@@ -62,7 +62,7 @@ impl PoolError {
         }
     }
 
-    /// The same, of this process alone.
+    /// This failure, marked as one that the process decided without asking the pool.
     pub(crate) fn unasked(self) -> Self {
         Self {
             asked: false,
@@ -138,7 +138,7 @@ pub trait Pool: Send + Sync {
     /// Something was counted without a job having ended just now: the nodes may be told.
     fn counted(&self) {}
 
-    /// For an event loop that may look after the pool's sockets; none before the first key is open.
+    /// Handle for an event loop that may drive the pool's sockets; none before the first key is open.
     fn host_loop(&self) -> Option<HostLoop> {
         None
     }
@@ -146,13 +146,13 @@ pub trait Pool: Send + Sync {
 
 /// A key that is open at a pool.
 pub trait Remote: Send + Sync {
-    /// Its type and public half.
+    /// Type and public half of the key.
     fn info(&self) -> &KeyInfo;
 
-    /// What may be done with it.
+    /// Operations that may be done with the key.
     fn operations(&self) -> OperationSet;
 
-    /// With which hashes.
+    /// Hashes that may be used with the key.
     fn hashes(&self) -> HashAlgorithms;
 
     /// Does an operation. Blocks until `deadline` at most.

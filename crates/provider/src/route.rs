@@ -1,10 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From a private operation to a verified result: breaker, key, permission, submission, check.
+//! The way from a private operation to a verified result: breaker, key, permission, submission, check.
 //!
 //! No pointer and no libcrypto here; the C boundary hands in what it knows as values and closures.
-//! It runs on the 32 KiB stack of an `ASYNC_JOB` and holds no lock while the job is paused.
+//! The route runs on the 32 KiB stack of an `ASYNC_JOB` and holds no lock while the job is paused.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::stats::Stats;
 
 /// A private operation that is to be done in the pool: where, how, and with which key.
 pub struct Request<'a> {
-    /// The process it is done in.
+    /// The process in which the operation is done.
     pub process: &'a Arc<Process>,
     /// The configuration.
     pub config: &'a Config,
@@ -29,7 +29,7 @@ pub struct Request<'a> {
     pub key: &'a Arc<KeyIdentity>,
     /// Whether this process may do the operation itself: it has the private key, and `fallback` is on.
     pub local: bool,
-    /// How to wait without blocking, if the caller is an `ASYNC_JOB`.
+    /// Means of waiting without blocking, if the caller is an `ASYNC_JOB`.
     pub pause: Option<&'a dyn Pause>,
 }
 

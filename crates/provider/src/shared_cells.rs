@@ -39,7 +39,7 @@ pub enum LocalEvent {
 pub struct SharedCells(&'static [AtomicU64; LEN]);
 
 impl SharedCells {
-    /// On memory that is all zeros.
+    /// Makes the cells on memory that is all zeros.
     #[must_use]
     pub fn on(memory: &'static [AtomicU64; LEN]) -> Self {
         let primitives = || Primitive::ROWS.iter().map(|row| row.name);
@@ -62,7 +62,7 @@ impl SharedCells {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Where an event is counted.
+    /// The cell that counts an event.
     #[must_use]
     pub fn event(&self, event: LocalEvent) -> &'static AtomicU64 {
         self.cell(Primitive::ALL.len() + event as usize)

@@ -22,7 +22,7 @@ macro_rules! counters {
             $($(#[doc = $doc])* pub $field: Counter,)*
             /// Operations of each [`Primitive`] that were computed here, by its index.
             here: [Counter; Primitive::ALL.len()],
-            /// The same for other processes.
+            /// Counts that other processes can read.
             shared: OnceLock<SharedCells>,
         }
 

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the module computes itself, in the `openssl` command: handshakes whose counters prove who computed them,
-//! known answers, and agreement with the `default` provider.
+//! Primitives that the module computes itself, in the `openssl` command: handshakes whose counters prove who computed
+//! them, known answers, and agreement with the `default` provider.
 
 mod common;
 

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the module computes itself, in a test application (`local_harness.c`): after a fork, in threads, in library
-//! contexts that come and go, while providers are unloaded. Needs a C compiler and OpenSSL's headers; skipped
+//! Primitives that the module computes itself, in a test application (`local_harness.c`): after a fork, in threads, in
+//! library contexts that come and go, while providers are unloaded. Needs a C compiler and OpenSSL's headers; skipped
 //! without.
 
 mod common;

@@ -25,7 +25,7 @@ pub const SUCCESS: QatStatus = 0;
 pub const RETRY: QatStatus = -2;
 /// A parameter that the library refuses.
 pub const INVALID: QatStatus = -4;
-/// What the card does not have.
+/// The card does not have the operation.
 pub const UNSUPPORTED: QatStatus = -6;
 /// No status of the library: an answer that has not come.
 pub const PENDING: QatStatus = i32::MAX;
@@ -43,7 +43,7 @@ pub type QatHandle = *mut c_void;
 pub struct FlatBuffer {
     /// Bytes.
     pub len: u32,
-    /// In a [`QatRegion`], or null.
+    /// Address in a [`QatRegion`], or null.
     pub data: *mut u8,
 }
 
@@ -92,7 +92,7 @@ const _: () = {
 };
 
 impl InstanceInfo {
-    /// What the library fills.
+    /// An empty structure for the library to fill.
     #[must_use]
     pub fn empty() -> Self {
         // SAFETY: integers alone, of which zero is a value.
@@ -243,7 +243,7 @@ impl QatLibrary {
         &self.version
     }
 
-    /// For the tables of functions of a service.
+    /// Source of the functions of a service.
     #[must_use]
     pub fn symbols(&self) -> SymbolSource<'_> {
         SymbolSource {
@@ -252,7 +252,7 @@ impl QatLibrary {
         }
     }
 
-    /// What an instance needs to find the device's addresses.
+    /// Function with which an instance finds the device's addresses.
     #[must_use]
     pub fn translation(&self) -> Translate {
         self.functions.translate
@@ -347,7 +347,7 @@ impl QatSession {
     /// Starts the library, which takes virtual functions of the cards; 0.15 s and more.
     ///
     /// # Errors
-    /// What to do about it.
+    /// The library does not start; the text names likely causes.
     pub fn start(library: &Arc<QatLibrary>) -> Result<Self, String> {
         EVENTS.store(0, Ordering::Release);
         let section = CString::new("SSL").map_err(|error| error.to_string())?;

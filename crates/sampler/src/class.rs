@@ -64,13 +64,13 @@ impl SymbolClass {
         )
     }
 
-    /// Whether it is bulk encryption, which inline accelerators and kTLS can take over.
+    /// Whether the class is bulk encryption, which inline accelerators and kTLS can take over.
     #[must_use]
     pub fn is_symmetric(self) -> bool {
         matches!(self, Self::Aes | Self::ChaCha)
     }
 
-    /// Whether its purpose is unknown.
+    /// Whether the purpose of the class's functions is unknown.
     #[must_use]
     pub fn is_unclassified(self) -> bool {
         matches!(self, Self::CryptoUnknown | Self::Unknown)

@@ -151,7 +151,7 @@ impl Image {
         })
     }
 
-    /// The path by which it is known.
+    /// Path by which the file is known.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where the CPU time of live processes goes, by class of operation: the offload ceiling.
+//! CPU time of live processes by class of operation: the offload ceiling.
 //!
 //! ```text
 //!  perf      perf_event_open: an address, about 1000 times per second of CPU time    ┐

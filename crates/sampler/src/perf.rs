@@ -151,7 +151,7 @@ impl Sampler {
         self.stop_between(None)
     }
 
-    /// As [`Sampler::stop`], with only the samples between these two times (`CLOCK_MONOTONIC`).
+    /// Stops like [`Sampler::stop`], with only the samples between these two times (`CLOCK_MONOTONIC`).
     pub(super) fn stop_between(self, window: Option<(u64, u64)>) -> Result<Samples, SampleError> {
         let (finished, images) = self.finish()?;
         Ok(finished.samples(images, window))

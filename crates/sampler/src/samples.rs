@@ -16,7 +16,7 @@ use super::target::code_of;
 #[derive(Clone, Debug)]
 pub struct Samples {
     pub(super) images: Vec<Arc<Image>>,
-    /// By index of the file and start address of the function.
+    /// Number of samples by index of the file and start address of the function.
     pub(super) counts: BTreeMap<(usize, u64), u64>,
     pub(super) kernel: u64,
     pub(super) unresolved: u64,

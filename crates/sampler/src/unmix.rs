@@ -30,15 +30,15 @@ const CORE: f64 = 0.01;
 /// Share that the core of an operation must explain for the operation to count.
 const PRESENT: f64 = 0.002;
 
-/// The same for private-key operations, which make the ceiling: a real one in a handshake explains ten times
-/// this, an accidental resemblance less.
+/// Least share for private-key operations, which make the ceiling: a real one in a handshake explains ten times this,
+/// an accidental resemblance less.
 const PRESENT_PRIVATE: f64 = 0.015;
 
 /// Distribution of one operation over functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Template {
     pub(super) class: SymbolClass,
-    /// By start address of the function.
+    /// Number of samples in each function, by its start address.
     pub(super) counts: BTreeMap<u64, u64>,
 }
 

@@ -78,12 +78,12 @@ pub struct NodeConfig {
 pub struct QatConfig {
     /// File of Intel's library.
     pub library: PathBuf,
-    /// File of its memory allocator.
+    /// File of the memory allocator of Intel's library.
     pub memory: PathBuf,
     /// Virtual functions of each card that the node takes.
     pub functions: u16,
-    /// Bus addresses of the virtual functions to use, of those that it takes; empty: all. The composition root checks
-    /// their form.
+    /// Bus addresses of the virtual functions to use, of those that the node takes; empty: all. The composition root
+    /// checks their form.
     pub instances: Vec<String>,
     /// Time for an answer to a request with a key of 2048 bits.
     pub answer_time: Duration,

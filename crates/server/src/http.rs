@@ -175,14 +175,14 @@ pub struct Bounded<L> {
 /// Timeouts of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the whole request, from the time at which the client can send it.
+    /// Time limit for the whole request, from the time at which the client can send it.
     pub request: Duration,
-    /// For reading the whole answer. A stream of events begins another answer with each event.
+    /// Time limit for reading the whole answer. A stream of events begins another answer with each event.
     pub answer: Duration,
 }
 
 impl<L> Bounded<L> {
-    /// At most `connections` of `listener`, each with the timeouts at the time of its begin.
+    /// Limits `listener` to `connections` at a time, each with the timeouts at the time of its begin.
     pub fn new(
         listener: L,
         connections: usize,
@@ -196,7 +196,7 @@ impl<L> Bounded<L> {
         }
     }
 
-    /// With the timeouts of the node's settings.
+    /// Limits `listener` to `MAX_HTTP_CONNECTIONS`, with the timeouts of the node's settings.
     pub(crate) fn of_node(listener: L, service: Service) -> Self {
         Self::new(listener, MAX_HTTP_CONNECTIONS, move || {
             let limits = &service.settings().settings.limits;
@@ -253,7 +253,7 @@ pub struct TimedStream<S> {
     timer: Pin<Box<Sleep>>,
     /// Completes when the connection must end for a new one.
     ended: oneshot::Receiver<()>,
-    /// Until the first answer begins.
+    /// First request of the connection, until its answer begins.
     first_request: Option<FirstRequest>,
     _permit: Option<OwnedSemaphorePermit>,
 }

@@ -84,7 +84,7 @@ pub(crate) struct NodeInner {
     pub(crate) service: Service,
     acceptor: Option<Arc<Acceptor>>,
     imports: Imports,
-    /// What the connections of one party share: see [`crate::connection`].
+    /// State that the connections of one party share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<PartyShare>>>,
     /// TLS handshakes in progress.
     handshakes: Mutex<HandshakeTasks>,
@@ -97,9 +97,9 @@ pub(crate) struct NodeInner {
 /// The TLS handshakes in progress, by number.
 #[derive(Default)]
 struct HandshakeTasks {
-    /// Which one gives way to a newcomer.
+    /// Order in which handshakes give way to newcomers.
     order: Handshakes,
-    /// What ends the task of each.
+    /// Handle that ends the task of each handshake.
     tasks: HashMap<u64, AbortHandle>,
 }
 
@@ -156,7 +156,7 @@ impl Node {
         Self::bind_with(config, service, Inherited::default())
     }
 
-    /// As [`Self::bind`], with clients' sockets that a service manager has opened.
+    /// Binds like [`Self::bind`], with clients' sockets that a service manager has opened.
     ///
     /// # Errors
     /// As [`Self::bind`].

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For every metric, the event that it counts changes it.
+//! Tests that each metric changes with the event that it counts.
 
 mod common;
 

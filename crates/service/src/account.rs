@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a party holds and has used at this node: one account for all sessions of a tenant, or of an identity
-//! without one.
+//! The account of a party at this node: it counts resources in use and jobs, for all sessions of a tenant, or of an
+//! identity without one.
 //!
 //! Every session holds its account, also one without limits, so a change of the settings reaches open sessions.
 
@@ -27,7 +27,7 @@ pub struct Account {
     counts: Counts,
 }
 
-/// What the sessions of a party hold now.
+/// Resources that the sessions of a party hold now.
 #[derive(Debug, Default)]
 struct Held {
     connections: AtomicUsize,
@@ -36,7 +36,7 @@ struct Held {
     imported_keys: AtomicUsize,
 }
 
-/// What has happened to the jobs of a party since its account was opened.
+/// Counters of a party's jobs since its account was opened.
 #[derive(Debug, Default)]
 struct Counts {
     offered: AtomicU64,
@@ -66,7 +66,7 @@ pub struct AccountSnapshot {
     pub imported_keys: usize,
     /// Jobs that passed the policy of their key.
     pub offered: u64,
-    /// Of those, jobs handed to the engine.
+    /// Offered jobs that were handed to the engine.
     pub admitted: u64,
     /// Jobs refused for a rate, in the order of [`Exceeded::ALL`].
     pub throttled: [u64; Exceeded::ALL.len()],
@@ -91,11 +91,11 @@ pub struct AccountSnapshot {
 pub(crate) struct Refused {
     /// [`JobError::OverQuota`] or [`JobError::Busy`].
     pub(crate) error: JobError,
-    /// When to try again.
+    /// Delay before the next attempt.
     pub(crate) retry_after: Duration,
 }
 
-/// When to try again after a bound on memory is reached: about the time of a job under load.
+/// Delay before the next attempt after a bound on memory is reached: about the time of a job under load.
 const BOUND_RETRY: Duration = Duration::from_millis(10);
 
 impl Account {

@@ -22,9 +22,9 @@ const LEAST_OF_SOURCE: usize = 16;
 #[derive(Debug, Default)]
 pub struct Handshakes {
     next: u64,
-    /// By number, so the oldest first.
+    /// Source address of each handshake by its number, so the oldest comes first.
     all: BTreeMap<u64, IpAddr>,
-    /// Those whose client has sent nothing.
+    /// Handshakes whose client has sent nothing.
     silent: BTreeSet<u64>,
     of_source: HashMap<IpAddr, BTreeSet<u64>>,
 }
@@ -32,7 +32,7 @@ pub struct Handshakes {
 /// The place of a new handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Its number.
+    /// Number of the handshake.
     pub number: u64,
     /// The handshake that must end for it.
     pub displaced: Option<u64>,

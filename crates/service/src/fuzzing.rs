@@ -28,7 +28,7 @@ use crate::keys::{KeyEntry, KeySet};
 use crate::policy::KeyPolicy;
 use crate::session::{Effects, ReadyJob, Rules, SessionState};
 
-/// From this value on, a step is an encoded message.
+/// Least value of a step that is an encoded message.
 const RAW: u8 = 0x40;
 
 const ME: &str = "uid:1";

@@ -18,7 +18,7 @@ pub const PER_SESSION: usize = 16;
 /// Imports of one identity that may wait before each of its sessions is held at one: at 8 KiB each, 1 MiB.
 pub const PER_IDENTITY: usize = 128;
 
-/// The same over all identities: 8 MiB.
+/// Imports of all identities that may wait: at 8 KiB each, 8 MiB.
 pub const IN_ALL: usize = 1024;
 
 /// Imports that wait for a check, fair between identities and then between the sessions of one.

@@ -202,7 +202,7 @@ impl<K> KeySet<K> {
         self.find_for(selector, identity, None)
     }
 
-    /// As [`Self::find`], for an identity of a tenant that policies know as `tenant:NAME`.
+    /// Finds a key like [`Self::find`], for an identity of a tenant that policies know as `tenant:NAME`.
     pub(crate) fn find_for(
         &self,
         selector: &KeySelector,

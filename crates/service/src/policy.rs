@@ -8,7 +8,7 @@ use millrace_engine::{Hash, HashAlgorithms, Operation, OperationKind, OperationS
 /// The identity in a policy that admits every authenticated client.
 pub const EVERY_CLIENT: &str = "*";
 
-/// What may be done with a key, and by whom. Everything that is not allowed is denied.
+/// Permissions for a key: clients, operations and hashes. Everything that is not allowed is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPolicy {
     /// Identities that may use the key, as exact names (`uid:33`, `cert:gateway-1`); [`EVERY_CLIENT`] admits

@@ -72,8 +72,8 @@ const LEAST_REST: Duration = Duration::from_millis(10);
 pub struct OverQuota {
     /// The rate that has the longest wait.
     pub exceeded: Exceeded,
-    /// When to try again: the same job is within the quota then, if no other job comes. At least 10 ms, or half
-    /// the time of the burst if that is shorter.
+    /// Delay after which the same job is within the quota, if no other job comes. At least 10 ms, or half the time of
+    /// the burst if that is shorter.
     pub retry_after: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Quota {
     /// Counts a job with an input of `bytes` against every rate that it belongs to.
     ///
     /// # Errors
-    /// It exceeds one of them; then it counts against none.
+    /// The job exceeds one of the rates; then it counts against none.
     pub fn take(
         &self,
         operation: OperationKind,

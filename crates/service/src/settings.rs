@@ -185,7 +185,7 @@ impl From<LimitsForm> for Limits {
 
 /// Bound on [`Limits::connections`]: file descriptors are at most 2^20 by default, and other files need some.
 pub const MAX_CONNECTIONS: usize = 500_000;
-/// At 2 KiB each, completions that wait for one client take at most 128 MiB.
+/// Bound on jobs in flight of one client: at 2 KiB each, its waiting completions take at most 128 MiB.
 const MAX_IN_FLIGHT: usize = 65_536;
 /// One hour: a client that needs longer is gone, and the connection holds its place for nothing.
 const MAX_TIMEOUT_MS: usize = 3_600_000;
@@ -440,7 +440,7 @@ mod tests {
 
     const ME: &str = "uid:1";
 
-    /// For an identity that is its own party.
+    /// Whether there is room for an identity that is its own party.
     fn has_room(settings: &Settings, identity: &str, held: usize, open: usize) -> bool {
         settings.has_room(identity, held, held, &Bounds::default(), open)
     }

@@ -304,7 +304,7 @@ pub struct ErrorRow {
     pub jobs: u64,
 }
 
-/// What a status is composed of.
+/// Parts from which a status is composed.
 pub(crate) struct StatusSource<'a> {
     /// Name of the node.
     pub(crate) node: &'a str,

@@ -59,7 +59,7 @@ coded_enum! {
 }
 
 impl Priority {
-    /// The engine's word for it.
+    /// Level of the engine's queue for this priority.
     pub(crate) fn level(self) -> PriorityLevel {
         match self {
             Self::High => PriorityLevel::High,
@@ -82,8 +82,8 @@ impl IdentityPattern {
         &self.0
     }
 
-    /// How specific a match is: the longest pattern that matches decides, an exact one before all others.
-    /// `None` if the identity does not match.
+    /// Length of the match: the longest pattern that matches decides, an exact one before all others. `None` if the
+    /// identity does not match.
     #[must_use]
     pub fn matches(&self, identity: &str) -> Option<usize> {
         match self.0.strip_suffix('*') {
@@ -239,7 +239,7 @@ impl TenantSettings {
     }
 }
 
-/// Who pays for an identity's jobs, and on which terms.
+/// Party that an identity's jobs are charged to, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// `tenant:NAME`, or the identity if it has no tenant. All identities of a party share one account.
@@ -295,7 +295,7 @@ pub(crate) struct Directory {
     /// Whether an identity without a tenant is refused.
     closed: bool,
     exact: HashMap<String, Arc<Terms>>,
-    /// By the text before the `*`, the longest first.
+    /// Terms by the text before the `*`, the longest first.
     prefixes: Vec<(String, Arc<Terms>)>,
     tenants: BTreeMap<Arc<str>, Arc<Terms>>,
 }

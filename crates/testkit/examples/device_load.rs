@@ -29,7 +29,7 @@ use millrace_testkit::fake::{FakeBackend, FakeOptions};
 
 const CARD: &[u8] = b"key of the card";
 const CPU: &[u8] = b"key of the processor";
-/// What RSA-2048 takes on one core.
+/// Time of an RSA-2048 signature on one core.
 const WORK: Duration = Duration::from_micros(300);
 /// Jobs that the load keeps in the engine.
 const WAITING: usize = 400;

@@ -29,7 +29,7 @@ use millrace_engine::{
 /// The behaviour of a [`FakeDevice`].
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// The kind it claims.
+    /// Kind of backend that the device claims to be.
     pub kind: BackendKind,
     /// The type of the keys that it opens.
     pub key_type: KeyType,
@@ -57,7 +57,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// What a [`FakeDevice`] has done so far.
+/// Counters of a [`FakeDevice`] so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tasks that ended with a result.
@@ -136,7 +136,7 @@ impl DeviceControls {
         self.lock().refusal = reason.map(str::to_owned);
     }
 
-    /// What was done so far.
+    /// Counters of the device so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts

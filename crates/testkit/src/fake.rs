@@ -4,7 +4,7 @@
 //! A backend that computes nothing and answers with a fixed output, for tests of queues, batching, fairness and
 //! accounting. It answers at once, or after a time that the test sets.
 //!
-//! It counts its tasks, so that a test knows which of several backends served.
+//! The backend counts its tasks, so that a test knows which of several backends served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Ou
 /// The behaviour of a [`FakeBackend`].
 #[derive(Clone, Debug)]
 pub struct FakeOptions {
-    /// The kind it claims.
+    /// Kind of backend that the fake claims to be.
     pub kind: BackendKind,
-    /// Whether it claims to compute on the calling CPU.
+    /// Whether the fake claims to compute on the calling CPU.
     pub on_cpu: bool,
     /// The type of every key that it opens.
     pub key_type: KeyType,
@@ -33,9 +33,9 @@ pub struct FakeOptions {
     pub sleeps: bool,
     /// The output of every task.
     pub output: Vec<u8>,
-    /// How many tasks a queue holds.
+    /// Number of tasks that a queue holds.
     pub capacity: usize,
-    /// How many tasks one poll completes; at least 1.
+    /// Number of tasks that one poll completes; at least 1.
     pub batch: usize,
 }
 

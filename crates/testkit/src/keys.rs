@@ -3,7 +3,7 @@
 
 //! Fixed private keys: good ones of every type, and bad ones with the error that a backend must return.
 //!
-//! They are files in `keys/` of this crate, as PEM and as DER. Tests that start a program can pass it
+//! The keys are files in `keys/` of this crate, as PEM and as DER. Tests that start a program can pass it
 //! [`TestKey::path`].
 
 use std::path::{Path, PathBuf};

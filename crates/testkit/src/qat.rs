@@ -136,7 +136,7 @@ pub fn inside() -> Option<QatControls> {
 /// Compiles `tests/qat/layout.c` and `layout_dc.c` with the headers of a version.
 ///
 /// # Errors
-/// What is missing here, or what differs.
+/// The missing program or file, or the difference.
 pub fn compare_layouts(version: &str) -> Result<(), String> {
     prepared()?;
     let headers = workspace()
@@ -167,7 +167,7 @@ impl QatMachine {
     /// Makes a machine with `cards` cards of `functions` virtual functions each.
     ///
     /// # Errors
-    /// What is missing here.
+    /// The missing program or file.
     pub fn new(version: &str, cards: u32, functions: u32) -> Result<Self, String> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let workspace = workspace();
@@ -197,8 +197,8 @@ impl QatMachine {
         QatControls::open(&self.folder).expect("the folder of the machine")
     }
 
-    /// What any other process needs to be on the machine: the stand-in to preload, and variables with the folder of
-    /// the machine and with the files of Intel's libraries.
+    /// Files and variables that put another process on the machine: the stand-in to preload, and variables with the
+    /// folder of the machine and with the files of Intel's libraries.
     #[must_use]
     pub fn parts(&self) -> (PathBuf, Vec<(&'static str, String)>) {
         let file = |name: &str| self.release.join("usr/lib/x86_64-linux-gnu").join(name);

@@ -29,8 +29,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// As many measurements as fit into an ordinary test run; with `MILLRACE_LONG` enough to find small
-    /// leaks.
+    /// Timing for an ordinary test run; with `MILLRACE_LONG` it has enough measurements to find small leaks.
     #[must_use]
     pub fn from_environment() -> Self {
         let long = crate::is_long();

@@ -4,8 +4,8 @@
 //! System calls that a device process gives up once it serves. A guest that took the process over could start no
 //! program, trace no process, mount nothing, change no file, and load nothing into the kernel.
 //!
-//! It is a list of what is forbidden, since drivers of GPUs and cards use calls that no list of ours could foresee. The
-//! unit file adds systemd's own lists and forbids the rest of the file system.
+//! The list forbids calls and does not permit them, since drivers of GPUs and cards use calls that no list of ours
+//! could foresee. The unit file adds systemd's own lists and forbids the rest of the file system.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;

@@ -4,7 +4,7 @@
 //! The other side of a device: a virtual machine monitor and a driver in one, in this process. For benchmarks and
 //! tests.
 //!
-//! It can build rings that no sane driver builds: every descriptor is under the caller's control.
+//! The guest can build rings that no sane driver builds: every descriptor is under the caller's control.
 
 use std::collections::HashMap;
 use std::fs::File;

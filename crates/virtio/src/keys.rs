@@ -27,7 +27,7 @@ pub const MAX_KEYS: usize = 512;
 /// A parsed public-key of a guest.
 pub(crate) struct GuestKey {
     pub(crate) half: Half,
-    /// Where private operations are done; `None` for a public key.
+    /// Place of private operations; `None` for a public key.
     pub(crate) private: Option<Private>,
 }
 
@@ -39,13 +39,14 @@ pub(crate) enum Half {
 
 /// The place of a private key.
 pub(crate) enum Private {
-    /// In the pool.
+    /// A session of the pool, under this handle.
     Pool(KeyHandle),
-    /// Here: an RSA key below the engine's smallest size, or without primes. Linux tests the device with such keys.
+    /// This process: an RSA key below the engine's smallest size, or without primes. Linux tests the device with such
+    /// keys.
     Local(Rsa),
 }
 
-/// What a digest stands for, so that the same bytes as another kind of key are another entry.
+/// Type of the digested key, so that the same bytes as a key of another type are another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Form {
     RsaPublic,

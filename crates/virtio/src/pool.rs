@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where private-key jobs of a device go: a session of the service in this process.
+//! Pool for the private-key jobs of a device: a session of the service in this process.
 //!
 //! A device speaks to its service as any client does, in messages: it has an identity, and policy, quota, fair
 //! shares, statistics and draining hold for it. Only the encoding and the socket are missing.
@@ -45,9 +45,9 @@ pub trait Pool: Send {
 pub struct EndedJob {
     /// The job.
     pub id: JobId,
-    /// Its verified result, or why there is none.
+    /// Verified result of the job, or the error.
     pub result: Result<Output, JobError>,
-    /// What computed it, if anything did.
+    /// The thread, backend or node that computed the job, if any did.
     pub served_by: Option<ServedBy>,
 }
 
@@ -60,7 +60,7 @@ pub struct PoolJob {
     pub key: KeyHandle,
     /// The operation.
     pub operation: Operation,
-    /// Its input.
+    /// Input of the operation.
     pub input: Vec<u8>,
     /// Time until the guest no longer waits.
     pub budget: Duration,

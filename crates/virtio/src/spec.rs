@@ -3,7 +3,7 @@
 
 //! The numbers of the virtio-crypto specification (virtio 1.3, section 5.9), and the device's configuration space.
 //!
-//! Where Linux differs from the specification, the specification is followed and the row says so.
+//! Wherever Linux differs from the specification, the device follows the specification and the row says so.
 
 use millrace_engine::{Curve, Hash};
 
@@ -122,7 +122,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// From `VIRTIO_CRYPTO_OP_ENCRYPT` or `VIRTIO_CRYPTO_OP_DECRYPT`.
+    /// The direction that `VIRTIO_CRYPTO_OP_ENCRYPT` or `VIRTIO_CRYPTO_OP_DECRYPT` selects.
     pub(crate) fn of_session(code: u32) -> Option<Self> {
         match code {
             1 => Some(Self::Encrypt),
@@ -279,7 +279,7 @@ pub enum RsaPadding {
 }
 
 impl RsaPadding {
-    /// From the `padding_algo` and `hash_algo` of a session.
+    /// The padding that the `padding_algo` and `hash_algo` of a session select.
     pub(crate) fn of_session(padding: u32, hash: u32) -> Option<Self> {
         match (padding, hash) {
             (0, _) => Some(Self::Raw),

@@ -9,7 +9,7 @@ use millrace_engine::BackendKind;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 
-/// What a request does, as QEMU divides it.
+/// Kind of a request, in QEMU's classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RequestKind {
@@ -63,14 +63,14 @@ const REPORTED: [(RequestKind, EdgeCounter, EdgeCounter); KINDS] = {
 
 const KINDS: usize = RequestKind::ALL.len();
 
-/// Where a request was computed.
+/// Place where a request was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedBy {
-    /// By the thread of the rings: work without a private key, and keys that the engine refuses.
+    /// The thread of the rings: work without a private key, and keys that the engine refuses.
     InPlace,
-    /// By a backend of the engine in this process.
+    /// A backend of the engine in this process.
     Local(BackendKind),
-    /// By a node, on this backend if the node said so.
+    /// A node, on this backend if the node said so.
     Node(Option<BackendKind>),
 }
 
@@ -287,7 +287,7 @@ pub struct ServedOperations {
     pub place: &'static str,
     /// The backend; `none` in place.
     pub backend: &'static str,
-    /// Their number.
+    /// Number of operations.
     pub ops: u64,
 }
 

@@ -25,7 +25,7 @@ use millrace_virtio::spec::Status;
 use millrace_virtio::vhost::{Devices, Journal, PoolOpener, SocketSettings};
 use openssl::rsa::{Padding, Rsa};
 
-/// What a device process is, over the journal that it is given.
+/// Stand-in for a device process, over the journal that it is given.
 struct DeviceProcess {
     socket: PathBuf,
     gate: FaultControls,

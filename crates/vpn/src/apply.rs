@@ -114,7 +114,7 @@ pub enum ApplyError {
     },
 }
 
-/// What is applied.
+/// Record of the configuration in force, kept in `applied.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppliedLink {
     /// Number of the configuration.
@@ -125,7 +125,7 @@ pub struct AppliedLink {
     pub former: Option<u64>,
     /// Time of the automatic rollback, milliseconds since 1970.
     pub confirm_until_ms: Option<u64>,
-    /// What a former configuration left behind, and the supervisor removes when its processes have ended.
+    /// Actions that remove parts of a former configuration; the supervisor runs them when its processes have ended.
     pub(crate) obsolete: Vec<LinkAction>,
 }
 
@@ -152,7 +152,7 @@ pub struct Checked {
 /// The result of `up`.
 #[derive(Debug)]
 pub struct Raised {
-    /// What is applied now.
+    /// The configuration now in force.
     pub applied: AppliedLink,
     /// The files, compared with those before.
     pub files: Vec<FileChange>,

@@ -4,8 +4,8 @@
 //! The choice of `engine = "auto"`: from measurements of one host or of both to one candidate, with how much each
 //! other one lost. It measures nothing; the record is saved beside the link's state and kept with each configuration.
 //!
-//! Of two hosts the slower decides: the figure of a candidate in a round is the worse one of both. The best median
-//! wins. A candidate that was at least as good in one round has not lost: among such the simplest is chosen.
+//! With two hosts the slower one decides: the figure of a candidate in a round is the worse one of both. The best
+//! median wins. A candidate that was at least as good in one round has not lost: among such the simplest is chosen.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ impl EngineCandidate {
         }
     }
 
-    /// What it is, in words.
+    /// Description of the candidate, in words.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {

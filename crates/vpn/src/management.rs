@@ -9,13 +9,13 @@ const MAX_LINE: usize = 4096;
 /// The state of a tunnel process as OpenVPN names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelState {
-    /// It sends the first packets, or waits for the peer: CONNECTING, WAIT, RESOLVE, TCP_CONNECT.
+    /// The process sends the first packets, or waits for the peer: CONNECTING, WAIT, RESOLVE, TCP_CONNECT.
     Connecting,
-    /// It shakes hands or sets itself up: AUTH, GET_CONFIG, ASSIGN_IP, ADD_ROUTES, AUTH_PENDING.
+    /// The process does the TLS handshake or configures itself: AUTH, GET_CONFIG, ASSIGN_IP, ADD_ROUTES, AUTH_PENDING.
     Handshaking,
     /// CONNECTED.
     Connected,
-    /// It begins anew: RECONNECTING.
+    /// The process connects anew: RECONNECTING.
     Reconnecting,
     /// EXITING.
     Exiting,

@@ -33,7 +33,7 @@ pub enum ClientMessage {
     OpenKey {
         /// Echoed in the answer.
         request: RequestId,
-        /// Which key.
+        /// Name or hash that selects the key.
         selector: KeySelector,
     },
     /// Imports a key until this connection closes. Answered by `KeyOpened` or `KeyRefused`.
@@ -48,7 +48,7 @@ pub enum ClientMessage {
         /// The handle.
         handle: KeyHandle,
     },
-    /// As many jobs as fit the frame. Each is answered by exactly one completion.
+    /// Jobs, as many as fit the frame. Each is answered by exactly one completion.
     Submit(Vec<SubmittedJob>),
     /// Asks the node to end a job soon. The job is still answered by exactly one completion.
     Cancel {
@@ -75,7 +75,7 @@ pub enum NodeMessage {
     Welcome(Welcome),
     /// A key is open under this handle.
     KeyOpened {
-        /// From the request.
+        /// Id of the request.
         request: RequestId,
         /// The key's name on this connection.
         handle: KeyHandle,
@@ -88,7 +88,7 @@ pub enum NodeMessage {
     },
     /// A key was not opened.
     KeyRefused {
-        /// From the request.
+        /// Id of the request.
         request: RequestId,
         /// Cause of the refusal.
         reason: KeyRefusal,
@@ -97,7 +97,7 @@ pub enum NodeMessage {
     Complete(Vec<JobCompletion>),
     /// Answer to `Ping`.
     Pong {
-        /// From the ping.
+        /// Token of the ping.
         token: u64,
     },
     /// The node takes no new jobs: finish what is in flight and go elsewhere (GOAWAY).
@@ -153,10 +153,10 @@ pub struct Welcome {
 /// The key that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeySelector {
-    /// By name in the node's key store: at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8 without control
-    /// characters. No key has another name, so any other string is sent as the empty name, which no key has.
+    /// Name in the node's key store: at most [`crate::MAX_KEY_NAME_LEN`] bytes of UTF-8 without control characters. No
+    /// key has another name, so any other string is sent as the empty name, which no key has.
     Name(String),
-    /// By SHA-256 of the DER `SubjectPublicKeyInfo`.
+    /// SHA-256 of the DER `SubjectPublicKeyInfo`.
     SpkiSha256([u8; 32]),
 }
 

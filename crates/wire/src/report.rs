@@ -84,7 +84,7 @@ coded_enum! {
     }
 }
 
-/// How many counters there are.
+/// Number of counters.
 pub const EDGE_COUNTERS: usize = EdgeCounter::ALL.len();
 
 impl EdgeCounter {

@@ -226,7 +226,7 @@ pub fn encode_completions(
 #[derive(Debug)]
 struct Batch<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the frame starts in `out`.
+    /// Offset of the frame in `out`.
     start: usize,
     count: usize,
     finished: bool,

@@ -8,9 +8,9 @@
 //! image filter, perl  ── any other use of zlib             ──►      └─────────────────────► the system's zlib
 //! ```
 //!
-//! It takes a stream over when `program` says that the stream is a response of a web server that it knows;
-//! every other call goes on to the system's zlib as it came. All that belongs to a stream that was taken over
-//! lies in one block of the caller's `zalloc`, since nginx forgets streams without ending them: see
+//! The library takes a stream over when `program` says that the stream is a response of a web server that it knows;
+//! every other call goes on to the system's zlib as it came. All that belongs to a stream that was taken over lies in
+//! one block of the caller's `zalloc`, since nginx forgets streams without ending them: see
 //! `docs/adr/0024-compression-in-the-gateway.md`.
 //!
 //! - `stream`: what happens to the bytes of one stream; safe code on slices.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which programs are served, and which of their streams are responses.
+//! Programs that are served, and the streams of each that are responses.
 
 use millrace_deflate::settings::Scope;
 
@@ -17,7 +17,7 @@ pub(crate) enum Program {
     Apache,
     /// lighttpd, which leaves them to zlib.
     Lighttpd,
-    /// Any other, where the administrator wants that.
+    /// Any other program, where the administrator wants that.
     Other,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
 /// Why a stream is left to zlib.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// It is no response of this program, by its format.
+    /// The format shows that the stream is no response of this program.
     Format,
     /// Level 0, or a strategy.
     Level,
@@ -57,7 +57,7 @@ const DEFLATED: i32 = 8;
 const DEFAULT_LEVEL: u8 = 6;
 
 impl Program {
-    /// What a program of this name is, under this setting; none if it is left alone.
+    /// The program with this name, under this setting; none if it is left alone.
     pub(crate) fn named(name: &[u8], scope: Scope) -> Option<Self> {
         // The kernel appends a word to the name of a file that was deleted.
         let name = name.strip_suffix(b" (deleted)").unwrap_or(name);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What happens to the bytes of one stream. Safe code on slices: the stream's memory, input, output.
+//! State machine of one stream. Safe code on slices: the stream's memory, input, output.
 //!
 //! ```text
 //! Gather ── input is copied into the stream's memory until there is a chunk, a flush or the end
@@ -21,7 +21,7 @@ use millrace_deflate::compressor::Compressor;
 use millrace_deflate::engine::{Chunk, WINDOW};
 use millrace_deflate::libdeflate::{adler32, crc32};
 
-/// What surrounds the deflate blocks.
+/// Frame around the deflate blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Raw,
@@ -66,7 +66,7 @@ impl Flush {
     }
 }
 
-/// What a call comes to.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All that could be done was done.
@@ -114,7 +114,7 @@ impl<'a> Io<'a> {
     }
 }
 
-/// What belongs to a thread and is used within one call.
+/// Compressor and buffer of a thread, used within one call.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) compressor: Compressor,
@@ -140,7 +140,7 @@ pub(crate) struct Stream {
     header_sent: bool,
     /// Checksum of the input that was compressed.
     check: u32,
-    /// Length of that input, modulo 2³².
+    /// Length of the input that was compressed, modulo 2³².
     length: u32,
     chunks: u32,
     /// Bytes to gather before the first ones are sent.
@@ -426,7 +426,7 @@ impl Stream {
     }
 }
 
-/// Where the bytes of a chunk are.
+/// Place of a chunk's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Memory,

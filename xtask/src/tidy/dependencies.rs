@@ -109,7 +109,7 @@ const DUPLICATES: &[(&str, &str)] = &[
 /// Only what is built on the platform that Millrace ships for counts.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// What cargo knows about the workspace and everything it links.
+/// Cargo's metadata of the workspace and everything it links.
 pub(crate) struct Metadata {
     packages: Vec<Package>,
 }
@@ -170,7 +170,7 @@ impl Metadata {
         Some(Self { packages })
     }
 
-    /// How many packages are in the graph.
+    /// Number of packages in the graph.
     pub(crate) fn len(&self) -> usize {
         self.packages.len()
     }
@@ -299,7 +299,7 @@ impl Package {
     }
 }
 
-/// What cargo prints.
+/// Output of cargo.
 fn cargo(root: &Path, args: &[&str]) -> Result<Vec<u8>> {
     let what = args.first().copied().unwrap_or_default();
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which licences a dependency may have, and whether an SPDX expression can be met with them.
+//! Licences that a dependency may have, and whether an SPDX expression can be met with them.
 
 /// Licences compatible with shipping Millrace under Apache-2.0 OR MIT. No copyleft: everything is
 /// linked into one binary and into other people's processes.

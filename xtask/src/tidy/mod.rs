@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What must hold in the repository and no compiler checks. Each rule is a function from the
-//! repository to a list of complaints, each naming its file and what to do.
+//! Rules that must hold in the repository and no compiler checks. Each rule is a function from the repository to a list
+//! of complaints, each naming its file and what to do.
 //!
 //! - [`dependencies`]: who may depend on whom, duplicate versions, licences of everything linked.
 //! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
@@ -10,7 +10,7 @@
 //! - [`names`]: no two types that a reader could confuse.
 //! - [`words`]: plain English.
 //!
-//! It runs as `cargo xtask tidy` and as a test, so that no path to a merge avoids it.
+//! The rules run as `cargo xtask tidy` and as a test, so that no path to a merge avoids them.
 
 mod dependencies;
 mod documents;

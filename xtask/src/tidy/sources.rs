@@ -142,7 +142,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What kind of source this is; data and prose are none.
+    /// Kind of the source; data and prose have none.
     fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let script = ["Makefile", "run"].contains(&name) || path.starts_with("scripts");

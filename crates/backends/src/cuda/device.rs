@@ -88,9 +88,9 @@ pub trait CudaStore: Send + Sync {
 /// One task of a launch.
 #[derive(Clone, Copy)]
 pub struct LaunchEntry<'a> {
-    /// Slot of its key.
+    /// Slot of the task's key.
     pub slot: u32,
-    /// Position of its blinding pair. No other entry of any launch uses this pair.
+    /// Position of the task's blinding pair. No other entry of any launch uses this pair.
     pub pair: u32,
     /// A number below the modulus, big-endian. To make a pair, it is random.
     pub input: &'a [u8],

@@ -39,9 +39,9 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measured times of one variant.
 struct Speed {
-    /// One round with [`BLOCKS_PER_PROCESSOR`] blocks in flight on every multiprocessor.
+    /// Time of a round with [`BLOCKS_PER_PROCESSOR`] blocks in flight on every multiprocessor.
     full: Duration,
-    /// One launch on an idle device.
+    /// Time of a launch on an idle device.
     launch: Duration,
     tasks: usize,
 }

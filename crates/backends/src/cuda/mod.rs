@@ -67,7 +67,7 @@ pub struct CudaTally {
     pub alone: u64,
     /// Launches on the device.
     pub launches: u64,
-    /// Tasks in those launches.
+    /// Tasks in launches on the device.
     pub launched: u64,
     /// Results that failed verification.
     pub faults: u64,

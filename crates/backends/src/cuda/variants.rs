@@ -41,7 +41,7 @@ const WINDOWS_PER_DIGIT: usize = 8;
 pub struct Variant {
     /// Name of the kernel in the PTX.
     pub name: &'static str,
-    /// Representation of its numbers.
+    /// Representation of the kernel's numbers.
     pub arithmetic: Arithmetic,
     /// Digits of a number per thread.
     pub digits: usize,
@@ -125,9 +125,9 @@ const fn variant(
 /// Offsets of the numbers of a key in its image, in digits. A number modulo a prime has [`Variant::half`]
 /// digits, a number modulo n twice as many.
 pub(super) struct Layout {
-    /// Per prime: modulus, and R, R², R³ modulo it.
+    /// Offset per prime: modulus, and R, R², R³ modulo it.
     pub(super) half: usize,
-    /// For n: modulus, R and R² modulo it, and the two bases of recombination.
+    /// Offset for n: modulus, R and R² modulo it, and the two bases of recombination.
     pub(super) whole: usize,
     pub(super) inverses: usize,
     pub(super) exponents: usize,

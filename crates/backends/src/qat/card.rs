@@ -33,8 +33,8 @@ use super::sys::{self, Answer, Library, Ring, Session};
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
 pub(super) const SEATS: usize = 8;
 
-/// How often the library reads the messages of the cards. Intel's programs do it once a second; what is in flight
-/// at a reset waits for this.
+/// Interval at which the library reads the messages of the cards. Intel's programs do it once a second; requests in
+/// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pause after the first start that failed; doubled by each further one.
@@ -65,7 +65,7 @@ const MANY_LOST: usize = sys::SLOTS / 4;
 /// One backend per process: the library has one state.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Where the library is and what it may take.
+/// Location of the library, and the devices that it may take.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) library: PathBuf,
@@ -120,7 +120,7 @@ enum State {
 
 /// The instances between two starts.
 pub(super) struct Running {
-    /// Which start this is, from 1.
+    /// Number of this start, from 1.
     pub(super) number: u64,
     pub(super) instances: Vec<Instance>,
     /// The library is about to stop, or has stopped.
@@ -153,7 +153,7 @@ impl Card {
     /// Opens the library, tries to start it, and keeps trying in a thread of its own.
     ///
     /// # Errors
-    /// What to install, if there is no library.
+    /// An instruction what to install, if there is no library.
     pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
         let library = Library::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
             format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
@@ -532,7 +532,7 @@ impl Instance {
         slots_lost.store(ring.lost(), Ordering::Relaxed);
     }
 
-    /// Whether it has lost requests and answered nothing since.
+    /// Whether the instance has lost requests and answered nothing since.
     pub(super) fn is_silent(&self) -> bool {
         self.silent_since_ms.load(Ordering::Relaxed) != 0
     }

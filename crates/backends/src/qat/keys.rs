@@ -100,7 +100,7 @@ impl QatKey {
         &self.software.info
     }
 
-    /// Whether the card computes with it.
+    /// Whether the card computes with this key.
     pub(super) fn is_for_card(&self) -> bool {
         self.parts.is_some()
     }
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// What a card answers: the private operation on what it got.
+    /// Answer of a card: the private operation on its input.
     fn card(key: &QatKey, blinded: &[u8]) -> Vec<u8> {
         let mut root = vec![0; key.len()];
         let rsa = secret(&key.software).expect("an RSA key");

@@ -21,7 +21,7 @@ const OWNER: (usize, u64) = (usize::MAX, 0);
 /// Lets an instance compute it, within `limit`. A request that stays unanswered ends with the session.
 ///
 /// # Errors
-/// What is wrong with the instance.
+/// The fault of the instance.
 pub(super) fn check(
     library: &Arc<Library>,
     ring: &mut Ring,

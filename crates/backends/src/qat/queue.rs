@@ -40,7 +40,7 @@ pub(super) struct QatQueue {
     next_ticket: u64,
     /// Tasks for which the instance has had no room, or was in use by another thread.
     waiting: VecDeque<Task>,
-    /// By ticket, so the oldest first.
+    /// Jobs by ticket, so the oldest comes first.
     jobs: BTreeMap<u64, Job>,
     /// Tasks that ended without a request: refused, or computed on AWS-LC.
     refused: Vec<Done>,

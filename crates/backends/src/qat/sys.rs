@@ -185,7 +185,7 @@ impl Session {
     /// Starts the library, and returns its RSA instances.
     ///
     /// # Errors
-    /// What to do about it.
+    /// The library does not start, or no virtual function offers public-key operations; the text names a remedy.
     pub(super) fn start(library: &Arc<Library>) -> Result<(Self, Vec<Ring>), String> {
         let session = Self {
             shared: QatSession::start(&library.shared)?,
@@ -253,7 +253,7 @@ impl Session {
     }
 }
 
-/// How a submission ended.
+/// Outcome of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Submitted {
     Taken,
@@ -276,12 +276,12 @@ pub(super) struct Answer<O> {
 pub(super) struct Ring<O = (usize, u64)> {
     library: Arc<Library>,
     handle: Handle,
-    /// Bus address of its virtual function, without the domain: the library does not tell it.
+    /// Bus address of the instance's virtual function, without the domain: the library does not tell it.
     pub(super) function: String,
-    /// The same with the number of the instance in it.
+    /// Bus address of the virtual function, with the number of the instance in it.
     pub(super) name: String,
     memory: Region,
-    /// In place for as long as the library may answer.
+    /// Slots that stay in place for as long as the library may answer.
     slots: Box<[Slot<O>]>,
     free: Vec<usize>,
     process: u32,
@@ -337,7 +337,7 @@ impl<O> Ring<O> {
         SLOTS - self.free.len()
     }
 
-    /// From now on the library is not called for this ring: its session ends.
+    /// Ends the use of the library for this ring: its session ends.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }

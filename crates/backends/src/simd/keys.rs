@@ -90,7 +90,7 @@ pub(super) struct LaneKey {
     pub(super) negative_inverse: u64,
     /// R² mod n.
     pub(super) square: Digits,
-    /// For each prime, the number modulo n that is R modulo this prime and 0 modulo the other.
+    /// The number modulo n that is R modulo one prime and 0 modulo the other, for each prime.
     pub(super) recombine: [Digits; 2],
     pub(super) public_exponent: u64,
     blindings: Mutex<Vec<Blinding>>,

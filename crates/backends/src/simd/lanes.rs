@@ -60,7 +60,7 @@ pub(super) trait Lanes: Copy + Send + 'static {
     /// Runs a kernel, compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// The same word in each lane.
+    /// A word that is `value` in each lane.
     fn splat(self, value: u64) -> Self::Word;
     fn load(self, from: &Octet) -> Self::Word;
     fn store(self, to: &mut Octet, word: Self::Word);
@@ -99,7 +99,7 @@ pub(super) trait Lanes: Copy + Send + 'static {
     /// Exchanges the words of lanes 2k and 2k+1.
     fn swap_pairs(self, word: Self::Word) -> Self::Word;
 
-    /// In which lanes two words are equal.
+    /// Mask of the lanes in which two words are equal.
     fn equal(self, a: Self::Word, b: Self::Word) -> Self::Mask;
     /// `yes` in the lanes of the mask, `no` in the others.
     fn select(self, mask: Self::Mask, yes: Self::Word, no: Self::Word) -> Self::Word;

@@ -64,7 +64,7 @@ const LIMBS: usize = 5;
 /// Bits of a digit.
 const BITS: u32 = 51;
 const MASK: u64 = (1 << BITS) - 1;
-/// 2^255 is this modulo p.
+/// Residue of 2^255 modulo p.
 const FOLD: u64 = 19;
 
 /// 2p, digit by digit, above every digit of a number that is subtracted.
@@ -415,7 +415,7 @@ impl<L: Lanes> Addend<L> {
         }
     }
 
-    /// In each lane the multiple with the amount of its digit, negative where its sign says so.
+    /// The multiple with the amount of each lane's digit, negative where its sign says so.
     #[inline(always)]
     fn selected(
         lanes: L,
@@ -624,7 +624,7 @@ mod tests {
         scalars
     }
 
-    /// What the software backend's library computes.
+    /// Result of the software backend's library.
     fn expected(scalar: &[u8; X25519_BYTES]) -> [u8; X25519_BYTES] {
         software::sys::x25519_public(scalar)
     }

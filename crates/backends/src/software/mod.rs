@@ -113,7 +113,7 @@ impl SoftwareKey {
         keys::load(key.dangerous_pkcs8()).map(Self)
     }
 
-    /// Its type and size.
+    /// Type and size of the key.
     #[must_use]
     pub fn key_type(&self) -> KeyType {
         self.0.info.key_type

@@ -42,7 +42,7 @@ impl VpnArgs {
     /// Prints a report as text or JSON, and writes it, as the options say.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The report cannot be written.
     pub fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
         self.report.output.deliver(report, text)
     }

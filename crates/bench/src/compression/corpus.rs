@@ -12,9 +12,9 @@ use crate::error::BenchError;
 /// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kind` has by default.
 pub(crate) const KINDS: [&str; 8] = ["html", "json", "js", "css", "svg", "xml", "txt", "png"];
 
-/// Where Debian's packages put documents.
+/// Folder of documents that Debian's packages install.
 const DOCUMENTS: &str = "/usr/share";
-/// What is installed, one record for each package; made into JSON as an API would answer.
+/// Database of installed packages, one record for each; made into JSON as an API would answer.
 const PACKAGES: &str = "/var/lib/dpkg/status";
 
 /// Bounds on the search, so that a large tree takes seconds.

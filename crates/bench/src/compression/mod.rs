@@ -34,7 +34,7 @@ pub(crate) const MAX_PAGE: u64 = 8 << 20;
 /// Bytes of pages in one measurement: some 20 to 100 ms of the worker.
 const BYTES_PER_MEASUREMENT: usize = 12_000_000;
 
-/// Bounds on its requests.
+/// Bounds on the requests of one measurement.
 const REQUESTS: std::ops::RangeInclusive<usize> = 32..=1000;
 
 /// nginx as it is, with the library, and with the library and one of its engines.
@@ -58,12 +58,12 @@ struct Row {
     /// Microseconds of the worker for each request, by round.
     stock_us: Vec<f64>,
     millrace_us: Vec<f64>,
-    /// The same for a body that was compressed before.
+    /// Microseconds of the worker for each request of a body that was compressed before.
     ready_us: Vec<f64>,
     /// Bytes of the compressed bodies of all pages.
     stock_bytes: usize,
     millrace_bytes: usize,
-    /// With one engine alone.
+    /// Results with ISA-L alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     isal: Option<Alone>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ struct Alone {
 }
 
 impl Alone {
-    /// How many times less CPU than stock zlib, and the change of the length.
+    /// CPU time of stock zlib divided by this engine's, and the change of the length, as text.
     fn show(alone: Option<&Self>, row: &Row) -> String {
         let gain = alone.and_then(|alone| {
             Spread::of_ratios(row.stock_us.iter().copied(), alone.us.iter().copied())
@@ -100,7 +100,7 @@ fn change(from: usize, to: usize) -> f64 {
 }
 
 impl Row {
-    /// How many times less CPU, within each round.
+    /// CPU time with stock zlib divided by that with Millrace, within each round.
     fn gain(&self) -> Option<Spread> {
         Spread::of_ratios(
             self.stock_us.iter().copied(),
@@ -108,7 +108,7 @@ impl Row {
         )
     }
 
-    /// How many times less CPU compression could need at most, within each round.
+    /// Upper bound of the gain: CPU time with stock zlib divided by that without compression, within each round.
     fn ceiling(&self) -> Option<Spread> {
         Spread::of_ratios(self.stock_us.iter().copied(), self.ready_us.iter().copied())
     }
@@ -129,11 +129,11 @@ impl Row {
 struct Summary {
     size: usize,
     level: u8,
-    /// Geometric mean over the kinds, median and range over the rounds.
+    /// Gain in CPU time: geometric mean over the kinds, median and range over the rounds.
     gain: Spread,
-    /// The same for compression that costs nothing; geometric mean over the kinds.
+    /// Gain of compression that costs nothing; geometric mean over the kinds.
     ceiling: f64,
-    /// Mean over the kinds, per cent.
+    /// Change of the length: mean over the kinds, per cent.
     change: f64,
 }
 

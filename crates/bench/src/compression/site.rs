@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Requests in flight. From 16 on the cost of a request hardly falls any further.
 const CONNECTIONS: usize = 32;
 
-/// Where the bodies lie that stock nginx has compressed, to be sent as they are.
+/// Folder of bodies that stock nginx has compressed, to be sent as they are.
 const READY: &str = "ready";
 
 /// The library that was named, or the one beside this binary or in its prefix.

@@ -54,13 +54,13 @@ impl fmt::Display for ServingBackends {
 /// Latencies at one load, in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AtLoad {
-    /// Of the peak of the same round.
+    /// Load, in percent of the same round's peak.
     pub(super) percent: u64,
     pub(super) offered_per_s: f64,
     pub(super) jobs: usize,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// By backend: how many jobs each served.
+    /// Number of jobs that each backend served.
     pub(super) served_by: BTreeMap<&'static str, u64>,
 }
 
@@ -276,7 +276,7 @@ impl Drop for Driver<'_> {
     }
 }
 
-/// When jobs arrive, after the start.
+/// Arrival times of jobs, after the start.
 pub(crate) fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut arrivals = Vec::new();

@@ -90,7 +90,7 @@ struct CryptoPlan {
     parts: Vec<CryptoPart>,
     rounds: usize,
     duration: Duration,
-    /// In percent of the peak.
+    /// Loads to measure, in percent of the peak.
     loads: Vec<u64>,
     /// Worker threads per class of the nodes.
     workers: Vec<usize>,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How much of a batching backend's gain survives the trip through a node: RSA-2048 signatures through nodes
-//! on one core, beside the same backend called directly on that core.
+//! Share of a batching backend's gain that survives the trip through a node: RSA-2048 signatures through nodes on one
+//! core, beside the same backend called directly on that core.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ const LONGER: u32 = 5;
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ThroughRound {
-    /// The backend, called directly with full batches, by the clock.
+    /// Signatures per second of the backend, called directly with full batches, by the clock.
     pub(super) direct_per_s: f64,
-    /// Through the node, pipelined, by the clock.
+    /// Signatures per second through the node, pipelined, by the clock.
     pub(super) node_per_s: f64,
     /// CPU time per signature, of all threads of the node: other programs do not change it.
     pub(super) direct_cpu_us: f64,
     pub(super) node_cpu_us: f64,
-    /// By backend: how many jobs each served.
+    /// Number of jobs that each backend served.
     pub(super) served_by: BTreeMap<&'static str, u64>,
 }
 

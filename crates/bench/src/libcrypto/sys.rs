@@ -184,7 +184,7 @@ impl Libcrypto {
         })
     }
 
-    /// Its version and its view of the processor: `OpenSSL 3.0.17 1 Jul 2025; CPUINFO: …`, `N/A` if it was
+    /// Version of the library and its view of the processor: `OpenSSL 3.0.17 1 Jul 2025; CPUINFO: …`, `N/A` if it was
     /// built without assembly.
     pub(crate) fn describe(self) -> String {
         let text = |what| {
@@ -299,7 +299,7 @@ impl PacketCipher {
         })
     }
 
-    /// Bytes of its nonce.
+    /// Bytes of the cipher's nonce.
     pub(crate) fn iv_len(&self) -> usize {
         self.iv_len
     }

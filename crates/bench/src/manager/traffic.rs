@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What heartbeats cost etcd: the same manager with more and more nodes, and etcd's own counters of bytes.
+//! Cost of heartbeats to etcd: the same manager with more and more nodes, and etcd's own counters of bytes.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -51,7 +51,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// With the default life of a grant.
+    /// Traffic of all nodes in kB/s, at the heartbeat interval that the default life of a grant gives.
     pub(super) fn kilobytes_per_s(&self) -> f64 {
         self.nodes as f64 * self.bytes_per_heartbeat / HEARTBEAT_S / 1000.0
     }

@@ -44,10 +44,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// half that is its share beside one other identity, and the queue would hold it back for that.
 const THINK_TIME: Duration = Duration::from_millis(2);
 
-/// How long the flood runs before the victim is measured, so that the queue is full.
+/// Time that the flood runs before the victim is measured, so that the queue is full.
 const FILL: Duration = Duration::from_millis(500);
 
-/// Between two looks at which connections of the flood have room, and after a refusal.
+/// Delay between two looks at which connections of the flood have room, and after a refusal.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The figures of `bench pool --fairness`.
@@ -186,7 +186,7 @@ struct Flood {
 
 #[derive(Default)]
 struct FloodCounts {
-    /// By connection: jobs under way.
+    /// Jobs in flight, per connection.
     in_flight: Vec<AtomicUsize>,
     done: AtomicU64,
     refused: AtomicU64,

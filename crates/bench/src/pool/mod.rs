@@ -231,7 +231,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
 struct Peers<'a> {
     plan: &'a PoolPlan,
     requests: &'a Requests<'a>,
-    /// None where the library has no interface for the case.
+    /// Direct calls of the library; `None` if it has no interface for the case.
     library: Option<Contender>,
     queue: Contender,
     remotes: Vec<Remote<'a>>,

@@ -24,7 +24,7 @@ const SAMPLES: u64 = 256;
 /// Time after the last arrival in which all jobs must have ended, beyond their deadline.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What became of the jobs of one measurement.
+/// Outcomes of the jobs of one measurement.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct OpenRound {
     pub(super) offered_per_s: f64,

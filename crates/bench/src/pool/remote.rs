@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The same operations through a node.
+//! Operations through a node.
 //!
 //! Pipelined, this thread keeps a fixed number of jobs in flight, while the client's I/O thread takes completions,
 //! as in a gateway with many connections. Blocking, one thread does one job after the other: the latency at
@@ -35,7 +35,7 @@ pub(crate) struct RemoteRound {
     /// CPU time of this whole process: client and load generator.
     pub(crate) client_cpu: Duration,
     pub(crate) latencies: Latencies,
-    /// By backend: how many jobs each served, as the completions say.
+    /// Number of jobs that each backend served, as the completions say.
     pub(crate) served_by: BTreeMap<&'static str, u64>,
 }
 

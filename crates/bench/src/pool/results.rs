@@ -21,9 +21,10 @@ pub(super) const SCHEMA: u32 = 2;
 /// One round of one case.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct PoolRound {
-    /// The library through its own interface, on the node's core; `None` where it has no interface.
+    /// Operations per second of the library through its own interface, on the node's core; `None` where it has no
+    /// interface.
     pub(super) library_per_s: Option<f64>,
-    /// The same library through the software backend's queue, on the node's core.
+    /// Operations per second of the same library through the software backend's queue, on the node's core.
     pub(super) queue_per_s: f64,
     /// CPU time per operation: unlike the rate, other programs on the core do not change it.
     pub(super) queue_cpu_us: f64,
@@ -49,9 +50,9 @@ pub(super) struct NodeRound {
     /// CPU time of client and load generator per job.
     pub(super) client_cpu_us: f64,
     pub(super) jobs: u64,
-    /// By backend, as the completions say.
+    /// Number of jobs that each backend served, as the completions say.
     pub(super) served_by: BTreeMap<&'static str, u64>,
-    /// One at a time, from a blocking caller.
+    /// Latency of a blocking caller that does one job at a time, µs.
     pub(super) blocking_p50_us: f64,
     pub(super) blocking_p99_us: f64,
 }
@@ -101,7 +102,7 @@ impl MeasuredCase {
         Spread::over(&self.rounds, value)
     }
 
-    /// Over the rounds of the node in column `node`.
+    /// Spread of a value over the rounds of the node in column `node`.
     fn of_node(
         &self,
         node: usize,

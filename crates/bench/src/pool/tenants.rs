@@ -29,13 +29,13 @@ const SCHEMA: u32 = 1;
 /// The quota, as a part of the node's peak.
 const QUOTA: f64 = 0.2;
 
-/// How much more than its quota the flood offers.
+/// Rate that the flood offers, as a multiple of its quota.
 const OFFERED: f64 = 10.0;
 
 /// Time after which the burst of a quota (one second of it) is used up at ten times its rate.
 const BURST: Duration = Duration::from_secs(2);
 
-/// Between two jobs of the victim, as in `--fairness`.
+/// Pause between two jobs of the victim, as in `--fairness`.
 const THINK_TIME: Duration = Duration::from_millis(2);
 
 /// Time after which the flood's jobs are useless.
@@ -181,7 +181,7 @@ fn round(
 }
 
 impl TenantsOfNode {
-    /// By how much the flood's completions differ from its quota, in per cent.
+    /// Deviation of the flood's completions from its quota, in per cent.
     fn error(&self) -> Option<Spread> {
         let quota = self.quota as f64;
         Spread::over(&self.rounds, |round| {

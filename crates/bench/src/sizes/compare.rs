@@ -21,12 +21,12 @@ pub(crate) struct Compared {
     pub(crate) before_us: Spread,
     /// Microseconds per operation in the second.
     pub(crate) after_us: Spread,
-    /// How many times as fast the second is.
+    /// Speed of the second run divided by that of the first.
     pub(crate) speedup: f64,
     pub(crate) verdict: Verdict,
 }
 
-/// Which run was faster.
+/// Comparison of two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]

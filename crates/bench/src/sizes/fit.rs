@@ -58,12 +58,12 @@ impl Fit {
         self.setup_us + bytes / self.speed_mb_s
     }
 
-    /// How many times as fast as `peer` this is at a size.
+    /// Speed at a size, divided by that of `peer`.
     pub(crate) fn gain_over(&self, peer: &Self, bytes: f64) -> f64 {
         peer.time_us(bytes) / self.time_us(bytes)
     }
 
-    /// Where this begins to beat `peer`.
+    /// Sizes at which this implementation beats `peer`.
     pub(crate) fn crossover(&self, peer: &Self) -> Crossover {
         let per_byte = 1.0 / peer.speed_mb_s - 1.0 / self.speed_mb_s;
         let setup = self.setup_us - peer.setup_us;
@@ -77,13 +77,13 @@ impl Fit {
     }
 }
 
-/// At which sizes one implementation beats another.
+/// Sizes at which one implementation beats another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Crossover {
     /// At every size.
     Always,
-    /// At none.
+    /// At no size.
     Never,
     /// Above this number of bytes.
     Above(f64),
@@ -92,7 +92,7 @@ pub(crate) enum Crossover {
 }
 
 impl Crossover {
-    /// In words.
+    /// Description in words.
     pub(crate) fn show(&self) -> String {
         match self {
             Self::Always => "at every size".to_owned(),
@@ -116,7 +116,7 @@ mod tests {
         (8192.0, 305.261_23),
     ];
 
-    /// The same router's processor.
+    /// Measured times of the same router's processor.
     const PROCESSOR: [(f64, f64); 5] = [
         (16.0, 55.345_12),
         (64.0, 57.141_60),

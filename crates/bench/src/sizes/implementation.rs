@@ -42,7 +42,7 @@ pub(crate) enum Known {
 /// One way to compute: its library, and how its process is started.
 #[derive(Clone, Debug)]
 pub(super) struct Implementation {
-    /// Its name in tables and files.
+    /// Name of the implementation in tables and files.
     pub(super) name: String,
     /// The libcrypto, by path or by the loader's name; `None` for AWS-LC, which is in this binary.
     pub(super) library: Option<PathBuf>,
@@ -99,9 +99,9 @@ pub(super) type Operation = Box<dyn FnMut() -> Result<(), LibraryError>>;
 
 /// An operation made ready.
 pub(super) struct Prepared {
-    /// Does it once.
+    /// Does the operation once.
     pub(super) run: Operation,
-    /// The output of the first one, if every implementation must give the same.
+    /// Output of the first operation, if every implementation must give the same.
     pub(super) output: Option<Vec<u8>>,
 }
 
@@ -117,7 +117,7 @@ impl OpenLibrary {
         })
     }
 
-    /// Its version and its view of the processor.
+    /// Version of the library and its view of the processor.
     pub(super) fn describe(&self) -> String {
         let aws_lc = || "AWS-LC, linked into this binary".to_owned();
         self.libcrypto.map_or_else(aws_lc, Libcrypto::describe)

@@ -33,7 +33,7 @@ pub(crate) struct SizesReport {
     pub(crate) format: String,
     /// Machine, kernel, versions, commit, date.
     pub(crate) machine: Json,
-    /// The same in two lines.
+    /// Machine, kernel, versions, commit and date in two lines.
     pub(crate) described: String,
     pub(crate) rounds: u64,
     pub(crate) slice_ms: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Described {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Absent {
     pub(crate) implementation: String,
-    /// None: the implementation as a whole.
+    /// Algorithm; `None` for the implementation as a whole.
     pub(crate) algorithm: Option<String>,
     pub(crate) reason: String,
 }
@@ -107,7 +107,7 @@ impl SizesReport {
     /// Reads a saved run.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The file cannot be read, or is no saved run.
     pub(crate) fn load(path: &Path) -> Result<Self, BenchError> {
         let (failed, name) = (BenchError::file("read", path), path.display());
         let mut text = Vec::new();
@@ -161,7 +161,7 @@ impl SizesReport {
         self.implementations.first().map_or("", |first| &first.name)
     }
 
-    /// How many times as fast as the first implementation, round by round.
+    /// Speed divided by that of the first implementation, round by round.
     fn ratio(&self, measured: &Measured) -> Option<Spread> {
         let peer = self.find(&measured.algorithm, measured.size, self.first())?;
         Spread::of_ratios(peer.micros.iter().copied(), measured.micros.iter().copied())

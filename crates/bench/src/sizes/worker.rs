@@ -47,7 +47,7 @@ struct Ask {
 /// An answer of a child.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum WorkerAnswer {
-    /// At the start: the description of the implementation.
+    /// Description of the implementation, sent at the start.
     Ready(String),
     /// The implementation is missing (at the start), or does not have the operation.
     Absent(String),

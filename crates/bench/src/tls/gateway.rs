@@ -67,7 +67,7 @@ impl KeyPlace {
 /// The pool under a gateway.
 pub(super) struct Edge {
     pub(super) openssl_conf: PathBuf,
-    /// By key: the file that names it.
+    /// Stub file of each key: it names the key in the pool.
     pub(super) stubs: BTreeMap<BenchKey, PathBuf>,
     pub(super) preload: Option<PathBuf>,
 }
@@ -148,18 +148,18 @@ impl Gateway {
         })
     }
 
-    /// Its process.
+    /// Process id of the gateway.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where it serves short connections: files at `/`, the origin at `/proxy/`.
+    /// Address for short connections: files at `/`, the origin at `/proxy/`.
     pub(super) fn short_address(&self) -> Result<SocketAddr, BenchError> {
         let missing = || BenchError::Setup("the gateway serves no short connections".to_owned());
         self.short.ok_or_else(missing)
     }
 
-    /// Where it serves this key.
+    /// Address of the server with this key.
     pub(super) fn address(&self, kind: BenchKey) -> Result<SocketAddr, BenchError> {
         let missing = || BenchError::Setup(format!("the gateway has no {kind} key"));
         self.addresses.get(&kind).copied().ok_or_else(missing)
@@ -191,7 +191,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Starts it on a core.
+    /// Starts the origin on a core.
     pub(super) fn start(core: usize, dir: &Path) -> Result<Self, BenchError> {
         let dir = dir.join("origin");
         let files = dir.join("files");

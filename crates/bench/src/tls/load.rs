@@ -45,7 +45,7 @@ use crate::stats::Latencies;
 /// A connection without any event for this time has failed. Clients give up later.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to wait for events between checks of the clock and of a request to stop.
+/// Longest wait for events between checks of the clock and of a request to stop.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Interval of checks for connections without any event.
@@ -99,7 +99,7 @@ pub(super) struct HandshakeTerms {
     pub(super) group: TlsGroup,
     /// The cipher of TLS 1.3; with TLS 1.2 it is always AES-128-GCM.
     pub(super) cipher: TlsCipher,
-    /// How many session tickets the server sends; `None`: not looked at.
+    /// Number of session tickets that the server sends; `None`: not checked.
     pub(super) tickets: Option<u32>,
 }
 
@@ -114,8 +114,8 @@ impl HandshakeTerms {
         }
     }
 
-    /// What the client offers: one cipher per version and, in effect, one group, so that what differs between rounds
-    /// is the key, not luck.
+    /// Offer of the client: one cipher per version and, in effect, one group, so that what differs between rounds is
+    /// the key, not luck.
     fn provider(self) -> CryptoProvider {
         use aws_lc_rs::{cipher_suite as suite, kx_group};
         let mut provider = aws_lc_rs::default_provider();
@@ -193,16 +193,16 @@ impl Target {
 pub(super) struct Outcome {
     /// Handshakes that were done and verified, with the gateway's end seen.
     pub(super) completed: u64,
-    /// How often each failure occurred.
+    /// Number of occurrences of each failure.
     pub(super) failures: BTreeMap<String, u64>,
-    /// From the start of the first connection to the end of the last.
+    /// Time from the start of the first connection to the end of the last.
     pub(super) elapsed: Duration,
-    /// One per completed handshake.
+    /// Latency of each completed handshake.
     pub(super) latencies: Latencies,
 }
 
 impl Outcome {
-    /// How many handshakes failed.
+    /// Number of handshakes that failed.
     pub(super) fn failed(&self) -> u64 {
         self.failures.values().sum()
     }
@@ -232,7 +232,7 @@ pub(super) fn drive(
 struct Generator<'a> {
     target: &'a Target,
     offer: Offer,
-    /// In a paced load: when the next handshake is due.
+    /// Time at which the next handshake of a paced load is due.
     due: Option<Instant>,
     epoll: rustix::fd::OwnedFd,
     slots: Vec<Option<Connection>>,
@@ -409,7 +409,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Its latency counts from `started`: when it was due.
+    /// Connects and starts the handshake. The latency counts from `started`, the time at which it was due.
     fn open(target: &Target, started: Instant, request: bool) -> Result<Self, HandshakeFailure> {
         let name = target.name.clone();
         let mut tls = ClientConnection::new(Arc::clone(&target.config), name)?;

@@ -21,7 +21,7 @@ use crate::workload::BenchKey;
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 pub(super) const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
-/// Where the preload library is, relative to this binary: a build tree or an installation.
+/// Places of the preload library, relative to this binary: in a build tree and in an installation.
 const PRELOAD_PLACES: [&str; 2] = [
     "libmillrace_preload.so",
     "../lib/millrace/libmillrace_preload.so",
@@ -44,7 +44,7 @@ pub(super) struct Handshake {
 }
 
 impl<W: Copy + fmt::Display> Cell<W> {
-    /// The same in another mode.
+    /// This cell in another mode.
     pub(super) fn with(self, mode: KeyPlace) -> Self {
         Self { mode, ..self }
     }
@@ -194,7 +194,7 @@ impl TlsPlan {
         unique(&keys)
     }
 
-    /// How many steps of progress there are.
+    /// Number of steps of progress.
     pub(super) fn steps(&self) -> u64 {
         let work = self.handshakes().len() + self.shorts().len();
         let cells = self.servers.len() * work * self.modes().len();
@@ -222,7 +222,7 @@ pub(super) fn find_preload() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What was typed, or everything.
+/// The values that the user gave, or all values if there are none.
 fn or_all<T: Copy + Ord>(typed: &[T], all: [T; 2]) -> Vec<T> {
     unique(if typed.is_empty() { &all } else { typed })
 }

@@ -15,7 +15,7 @@ pub(super) struct PublishedRow {
     /// Whether with the card.
     with: bool,
     pub(super) per_s: f64,
-    /// As printed in the article.
+    /// Time per request as the article prints it.
     pub(super) ms: f64,
 }
 

@@ -48,7 +48,7 @@ pub(super) type TlsReport = BenchReport<TlsPlan, Figures>;
 pub(super) struct Figures {
     /// The reason why the ceilings are those of `openssl speed`, not sampled.
     pub(super) not_sampled: Option<String>,
-    /// By key: microseconds of one signature by OpenSSL on the gateway's core, per round.
+    /// Microseconds of one signature by OpenSSL on the gateway's core, per round, by key.
     pub(super) openssl_sign_us: BTreeMap<BenchKey, Vec<f64>>,
     pub(super) cells: Cells<Handshake, Measurement>,
     pub(super) short_cells: Cells<Short, ShortLoad>,
@@ -117,9 +117,9 @@ impl<W: Copy + Ord, R> Cells<W, R> {
 pub(super) struct Saving {
     #[serde(flatten)]
     pub(super) pooled: Cell<Handshake>,
-    /// At equal load: half of the local gateway's maximum.
+    /// Saving at equal load: half of the local gateway's maximum.
     pub(super) equal: Saved,
-    /// At the maximum of each gateway: where they are busiest, but not equally so.
+    /// Saving at the maximum of each gateway: where they are busiest, but not equally so.
     pub(super) full: Saved,
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Saved {
     /// The share of private-key work in the local gateway's CPU time, sampled in all rounds: the most
     /// that could be saved.
     pub(super) offload_ceiling: f64,
-    /// The same by `openssl speed`: one signature in a loop, over the CPU time of a handshake.
+    /// Offload ceiling by `openssl speed`: one signature in a loop, over the CPU time of a handshake.
     pub(super) speed_ceiling: Spread,
     /// The saved share of the offload ceiling.
     pub(super) saved_of_ceiling: Spread,
@@ -255,7 +255,7 @@ impl Figures {
 }
 
 impl CellProfile {
-    /// From the CPU time and the samples of each load; `None` without samples.
+    /// Profile from the CPU time and the samples of each load; `None` without samples.
     fn of<'a, W: Copy + Display>(
         cell: Cell<W>,
         loads: impl Iterator<Item = (f64, Option<&'a Seen>)>,

@@ -28,14 +28,14 @@ pub(super) const WARM_UP_REQUESTS: u64 = 300;
 /// most as many as it has at a time; among fewer than these they would show in the CPU time.
 pub(super) const REQUESTS: RangeInclusive<u64> = 1000..=1_000_000;
 
-/// Where the small file comes from.
+/// Source of the small file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub(super) enum Path {
-    /// From the gateway's own disk.
+    /// The gateway's own disk.
     Files,
-    /// From a plain HTTP server behind it.
+    /// A plain HTTP server behind the gateway.
     Proxy,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct ShortLoad {
     pub(super) per_s: f64,
     pub(super) gateway_cpu_us: f64,
     pub(super) node_cpu_us: f64,
-    /// By operation: jobs completed, by the node's counters.
+    /// Number of completed jobs by operation, from the node's counters.
     pub(super) served: BTreeMap<String, u64>,
     /// The gateway's CPU time by class.
     pub(super) seen: Option<Seen>,

@@ -36,20 +36,20 @@ const PACED_SHARE: f64 = 0.5;
 /// Seconds for which `openssl speed` signs per round: 1 is its minimum.
 const SPEED_SECONDS: u32 = 1;
 
-/// How long the node's counters may lag behind the last handshake: several readings, each a child process.
+/// Longest wait for the node's counters to include the last handshake: several readings, each a child process.
 const COUNTER_LAG: Duration = Duration::from_secs(1);
 
 /// One cell in one round: the loads of the chosen parts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measurement {
-    /// As many handshakes as possible: throughput and latency under full load.
+    /// Load with as many handshakes as possible: throughput and latency under full load.
     pub(super) closed: Option<Load>,
-    /// The same number per second for all modes of a server, key and version. CPU time is compared here: a
-    /// gateway that is not busy handles fewer events per turn, and takes longer for each.
+    /// Load with the same number of handshakes per second for all modes of a server, key and version. CPU time is
+    /// compared here: a gateway that is not busy handles fewer events per turn, and takes longer for each.
     pub(super) paced: Option<Load>,
-    /// As many requests as possible, each over a new connection.
+    /// Load with as many requests as possible, each over a new connection.
     pub(super) requests: Option<Load>,
-    /// By operation: jobs completed during all of them, by the node's counters.
+    /// Number of jobs completed during all of them, by operation, from the node's counters.
     pub(super) served: BTreeMap<String, u64>,
 }
 
@@ -349,7 +349,7 @@ impl Testbed {
 struct Used {
     gateway: Duration,
     node: Duration,
-    /// This process: the load generator of the handshakes.
+    /// CPU time of this process, the load generator of the handshakes.
     own: Duration,
     seen: Option<Seen>,
 }

@@ -77,20 +77,20 @@ struct VirtioPlan {
 struct VirtioRound {
     /// RSA-2048 by the software backend's queue on the device's core, with the same number in flight.
     backend_per_s: f64,
-    /// RSA-2048 through the rings.
+    /// RSA-2048 operations per second through the rings.
     rings_per_s: f64,
     /// A session of a known key made and destroyed, with others under way, µs.
     session_us: f64,
-    /// The same one at a time: two round trips.
+    /// A session made and destroyed, one at a time, µs: two round trips.
     session_alone_us: f64,
-    /// AES-256-CBC of 4 KiB by AWS-LC on the device's core.
+    /// AES-256-CBC operations on 4 KiB per second by AWS-LC on the device's core.
     library_aes_per_s: f64,
-    /// The same through the rings.
+    /// AES-256-CBC operations on 4 KiB per second through the rings.
     aes_per_s: f64,
-    /// RSA-2048 of one machine, one at a time: p50 and p99, µs.
+    /// Latency of RSA-2048 of one machine, one at a time: p50 and p99, µs.
     alone_p50_us: f64,
     alone_p99_us: f64,
-    /// The same while another machine has [`FLOOD`] requests in flight.
+    /// Latency of the same machine while another has [`FLOOD`] requests in flight, µs.
     beside_flood_p50_us: f64,
     beside_flood_p99_us: f64,
 }

@@ -14,7 +14,7 @@ const JUMBO: u16 = 9000;
 /// word would turn AVX off, too.
 const NO_AES: &str = "~0x200000200000000:~0x0";
 
-/// What encrypts the packets of a case.
+/// VPN implementation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseEngine {
     /// OpenVPN processes.
@@ -25,7 +25,7 @@ pub enum CaseEngine {
     UserIpsec,
     /// strongSwan; the kernel encrypts.
     KernelIpsec,
-    /// The same with one security association per processor.
+    /// strongSwan with one security association per processor; the kernel encrypts.
     PerCpuSas,
 }
 
@@ -39,7 +39,7 @@ impl CaseEngine {
     }
 }
 
-/// What is measured.
+/// Link to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkCase {
     /// Name on the command line and in the report.
@@ -49,7 +49,7 @@ pub(crate) struct LinkCase {
     /// Members of the link; none: the cable itself.
     pub(crate) members: u16,
     pub(crate) engine: CaseEngine,
-    /// Of OpenVPN in its own words, of IPsec the proposal of ESP; empty: link.toml has no such line.
+    /// OpenVPN's name of the cipher, or the ESP proposal of IPsec; empty: link.toml has no such line.
     pub(crate) cipher: &'static str,
     /// MTU of the cable, in bytes.
     pub(crate) path_mtu: u16,

@@ -14,11 +14,11 @@ use crate::stats::order;
 /// A candidate.
 #[derive(Clone, Debug)]
 pub struct LinkToMeasure {
-    /// Its name in messages.
+    /// Name of the candidate in messages.
     pub name: &'static str,
     /// Number of tunnels.
     pub members: u16,
-    /// What encrypts.
+    /// VPN implementation of the candidate.
     pub engine: CaseEngine,
     /// Cipher of OpenVPN.
     pub cipher: &'static str,

@@ -80,9 +80,9 @@ pub(super) struct Measured {
 pub(super) struct Loss {
     /// Mbit/s of each interval.
     pub(super) intervals: Vec<f64>,
-    /// Median rate before, Mbit/s.
+    /// Median rate before the death of the member, Mbit/s.
     pub(super) usual: f64,
-    /// Seconds below 70 % of it after.
+    /// Seconds after the death of the member with a rate below 70 % of `usual`.
     pub(super) reduced_s: f64,
     /// Connections that ended with an error.
     pub(super) broken: u64,
@@ -437,7 +437,7 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
     Ok(probed)
 }
 
-/// How long the rate was reduced after the death of a member.
+/// Time for which the rate was reduced after the death of a member.
 fn reduction(intervals: &[Interval], broken: u64) -> Loss {
     let rates: Vec<(f64, f64)> = intervals
         .iter()

@@ -19,14 +19,14 @@ const MBIT_PER_GB: f64 = 8000.0;
 /// Cores of the host for which the prediction on paper is made.
 const PAPER_CORES: f64 = 32.0;
 
-/// What was asked for.
+/// Parameters of the measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct VpnPlan {
     pub(super) rounds: u64,
-    /// Of load, for each measurement.
+    /// Seconds of load in each measurement.
     pub(super) seconds: u64,
     pub(super) flows: usize,
-    /// That both ends share.
+    /// Number of cores, which both ends share.
     pub(super) cores: usize,
     pub(super) openvpn: String,
 }
@@ -46,7 +46,7 @@ pub(super) struct Row {
     ratio: Option<Spread>,
     /// CPU seconds of the end that needs more, for a gigabyte.
     cpu_per_gb: Option<Spread>,
-    /// The same against one process, within each round.
+    /// CPU seconds for a gigabyte against one process, within each round.
     cpu_ratio: Option<Spread>,
     p50_us: Option<Spread>,
     p99_us: Option<Spread>,

@@ -35,7 +35,7 @@ const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
 const COMES_UP: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(50);
 
-/// What all cases share.
+/// Set-up that all cases share.
 pub(super) struct Testbed {
     dir: TempDir,
     millrace: PathBuf,

@@ -40,7 +40,7 @@ pub(crate) enum LanesKind {
 }
 
 impl LanesKind {
-    /// Whether this processor has them.
+    /// Whether this processor has the lanes.
     pub(crate) fn is_available(self) -> bool {
         self.implementation().is_available()
     }
@@ -64,7 +64,7 @@ pub(crate) enum Subject {
     /// The simd backend on these lanes.
     #[strum(to_string = "simd {0}")]
     Simd(LanesKind),
-    /// The same, in lanes even where the backend would use the library for a single task.
+    /// The simd backend on these lanes, even where it would use the library for a single task.
     #[strum(to_string = "simd {0}, always in lanes")]
     SimdAlways(LanesKind),
     /// The cuda backend.
@@ -99,7 +99,7 @@ impl Subject {
     }
 }
 
-/// How many tasks at once are worth measuring for a backend that computes `full` together.
+/// Batch sizes worth measuring for a backend that computes `full` tasks together.
 pub(crate) fn batches(full: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=full.min(EACH_UP_TO)).collect();
     let mut size = 2 * EACH_UP_TO;
@@ -115,9 +115,9 @@ pub(crate) fn batches(full: usize) -> Vec<usize> {
 
 /// The library or a backend, ready to compute one case.
 pub(crate) struct Contender {
-    /// None: the library, called directly.
+    /// Backend; `None` for the library, called directly.
     pub(crate) subject: Option<Subject>,
-    /// How many tasks are handed over at once.
+    /// Number of tasks in a batch.
     pub(crate) at_once: usize,
     handed: Option<Handed>,
 }
@@ -128,7 +128,7 @@ struct Handed {
     keys: Vec<BackendKey>,
     tasks: VecDeque<Task>,
     done: Vec<Done>,
-    /// Whether it computes on the calling thread.
+    /// Whether the backend computes on the calling thread.
     on_cpu: bool,
     /// Keeps the keys open.
     _backend: Arc<dyn Backend>,

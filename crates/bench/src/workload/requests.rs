@@ -61,7 +61,7 @@ impl<'a> Requests<'a> {
         Ok(requests)
     }
 
-    /// Which of the keys request number `index` uses.
+    /// Index of the key that request number `index` uses.
     pub(crate) fn key_of(&self, index: usize) -> usize {
         index % KEYS
     }

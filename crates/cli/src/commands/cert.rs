@@ -31,13 +31,13 @@ struct Modes {
     group: u32,
 }
 
-/// Of a folder with a private key.
+/// Modes of a folder with a private key.
 const FOLDER_MODES: Modes = Modes {
     owner: 0o700,
     group: 0o750,
 };
 
-/// Of a private key.
+/// Modes of a private key's file.
 const KEY_MODES: Modes = Modes {
     owner: 0o600,
     group: 0o640,
@@ -199,7 +199,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     Ok(Zeroizing::new(bytes))
 }
 
-/// Who may read the files of a new certificate.
+/// Users who may read the files of a new certificate.
 enum Readers {
     Owner,
     Group { name: String, id: u32 },

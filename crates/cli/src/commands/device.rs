@@ -277,7 +277,7 @@ fn save_policy(
     Ok(())
 }
 
-/// What a device's own section still says once all devices are `wanted`.
+/// Settings that remain in a device's own section once all devices are `wanted`.
 fn forget(own: &DeviceSettings, wanted: &DeviceSettings) -> DeviceSettings {
     DeviceSettings {
         services: own.services.clone().filter(|_| wanted.services.is_none()),

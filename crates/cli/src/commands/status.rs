@@ -213,7 +213,7 @@ fn devices(before: &Sample, after: &Sample) -> Table {
     ])
 }
 
-/// For each kind of job that several backends can serve: the chosen backend, and the measured costs.
+/// Chosen backend and measured costs, for each kind of job that several backends can serve.
 #[rustfmt::skip]
 fn choices(choices: &[ChoiceRow]) -> Table {
     let costs = |row: &ChoiceRow| {
@@ -229,7 +229,7 @@ fn choices(choices: &[ChoiceRow]) -> Table {
     ])
 }
 
-/// What each tenant may use, and what it has used.
+/// Limits and usage of each tenant.
 #[rustfmt::skip]
 fn tenants(before: &Sample, after: &Sample) -> Table {
     let admitted = |status: &Status, of: &TenantRow| {
@@ -273,7 +273,7 @@ fn edges(edges: &[EdgeRow]) -> Table {
     ])
 }
 
-/// What virtio-crypto devices among the clients did for their machines.
+/// Operations that virtio-crypto devices among the clients did for their machines.
 #[rustfmt::skip]
 fn machines(edges: &[EdgeRow]) -> Table {
     let sum = |row: &EdgeRow, is_in: &dyn Fn(&str) -> bool| {
@@ -292,7 +292,7 @@ fn machines(edges: &[EdgeRow]) -> Table {
     ])
 }
 
-/// Their number, with the reasons, the most frequent first.
+/// Number of fallbacks, with the reasons, the most frequent first.
 fn fallbacks(counts: &EdgeCounts) -> String {
     let mut reasons: Vec<_> = counts.fallbacks.iter().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.jobs));

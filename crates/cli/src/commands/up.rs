@@ -153,7 +153,7 @@ fn start_engine(config: &NodeConfig) -> Result<Engine> {
         .context("starting the engine")
 }
 
-/// Where gateways reach the node, if the operator says nothing else.
+/// Address at which gateways reach the node, unless the operator names another.
 fn default_address(node: &Node, name: &str) -> String {
     match (node.tcp_address(), node.unix_path()) {
         (Some(address), _) if address.ip().is_unspecified() => {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where the engine's workers run, and which threads run soon after they are woken.
+//! Placement of the engine's workers on processors, and the threads that run soon after they are woken.
 //!
 //! **Scheduling.** A scheduler with slices (Linux 6.12 and later) lets a thread with a shorter one run first. The
 //! express workers and the threads of the sockets sleep most of the time, so they get the shortest, and a lone

@@ -19,7 +19,7 @@ const POLICY: &str = "etc/millrace/devices.toml";
 struct Machine(Place);
 
 impl Machine {
-    /// With a card that is up.
+    /// A machine with a card that is up.
     fn new() -> Self {
         let machine = Self::without_card();
         for (file, text) in [
@@ -76,7 +76,7 @@ impl Machine {
         fs::read_to_string(self.0.path("root").join(path)).unwrap()
     }
 
-    /// What the card's files say: state, services, reset after errors.
+    /// Contents of the card's files: state, services, reset after errors.
     fn card(&self) -> [String; 3] {
         ["state", "cfg_services", "auto_reset"].map(|file| {
             let text = self.get(&format!("sys/bus/pci/devices/{CARD}/qat/{file}"));

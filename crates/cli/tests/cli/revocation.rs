@@ -105,7 +105,7 @@ fn node_from(authority: &Place, name: &str) -> (Place, Node, String) {
     (place, node, address)
 }
 
-/// What OpenSSL says of a connection to a node until the node closes it.
+/// Output of OpenSSL about a connection to a node, until the node closes it.
 fn connect(address: &str, client: &Path) -> String {
     let output = Command::new("openssl")
         .args([

@@ -84,7 +84,8 @@ impl Place {
         self.up_as(command).0
     }
 
-    /// As [`Self::up`], by a command that ends in `millrace up`. Also returns the socket of its further messages.
+    /// Starts a node like [`Self::up`], by a command that ends in `millrace up`. Also returns the socket of its further
+    /// messages.
     pub(crate) fn up_as(&self, mut command: Command) -> (Node, UnixDatagram) {
         let notify = self.path("notify.sock");
         let _ = fs::remove_file(&notify);

@@ -3,7 +3,7 @@
 
 //! One connection to a node, without I/O: bytes and time in, events and bytes out.
 //!
-//! It keeps the handshake, the keys that are open on it, the number of jobs that the node owes, and the
+//! A connection keeps the handshake, the keys that are open on it, the number of jobs that the node owes, and the
 //! timers for its silence. It does not know the jobs themselves: those are in [`crate::dispatch`].
 
 use std::collections::HashMap;
@@ -21,13 +21,13 @@ use millrace_wire::{
 use crate::buffer::OutBuffer;
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 
-/// How long a refusal of a key holds. A key that is added to a node is found after that.
+/// Time for which a refusal of a key holds. A key that is added to a node is found after that.
 const REFUSAL_LASTS: Duration = Duration::from_secs(5);
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timings {
-    /// From the start to the node's `Welcome`.
+    /// Time limit from the start to the node's `Welcome`.
     pub(crate) handshake: Duration,
     /// Silence with jobs or requests open, until a ping.
     pub(crate) ping_after: Duration,
@@ -66,12 +66,12 @@ impl Gone {
     }
 }
 
-/// How a key stands on this connection.
+/// State of a key on this connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyStage {
     /// The request is unanswered.
     Opening,
-    /// It can be used under this handle.
+    /// The key can be used under this handle.
     Open(KeyHandle),
     /// The node refused it; not asked again until then.
     Refused { reason: KeyRefusal, until: Instant },
@@ -100,7 +100,7 @@ pub(crate) struct Connection {
     decoder: Decoder<NodeMessage>,
     out: OutBuffer,
     hello: Hello,
-    /// In force; none before the welcome.
+    /// Protocol features in force; none before the welcome.
     features: u64,
     phase: Phase,
     timings: Timings,
@@ -113,7 +113,8 @@ pub(crate) struct Connection {
     paused: HashMap<KeyId, KeyPause>,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
-    /// When bytes came last or, if later, when a first job or request followed on none being open.
+    /// Start of the node's silence: the time of its last bytes or, if later, of the first job or request after none was
+    /// open.
     quiet_since: Instant,
     ping: Option<Instant>,
     pings: u64,
@@ -168,7 +169,7 @@ impl Connection {
         !self.out.is_empty()
     }
 
-    /// Where the next bytes from the node go; never empty.
+    /// Space for the next bytes from the node; never empty.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         self.decoder.space()
     }
@@ -270,7 +271,7 @@ impl Connection {
         Some(ConnectionEvent::Paused { until })
     }
 
-    /// For how long the node refuses jobs with this key, as it said.
+    /// The pause during which the node refuses jobs with this key, if it has not ended.
     pub(crate) fn paused(&self, key: KeyId, now: Instant) -> Option<KeyPause> {
         let pause = self.paused.get(&key).copied();
         pause.filter(|pause| now < pause.until)
@@ -315,7 +316,7 @@ impl Connection {
         matches!(self.phase, Phase::Draining)
     }
 
-    /// The node drains, by its own word.
+    /// Records that the node has announced a drain.
     pub(crate) fn drain(&mut self) {
         self.phase = Phase::Draining;
     }
@@ -335,7 +336,7 @@ impl Connection {
         self.requests.len()
     }
 
-    /// When the connection was started.
+    /// Time at which the connection was started.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
@@ -496,7 +497,7 @@ impl Connection {
         Ok(())
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// Time at which [`Self::tick`] has something to do.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         if matches!(self.phase, Phase::Greeting) {
             return Some(self.started + self.timings.handshake);

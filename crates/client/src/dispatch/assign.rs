@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which node gets a job, at first and after a failure.
+//! Choice of a node for a job, at first and after a failure.
 
 use std::mem;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum Assignment {
     None(ClientError),
 }
 
-/// What stands between one job and the nodes that it has not tried.
+/// Obstacles between one job and the nodes that it has not tried.
 pub(super) struct Survey {
     /// Nodes that can take the job.
     able: [NodeIndex; MAX_NODES],

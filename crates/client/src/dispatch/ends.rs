@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How a job ends: its owner gets the answer, its attempts are taken back, its key is released.
+//! The end of a job: its owner gets the answer, its attempts are taken back, its key is released.
 
 use std::mem;
 use std::sync::Arc;

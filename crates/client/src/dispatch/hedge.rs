@@ -14,8 +14,8 @@
 //! overloaded from being asked twice as much. And a job has one hedge at a time, which has the job's
 //! deadline. The job ends once, with the answer that comes first.
 //!
-//! With one node there is nothing to hedge with. A caller that holds the key as well may do the work
-//! itself after a while; that is the caller's decision.
+//! A pool with one node does not hedge. A caller that holds the key as well may do the work itself after a while; that
+//! is the caller's decision.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Dispatcher {
         }
     }
 
-    /// When the next job may be hedged.
+    /// Time at which the next job may be hedged.
     pub(super) fn next_hedge(&self) -> Option<Instant> {
         let hedging = self.hedging.as_ref()?;
         let (since, _) = hedging.waiting.front()?;
@@ -194,7 +194,7 @@ struct Latencies {
     slow: Duration,
 }
 
-/// From one microsecond to beyond any deadline.
+/// Number of buckets: they span one microsecond to more than any deadline.
 const BUCKETS: usize = 4 * 28;
 
 /// Number of answers after which all older ones count half.

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which node gets a job, and what happens when that node fails: the pool without I/O.
+//! The pool without I/O: it chooses a node for each job, and another one when that node fails.
 //!
 //! ```text
 //!            submit ──► choose a node ──► key open there? ──► sent ──► completion ──► ended
@@ -16,8 +16,8 @@
 //! A job without a node makes the nodes in back-off be tried at once, within the bounds of [`crate::node`].
 //!
 //! Every operation of the protocol is idempotent, so a job whose answer is missing may be sent again.
-//! How often is bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a
-//! retry adds load to nodes that have just said that they are overloaded.
+//! Retries are bounded twice: per job by [`retry::MAX_RETRIES`], and over all jobs by [`Budget`] where a retry adds
+//! load to nodes that have just said that they are overloaded.
 
 mod assign;
 mod ends;
@@ -61,7 +61,7 @@ pub(crate) struct Deliveries {
     pub(crate) wakes: Vec<Arc<Condvar>>,
 }
 
-/// How many jobs need a key, and whether its owner still does.
+/// Use of a key: the number of jobs that need it, and whether its owner has closed it.
 struct KeyUse {
     data: Arc<KeyData>,
     jobs: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Dispatcher {
     callbacks_open: usize,
     /// A lower bound on the deadlines of pending jobs with a callback.
     next_deadline: Option<Instant>,
-    /// When the first pause that a node asked for is over.
+    /// End of the first pause that a node asked for.
     resume_at: Option<Instant>,
     random: Random,
     budget: Budget,
@@ -340,7 +340,7 @@ impl Dispatcher {
         }
     }
 
-    /// Where bytes from this node go, if it has a connection.
+    /// Connection of this node, if it has one.
     pub(crate) fn connection(&mut self, node: NodeIndex) -> Option<&mut Connection> {
         self.nodes.get_mut(node)?.connection()
     }
@@ -362,7 +362,7 @@ impl Dispatcher {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
     }
 
-    /// Bytes have come from this node.
+    /// Handles bytes that have come from this node.
     pub(crate) fn handle_received(&mut self, node: NodeIndex, now: Instant) {
         loop {
             let Some(connection) = self.connection(node) else {
@@ -481,7 +481,7 @@ impl Dispatcher {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Time at which [`Self::handle_timeout`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let nodes = self.nodes.iter().filter_map(|node| match &node.state {
             ConnectionState::Backoff { until, .. } => Some(*until),

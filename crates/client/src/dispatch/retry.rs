@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which failures are retried, and how often.
+//! Failures that are retried, and the bounds on retries.
 
 use millrace_engine::error::JobError;
 
-/// How often one job is retried. So a job that crashes its nodes crashes three at most.
+/// Bound on the retries of one job. So a job that crashes its nodes crashes three at most.
 pub(super) const MAX_RETRIES: u8 = 2;
 
 /// Why a job is tried again.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! When an instance asks its [`NodeSource`] whether the nodes of the pool have changed. Callers do it, outside of the
-//! lock, since a source reads a file.
+//! The questions of an instance to its [`NodeSource`] whether the nodes of the pool have changed. Callers ask, outside
+//! of the lock, since a source reads a file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ impl Listing {
         }
     }
 
-    /// Whether it is time for a look, and this thread is to take it.
+    /// Whether a look is due, which this thread then takes.
     fn is_due(&self) -> bool {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now = millis(self.started.elapsed());

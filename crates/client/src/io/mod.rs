@@ -103,7 +103,7 @@ struct InstanceState {
     spin: Spin,
     /// Callers that sleep.
     followers: Vec<(JobRef, Arc<Condvar>)>,
-    /// When the last attempt to start the I/O thread failed, and why.
+    /// Time of the last failed attempt to start the I/O thread, and its error.
     no_thread: Option<(Instant, String)>,
 }
 
@@ -219,7 +219,7 @@ impl Instance {
     /// Accepts a job with a callback.
     ///
     /// # Errors
-    /// It was not accepted and its callback is never called.
+    /// The job was not accepted and its callback is never called.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobRef, ClientError> {
         self.look_for_nodes();
         let mut inner = self.lock();

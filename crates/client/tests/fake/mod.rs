@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 /// Long enough that only a hang gets there.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the node answers by itself.
+/// Messages that the node answers by itself.
 #[derive(Clone, Copy)]
 pub struct Auto {
     pub welcome: bool,
@@ -117,7 +117,7 @@ impl Peer {
     }
 }
 
-/// What a node received and did not answer itself.
+/// Messages that a node received and did not answer itself.
 pub enum Seen {
     Connected(Peer),
     OpenKey(Peer, u32, KeySelector),
@@ -235,7 +235,7 @@ impl FakeNode {
         }
     }
 
-    /// As if its process were killed: it stops listening, and every connection ends.
+    /// Stops listening and ends every connection, as if the node's process were killed.
     pub fn kill(&mut self) {
         let _ = std::fs::remove_file(&self.path);
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
@@ -283,7 +283,7 @@ fn serve(
     let _ = report.send(Seen::Closed);
 }
 
-/// What happens by itself goes to `replies`; the rest is given back.
+/// Puts the automatic answers into `replies` and returns what is left to the test.
 pub fn react(
     message: ClientMessage,
     peer: &Peer,

@@ -51,7 +51,7 @@ impl Isal {
         Ok(loaded)
     }
 
-    /// Another set of tables, for another thread.
+    /// A further set of tables for another thread; `None` without memory.
     #[must_use]
     pub fn again(&self) -> Option<Self> {
         let state = sys::State::new(self.state.library())?;

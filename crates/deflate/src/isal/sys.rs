@@ -41,11 +41,11 @@ const INPUT_LEFT: i32 = -1000;
 
 /// Memory for the whole structure: 82,384 bytes in all versions of the library so far.
 const STREAM_BYTES: usize = 128 * 1024;
-/// What the structure takes; behind it lie [`GUARD`] bytes.
+/// Bytes that the structure may take; behind it lie [`GUARD`] bytes.
 const KNOWN_STREAM_BYTES: usize = 96 * 1024;
 /// Memory for the tables of a level: the largest that the library asks for is `ISAL_DEF_LVL3_EXTRA_LARGE`, 348,160.
 const LEVEL_BYTES: usize = 384 * 1024;
-/// What the library may use of it.
+/// Bytes of it that the library may use.
 const KNOWN_LEVEL_BYTES: u32 = 348_160;
 const GUARD: u8 = 0xa5;
 /// The widest vectors of the library.

@@ -52,7 +52,7 @@ pub struct Decompressor(NonNull<c::libdeflate_decompressor>);
 unsafe impl Send for Decompressor {}
 
 impl Decompressor {
-    /// None without memory.
+    /// A decompressor; `None` without memory.
     #[must_use]
     pub fn new() -> Option<Self> {
         // SAFETY: takes nothing.

@@ -26,7 +26,7 @@ use crate::counters::{Counter, Counters};
 /// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
 const FUNCTIONS: u16 = 1;
 
-/// How often the library reads the messages of the cards; Intel's programs do it once a second.
+/// Interval at which the library reads the messages of the cards; Intel's programs do it once a second.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Pause after the first failure; doubled by each further one.
@@ -36,10 +36,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A card that served this long before it failed is started again without a long pause.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// How long the end of a process waits for the library to stop, which takes 80 ms: a card that is gone makes it wait.
+/// Longest wait of a process's end for the library to stop, which takes 80 ms: a card that is gone makes it wait.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
-/// How long a thread polls without a pause: a card answers 64 KiB in 0.05 to 0.2 ms.
+/// Time for which a thread polls without a pause: a card answers 64 KiB in 0.05 to 0.2 ms.
 const SPIN: Duration = Duration::from_micros(100);
 /// The pause between two polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -128,7 +128,7 @@ impl Card {
     /// `report` gets each reason why there is no card, once.
     ///
     /// # Errors
-    /// What to install, or that this process has opened them already.
+    /// An instruction what to install, or that this process has opened the libraries already.
     pub fn open(
         files: &CardFiles,
         counters: Counters,

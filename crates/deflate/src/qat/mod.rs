@@ -28,7 +28,7 @@ pub use card::{Card, CardFiles};
 pub struct QatEngine(Arc<Card>);
 
 impl QatEngine {
-    /// On the cards of this process.
+    /// An engine on the cards of this process.
     #[must_use]
     pub fn on(card: &Arc<Card>) -> Self {
         Self(Arc::clone(card))

@@ -197,7 +197,7 @@ impl Library {
     }
 }
 
-/// How a submission ended.
+/// Outcome of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Submitted {
     Taken,
@@ -209,14 +209,14 @@ pub(super) enum Submitted {
     Refused(Status),
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The output has this many bytes.
     Done(usize),
-    /// It is longer than the room for it.
+    /// The output is longer than the room for it.
     Overflow,
-    /// With the status of the library or of the card.
+    /// The request failed, with this status of the library or of the card.
     Failed(i32),
 }
 
@@ -396,7 +396,7 @@ impl Instance {
         })
     }
 
-    /// What the card wrote.
+    /// Output of the card.
     pub(super) fn output(&mut self, length: usize) -> &[u8] {
         &self.memory.bytes_mut()[LONGEST_INPUT..LONGEST_INPUT + length]
     }

@@ -12,7 +12,7 @@ pub(crate) struct BackendSet(u32);
 impl BackendSet {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// Every index is below this.
+    /// Bound on the indexes: each is below this.
     pub(crate) const CAPACITY: usize = u32::BITS as usize;
 
     #[must_use]
@@ -54,7 +54,7 @@ impl BackendSet {
         (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
     }
 
-    /// In order of preference.
+    /// Indexes of the backends, in order of preference.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::CAPACITY).filter(move |index| self.contains(*index))
     }

@@ -90,7 +90,7 @@ impl Group {
         Self(LAYOUT.0[key_type.kind().index()][operation.index()] + step)
     }
 
-    /// Its name, for display.
+    /// Name of the group, for display.
     pub(crate) fn name(self) -> String {
         for kind in KeyKind::ALL.iter().copied() {
             let name = kind.name();
@@ -146,18 +146,18 @@ pub(crate) struct Choices {
 struct GroupStats {
     /// Jobs that several backends could serve.
     jobs: u64,
-    /// Of those, jobs that went to a backend on trial.
+    /// Number of these jobs that went to a backend on trial.
     explored: u64,
     batch_sizes: [BatchSizeStats; BATCH_SIZES],
 }
 
-/// What is known of one group and one range of jobs run together.
+/// Costs of the backends for one group and one range of batch sizes.
 #[derive(Debug, Default)]
 struct BatchSizeStats {
-    /// By backend.
+    /// Statistics of each backend, by its index.
     arms: Vec<Arm>,
     serving: Option<usize>,
-    /// How often the serving backend changed.
+    /// Number of times that the serving backend changed.
     switches: u64,
 }
 
@@ -173,7 +173,7 @@ struct Arm {
     last: u64,
 }
 
-/// What is known about one group and range of jobs run together, for display.
+/// Measured costs of one group and range of batch sizes, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KnownCosts {
     pub(crate) group: String,
@@ -185,7 +185,7 @@ pub(crate) struct KnownCosts {
     pub(crate) costs: Vec<(usize, f64)>,
 }
 
-/// Which backend serves the jobs of one group in a batch.
+/// Choice of the backends for the jobs of one group in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The backend that serves all of them except those of the trial.
@@ -235,7 +235,7 @@ impl Choices {
         row.batch_sizes[batch_size_of(jobs)].record(backend, cost_ns, now);
     }
 
-    /// Everything that was measured.
+    /// All measured costs.
     pub(crate) fn known(&self) -> Vec<KnownCosts> {
         let mut known = Vec::new();
         for (group, row) in self.groups.iter().enumerate() {

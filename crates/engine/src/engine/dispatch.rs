@@ -20,7 +20,7 @@ use crate::error::KeyError;
 use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Class, OperationKind};
 
-/// How long a backend is passed over after its first fault; doubled by each further one.
+/// Time for which a backend is passed over after its first fault; doubled by each further one.
 const FIRST_QUARANTINE: Duration = Duration::from_secs(30);
 
 /// Doublings at most: 30 s · 2^7 is a little over an hour.
@@ -41,9 +41,9 @@ pub(crate) struct Backends {
 /// A key that was opened in every backend that takes it.
 pub(crate) struct OpenedKeys {
     pub(crate) info: KeyInfo,
-    /// Its name in each backend, in the order of the backends.
+    /// Name of the key in each backend, in the order of the backends.
     pub(crate) names: Vec<Option<BackendKey>>,
-    /// By operation: the backends that do it with this key.
+    /// Backends that do each operation with this key, by the operation's index.
     pub(crate) able: [BackendSet; OperationKind::ALL.len()],
 }
 
@@ -56,11 +56,11 @@ struct Entry {
     /// Why the last queue that a worker asked for was refused; none if it was opened.
     queue_refused: Mutex<Option<String>>,
     queues_refused: AtomicU64,
-    /// Why it is away, if it is.
+    /// Reason for which the backend is away, if it is.
     away: Mutex<Option<String>>,
-    /// How often it went away. A queue of an earlier time is dropped as soon as it is empty.
+    /// Number of times that the backend went away. A queue of an earlier time is dropped as soon as it is empty.
     generation: AtomicU32,
-    /// Tasks that it held beyond the deadline of their jobs.
+    /// Tasks that the backend held beyond the deadline of their jobs.
     lost: AtomicU64,
     faults: AtomicU32,
     /// Milliseconds after `started` until which it is passed over.
@@ -204,7 +204,7 @@ impl Backends {
         }
     }
 
-    /// By operation: the backends that do it with a key that has these names.
+    /// Backends that do each operation with a key that has these names, by the operation's index.
     fn able(
         &self,
         names: &[Option<BackendKey>],
@@ -309,7 +309,7 @@ impl Backends {
         }
     }
 
-    /// How often a backend went away.
+    /// Number of times that a backend went away.
     pub(crate) fn generation(&self, index: usize) -> u32 {
         self.usable[index].generation.load(Ordering::Relaxed)
     }
@@ -344,7 +344,7 @@ impl Backends {
             .collect()
     }
 
-    /// By class: whether every backend that serves it computes on the core of its worker.
+    /// Whether every backend that serves a class computes on the core of its worker, by class.
     pub(crate) fn on_cpu_alone(&self) -> [bool; Class::ALL.len()] {
         let mut alone = [true; Class::ALL.len()];
         let devices = self.usable.iter().filter(|entry| !entry.description.on_cpu);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a runner remembers of the jobs whose tasks are in backends.
+//! Jobs of a runner whose tasks are in backends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::measure::PartId;
 use super::shared::CompletionBatch;
 use crate::error::JobError;
 
-/// What is remembered of a job while a backend holds its task.
+/// State of a job while a backend holds its task.
 pub(super) struct InFlight {
     pub(super) id: JobId,
     pub(super) session: Session,
@@ -53,7 +53,7 @@ pub(super) struct InFlightTable {
 enum Entry {
     Free,
     Held(InFlight),
-    /// Its job has ended, but this backend has the task still and may answer: the token is not used again.
+    /// The job has ended, but this backend has the task still and may answer: the token is not used again.
     Lost(usize),
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What callers hand in and get back: sessions, keys, jobs, completions.
+//! Values that callers pass in and get back: sessions, keys, jobs, completions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -76,9 +76,9 @@ impl fmt::Debug for Session {
 pub struct Key {
     pub(super) info: KeyInfo,
     pub(super) class: Class,
-    /// Its name in each backend, in the order of the backends.
+    /// Name of the key in each backend, in the order of the backends.
     pub(super) names: Vec<Option<BackendKey>>,
-    /// By operation: the backends that do it.
+    /// Backends that do each operation, by the operation's index.
     pub(super) able: [BackendSet; OperationKind::ALL.len()],
     pub(super) backends: Arc<Backends>,
 }
@@ -145,17 +145,17 @@ impl fmt::Debug for Job {
 
 /// The end of a job: output or error, its backend and its times. `Debug` shows the length of the output, never its bytes.
 pub struct Completion {
-    /// From the job.
+    /// Id of the job, as its caller gave it.
     pub id: JobId,
     /// The verified result, or why there is none.
     pub result: Result<Output, JobError>,
-    /// The backend that answered it; none if none did.
+    /// The backend that answered the job; none if none did.
     pub served_by: Option<BackendKind>,
     /// Time between submission and the start of service.
     pub queue_time: Duration,
-    /// Time the backend worked on it.
+    /// Time that the backend worked on the job.
     pub service_time: Duration,
-    /// With [`JobError::Busy`]: time after which such a job is expected to be taken. `None` if it is not known.
+    /// Time after which such a job is expected to be taken, with [`JobError::Busy`]. `None` if it is not known.
     pub retry_after: Option<Duration>,
 }
 

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! How the jobs of each batch are divided among the backends, and what each backend needed for its part.
-//! Pure: time is an argument.
+//! Division of each batch among the backends, and the time that each backend needed for its part. Pure: time is an
+//! argument.
 //!
 //! ```text
 //!  batch ──plan──► MeasuredGroup (jobs that cost the same) ──┬── Part: the backend that serves
@@ -22,7 +22,7 @@ use super::choice::{Decision, Group};
 /// The plans of the batches in flight. Jobs that one backend alone can serve are not in them.
 #[derive(Debug, Default)]
 pub(crate) struct BatchPlans {
-    /// By number; an entry is free once all its jobs have ended.
+    /// Groups at the index that is their number; an entry is free once all its jobs have ended.
     groups: Vec<Option<MeasuredGroup>>,
     free: Vec<usize>,
     /// Groups of the batch that is being placed.
@@ -33,7 +33,7 @@ pub(crate) struct BatchPlans {
 #[derive(Debug)]
 struct MeasuredGroup {
     group: Group,
-    /// The backends that can serve them.
+    /// The backends that can serve these jobs.
     able: BackendSet,
     jobs: usize,
     /// Tasks that devices held for this worker when the batch began.
@@ -63,13 +63,13 @@ pub(crate) struct PartId {
     is_trial: bool,
 }
 
-/// What one backend needed for its part of a group.
+/// Measured time of one backend for its part of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measurement {
     pub(crate) group: Group,
     /// Jobs of the group in the batch, and the tasks that devices held beside them.
     pub(crate) together: usize,
-    /// Of those, jobs that this backend computed in the time `busy`.
+    /// Number of these jobs that this backend computed in the time `busy`.
     pub(crate) served: usize,
     pub(crate) backend: usize,
     pub(crate) busy: Duration,

@@ -48,7 +48,7 @@ pub use job::{Completion, CompletionSink, Job, JobId, Key, Session};
 use job::{Queued, SessionInner};
 use shared::{ClassQueue, ClassState, Shared, Unserved, lock, sweep};
 
-/// How often waiting jobs are checked for passed deadlines.
+/// Interval at which waiting jobs are checked for passed deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Prepares worker threads: their processors and their scheduling. The engine makes no system calls, so the
@@ -148,34 +148,34 @@ pub enum StartError {
 pub struct BackendStatus {
     /// Kind, version and batch size.
     pub description: Description,
-    /// Why it cannot be used, if it cannot.
+    /// Reason for which the backend cannot be used, if it cannot.
     pub unusable: Option<String>,
-    /// Why it does not serve at present, although it may later; none if it serves.
+    /// Reason for which the backend does not serve at present, although it may later; none if it serves.
     pub away: Option<String>,
     /// Queues that are open.
     pub queues: usize,
-    /// Why the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
+    /// Reason for which the last queue that a worker asked for was refused, if it was. Other workers may have theirs.
     pub queue_refused: Option<String>,
-    /// Queues that it refused since the start.
+    /// Queues that the backend refused since the start.
     pub queues_refused: u64,
-    /// Tasks that it held beyond the deadline of their jobs, since the start.
+    /// Tasks that the backend held beyond the deadline of their jobs, since the start.
     pub lost: u64,
-    /// Its devices, where it tells them apart.
+    /// Devices of the backend, if it tells them apart.
     pub devices: Vec<BackendDeviceStatus>,
-    /// Whether it is passed over because a result of it failed verification, or it panicked.
+    /// Whether the backend is passed over because a result of it failed verification, or it panicked.
     pub quarantined: bool,
 }
 
-/// What was measured, and which backend was chosen, for jobs of one kind and number in a batch.
+/// Measured costs and the chosen backend, for jobs of one kind and number in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendChoice {
     /// The jobs: `rsa-2048` (any private operation), `p-256 sign`, ….
     pub jobs: String,
     /// Upper batch size of this row; `None`: the last row, without a limit.
     pub max_batch: Option<usize>,
-    /// The backend that serves them.
+    /// The backend that serves these jobs.
     pub serving: BackendKind,
-    /// How often the serving backend changed.
+    /// Number of times that the serving backend changed.
     pub switches: u64,
     /// Running median of the time that a backend needs for one job; only backends that were measured.
     pub costs: Vec<(BackendKind, Duration)>,
@@ -269,7 +269,7 @@ impl Engine {
     /// Loads a key into every backend that takes it.
     ///
     /// # Errors
-    /// What is wrong with the key, or [`KeyError::NotOffered`] if no backend takes its type.
+    /// The fault of the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
         let OpenedKeys { info, names, able } = backends.open_key(key)?;
@@ -360,7 +360,7 @@ impl Engine {
         }
     }
 
-    /// From now on new jobs end as [`JobError::Draining`]; those already taken are served.
+    /// Makes new jobs end as [`JobError::Draining`]; those already taken are served.
     pub fn drain(&self) {
         self.shared().draining.store(true, Ordering::Release);
     }
@@ -391,7 +391,7 @@ impl Engine {
         self.shared().backends.status()
     }
 
-    /// Which backend serves which jobs, where several can, and what each was measured to cost.
+    /// Chosen backend and measured costs, for jobs that several backends can serve.
     #[must_use]
     pub fn choices(&self) -> Vec<BackendChoice> {
         let backends = &self.shared().backends;

@@ -51,13 +51,13 @@ const OVERFLOW: usize = 16;
 /// go there. Several times what an operation takes on a device.
 const STUCK_AFTER: Duration = Duration::from_millis(5);
 
-/// How long a runner passes over a backend that gave it no queue: asking costs system calls, and instances of
-/// a device become free when another process ends.
+/// Time for which a runner passes over a backend that gave it no queue: asking costs system calls, and instances of a
+/// device become free when another process ends.
 const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
-/// Where a runner gets more jobs while it waits for a device.
+/// Source of further jobs for a runner that waits for a device.
 pub(super) trait Intake {
-    /// Jobs that wait.
+    /// Number of jobs that wait.
     fn behind(&self) -> usize;
 
     /// Takes up to `most` jobs that wait, if there are any.
@@ -84,7 +84,7 @@ pub(super) struct Runner {
     in_flight: InFlightTable,
     plans: BatchPlans,
     done: Vec<Done>,
-    /// When tasks were last compared with their deadlines.
+    /// Time at which tasks were last compared with their deadlines.
     swept: Instant,
 }
 
@@ -92,12 +92,12 @@ pub(super) struct Runner {
 struct BackendSlot {
     is_device: bool,
     queue: Option<OpenQueue>,
-    /// When the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
+    /// Time at which the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
     refused: Option<Instant>,
     waiting: VecDeque<Task>,
     /// Tasks in the queue, those that are lost included.
     in_flight: usize,
-    /// When the queue last took or returned something.
+    /// Time at which the queue last took or returned a task.
     progress: Instant,
 }
 
@@ -121,7 +121,7 @@ impl BackendSlot {
         self.queue.as_ref().map_or(0, |open| open.queue.capacity())
     }
 
-    /// Whether it is a device that has no room and has returned nothing for [`STUCK_AFTER`].
+    /// Whether this is a device that has no room and has returned nothing for [`STUCK_AFTER`].
     fn is_stuck(&self, now: Instant) -> bool {
         self.is_device
             && self.queue.is_some()
@@ -135,7 +135,7 @@ impl BackendSlot {
     }
 }
 
-/// What one round over the backends found.
+/// Result of one round over the backends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
     /// No task is left.
@@ -300,8 +300,8 @@ impl Runner {
         self.devices().map(BackendSlot::capacity).sum()
     }
 
-    /// How many jobs to take now: none while the CPU has work here, so that the other workers get it, and none
-    /// without tasks on a device. A stuck device does not hold up the jobs of others.
+    /// Number of jobs to take now: none while the CPU has work here, so that the other workers get it, and none without
+    /// tasks on a device. A stuck device does not hold up the jobs of others.
     fn room(&self) -> usize {
         let held = self.held_by_devices();
         if held == 0 || self.holds_cpu_work() {
@@ -317,7 +317,7 @@ impl Runner {
         usize::from(stuck && held < MAX_BATCH + OVERFLOW) * OVERFLOW
     }
 
-    /// How to wait for the devices that work. A backend on the CPU that returned nothing is polled again at once.
+    /// Rhythm of polls for the devices that work. A backend on the CPU that returned nothing is polled again at once.
     fn pace(&self) -> Pace {
         if self.holds_cpu_work() {
             return Pace {

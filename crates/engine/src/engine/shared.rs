@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the threads of an engine share: the queue of each class, and completions on their way to their sinks.
+//! State that the threads of an engine share: the queue of each class, and completions on their way to their sinks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ use crate::stats::Statistics;
 /// it holds up that thread's other work for no longer than a wake-up under load would.
 const INLINE_MAX: usize = 2;
 
-/// The same with one worker per class, that is on one core: there another thread has no core of its
-/// own, and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's
-/// rate, docs/benchmarks). Bounded, because other connections wait for that thread: about a millisecond.
+/// Bound on such a batch with one worker per class, that is on one core: there another thread has no core of its own,
+/// and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks).
+/// Bounded, because other connections wait for that thread: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.
@@ -63,7 +63,7 @@ impl Unserved {
 }
 
 impl ClassState {
-    /// For how long the client of a job that would wait too long should rest.
+    /// Time for which the client of a job that would wait too long should rest.
     fn rest_after(&self, queued: &Queued) -> Option<Duration> {
         let left = queued.deadline().saturating_duration_since(queued.arrived);
         self.queue.rest_after(queued.owner(), left)
@@ -102,7 +102,7 @@ pub(super) struct Shared {
     pub(super) workers: usize,
     /// The largest batch that a backend computes together on a worker's core.
     pub(super) batch: usize,
-    /// By class: whether every backend that serves it computes on the core of the worker that calls it.
+    /// Whether every backend that serves a class computes on the core of the worker that calls it, by class.
     pub(super) on_cpu_alone: [bool; 3],
     /// Runners for jobs computed on the submitting thread.
     pub(super) inline: Mutex<Vec<Runner>>,
@@ -263,7 +263,7 @@ pub(super) struct CompletionBatch {
 }
 
 impl CompletionBatch {
-    /// For jobs that are in service.
+    /// An empty batch for jobs that are in service.
     pub(super) fn of(class: Class) -> Self {
         Self {
             class: Some(class),

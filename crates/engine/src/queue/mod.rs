@@ -63,13 +63,13 @@ const AHEAD_JOBS: u128 = 16;
 /// the first ones is too short (`overload_tests.rs`: 4 to 7 % of the jobs are late at a quarter and 20 clients).
 const LEAST_REST: u32 = 16;
 
-/// What the queue needs to know of the jobs in it.
+/// Properties of a job that the queue needs.
 pub(crate) trait Waiting {
     fn owner(&self) -> Owner;
     fn session(&self) -> u64;
     /// Names the job within its session.
     fn id(&self) -> u64;
-    /// When the job is useless.
+    /// Time after which the result of the job is useless.
     fn deadline(&self) -> Instant;
     /// Estimated service time, in any unit that all jobs of the queue share; at least 1.
     fn cost(&self) -> u32;
@@ -200,7 +200,7 @@ impl<T: Waiting> FairQueue<T> {
             .map(|(id, _)| id)
     }
 
-    /// How long a further job of `owner` would wait, by the measured rate; `None` before it was measured, and for an
+    /// Time that a further job of `owner` would wait, by the measured rate; `None` before it was measured, and for an
     /// owner with no job waiting, which is served next in its level.
     ///
     /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
@@ -224,12 +224,12 @@ impl<T: Waiting> FairQueue<T> {
             .time_of(of_level + of_others.sum::<u128>())
     }
 
-    /// For how long a client should send no job like this one of `owner`, if it would wait too long for its budget: the
-    /// client can do something better with the time than wait. After that time a job with the same budget is not too
-    /// late.
+    /// Time for which a client should send no job like this one of `owner`, if it would wait too long for its budget:
+    /// the client can do something better with the time than wait. After that time a job with the same budget is not
+    /// too late.
     ///
-    /// It is at least a part of the time for which jobs wait now ([`LEAST_REST`]), so that one refusal serves for many
-    /// jobs and the queue cannot run dry before the client sends again.
+    /// The rest is at least a part of the time for which jobs wait now ([`LEAST_REST`]), so that one refusal serves for
+    /// many jobs and the queue cannot run dry before the client sends again.
     ///
     /// A quarter of the budget is kept for what the projection does not know: the way to the node and back, and its
     /// own error. Without it a node under twice its peak load served every job a few milliseconds too late (measured:

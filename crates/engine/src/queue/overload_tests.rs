@@ -12,7 +12,7 @@
 
 use super::*;
 
-/// What the worker takes for a job: RSA-2048 on one core.
+/// Time of the worker for a job, s: RSA-2048 on one core.
 const SERVICE: f64 = 278e-6;
 
 /// Time after which a result is useless.
@@ -77,7 +77,7 @@ struct Simulation {
     case: Overload,
     start: Instant,
     queue: FairQueue<TimedJob>,
-    /// When the worker ends its turn.
+    /// Time at which the worker ends its turn.
     free_at: f64,
     rates: Rates,
 }

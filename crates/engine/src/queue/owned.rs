@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::{COST_SCALE, Owner, PriorityLevel, Waiting};
 
-/// What the queue holds of one owner.
+/// Jobs of one owner in the queue.
 #[derive(Debug)]
 pub(super) struct OwnedJobs<T> {
     pub(super) weight: u32,
@@ -23,7 +23,7 @@ pub(super) struct OwnedJobs<T> {
     pub(super) in_service: usize,
 }
 
-/// What the queue holds of one member of an owner.
+/// Jobs of one member of an owner in the queue.
 #[derive(Debug)]
 pub(super) struct Member<T> {
     pub(super) sessions: HashMap<u64, VecDeque<T>>,

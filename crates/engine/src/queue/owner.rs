@@ -61,13 +61,13 @@ impl Owner {
         Self { weight, ..self }
     }
 
-    /// The same owner for sessions of its member named `member`.
+    /// This owner, for sessions of its member named `member`.
     #[must_use]
     pub fn with_member(self, member: u64) -> Self {
         Self { member, ..self }
     }
 
-    /// The same owner, served at this level. As with the weight, the job queued last decides.
+    /// This owner, served at this level. As with the weight, the job queued last decides.
     #[must_use]
     pub fn at_level(self, level: PriorityLevel) -> Self {
         Self { level, ..self }

@@ -1,23 +1,23 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a queue measures: how fast its jobs are taken, and whether several owners use it.
+//! Measurements of a queue: the rate at which its jobs are taken, and whether several owners use it.
 
 use std::time::{Duration, Instant};
 
-/// How long the service rate is measured before the estimate changes: dozens of turns of a worker.
+/// Time for which the service rate is measured before the estimate changes: dozens of turns of a worker.
 const RATE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a class counts as shared after jobs of two owners met: long beside the gaps between the requests
-/// of a gateway in use, so that a single operation of an otherwise idle owner finds the class ready for it.
+/// Time for which a class counts as shared after jobs of two owners met: long beside the gaps between the requests of a
+/// gateway in use, so that a single operation of an otherwise idle owner finds the class ready for it.
 pub(super) const CONTENTION_LASTS: Duration = Duration::from_millis(100);
 
-/// How fast jobs are taken while others wait, in cost per time.
+/// Rate at which jobs are taken while others wait, in cost per time.
 #[derive(Debug, Default)]
 pub(super) struct ServiceRate {
     /// The beginning of the interval that is being measured, if jobs have waited ever since.
     since: Option<Instant>,
-    /// Cost of the jobs taken in it.
+    /// Cost of the jobs taken in the interval.
     taken: u64,
     /// Time for one unit of cost, ns; a running mean.
     ns_per_unit: Option<f64>,

@@ -16,7 +16,7 @@ use millrace_engine::{
     KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey, Session,
 };
 
-/// What the backend does with a task.
+/// Behaviour of the backend for a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Behaviour {
     Answer,
@@ -67,7 +67,7 @@ impl Gate {
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
-    /// How many tasks stand at the closed gate now.
+    /// Number of tasks that stand at the closed gate now.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::SeqCst)
     }
@@ -266,7 +266,7 @@ impl Fixture {
         Self::with_limits(backends, workers, 64)
     }
 
-    /// With room for `queue_limit` jobs per class, half of it for one session.
+    /// A fixture with room for `queue_limit` jobs per class, half of it for one session.
     pub(crate) fn with_limits(
         backends: &[&Arc<Scripted>],
         workers: usize,

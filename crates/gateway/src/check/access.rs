@@ -30,7 +30,7 @@ pub(super) enum Obstacle {
     Denied {
         /// The folder or the file.
         path: PathBuf,
-        /// Its permissions and owners.
+        /// Permissions and owners of the path.
         ownership: Ownership,
     },
     /// Permissions suffice, except that here an access control list decides.
@@ -62,7 +62,7 @@ pub(super) fn connect(user: &User, root: &Path, socket: &Path) -> Result<(), Obs
     reach(user, root, socket, WRITE, |kind| kind.is_socket())
 }
 
-/// The same for reading a file.
+/// Checks every component of `file` below `root`, for reading.
 ///
 /// # Errors
 /// As [`connect`].

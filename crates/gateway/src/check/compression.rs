@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who compresses the responses of a running nginx, and how well.
+//! Compression of a running nginx's responses: the library that does it, and its ratio.
 
 use millrace_deflate::counters::{
     Counter, CounterSnapshot, EngineCounters, MAX_BYTES, MEMORY_NAME,

@@ -35,7 +35,7 @@ const SYSTEM_CNF: [&str; 3] = [
     "/usr/local/ssl/openssl.cnf",
 ];
 
-/// What is there to judge.
+/// Evidence that a check can judge.
 pub(super) enum Gathered {
     /// A server on this machine, running or not.
     Evidence(Box<Evidence>),
@@ -90,10 +90,10 @@ pub(super) struct Evidence {
     pub(super) config: ServerConfig,
 }
 
-/// Where a worker is: see [`Evidence::worker`].
+/// Place of a worker: see [`Evidence::worker`].
 pub(super) struct Worker {
     pub(super) place: ProcessContext,
-    /// Its chroot, if it has one.
+    /// Chroot of the worker, if it has one.
     pub(super) confined: Option<PathBuf>,
 }
 
@@ -133,7 +133,7 @@ impl Evidence {
         Some(Worker { place, confined })
     }
 
-    /// How to restart the server.
+    /// Command that restarts the server.
     pub(super) fn restart(&self) -> String {
         let server = self.server;
         if self.systemd {
@@ -143,7 +143,7 @@ impl Evidence {
         }
     }
 
-    /// How to give the server the generated configuration.
+    /// Commands that give the server the generated configuration.
     pub(super) fn write(&self) -> String {
         let server = self.server;
         if self.systemd {
@@ -172,11 +172,11 @@ pub fn user_named(root: &Root, name: &str) -> Option<User> {
 /// A variable of the server's environment.
 pub(super) struct Variable {
     pub(super) value: Option<String>,
-    /// The place where it was found or searched.
+    /// The place where the variable was found or searched.
     pub(super) source: String,
     /// Whether a missing value means that the variable is not set.
     pub(super) certain: bool,
-    /// The unit file that removes it.
+    /// The unit file that removes the variable.
     pub(super) unset_by: Option<PathBuf>,
 }
 
@@ -315,7 +315,7 @@ struct NotFound {
     remedy: String,
 }
 
-/// As [`find`], once the workers of a server that has just started are those that will serve.
+/// Finds the server like [`find`], once the workers of one that has just started are those that will serve.
 fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
     /// A worker of HAProxy has loaded its libraries and dropped root some hundredths of a second after its start,
     /// on a busy machine a second. Only a script asks that early.

@@ -36,7 +36,7 @@ pub(super) enum KeyFile {
     Plain,
     /// Neither.
     Other,
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(Unavailable),
 }
 

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a running server computes in its own process, counted; and the group that it agrees on. A handshake that
-//! OpenSSL's `default` provider computed looks the same, so nothing else is a proof.
+//! Operations that a running server computes in its own process, counted; and the group that it agrees on. A handshake
+//! that OpenSSL's `default` provider computed looks the same, so nothing else is a proof.
 
 use millrace_edge::counters::{self, event};
 use millrace_edge::local_counts::LocalCounts;
@@ -99,18 +99,18 @@ pub(super) fn group(address: &str, name: &str, report: &mut CheckReport) {
 /// A group that the provider computes: OpenSSL's name for it and the name of its counter, which are the same.
 type GroupName = &'static str;
 
-/// What a server does with a client that offers one group alone.
+/// Response of a server to a client that offers one group alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupState {
-    /// It agrees, and the provider computed the key share.
+    /// The server agrees, and the provider computed the key share.
     Here,
-    /// It agrees, and the provider left the key share to OpenSSL, which was measured to be faster.
+    /// The server agrees, and the provider left the key share to OpenSSL, which was measured to be faster.
     Left,
-    /// It agrees, and the provider's counter did not move.
+    /// The server agrees, and the provider's counter did not move.
     Exported,
-    /// It agrees; the counters are hidden from this user.
+    /// The server agrees; the counters are hidden from this user.
     Agreed,
-    /// It refuses.
+    /// The server refuses.
     Refused,
 }
 

@@ -65,15 +65,15 @@ pub enum Server {
 pub struct CheckOptions {
     /// The server.
     pub server: Server,
-    /// Process id of its master; by default found by name.
+    /// Process id of the server's master; by default found by name.
     pub pid: Option<u32>,
-    /// Address of its TLS listener, `HOST:PORT`; by default from its configuration.
+    /// Address of the server's TLS listener, `HOST:PORT`; by default from its configuration.
     pub connect: Option<String>,
     /// Server name (SNI) of the handshakes; by default from its configuration.
     pub server_name: Option<String>,
-    /// Its configuration file; by default from its command line.
+    /// Configuration file of the server; by default from its command line.
     pub config: Option<PathBuf>,
-    /// Its `openssl.cnf`; by default from its environment or that of its service.
+    /// The server's `openssl.cnf`; by default from its environment or that of its service.
     pub openssl_conf: Option<PathBuf>,
     /// Number of concurrent handshakes; 0: no proof.
     pub handshakes: usize,

@@ -19,18 +19,18 @@ use super::keys::{self, KeyFile};
 use super::server::{self, ServerConfig};
 use super::{Server, User, utf8};
 
-/// Where from to ask: the place of a worker process.
+/// Place from which nodes are asked: that of a worker process.
 #[derive(Clone, Debug)]
 pub struct ProcessContext {
     /// A process whose network is used; `None`: this process's.
     pub pid: Option<u32>,
-    /// The root of its file system, as this process sees it.
+    /// Root of the process's file system, as this process sees it.
     pub root: PathBuf,
-    /// Its user.
+    /// User of the process.
     pub user: User,
 }
 
-/// What to ask every node of a pool.
+/// Question to every node of a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Question {
     /// The endpoints, in the order of the configuration.
@@ -94,7 +94,7 @@ pub enum PoolFileError {
 /// The pool that a file of a gateway names, and the stubs of the servers on this machine.
 #[derive(Clone, Debug)]
 pub struct ConfiguredPool {
-    /// What to ask.
+    /// Question to the nodes of the pool.
     pub question: Question,
     /// The user of the first server that has stubs, if there is one.
     pub user: Option<User>,
@@ -206,7 +206,7 @@ impl From<NodeAnswer> for PoolNode {
 pub struct NodeAnswer {
     /// The endpoint.
     pub node: String,
-    /// What it said, or why there is no answer.
+    /// Report of the node, or its fault.
     pub answer: Result<NodeReport, NodeFault>,
 }
 
@@ -346,7 +346,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// What the fault means, and the recommended action.
+    /// Meaning of the fault, and the recommended action.
     #[must_use]
     pub fn meaning(self) -> (&'static str, &'static str) {
         const START: &str =

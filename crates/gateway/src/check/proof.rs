@@ -49,7 +49,7 @@ impl<'a> Counters<'a> {
         })
     }
 
-    /// What was counted since the start.
+    /// Counts of the edges since the start.
     fn since(&self) -> Edges {
         let mut sum = Edges::default();
         let now = self.nodes.ask(&self.pool.place, &self.pool.question);
@@ -63,8 +63,8 @@ impl<'a> Counters<'a> {
         sum
     }
 
-    /// What was counted since the start, as soon as it covers `operations`, or when time is up. Operations that
-    /// the local node has `signed` are certain to be reported, the others are not.
+    /// Counts since the start, as soon as they cover `operations`, or when time is up. Operations that the local node
+    /// has `signed` are certain to be reported, the others are not.
     fn covering(&self, operations: u64, signed: u64) -> Edges {
         let started = Instant::now();
         loop {
@@ -261,7 +261,8 @@ fn pooled_here(
     }
 }
 
-/// At most `of` operations belong to these handshakes; other clients of the gateway make some, too.
+/// Reports the share of handshakes that the pool signed: at most `of`, since other clients of the gateway make some,
+/// too.
 fn pooled(count: u64, of: u64, by: &str, report: &mut CheckReport) {
     let share = Proportion {
         count: count.min(of),

@@ -18,7 +18,7 @@ const WORKER: u32 = 101;
 struct Machine {
     dir: tempfile::TempDir,
     server: Server,
-    /// What every node answers about the key `www`; `None`: nodes cannot be asked.
+    /// Answer of every node about the key `www`; `None`: nodes cannot be asked.
     answer: Option<Result<KeyState, NodeFault>>,
     _socket: UnixListener,
 }

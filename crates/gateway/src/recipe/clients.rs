@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use super::Application;
 use super::parts::{self, OPENSSL_CNF};
 
-/// One file, so that the output can be redirected to it.
+/// A plan of one file, so that the output can be redirected to it.
 pub(super) fn openssl(settings: &Settings) -> Plan {
     Plan {
         application: Application::Openssl,

@@ -74,7 +74,7 @@ fn openssl_text(settings: &LocalSettings) -> String {
     OPENSSL_TEMPLATE.replace("{module}", &module)
 }
 
-/// For any program, whose own list of groups is not known: OpenSSL's default for all of them has the group.
+/// `openssl.cnf` for a program whose own list of groups is not known: OpenSSL's default for all of them has the group.
 fn openssl_cnf_with_groups(settings: &LocalSettings) -> PlannedFile {
     const ALGORITHMS: &str = "alg_section = algorithm_sect\n";
     let with_section = format!("{ALGORITHMS}ssl_conf = tls_sect\n");

@@ -19,7 +19,7 @@ pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";
 pub const CLIENT_TOML: &str = "/etc/millrace/client.toml";
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl.cnf");
-/// What the template says of plain keys, and what stands there instead when they sign in the process.
+/// Text of the template about plain keys, and its replacement when they sign in the process.
 const PLAIN_WHY: &str = "\
 # Without the next line only keys that stubs name go to the pool. With it, plain
 # PEM keys do too: each process brings them into its own session once, and
@@ -72,7 +72,7 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
     PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
-/// The same settings for applications that create a separate library context.
+/// The provider's settings for applications that create a separate library context.
 pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
     let quoted: Vec<String> = settings
         .nodes

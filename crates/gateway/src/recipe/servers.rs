@@ -19,10 +19,10 @@ pub(super) struct Server {
     key: &'static str,
     /// The file that names the key.
     path: &'static str,
-    /// Its lines; `{workers}` is a number of workers for handshakes that block.
+    /// Lines of the file; `{workers}` is a number of workers for handshakes that block.
     contents: &'static str,
     marker: &'static str,
-    /// The test of its configuration: name, program, arguments.
+    /// Test of the server's configuration: name, program, arguments.
     test: Option<(&'static str, &'static str, &'static [&'static str])>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
     }
 }
 
-/// It reads `openssl.cnf`; where its environment cannot be set, it loads the module by its name, and the provider
+/// OpenVPN reads `openssl.cnf`; where its environment cannot be set, it loads the module by its name, and the provider
 /// reads a file of its own.
 pub(super) fn openvpn(settings: &Settings) -> Plan {
     let mut plan = OPENVPN.plan(settings);

@@ -31,7 +31,7 @@ fn refusing(mut plan: Plan) -> Plan {
     plan
 }
 
-/// As the command does: the comparison that it shows is the one that it applies.
+/// Writes as the command does: the comparison that it shows is the one that it applies.
 fn write(plan: &Plan, root: &Path, force: bool) -> Result<Written, WriteError> {
     compare(plan, root)?.apply(force)
 }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who else uses a generated file: units of systemd, their drop-ins, and the environments of scripts in /etc/init.d.
-//! A server that is started by hand is not seen.
+//! Other users of a generated file: units of systemd, their drop-ins, and the environments of scripts in /etc/init.d. A
+//! server that is started by hand is not seen.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::existing;
 use crate::plan::Plan;
 use crate::verify::below;
 
-/// Where services get their environment.
+/// Folders in which services get their environment.
 const FOLDERS: [&str; 2] = ["/etc/systemd/system", "/etc/default"];
 
 /// Bound on the files that are looked at: a machine has a few hundred units.
@@ -58,7 +58,7 @@ fn files_of(folder: &Path) -> Vec<PathBuf> {
     each.collect()
 }
 
-/// What cannot be read names nothing.
+/// Whether the file names `path` outside of a comment. A file that cannot be read does not.
 fn names(file: &Path, path: &str) -> bool {
     let Ok(Some(file)) = existing(file) else {
         return false;

@@ -404,7 +404,7 @@ impl Root {
         self.ask_with(&probe.name, || probe.run())
     }
 
-    /// As [`Self::ask`], for data that needs no program, such as the processor's own (CPUID).
+    /// Asks like [`Self::ask`], for data that needs no program, such as the processor's own (CPUID).
     ///
     /// # Errors
     /// [`Unavailable::NotInFiles`] without a live machine or a recorded answer.

@@ -25,7 +25,7 @@ pub(super) const MAX_CONTENT: usize = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
-    /// By path, relative to the root.
+    /// Answers by path, relative to the root.
     asked: BTreeMap<String, Record>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct CipherNames {
 }
 
 impl Cipher {
-    /// Its names in every format.
+    /// Names of the cipher in every format.
     #[rustfmt::skip]
     pub(crate) const fn names(self) -> CipherNames {
         let (name, strongswan, vyos, tls) = match self {
@@ -47,7 +47,7 @@ impl Cipher {
         CipherNames { name, strongswan, vyos, tls }
     }
 
-    /// Whether it includes integrity.
+    /// Whether the cipher includes integrity.
     pub(crate) fn is_aead(self) -> bool {
         self != Self::Aes256CbcSha256
     }
@@ -103,7 +103,7 @@ pub(crate) struct GroupNames {
 }
 
 impl ExchangeGroup {
-    /// Its names in every format.
+    /// Names of the group in every format.
     #[rustfmt::skip]
     pub(crate) const fn names(self) -> GroupNames {
         let (name, strongswan, openssl, vyos) = match self {

@@ -59,7 +59,7 @@ pub(crate) struct AdviseFacts {
     pub(crate) software: InstalledSoftware,
 }
 
-/// How AES is computed.
+/// Implementation of AES on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aes {
     /// Several blocks at once (VAES).
@@ -70,11 +70,11 @@ pub(crate) enum Aes {
     None,
     /// The processor has AES instructions, and the kernel computes AES in portable code all the same.
     Portable,
-    /// Not known.
+    /// The implementation is not known.
     Unknown,
 }
 
-/// What QAT does for IPsec.
+/// Use of QAT for IPsec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QatUse {
     /// No QAT device.
@@ -86,7 +86,7 @@ pub(crate) enum QatUse {
 }
 
 impl AdviseFacts {
-    /// Extracts them from a report.
+    /// Extracts the facts from a report.
     pub(crate) fn of(report: &Report, software: &InstalledSoftware, subject: Subject) -> Self {
         let (mut aes, mut aes_evidence) = aes(report);
         let mut load_aes = None;

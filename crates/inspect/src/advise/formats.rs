@@ -61,7 +61,7 @@ pub(crate) fn write(decided: &Decided, format: Format) -> String {
     writer.text
 }
 
-/// What a template may name: values, and conditions.
+/// Values and conditions that a template may name.
 #[derive(Default)]
 struct Values {
     texts: Vec<(&'static str, String)>,

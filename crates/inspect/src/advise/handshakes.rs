@@ -82,7 +82,7 @@ struct Ratio {
     high: f64,
 }
 
-/// What a run says about a question.
+/// Answer of a run to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MeasuredGain {
     /// Less CPU time, in words.

@@ -125,7 +125,7 @@ pub struct AdviseRequest {
 }
 
 impl AdviseRequest {
-    /// For throughput, the usual packet size and the default format, without a measurement.
+    /// A request for throughput, the usual packet size and the default format, without a measurement.
     #[must_use]
     pub fn of(subject: Subject) -> Self {
         Self {

@@ -76,7 +76,7 @@ struct Range {
     max: f64,
 }
 
-/// What a measurement says about two ciphers.
+/// Result of a measurement for two ciphers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SizeVerdict {
     /// The first is faster: the ranges do not overlap.

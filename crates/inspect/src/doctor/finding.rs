@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a check reports: severity, evidence, impact, remedies.
+//! Findings: severity, evidence, impact, remedies.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

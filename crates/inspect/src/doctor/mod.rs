@@ -66,7 +66,7 @@ impl Diagnosis {
         self.findings.iter().map(|finding| finding.severity).min()
     }
 
-    /// Why it is unknown whether the machine is healthy: it could not be examined, and nothing worse than a notice
+    /// Reason for which the health of the machine is unknown: it could not be examined, and nothing worse than a notice
     /// was found in what could be read.
     #[must_use]
     pub fn undecided(&self) -> Option<&str> {

@@ -21,8 +21,8 @@ const BETWEEN_READINGS: Duration = Duration::from_secs(1);
 
 /// Runs the checks that `wanted` selects.
 ///
-/// On a live machine with open QAT requests it reads the counters again after a second, so that it can
-/// tell requests that hang from requests in progress.
+/// On a live machine with open QAT requests the counters are read again after a second, to tell requests that hang from
+/// requests in progress.
 #[must_use]
 pub fn diagnose(root: &Root, wanted: impl Fn(&Check) -> bool) -> Diagnosis {
     let mut observation = Observation::start(root);
@@ -111,7 +111,7 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// How fast counters moved between the last two readings, `elapsed` apart; none after the first.
+    /// Rates of the counters between the last two readings, `elapsed` apart; none after the first.
     #[must_use]
     pub fn rates(&self, elapsed: Duration) -> Option<CounterRates> {
         let (qat, network) = self.earlier.as_ref()?;

@@ -238,7 +238,7 @@ pub struct InterfaceRate {
     pub sent_bytes_per_second: f64,
 }
 
-/// How fast counters moved. A counter that decreased was reset and has no rate.
+/// Rates of the counters. A counter that decreased was reset and has no rate.
 #[must_use]
 pub fn rates(
     before: (Option<&Qat>, Option<&Network>),

@@ -106,7 +106,7 @@ const INSTRUCTIONS: [&str; 21] = [
 ];
 
 impl Algorithm {
-    /// Where it computes.
+    /// Place where the implementation computes.
     #[must_use]
     pub fn site(&self) -> ComputeSite {
         if self.device().is_some() {

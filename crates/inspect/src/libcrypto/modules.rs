@@ -172,8 +172,7 @@ const MAX_TITLE: usize = 100;
 
 /// The titles in a file, sorted, each once.
 ///
-/// Where titles lie between instructions, the bytes before a title may look like letters of it; known titles
-/// are cut free.
+/// If titles lie between instructions, the bytes before a title may look like letters of it; known titles are cut free.
 pub(super) fn named(bytes: &[u8]) -> Vec<String> {
     let mut titles = Vec::new();
     for author in AUTHORS {
@@ -211,7 +210,7 @@ fn has(library: &Library, title: &str) -> bool {
         .any(|module| module.starts_with(title))
 }
 
-/// How much of its assembly a library has. Only the modules of OpenSSL itself are known well enough.
+/// Share of its assembly that a library has. Only the modules of OpenSSL itself are known well enough.
 pub(super) fn assembly(library: &Library) -> Assembly {
     let mut wanted = rows(library).peekable();
     let openssl = library.identity.maker == Maker::OpenSsl;
@@ -231,7 +230,7 @@ pub(super) fn assembly(library: &Library) -> Assembly {
     Assembly::Unknown
 }
 
-/// How each algorithm runs, in the order of the table.
+/// Implementation of each algorithm, in the order of the table.
 ///
 /// `ignored` are features of the processor that the library does not use regardless of its modules.
 pub(super) fn algorithms(

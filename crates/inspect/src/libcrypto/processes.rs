@@ -39,7 +39,7 @@ const WORDS: &[&str] = &[
 /// The users of all libraries.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
-    /// By path and whether the file was deleted: the programs, with their number of processes.
+    /// Programs with their number of processes, by the library's path and whether its file was deleted.
     files: BTreeMap<(String, bool), BTreeMap<String, usize>>,
     /// Number of processes with a library inside a container.
     pub(super) in_containers: usize,

@@ -113,7 +113,7 @@ pub fn section(root: &Root, network: Option<&Network>, watched: Option<Watched>)
 /// The facts by which a tunnel or server is judged.
 struct Judge<'a> {
     kernel: &'a [Algorithm],
-    /// None after a single reading of the counters.
+    /// Watched counters; `None` after a single reading.
     watched: Option<&'a Watched>,
 }
 

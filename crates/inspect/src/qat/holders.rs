@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who holds which virtual function: the processes that have `/dev/vfio/N` open. Linux opens the group of a function
-//! for one process at a time.
+//! Holders of virtual functions: the processes that have `/dev/vfio/N` open. Linux opens the group of a function for
+//! one process at a time.
 
 use std::collections::BTreeMap;
 

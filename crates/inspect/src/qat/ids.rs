@@ -33,7 +33,7 @@ pub enum Generation {
 pub struct QatModel {
     /// PCI device number.
     pub device: u16,
-    /// Whether it is a virtual function.
+    /// Whether the device is a virtual function.
     pub virtual_function: bool,
     /// The product line, as Intel names it.
     pub model: &'static str,

@@ -194,7 +194,7 @@ impl QatDevice {
         gaps.fold(0, u64::saturating_add)
     }
 
-    /// The kernel's module for it.
+    /// Name of the kernel module that drives the device.
     #[must_use]
     pub fn module(&self) -> String {
         let row = ids::IDENTITIES

@@ -12,7 +12,8 @@ use super::machine::Change::{File, Gone};
 use super::machine::{Change, Machine, build};
 use super::{examine, found};
 
-/// What the kernel registers without its modules for AES instructions, as on a machine that did not load them.
+/// Algorithms that the kernel registers without its modules for AES instructions, as on a machine that did not load
+/// them.
 const GENERIC: &str = "\
 name : rfc4106(gcm(aes))
 driver : rfc4106(gcm_base(ctr(aes-generic),ghash-generic))
@@ -21,7 +22,7 @@ selftest : passed
 internal : no
 ";
 
-/// The same without AES-GCM, which the kernel assembles when something requests it.
+/// These algorithms without AES-GCM, which the kernel assembles when something requests it.
 const FIXED_TIME: &str = "\
 name : cbc(aes)
 driver : cbc(ecb(aes-fixed-time))

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! For each check, a machine with its problem and one without it. A table, hence its length.
+//! A machine with a problem and one without it, for each check. A table, hence its length.
 
 use crate::machine::Change::{self, Edit, File, Gone, Link};
 use crate::machine::Machine;

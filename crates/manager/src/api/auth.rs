@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who calls the API, and whether they may.
+//! Authentication and authorization of callers of the API.
 //!
 //! A bearer token names a principal. Without one, the client certificate does, or it is a gateway's, which may only
 //! read the grants of its own tenant. A principal with the role `node` speaks for the node of its own name alone.

@@ -66,7 +66,7 @@ pub enum TlsError {
 pub struct Peer {
     /// The identity in its verified certificate: `cert:NAME`.
     pub identity: Option<Arc<str>>,
-    /// Its address.
+    /// Remote address of the connection.
     pub address: SocketAddr,
 }
 

@@ -15,14 +15,14 @@ use super::problem::Problem;
 use super::routes::{ROUTES, Route};
 use crate::model::View;
 
-/// How a request ended.
+/// Outcome of a request, as the metrics label it.
 #[derive(Clone, Copy, Debug)]
 enum RequestOutcome {
-    /// With an answer.
+    /// The request succeeded.
     Done,
-    /// By a fault of the caller.
+    /// The caller caused the failure: a status below 500.
     Refused,
-    /// By a fault of the manager or its store.
+    /// The manager or its store caused the failure: a status of 500 or more.
     Failed,
 }
 
@@ -49,7 +49,7 @@ impl RequestOutcome {
 /// Counters of the API.
 #[derive(Debug)]
 pub struct ApiMetrics {
-    /// By route and outcome.
+    /// Number of requests per outcome, at the route's index in `ROUTES`.
     requests: Vec<[AtomicU64; RequestOutcome::ALL.len()]>,
 }
 

@@ -85,7 +85,7 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// What a request is answered with.
+/// Response of the API to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     status: u16,
@@ -172,7 +172,7 @@ struct Call {
     path: Vec<String>,
     query: Vec<(String, String)>,
     condition: Precondition,
-    /// Zeroised: it may be a private key.
+    /// Body of the request, zeroised: it may be a private key.
     body: Zeroizing<Vec<u8>>,
 }
 

@@ -121,7 +121,7 @@ impl Problem {
         }
     }
 
-    /// For an answer that is no problem document: one of a proxy, for example.
+    /// Problem for a response without a problem document, such as one from a proxy.
     pub(crate) fn unreadable(status: u16) -> Self {
         Self {
             status,

@@ -33,7 +33,7 @@ pub(super) enum Verb {
     Delete,
 }
 
-/// Who may send a request.
+/// Access rule of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Everyone.
@@ -44,12 +44,12 @@ pub(super) enum Access {
     Role(Role),
 }
 
-/// One row of the API.
+/// Endpoint of the API.
 pub(super) struct Route {
     pub(super) method: Verb,
     pub(super) path: &'static str,
     pub(super) access: Access,
-    /// One sentence for the `OpenAPI` document.
+    /// Summary of the endpoint for the `OpenAPI` document, one sentence.
     pub(super) summary: &'static str,
     /// Schema of the body; `None` for a request without one.
     pub(super) body: Option<SchemaOf>,
@@ -348,7 +348,7 @@ pub(super) fn change(call: &Call, command: Command) -> Result<u64, Problem> {
     change_at(call, command, expected)
 }
 
-/// As [`change`], if the document has this revision.
+/// Executes a command like [`change`], if the document still has the revision `expected`.
 pub(super) fn change_at(
     call: &Call,
     command: Command,

@@ -65,7 +65,7 @@ impl ClientError {
 pub struct Revised<T> {
     /// The document.
     pub value: T,
-    /// Its `ETag`, for `If-Match`.
+    /// `ETag` of the document, for `If-Match`.
     pub etag: Option<String>,
 }
 
@@ -257,7 +257,7 @@ impl Write {
 pub enum Condition<'a> {
     /// None: the last write wins.
     None,
-    /// There is no such document yet.
+    /// The document must not exist yet.
     Absent,
     /// The document has this `ETag`.
     Matches(&'a str),

@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a node can do, measured when it joins a pool: operations per second by key type, each alone on the whole node.
+//! Capacity of a node, measured when it joins a pool: operations per second by key type, each alone on the whole node.
 //!
-//! It is a quick estimate for placement, not a benchmark: 100 ms per key type, and one result of each key is verified
-//! here beside what the backends verify themselves. Larger RSA keys are derived from RSA-2048, because making them
-//! takes seconds.
+//! The measurement is a quick estimate for placement, not a benchmark: 100 ms per key type, and one result of each key
+//! is verified here beside what the backends verify themselves. Larger RSA keys are derived from RSA-2048, because
+//! making them takes seconds.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ const KEYS: usize = 4;
 /// Deadline of a job: far above anything that is not a hang.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What is signed.
+/// Message that the measured signatures cover.
 const MESSAGE: &[u8] = b"millrace measures its capacity";
 
 /// The fixed bytes in front of the 32 of an X25519 private key in PKCS#8 (RFC 8410 section 7).
@@ -114,7 +114,7 @@ pub fn measure(
     Ok(capacity)
 }
 
-/// At least 1: a node that can do an operation has a capacity for it.
+/// Rounds a rate down, but never below 1: a node that can do an operation has a capacity for it.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -74,14 +74,14 @@ impl ManagedNodeError {
     }
 }
 
-/// What a node says about itself.
+/// Description of a node that it sends when it registers.
 #[derive(Clone, Debug)]
 pub struct NodeProfile {
-    /// Its name, which is also that of its token or certificate.
+    /// Name of the node, which its token or certificate carries too.
     pub name: NodeName,
     /// Addresses for gateways, `tcp://HOST:PORT`; empty for that of its listener.
     pub addresses: BTreeSet<String>,
-    /// Where it is.
+    /// Availability zone of the node.
     pub zone: Option<Zone>,
     /// Operations per second by job class.
     pub capacity: Capacity,

@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(250);
 /// Least time between two samples: rates over less are noise, and heartbeats may come faster.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the node does with a tenant whose grant has expired while the manager is away.
+/// Rule of the node for a tenant whose grant has expired while the manager is away.
 const ON_EXPIRY: OnExpiry = OnExpiry::SafeShare;
 
 pub(super) struct Worker {

@@ -126,7 +126,7 @@ pub enum AuditError {
     /// The log ends before its head.
     #[error("the audit log ends with entry {found}, and its head says {expected}")]
     Cut {
-        /// Of the head.
+        /// Entry number that the audit head expects.
         expected: u64,
         /// Last entry.
         found: u64,
@@ -158,7 +158,7 @@ impl AuditEntry {
         entry
     }
 
-    /// The head that this entry makes.
+    /// The head of the log after this entry.
     #[must_use]
     pub fn head(&self) -> AuditHead {
         AuditHead {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which tenants move to a node that has become free: one that joined, that came back, or that an operator undrained.
+//! Rebalancing: moves tenants to a node that has become free, because it joined, came back or was undrained.
 //!
 //! Placement itself moves no tenant that has what it needs, so that the start of a node disturbs nothing. Here one
 //! slice moves a second, from the fullest node to the emptiest, while they differ by much. A tenant without a quota
@@ -23,7 +23,7 @@ pub const MARGIN: u64 = WHOLE / 5;
 /// Bound on the tenants that are tried in one look: planning each takes the time of a placement.
 const TRIES: usize = 16;
 
-/// When the next move is due, and where the last look ended.
+/// State of the rebalancing: time of the next move, and the tenant after which the next search starts.
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
     next: Option<Instant>,
@@ -74,7 +74,7 @@ impl Balance {
     }
 }
 
-/// What the slice of a tenant at `from` would take of the node `to`; `None` if it may not go there.
+/// Part of the node `to`, in ppm, that the tenant's slice at `from` would take; `None` if it may not move there.
 fn part(
     view: &View,
     tenant: &TenantName,

@@ -78,7 +78,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The least role that may do it.
+    /// Least role that may execute the command.
     #[must_use]
     pub const fn role(&self) -> Role {
         match self {
@@ -221,9 +221,9 @@ pub enum Refusal {
     /// The node's lease is closed, or another process of the node has registered: register again.
     #[error("fence {given} is over (the lease has {current}): register again")]
     Fenced {
-        /// In the message.
+        /// Fence in the message.
         given: u64,
-        /// Of the lease.
+        /// Fence of the node's lease.
         current: u64,
     },
     /// An operator has removed the node.

@@ -78,14 +78,14 @@ pub struct SealedKey {
     pub ciphertext: String,
 }
 
-/// What the node is to send now.
+/// Message that the node has to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// A registration.
     Register,
     /// A heartbeat.
     Heartbeat {
-        /// Of the lease.
+        /// Fence of the node's lease.
         fence: u64,
         /// Revision in force.
         applied: u64,
@@ -307,7 +307,7 @@ impl Holder {
         self.removed
     }
 
-    /// What is in force now.
+    /// Grants in force now: all, their safe shares, or none.
     #[must_use]
     pub fn in_force(&self, now: Instant) -> InForce<'_> {
         match &self.set {
@@ -320,7 +320,7 @@ impl Holder {
         }
     }
 
-    /// When what is in force expires.
+    /// Time at which the grants in force expire.
     #[must_use]
     pub fn expires(&self) -> Option<Instant> {
         self.set.as_ref().map(|set| set.until)

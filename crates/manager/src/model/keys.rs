@@ -116,7 +116,7 @@ pub struct HeldKeys(BTreeMap<KeyName, Held>);
 struct Held {
     /// 0: it is being stored, or the process ended while it was.
     version: u64,
-    /// When it is to be deleted.
+    /// Time at which the node deletes the key; `None` while the key is wanted.
     leaves: Option<Instant>,
 }
 

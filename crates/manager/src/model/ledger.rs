@@ -84,7 +84,7 @@ impl Entry {
     }
 }
 
-/// One of the rates of [`Rates`].
+/// Rate of [`Rates`] that a quota can limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
     /// Operations, all classes together.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which nodes serve a tenant, and which part of its quota each gets. Pure arithmetic over what is known of the
-//! nodes; [`plan`](super::plan) decides when a change is safe.
+//! Placement: chooses the nodes that serve a tenant, and the share of its quota that each gets. Pure arithmetic over
+//! what is known of the nodes; [`plan`](super::plan) decides when a change is safe.
 
 use std::collections::BTreeMap;
 
@@ -23,15 +23,15 @@ const REFERENCE: JobClass = JobClass::Key(KeyType::Rsa { bits: 2048 });
 /// A node that may serve the tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// Name of the node.
     pub name: &'a NodeName,
-    /// Its measured capacity.
+    /// Measured capacity of the node.
     pub capacity: &'a Capacity,
-    /// Its place.
+    /// Availability zone of the node.
     pub zone: Option<&'a Zone>,
-    /// What other tenants leave of it, in parts per million.
+    /// Capacity that other tenants leave free, in parts per million of the node.
     pub free: u64,
-    /// Whether it serves the tenant already.
+    /// Whether the node serves the tenant already.
     pub serves: bool,
 }
 

@@ -4,7 +4,7 @@
 //! The next ledger of a tenant: takes back what is free for certain, then lowers, then raises to what the quota
 //! allows.
 //!
-//! What an entry of the ledger holds is free when
+//! The part of a quota that an entry of the ledger holds is free when
 //!
 //! - the node has said that it applied grants of a later revision, or
 //! - the process that held it has ended for certain, or has applied grants under a later fence, or
@@ -25,7 +25,7 @@ use super::placement::{self, Candidate};
 use super::tenant::{Quota, Slice, Tenant};
 use super::view::View;
 
-/// When this manager first saw that a fence was over.
+/// Time at which this manager first saw each fence superseded.
 #[derive(Clone, Debug, Default)]
 pub struct Endings(BTreeMap<(NodeName, u64), Instant>);
 
@@ -44,26 +44,26 @@ impl Endings {
     }
 }
 
-/// What is to be done with a tenant.
+/// Change that a tenant's ledger needs now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The new ledger; `None` if the present one stays.
     pub ledger: Option<Ledger>,
-    /// When time alone makes another change possible.
+    /// Time at which another change becomes possible without an event; `None` if there is none to wait for.
     pub again: Option<Instant>,
     /// Whether the quota is divided as the tenant asks.
     pub settled: bool,
 }
 
-/// What has become of a registration that holds a part of a quota.
+/// State of a registration that holds part of a quota.
 enum Fate {
-    /// It has the lease.
+    /// The registration has the lease.
     Live,
-    /// It may go on with its safe share.
+    /// The node has fallen silent and may go on with its safe share.
     Silent,
-    /// It may have grants in force until then.
+    /// The registration may have grants in force until then.
     Until(Instant),
-    /// It holds nothing.
+    /// The registration holds nothing.
     Over,
 }
 
@@ -281,7 +281,7 @@ fn distributable(view: &View, tenant: &Tenant, ledger: &Ledger) -> Option<Quota>
     Some(quota)
 }
 
-/// Each node gets at least 1 of every limited rate.
+/// Least of the limited rates: each node gets at least 1 of each, so at most this many nodes share the quota.
 fn least_rate(quota: &Quota) -> u64 {
     Dimension::limited(quota)
         .map(|(_, rate)| rate.per_second)

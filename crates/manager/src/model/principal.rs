@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Who may call the manager's API. Roles are apart from tenants: a tenant's gateway needs none.
+//! Principals: the callers of the manager's API. Roles are apart from tenants: a tenant's gateway needs none.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};

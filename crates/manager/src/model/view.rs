@@ -144,7 +144,7 @@ pub struct View {
     pub reserved: BTreeMap<NodeName, u64>,
 }
 
-/// What a change was about.
+/// Record that a change affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
     /// A node; whether more than its heartbeat fields changed.

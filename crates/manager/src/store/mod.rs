@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Where the pool's records are kept: a map from keys to bytes with revisions, as etcd has it.
+//! Stores of the pool's records: a map from keys to bytes with revisions, as etcd has it.
 //!
 //! ```text
 //!  commit(when: mod revisions, then: puts and deletes) ──► revision, or Conflict and nothing has changed
@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub entries: Vec<StoreEntry>,
 }
 
-/// One change of one key.
+/// Change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The key.
@@ -75,7 +75,7 @@ pub struct Changes {
     pub changes: Vec<Change>,
 }
 
-/// What a transaction requires of a key.
+/// Precondition of a transaction on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The key.
@@ -84,7 +84,7 @@ pub struct Condition {
     pub revision: u64,
 }
 
-/// What a transaction does to a key.
+/// Write of a transaction to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Sets the value.
@@ -114,9 +114,9 @@ impl Write {
 /// Writes that happen together if all conditions hold, and not at all otherwise. A key is written once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold.
+    /// Preconditions; all must hold.
     pub when: Vec<Condition>,
-    /// What is done then.
+    /// Writes that are made if the preconditions hold.
     pub then: Vec<Write>,
 }
 

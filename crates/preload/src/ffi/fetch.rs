@@ -4,9 +4,9 @@
 //! Answers `EVP_*_fetch` from a cache. A TLS 1.3 handshake makes some 70 of these calls, each of which parses a
 //! property query and takes locks, always with the same result.
 //!
-//! It is on in nginx and HAProxy where the environment variable [`VARIABLE`] says so, and from the first handshake
-//! on, when the configuration has long been read. Kept are methods of libcrypto's default library context alone:
-//! another context may be freed, and its address used again.
+//! The cache is on in nginx and HAProxy where the environment variable [`VARIABLE`] says so, and from the first
+//! handshake on, when the configuration has long been read. Kept are methods of libcrypto's default library context
+//! alone: another context may be freed, and its address used again.
 //!
 //! Each thread has its own table, so that nothing is locked and no other thread's reference is touched. A call that
 //! may change the result of a fetch (a provider loaded or unloaded, other default properties, a configuration
@@ -33,7 +33,7 @@ static ALLOWED: AtomicBool = AtomicBool::new(false);
 static DEFAULT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Changed by every call that may change the result of a fetch. Tables begin with 0, which is never current.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
-/// Where hits and misses are counted; null: nowhere.
+/// Counters of hits and misses; null: they are not counted.
 static HITS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 static MISSES: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
@@ -64,7 +64,7 @@ thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept(MethodTable::EMPTY)) };
 }
 
-/// Before `main`, in a program that is known.
+/// Reads the environment variable, before `main` of a program that is known.
 pub(super) fn allow() {
     let wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "on");
     ALLOWED.store(wanted, Ordering::Relaxed);

@@ -38,11 +38,11 @@ type Turn = unsafe extern "C" fn(*mut c_void);
 /// Index of the shared eventfd, behind those.
 const SHARED: usize = MAX_DRIVEN;
 
-/// Their addresses are the epoll data of our events. A program's events carry pointers to its own memory,
-/// or descriptors.
+/// Marks whose addresses are the epoll data of our events. A program's events carry pointers to its own memory, or
+/// descriptors.
 static MARKS: [u64; MAX_DRIVEN + 1] = [0; MAX_DRIVEN + 1];
 
-/// Which of our descriptors were ready, by their index in [`MARKS`].
+/// Readiness of our descriptors, by their index in [`MARKS`].
 type Ready = [bool; MAX_DRIVEN + 1];
 
 #[derive(Clone, Copy)]
@@ -90,7 +90,7 @@ const NO_HANDSHAKE: u32 = u32::MAX;
 /// The shared eventfd of this process's loop; -1 if there is none.
 static PROCESS_EVENTFD: AtomicI32 = AtomicI32::new(-1);
 
-/// In a forked child: the loops are the parent's.
+/// Makes a forked child forget the loops, which are the parent's.
 pub(super) fn forget() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     LOOPS.store(0, Ordering::Relaxed);
@@ -248,7 +248,7 @@ fn add(libc: &Libc, epoll: c_int, fd: c_int, index: usize) -> bool {
     })
 }
 
-/// What `epoll_wait` returns to the program when only our descriptors were ready.
+/// Result of `epoll_wait` for the program when only our descriptors were ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nothing {
     /// Zero events: nginx reads the clock itself. Without a timeout the wait goes on instead, since nginx

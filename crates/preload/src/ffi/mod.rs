@@ -408,7 +408,7 @@ struct Handshake {
 }
 
 impl Handshake {
-    /// None if there is nothing to do here, or no way to wait for it.
+    /// A handshake that can run as a job; `None` if there is nothing to do here, or no way to wait for it.
     ///
     /// # Safety
     /// `ssl` is valid, now and as long as this lives.

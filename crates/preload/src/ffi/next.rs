@@ -61,7 +61,7 @@ pub(super) struct Libc {
     pub(super) close: unsafe extern "C" fn(c_int) -> c_int,
     pub(super) write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
     pub(super) send: unsafe extern "C" fn(c_int, *const c_void, usize, c_int) -> isize,
-    /// In a library of its own before glibc 2.34, which a program without threads does not have.
+    /// `None` in a program without threads before glibc 2.34, where the function has a library of its own.
     pub(super) pthread_create: Option<
         unsafe extern "C" fn(
             *mut libc::pthread_t,
@@ -82,13 +82,13 @@ pub(super) struct Libssl {
         Option<unsafe extern "C" fn(*mut Ssl, *mut c_void, usize, *mut usize) -> c_int>,
     pub(super) get_error: unsafe extern "C" fn(*const Ssl, c_int) -> c_int,
     pub(super) free: unsafe extern "C" fn(*mut Ssl),
-    /// All of it or nothing.
+    /// Functions of ASYNC jobs; `None` unless libssl has all of them.
     pub(super) jobs: Option<Jobs>,
-    /// All of it or nothing.
+    /// Functions of tickets; `None` unless libssl has all of them.
     pub(super) tickets: Option<TicketCalls>,
 }
 
-/// What a libssl with `ASYNC_JOB`s has besides.
+/// Further functions of a libssl with `ASYNC_JOB`s.
 pub(super) struct Jobs {
     pub(super) ctrl: unsafe extern "C" fn(*mut Ssl, c_int, c_long, *mut c_void) -> c_long,
     pub(super) want: unsafe extern "C" fn(*const Ssl) -> c_int,
@@ -103,7 +103,7 @@ pub(super) struct Jobs {
 
 /// libcrypto's definitions for the fetch cache. Valid for the life of the process, as libssl's.
 pub(super) struct Libcrypto {
-    /// By the numbers in `fetch`.
+    /// Functions of each method, by the numbers in `fetch`.
     pub(super) methods: [MethodFunctions; 8],
     /// `OSSL_LIB_CTX_set0_default`
     pub(super) set_default: unsafe extern "C" fn(*mut c_void) -> *mut c_void,

@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which program this is, and why the library does nothing in others.
+//! The program that runs, and why the library does nothing in others.
 //!
-//! It is decided before `main`: nginx overwrites its arguments later, and the name with them.
+//! The program is known before `main`: nginx overwrites its arguments later, and the name with them.
 
 use std::ffi::{CStr, c_char};
 use std::fs;
@@ -19,7 +19,7 @@ unsafe extern "C" {
     static program_invocation_short_name: *const c_char;
 }
 
-/// What this process is: one of the numbers below. Decided once.
+/// Program of this process: one of the numbers below. Decided once.
 static PROGRAM: AtomicU8 = AtomicU8::new(OTHER);
 const OTHER: u8 = 0;
 const NGINX: u8 = 1;
@@ -61,7 +61,7 @@ extern "C" fn before_main() {
     }
 }
 
-/// With the value `off` nginx's handshakes do not run as jobs: nothing in them waits where there is no pool.
+/// Variable with which, if it is `off`, nginx's handshakes do not run as jobs: without a pool nothing in them waits.
 const JOBS_VARIABLE: &str = "MILLRACE_JOBS";
 
 static JOBS_OFF: AtomicBool = AtomicBool::new(false);
@@ -81,8 +81,8 @@ fn forget_at_fork() -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(forget)) == 0 }
 }
 
-/// What this program is, by the name that it was started with and by that of its file: `exec -a nginx` makes
-/// no program nginx. Where there is no `/proc`, the first name decides.
+/// The program, by the name that it was started with and by that of its file: `exec -a nginx` makes no program nginx.
+/// Where there is no `/proc`, the first name decides.
 fn named() -> Option<Program> {
     // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
     let name = unsafe { program_invocation_short_name };

@@ -4,8 +4,8 @@
 //! Answers `EVP_PKEY_digestsign_supports_digest` from what libcrypto has said before. libssl asks it in every
 //! handshake for the key of the certificate, and libcrypto starts a signature to find out.
 //!
-//! On and off with the fetch cache, whose generations say when an answer may have changed. A kept answer has a
-//! reference to its key, so that no other key gets its address.
+//! The answers are kept while the fetch cache is on, whose generations say when an answer may have changed. A kept
+//! answer has a reference to its key, so that no other key gets its address.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use super::fetch;
 use super::next::{self, Libcrypto};
 use crate::answers::{DigestAnswers, DigestQuestion};
 
-/// What libcrypto does with keys.
+/// Functions of libcrypto for keys.
 pub(super) struct KeyCalls {
     pub(super) supports_digest: SupportsDigest,
     pub(super) up_ref: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -25,7 +25,7 @@ pub(super) struct KeyCalls {
 pub(super) type SupportsDigest =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *const c_char, *const c_char) -> c_int;
 
-/// What libcrypto returns if it could not find out.
+/// Result of libcrypto if it could not find out.
 const UNKNOWN: c_int = -1;
 
 /// The answers of a thread; their references are given back with the thread.

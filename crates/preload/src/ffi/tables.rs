@@ -27,7 +27,7 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// In a forked child: the table is the parent's.
+/// Makes a forked child forget the table, which is the parent's.
 pub(super) fn forget() {
     TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }

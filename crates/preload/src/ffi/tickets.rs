@@ -8,7 +8,7 @@
 //! within the same call of `SSL_do_handshake`. If that write never comes, the kernel sends what it has on its own
 //! timer, after 200 ms at most. No byte of the connection changes.
 //!
-//! On in nginx and HAProxy where the environment variable [`VARIABLE`] says so.
+//! The tickets are joined in nginx and HAProxy where the environment variable [`VARIABLE`] says so.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,19 +18,20 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use super::next::{self, Libc};
 use super::{Ssl, set_errno};
 
-/// Turns it on, with the value `on`.
+/// Turns the joining on, with the value `on`.
 const VARIABLE: &str = "MILLRACE_JOIN_TICKETS";
 
-/// What `SSL_state_string` says while a server writes a ticket ("TLSv1.3 write session ticket"). The numbers of
-/// the states differ between versions of OpenSSL, this does not.
+/// Result of `SSL_state_string` while a server writes a ticket ("TLSv1.3 write session ticket"). The numbers of the
+/// states differ between versions of OpenSSL, this does not.
 const WRITES_TICKET: &CStr = c"TWST";
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Where the joined tickets are counted; null: nowhere.
+/// Counter of joined tickets; null: they are not counted.
 static JOINED: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// What this needs of libssl. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3 without tickets.
+/// Functions of libssl that joining needs. In OpenSSL 1.1.1 and later, and in no library that has TLS 1.3 without
+/// tickets.
 pub(super) struct TicketCalls {
     pub(super) state_string: unsafe extern "C" fn(*const Ssl) -> *const c_char,
     pub(super) session_reused: unsafe extern "C" fn(*const Ssl) -> c_int,
@@ -53,7 +54,7 @@ thread_local! {
     static RUNNING: Cell<Option<Running>> = const { Cell::new(None) };
 }
 
-/// Before `main`, in a program that is known.
+/// Reads the environment variable, before `main` of a program that is known.
 pub(super) fn allow() {
     let wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "on");
     WANTED.store(wanted, Ordering::Relaxed);

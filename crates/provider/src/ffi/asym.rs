@@ -45,7 +45,7 @@ fn rows<const A: usize>() -> Rows {
 /// Length of a TLS premaster secret (`SSL_MAX_MASTER_KEY_LENGTH`).
 const PREMASTER: usize = 48;
 
-/// What an encryption or decryption context keeps beside the inner one, which does not give it back.
+/// Settings of an encryption or decryption context that the inner context does not give back.
 #[derive(Clone, Copy, Default)]
 struct Crypting {
     /// The TLS version that was negotiated.

@@ -21,7 +21,7 @@ type VsetError = unsafe extern "C" fn(*const c_void, u32, *const c_char, *mut c_
 type BioReadEx = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut usize) -> c_int;
 type BioGets = unsafe extern "C" fn(*mut c_void, *mut c_char, c_int) -> c_int;
 
-/// What the core lets us call.
+/// Functions that the core lets the provider call.
 #[derive(Clone, Copy)]
 pub(crate) struct Core {
     handle: *const c_void,

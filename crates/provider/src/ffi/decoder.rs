@@ -3,10 +3,9 @@
 
 //! Decoders for `MILLRACE KEY` stubs: PEM to DER, and DER to a key object of its type.
 //!
-//! They stand beside OpenSSL's own in every load of a key file, so input that is no stub is "carry on"
-//! (1), never an error; and a PEM block of another type is consumed whole, as OpenSSL's decoder does,
-//! because the loader continues where the last decoder stopped. No connection is made: a stub has the
-//! public half.
+//! The decoders stand beside OpenSSL's own in every load of a key file, so input that is no stub is "carry on" (1),
+//! never an error; and a PEM block of another type is consumed whole, as OpenSSL's decoder does, because the loader
+//! continues where the last decoder stopped. No connection is made: a stub has the public half.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What stands between libcrypto and an algorithm of the inner context, once for all operations.
+//! The layer between libcrypto and an algorithm of the inner context, shared by all operations.
 //!
 //! ```text
 //!  libcrypto ── pointer ──► Wrapped<O> (or a key) ── inner pointer ──► OpenSSL's own object
@@ -38,7 +38,7 @@ pub(crate) trait Handle {
     fn inner(&self) -> Ptr;
 }
 
-/// What a function returns to C if it failed.
+/// Value that a function returns to C if it failed.
 pub(crate) trait Failure {
     const VALUE: Self;
 }

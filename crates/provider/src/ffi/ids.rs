@@ -3,8 +3,8 @@
 
 //! Numbers and names from `openssl/core_dispatch.h`, `core_object.h` and `core.h`.
 //!
-//! They are part of OpenSSL's stable interface: a number never changes its meaning. A test compares
-//! each with the installed header. The header's name is the module's prefix and the constant's name.
+//! The numbers are part of OpenSSL's stable interface: a number never changes its meaning. A test compares each with
+//! the installed header. The header's name is the module's prefix and the constant's name.
 
 macro_rules! ids {
     ($($module:ident $prefix:literal { $($name:ident = $value:literal;)* })*) => {

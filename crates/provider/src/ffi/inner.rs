@@ -30,7 +30,7 @@ pub(crate) struct InnerAlgorithm {
 }
 
 impl InnerAlgorithm {
-    /// Whether it has the function with this id.
+    /// Whether the algorithm has the function with this id.
     pub(crate) fn has(&self, id: i32) -> bool {
         usize::try_from(id).is_ok_and(|index| self.table.get(index).is_some_and(|f| !f.is_null()))
     }
@@ -80,7 +80,7 @@ pub(crate) struct InnerContext {
     pub(crate) provider: Ptr,
     /// Context of the inner provider: first argument of its constructors.
     pub(crate) provctx: Ptr,
-    /// By the index of [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks it.
+    /// Algorithms, at the index of their [`KeyType`], [`Signature`] and so on; `None` if this OpenSSL lacks one.
     pub(crate) keys: Vec<Option<InnerAlgorithm>>,
     pub(crate) signatures: Vec<Option<InnerAlgorithm>>,
     pub(crate) exchanges: Vec<Option<InnerAlgorithm>>,

@@ -25,16 +25,16 @@ use crate::error::{Error, Reason, Result};
 use crate::process::{KeyIdentity, Source};
 use crate::remote::{FailureKind, PoolError};
 
-/// Where the private part is.
+/// Origin of a key's private part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// There is none (or none is known yet).
+    /// There is no private part (or none is known yet).
     Public,
     /// Brought into this process by the application: the pool may have it too.
     Imported,
     /// Generated in this process: it stays here.
     Generated,
-    /// In the pool, and only there.
+    /// The private part is in the pool, and only there.
     Resident,
 }
 
@@ -109,16 +109,16 @@ pub(crate) struct Key {
     pub(crate) provider: &'static Provider,
     /// Public half only if the key is resident in the pool.
     pub(crate) data: InnerKeyData,
-    /// As it was made.
+    /// Origin of the private part when the key was made.
     origin: Origin,
     /// Whether the private part of a public key was imported since.
     imported: AtomicBool,
-    /// Its name in the pool.
+    /// Name of the key in the pool.
     name: Option<String>,
     identity: OnceLock<Arc<KeyIdentity>>,
-    /// Whether it came by the key manager of the keys that sign here: the pool never gets it.
+    /// Whether the key came by the key manager of the keys that sign here: the pool never gets it.
     stays: bool,
-    /// What signs with it here, once that was asked for; none if nothing does.
+    /// Implementation that signs with the key here, once it was asked for; `None` if none does.
     signer: OnceLock<Option<Signer>>,
 }
 
@@ -171,7 +171,7 @@ impl Key {
         key
     }
 
-    /// The same key with other inner key data.
+    /// This key with other inner key data.
     pub(crate) fn like(&self, data: InnerKeyData) -> Self {
         let mut key = Self::new(self.provider, data, self.origin());
         key.name.clone_from(&self.name);
@@ -257,7 +257,7 @@ impl Key {
         }
     }
 
-    /// What signs with this key in this process, in place of OpenSSL.
+    /// The implementation that signs with this key in this process, in place of OpenSSL.
     pub(super) fn signer(&self) -> Option<&Signer> {
         if !self.stays || self.origin() != Origin::Imported {
             return None;
@@ -323,7 +323,7 @@ impl Key {
         succeeded(status)
     }
 
-    /// Who the key is, for the pool.
+    /// Identity of the key at the pool.
     pub(crate) fn identity(&self) -> Result<Arc<KeyIdentity>> {
         if let Some(identity) = self.identity.get() {
             return Ok(Arc::clone(identity));
@@ -341,7 +341,7 @@ impl Key {
         Ok(Arc::clone(self.identity.get_or_init(|| made)))
     }
 
-    /// How the key gets into the pool.
+    /// Source from which the pool gets the key.
     pub(crate) fn source(&self) -> std::result::Result<Source, PoolError> {
         if self.name.is_some() {
             return Ok(Source::Resident);
@@ -465,7 +465,7 @@ pub(crate) fn succeeded(status: c_int) -> Result<()> {
     }
 }
 
-/// What `receive` makes of the parameters that `export` hands to a callback.
+/// Result of `receive` for the parameters that `export` hands to a callback.
 fn exported<T>(
     export: impl FnOnce(Callback, *mut c_void),
     mut receive: impl FnMut(*const Param) -> Result<T>,

@@ -25,7 +25,7 @@ use crate::error::{Error, Reason};
 /// The rows of each key type's dispatch table.
 pub(crate) const DISPATCH: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(rows);
 
-/// The same for keys that sign here.
+/// The rows of each key type's dispatch table, for keys that sign here.
 pub(crate) const STAYING: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(staying_rows);
 
 fn staying_rows<const A: usize>() -> Rows {

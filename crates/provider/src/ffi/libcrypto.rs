@@ -25,7 +25,7 @@ macro_rules! symbols {
         /// Functions of libcrypto. Names and signatures are those of its headers.
         #[allow(non_snake_case, reason = "the names of the library")]
         pub(crate) struct Lib {
-            /// Where the object is mapped: tells one libcrypto from another.
+            /// Address at which the object is mapped: tells one libcrypto from another.
             base: usize,
             $(pub(crate) $name: $type,)*
             $(pub(crate) $opt: Option<$opt_type>,)*

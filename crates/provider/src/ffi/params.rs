@@ -109,7 +109,7 @@ impl Param {
         Self::over(key, ids::param::OCTET_STRING, place, size)
     }
 
-    /// Whether the callee set it.
+    /// Whether the callee set the parameter.
     pub(crate) fn is_set(&self) -> bool {
         self.return_size != UNMODIFIED
     }

@@ -41,8 +41,8 @@ pub(crate) struct Provider {
     verbose: bool,
 }
 
-/// What all providers with the same configuration have together, however often an application loads
-/// them: the pool (a thread, connections, open keys) and the tables. Never freed either.
+/// State that all providers with the same configuration share, however often an application loads them: the pool (a
+/// thread, connections, open keys) and the tables. Never freed either.
 struct SharedProvider {
     config: Config,
     stats: Arc<Stats>,
@@ -135,7 +135,7 @@ impl Provider {
         }
     }
 
-    /// What is computed here: chosen at the first question.
+    /// Primitives that this process computes itself: chosen at the first question.
     pub(crate) fn chosen(&'static self) -> &'static local::Chosen {
         self.shared.chosen.get_or_init(|| local::Chosen::of(self))
     }
@@ -285,13 +285,13 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
 /// Properties and description of wrapped algorithms.
 type Kind = (&'static CStr, &'static CStr);
 
-/// Those with private operations in the pool.
+/// Algorithms with private operations in the pool.
 const POOL: Kind = (
     PROPERTIES,
     c"OpenSSL's, with the private key operations in the Millrace pool",
 );
 
-/// Those of keys that sign here.
+/// Algorithms of keys that sign here.
 const HERE: Kind = (
     LOCAL_PROPERTIES,
     c"OpenSSL's, with the signatures of AWS-LC in this process",

@@ -77,7 +77,7 @@ fn rows<const A: usize>() -> Rows {
     rows
 }
 
-/// What a signature context keeps beside the inner one.
+/// Settings of a signature context beside the inner one.
 #[derive(Default)]
 struct Signing {
     /// The digest of the message so far, while a message is signed with a pooled key.
@@ -131,7 +131,7 @@ impl Operation for Signing {
         self.special |= variant || context || switched || find(c"test-entropy").is_some();
     }
 
-    /// For ML-DSA the inner context tells the length only with the private key.
+    /// Length of an ML-DSA signature with a pooled key: the inner context tells it only with the private key.
     fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
         Ok(match context.row.scheme {
             Scheme::MlDsa(set) if key.origin() == Origin::Resident => Some(set.signature_len()),
@@ -383,7 +383,7 @@ impl Context {
 
 /// Signs a digest or a message by OpenSSL in a context of its own, and drops the signature: to measure it.
 pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], is_digest: bool) -> Result<()> {
-    /// More than the longest signature, that of ML-DSA-87.
+    /// Bytes of room for a signature: more than the longest, that of ML-DSA-87.
     const ROOM: usize = 8192;
     let is_of_key = |row: &AlgorithmRow| row.keys.contains(&key.data.key_type);
     let row = Signature::ROWS.iter().position(is_of_key);

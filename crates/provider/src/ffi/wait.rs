@@ -9,13 +9,13 @@
 //! to pause: an application learns of descriptors when a job pauses, and HAProxy crashes at the end of a
 //! connection whose wait context has a descriptor that HAProxy never learned of.
 //!
-//! Where the preload library knows the connection and the application's event loop drives the pool, no
-//! descriptor is made: the preload library gives out a *wake token* per operation, the completion
-//! notifies it, and the job names a descriptor that all connections share.
+//! If the preload library knows the connection and the application's event loop drives the pool, no descriptor is made:
+//! the preload library gives out a *wake token* per operation, the completion notifies it, and the job names a
+//! descriptor that all connections share.
 //!
 //! The descriptor is owned by a [`Waiter`] that the wait context and every completion in flight share.
-//! With the connection's end the descriptor is closed; a later completion finds it gone and wakes
-//! nothing. So connections that are given up while the pool is silent hold no descriptors.
+//! The descriptor is closed when the connection ends; a later completion finds it gone and wakes nothing. So
+//! connections that are given up while the pool is silent hold no descriptors.
 //!
 //! The job's stack is 32 KiB without a guard page: what runs on it is shallow, and nothing is locked
 //! or borrowed across a pause.
@@ -36,7 +36,7 @@ use crate::oneshot::{Pause, Wake, lock};
 use crate::process::Process;
 use crate::stats::Stats;
 
-/// Its address names our descriptor among those of a wait context.
+/// Key whose address names our descriptor among those of a wait context.
 static WAIT_KEY: u8 = 0;
 
 /// A pause that returns within this was none: the application has blocked pauses
@@ -53,7 +53,7 @@ const POLL_MS: c_int = 1000;
 /// `ASYNC_pause_job`; absent where libcrypto is built without.
 type PauseJob = unsafe extern "C" fn() -> c_int;
 
-/// What a wait context and the completions share.
+/// State that a wait context and its completions share.
 struct Waiter {
     /// The eventfd, ours as long as the wait context lives; or the descriptor that connections with
     /// wake tokens share.
@@ -63,7 +63,7 @@ struct Waiter {
     target: Mutex<Target>,
 }
 
-/// How the application learns that the job can go on.
+/// Means by which the application learns that the job can go on.
 struct Target {
     signal: Signal,
     callback: Option<(AsyncCallback, Address)>,

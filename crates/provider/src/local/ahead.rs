@@ -36,10 +36,10 @@ thread_local! {
     static PAGE: RefCell<Option<SecretPage>> = const { RefCell::new(None) };
 }
 
-/// Where a pair came from.
+/// Origin of a key pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
-    /// It was made ahead.
+    /// Whether the pair was made ahead.
     ahead: bool,
     /// Pairs that were wiped without use since they were too old.
     dropped: u64,
@@ -74,7 +74,7 @@ pub fn is_faster() -> bool {
     in_lanes < alone
 }
 
-/// Where X25519 pairs come from.
+/// Source of X25519 pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct PairMaker<'a>(Option<&'a Stats>);
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What each primitive costs here and in the installed OpenSSL, and the file that keeps it.
+//! Costs of each primitive here and in the installed OpenSSL, and the file that keeps them.
 //!
 //! With `local = on` a primitive is computed here only if that was measured to be faster. It is measured once for each
 //! build of libcrypto on each processor: `ffi::local::measure` does it, and the file spares the next start of a server
@@ -26,17 +26,17 @@ const MAX_FILE_LEN: u64 = 64 * 1024;
 /// Most systems that the file keeps: a machine has one or two, and gets others with updates.
 const MAX_SYSTEMS: usize = 16;
 
-/// What one primitive costs, in nanoseconds.
+/// Cost of one primitive, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Here.
+    /// Cost in this process, with AWS-LC.
     pub here: u64,
-    /// In the installed OpenSSL; none if that does not have it.
+    /// Cost in the installed OpenSSL; none if that does not have the primitive.
     pub there: Option<u64>,
 }
 
 impl Cost {
-    /// Whether it is worth while to compute it here.
+    /// Whether the primitive costs less here, or OpenSSL does not have it.
     #[must_use]
     pub fn is_lower_here(&self) -> bool {
         self.there.is_none_or(|there| self.here < there)

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What the provider computes itself, in the application's process, with AWS-LC.
+//! Primitives that the provider computes itself, in the application's process, with AWS-LC.
 //!
 //! [`Primitive`] has one row for each of them; the setting `local` says which are offered. Here is the ephemeral part
 //! of a TLS handshake, which holds no key of the application: key shares ([`share`], some of them made [`ahead`]) and

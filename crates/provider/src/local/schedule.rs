@@ -42,7 +42,7 @@ const EMPTY_SHA512: [u8; 64] = [
 ];
 
 impl ScheduleHash {
-    /// Bytes of its output.
+    /// Bytes of the hash's output.
     #[must_use]
     pub const fn digest_len(self) -> usize {
         match self {
@@ -52,7 +52,7 @@ impl ScheduleHash {
         }
     }
 
-    /// Bytes of a block of its input.
+    /// Bytes of a block of the hash's input.
     #[must_use]
     pub const fn block_len(self) -> usize {
         match self {
@@ -93,7 +93,7 @@ impl ScheduleHash {
 /// A label with the prefix of the protocol: `tls13 ` and `c hs traffic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleLabel<'a> {
-    /// What stands before every label.
+    /// Prefix of the protocol, which stands before every label.
     pub prefix: &'a [u8],
     /// The label.
     pub label: &'a [u8],
@@ -133,8 +133,8 @@ pub fn expand_label(
     sys::hkdf_expand(hash, key, &info[..filled], out)
 }
 
-/// What every handshake without a pre-shared key begins with: its first secret, and the salt of the next step. Both
-/// are the same for all of them and follow from RFC 8446 alone.
+/// Start of the key schedule of every handshake without a pre-shared key: its first secret, and the salt of the next
+/// step. Both are the same for all of them and follow from RFC 8446 alone.
 #[derive(Clone, Copy)]
 struct Beginning {
     secret: [u8; MAX_HASH],

@@ -23,7 +23,7 @@ pub use crate::algorithms::{Parts, Share, ShareCurve};
 const ML_KEM_PUBLIC: usize = 1184;
 /// Bytes of a decapsulation key of ML-KEM-768, expanded.
 const ML_KEM_PRIVATE: usize = 2400;
-/// Where the encapsulation key lies in that (FIPS 203, algorithm 16).
+/// Place of the encapsulation key in the expanded decapsulation key (FIPS 203, algorithm 16).
 const PUBLIC_IN_PRIVATE: std::ops::Range<usize> = 1152..1152 + ML_KEM_PUBLIC;
 /// Bytes of a ciphertext of ML-KEM-768.
 const ML_KEM_CIPHERTEXT: usize = 1088;
@@ -46,7 +46,7 @@ impl Share {
         self.row().parts
     }
 
-    /// Its curve, if it has one.
+    /// Curve of the share, if it has one.
     fn curve(self) -> Option<ShareCurve> {
         match self.parts() {
             Parts::Curve(curve) | Parts::MlKemThen(curve) | Parts::ThenMlKem(curve) => Some(curve),
@@ -215,7 +215,7 @@ impl fmt::Debug for ShareKey {
 }
 
 impl ShareKey {
-    /// Without any half.
+    /// A share without any half.
     #[must_use]
     pub fn empty(share: Share) -> Self {
         Self {
@@ -313,7 +313,7 @@ impl ShareKey {
         })
     }
 
-    /// What kind of share it is.
+    /// Kind of the share.
     #[must_use]
     pub fn share(&self) -> Share {
         self.share

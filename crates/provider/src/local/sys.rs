@@ -242,7 +242,7 @@ pub(super) const KEPT_PAIRS: usize = 7;
 pub(super) struct KeptPairs {
     /// Pairs that are left, at the start of `pairs`.
     pub(super) count: u64,
-    /// When they were made, as [`now`] tells it.
+    /// Time at which the pairs were made, by [`now`].
     pub(super) made: u64,
     pub(super) pairs: [KeptPair; KEPT_PAIRS],
 }
@@ -251,7 +251,7 @@ pub(super) struct KeptPairs {
 pub(super) struct SecretPage(NonNull<KeptPairs>);
 
 impl SecretPage {
-    /// None where the kernel cannot promise the zeros (before Linux 4.14), or has no memory.
+    /// A page for secrets; `None` where the kernel cannot promise the zeros (before Linux 4.14), or has no memory.
     pub(super) fn new() -> Option<Self> {
         const { assert!(size_of::<KeptPairs>() <= PAGE) };
         let access = libc::PROT_READ | libc::PROT_WRITE;

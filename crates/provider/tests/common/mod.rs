@@ -89,7 +89,7 @@ pub(crate) fn module() -> PathBuf {
 }
 
 impl Bench {
-    /// Without a node: its socket does not exist.
+    /// A bench without a node: the node's socket does not exist.
     pub(crate) fn new() -> Self {
         let dir = TempDir::new().expect("temporary directory");
         std::os::unix::fs::symlink(module(), dir.path().join("millrace.so")).expect("symlink");
@@ -99,12 +99,12 @@ impl Bench {
         bench
     }
 
-    /// With a node on the software backend.
+    /// A bench with a node on the software backend.
     pub(crate) fn with_node() -> Self {
         Self::with_backend(Arc::new(Software::new()))
     }
 
-    /// With a node on this backend.
+    /// A bench with a node on this backend.
     pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
         let mut bench = Self::new();
         bench.start(backend);
@@ -259,7 +259,7 @@ impl Bench {
         node.handle.reload().expect("the store is readable");
     }
 
-    /// How many jobs of this operation the node has completed.
+    /// Number of jobs of this operation that the node has completed.
     pub(crate) fn served(&self, operation: &str) -> u64 {
         let node = self.node.as_ref().expect("a node");
         let operations = node.handle.status().operations;

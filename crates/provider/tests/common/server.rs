@@ -53,7 +53,7 @@ impl Server {
         Self { child, port }
     }
 
-    /// What it and its children have computed themselves, by name.
+    /// Operations that the server and its children have computed themselves, by primitive.
     pub(crate) fn computed(&self) -> HashMap<String, u64> {
         let mut found = HashMap::new();
         eventually(|| {

@@ -161,7 +161,7 @@ pub struct Calibrations {
 }
 
 impl Calibrations {
-    /// With the cache of this user: `$XDG_CACHE_HOME/millrace`, `~/.cache/millrace`, for root
+    /// Calibrations with the cache of this user: `$XDG_CACHE_HOME/millrace`, `~/.cache/millrace`, for root
     /// `/var/cache/millrace`.
     #[must_use]
     pub fn with_cache() -> Self {

@@ -27,7 +27,7 @@ const FREQUENCY: u32 = MAX_FREQUENCY;
 /// Sampled CPU time of the last operation.
 const LOOK: Duration = Duration::from_millis(600);
 
-/// Interval of checks of that time.
+/// Interval of checks of the sampled CPU time.
 const BETWEEN: Duration = Duration::from_millis(20);
 
 /// Sampled CPU time of both sides of handshakes, which spread over many functions.

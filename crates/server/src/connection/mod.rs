@@ -92,7 +92,7 @@ const MAX_DOUBLINGS: u32 = 3;
 /// 20,000 refusals per second.
 const JOBS_AFTER_REFUSAL: usize = 8;
 
-/// What the connections of one party share.
+/// State that the connections of one party share.
 pub(crate) struct PartyShare {
     /// Permits to decode messages.
     turns: Arc<Semaphore>,
@@ -152,7 +152,7 @@ impl Turns {
     }
 }
 
-/// How a connection ended, for the log.
+/// Cause of a connection's end, for the log.
 #[derive(Debug)]
 enum End {
     /// The client closed the connection, or a drain has completed.
@@ -227,9 +227,9 @@ impl Refusals {
     }
 }
 
-/// How long bytes may have waited in the socket because the node did not read. A job's budget runs during that time,
-/// and a node that took it for a new job would compute a result that its client no longer waits for. Reset when the
-/// socket is empty.
+/// Time for which bytes may have waited in the socket because the node did not read. A job's budget runs during that
+/// time, and a node that took it for a new job would compute a result that its client no longer waits for. Reset when
+/// the socket is empty.
 #[derive(Default)]
 struct UnreadTime {
     stopped: Option<Instant>,
@@ -257,7 +257,7 @@ struct Deadlines {
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
-    /// When the message began of which the decoder holds a part.
+    /// Start of the message of which the decoder holds a part.
     message: Option<Instant>,
     linger: Option<Instant>,
     /// The end of a pause after refused jobs ([`BUSY_PAUSE`]).
@@ -592,7 +592,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         all.into_iter().flatten().min()
     }
 
-    /// When the message of which the decoder holds a part must be complete.
+    /// Time by which the message that the decoder holds in part must be complete.
     fn message_deadline(&self) -> Option<Instant> {
         let began = self.deadlines.message?;
         Some(began + self.session.settings().limits.message_timeout)

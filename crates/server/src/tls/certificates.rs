@@ -3,7 +3,7 @@
 
 //! A private CA in a directory, for sites without one: certificates for a node and its clients.
 //!
-//! Of several nodes, one directory has the CA, on one of the nodes or on another machine; the others have only the
+//! With several nodes, one directory has the CA, on one of the nodes or on another machine; the others have only the
 //! files that [`issue_node_certificate`] returns.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //!    NAME.crt      NAME.key    0600, one pair per client, to be moved to its host
 //! ```
 //!
-//! It is not a CA for any other purpose.
+//! The CA serves no other purpose.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -55,7 +55,7 @@ pub struct CertificateFiles {
     pub ca: PathBuf,
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -111,7 +111,7 @@ pub struct IssuedNode {
     pub revoked: Vec<u8>,
     /// The certificate of the node.
     pub certificate: String,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: Zeroizing<String>,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
     open: Mutex<OpenConnections>,
 }
 
-/// What new connections use.
+/// TLS configuration of new connections.
 pub(crate) struct TlsInForce {
     pub(crate) config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -285,8 +285,8 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// Mode bits that give access to others than the owner.
 const EXPOSED: u32 = 0o077;
 
-/// The same for a file of root: its group may read it, since only root can have chosen that group. Debian's
-/// `ssl-cert` stores keys so, and PostgreSQL has the same rule.
+/// Mode bits that a file of root must not have: its group may read it, since only root can have chosen that group.
+/// Debian's `ssl-cert` stores keys so, and PostgreSQL has the same rule.
 const EXPOSED_OF_ROOT: u32 = 0o037;
 
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {
@@ -343,7 +343,7 @@ pub fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     (!identity.contains('*') && valid_identity(&identity)).then(|| identity.into())
 }
 
-/// How a SPIFFE ID begins.
+/// Prefix of a SPIFFE ID.
 const SPIFFE: &str = "spiffe://";
 
 /// The identity of a certificate with this name.

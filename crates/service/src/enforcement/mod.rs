@@ -1,8 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which grants a node may act on: verified offline, fenced, and in force until they expire. Pure: time is an
-//! argument.
+//! Grants that a node may act on: verified offline, fenced, and in force until they expire. Pure: time is an argument.
 //!
 //! ```text
 //!  grants ──verify──► node, registration, revision, time? ──► in force ──expires──► safe share, or refused
@@ -26,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::grant::{Grant, GrantError, GrantKeys, SignedGrant};
 use crate::tenants::{Bounds, Directory, MAX_TENANTS, TENANT_PREFIX, Terms};
 
-/// How far the clocks of manager and node may differ before a grant counts as one of the future. A grant that the
-/// node takes early adds at most this much of its slice to what the tenant gets.
+/// Largest difference between the clocks of manager and node with which a grant does not count as one of the future. A
+/// grant that the node takes early adds at most this much of its slice to what the tenant gets.
 pub const CLOCK_ALLOWANCE: Duration = Duration::from_secs(1);
 
 /// What a node does with a tenant whose grant has expired while the manager is away.
@@ -47,11 +46,11 @@ pub enum OnExpiry {
 pub struct GrantAnswer {
     /// Registration of the node for which the answer is.
     pub incarnation: u64,
-    /// When the node sent the request.
+    /// Time at which the node sent the request.
     pub sent: Instant,
-    /// When the answer came.
+    /// Time at which the answer came.
     pub now: Instant,
-    /// The same by the wall clock.
+    /// Time at which the answer came, by the wall clock.
     pub wall: SystemTime,
 }
 
@@ -197,7 +196,7 @@ impl GrantBook {
         }
     }
 
-    /// When the next grant expires.
+    /// Time at which the next grant expires.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let held = self.held.values().filter(|held| !held.expired);
         held.map(|held| held.until).min()
@@ -224,7 +223,7 @@ impl GrantBook {
         directory
     }
 
-    /// One row a grant, by tenant.
+    /// Rows of the grants, one each, by tenant.
     pub(crate) fn rows(&self) -> Vec<GrantRow> {
         let row = |Held { grant, expired, .. }: &Held| GrantRow {
             tenant: grant.tenant.clone(),

@@ -412,7 +412,7 @@ impl SignedGrant {
         &self.bytes
     }
 
-    /// What the grant says; anyone may have written it.
+    /// The grant, although anyone may have written it.
     #[must_use]
     pub fn dangerous_unverified(&self) -> &Grant {
         &self.grant
@@ -542,7 +542,7 @@ impl<'de> Deserialize<'de> for GrantKey {
 pub struct GrantKeys(Vec<GrantKey>);
 
 impl GrantKeys {
-    /// These keys, each once.
+    /// A set of these keys, each once.
     ///
     /// # Errors
     /// [`GrantKeyError::TooMany`].
@@ -607,7 +607,7 @@ impl GrantSigner {
     /// The key in this PKCS#8.
     ///
     /// # Errors
-    /// It is not an Ed25519 key.
+    /// The bytes are not an Ed25519 key.
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, SignerError> {
         let pair = Ed25519KeyPair::from_pkcs8(pkcs8).map_err(|_| SignerError)?;
         Ok(Self { pair })

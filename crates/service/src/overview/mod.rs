@@ -97,7 +97,7 @@ pub enum VerdictLevel {
 }
 
 impl VerdictLevel {
-    /// The word for it.
+    /// Name of the level.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

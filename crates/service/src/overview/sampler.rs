@@ -24,7 +24,7 @@ const SHARE_WINDOW: Duration = Duration::from_secs(300);
 /// (docs/benchmarks); the upper end, so that the page never promises too much.
 const GATEWAY_COST_US: f64 = 35.0;
 
-/// How often the keys are listed: a reload holds their lock while it reads the disk.
+/// Interval at which the keys are listed: a reload holds their lock while it reads the disk.
 const KEYS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Takes overviews of one node. Each call of [`Self::sample`] reports the rates since the one before.
@@ -149,7 +149,7 @@ struct Window {
     rows: Vec<Row>,
 }
 
-/// What one backend did of one operation.
+/// Work of one backend for one operation.
 struct Row {
     backend: BackendKind,
     operation: OperationKind,
@@ -253,7 +253,7 @@ impl Window {
         status.backends.iter().map(row).collect()
     }
 
-    /// What the software backend needs for an operation is what a gateway would spend on it.
+    /// CPU seconds per second that gateways save: the software backend's time per operation, less `GATEWAY_COST_US`.
     fn cpu_saved(&self) -> f64 {
         let local_us = |row: &Row| {
             let software = |other: &&Row| {

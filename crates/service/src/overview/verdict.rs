@@ -107,7 +107,7 @@ impl Overview {
 }
 
 fn list(names: &[&str]) -> String {
-    /// More names make the sentence unreadable; the table has all.
+    /// Bound on the names in a sentence: more make it unreadable; the table has all.
     const SHOWN: usize = 3;
     match names.len() {
         0..=SHOWN => names.join(", "),

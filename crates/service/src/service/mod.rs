@@ -73,7 +73,7 @@ struct ServiceInner {
     /// Locked during a change of settings or grants, so that only one runs at a time. Holds the grants of a node
     /// with a manager.
     grants: Mutex<Option<GrantBook>>,
-    /// When the next grant expires, in milliseconds since `started`; `u64::MAX` for never.
+    /// Time at which the next grant expires, in milliseconds since `started`; `u64::MAX` for never.
     grants_expire_ms: AtomicU64,
     log: OnceLock<Box<dyn LogControl>>,
     accounts: Accounts,

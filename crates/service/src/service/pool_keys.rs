@@ -51,7 +51,7 @@ impl Service {
     /// Removes a key with all its versions; it is no longer served when the call returns. Blocks on the disk.
     ///
     /// # Errors
-    /// It cannot be removed. A key that is not there is no error.
+    /// The key cannot be removed. A key that is not there is no error.
     pub fn remove_key(&self, name: &str) -> Result<(), StoreError> {
         match self.inner.keyring.store().remove(name) {
             Ok(()) | Err(StoreError::NoSuchKey { .. }) => {}
@@ -64,7 +64,7 @@ impl Service {
     /// The current version of a key in the store; `None` if there is none.
     ///
     /// # Errors
-    /// Its file cannot be read.
+    /// The key's file cannot be read.
     pub fn stored_key(&self, name: &str) -> Result<Option<KeyMeta>, StoreError> {
         match self.inner.keyring.store().describe(name) {
             Ok(meta) => Ok(Some(meta)),

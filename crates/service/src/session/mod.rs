@@ -9,7 +9,7 @@
 //!  imported key ──imported──►           └── handles, jobs in flight, bounds, policy
 //! ```
 //!
-//! It makes every decision about a client's requests. `K` is the engine's key; tests use a number. Front ends
+//! A session makes every decision about a client's requests. `K` is the engine's key; tests use a number. Front ends
 //! use it through [`crate::Session`].
 
 use std::collections::HashMap;
@@ -115,11 +115,11 @@ pub struct ReadyJob<K> {
     pub id: JobId,
     /// The front end's key, behind the handle that the client named.
     pub key: K,
-    /// What to do with the key.
+    /// Operation with the key.
     pub operation: Operation,
     /// Digest, message, ciphertext or public value of the peer, as the operation defines.
     pub input: Vec<u8>,
-    /// After this time the client no longer waits for the job.
+    /// Time after which the client no longer waits for the job.
     pub deadline: Instant,
 }
 
@@ -151,18 +151,18 @@ pub struct SessionState<K> {
     account: Arc<Account>,
     /// The name by which key policies know the client's tenant, if it has one.
     tenant: Option<Arc<str>>,
-    /// How long the messages that come now may have waited unread.
+    /// Longest time for which the messages that come now may have waited unread.
     unread_for: Duration,
 }
 
-/// What is remembered of a job that has not ended.
+/// State of a job that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    /// The engine's search for a waiting job costs time, so a client may request it once per job.
+    /// Whether the client has cancelled the job. The engine's search for it costs time, so it is done once per job.
     cancelled: bool,
     /// Length of the input.
     bytes: u32,
-    /// The handle of its key.
+    /// Handle of the job's key.
     key: KeyHandle,
 }
 
@@ -203,7 +203,7 @@ impl<K: Clone> SessionState<K> {
         }
     }
 
-    /// From now on messages may have waited for `time` before they were read. It counts against the budgets of jobs.
+    /// Sets the longest time for which messages from now on have waited unread. It counts against the budgets of jobs.
     pub(crate) fn set_unread_for(&mut self, time: Duration) {
         self.unread_for = time;
     }

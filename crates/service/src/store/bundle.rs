@@ -75,7 +75,7 @@ impl KeyBundle {
     /// Reads a bundle.
     ///
     /// # Errors
-    /// It is truncated, has extra bytes, a field is out of its bounds, or a newer version wrote it.
+    /// The bundle is truncated, has extra bytes, a field is out of its bounds, or a newer version wrote it.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut reader = RecordReader::new(bytes);
         match reader.u8("version")? {

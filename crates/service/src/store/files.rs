@@ -104,9 +104,9 @@ pub(crate) mod fake {
     /// The step at which the disk is full.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum DiskStep {
-        /// After half of the bytes.
+        /// The disk is full after half of the bytes.
         Write,
-        /// At the rename.
+        /// The disk is full at the rename.
         Rename,
     }
 

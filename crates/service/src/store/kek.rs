@@ -3,8 +3,8 @@
 
 //! The key-encryption key: loading it, and sealing with it.
 //!
-//! It consists of 32 random bytes in a file that only its owner can read, or in a systemd credential. It
-//! never leaves this module.
+//! The key consists of 32 random bytes in a file that only its owner can read, or in a systemd credential. It never
+//! leaves this module.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -31,7 +31,7 @@ pub const CREDENTIAL_NAME: &str = "millrace-kek";
 pub enum KekSource {
     /// A file of [`KEK_LEN`] bytes that only its owner can read.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// Whether to create a missing file.
         create: bool,
@@ -245,8 +245,8 @@ const FINGERPRINT_LABEL: &[u8] = b"millrace key-encryption key fingerprint 1";
 /// Mode bits that give access to others than the owner.
 const FILE_EXPOSED: u32 = 0o077;
 
-/// The same for a systemd credential. systemd grants the service's user access with an ACL, whose mask shows
-/// as the group's read permission.
+/// Mode bits that a systemd credential must not have. systemd grants the service's user access with an ACL, whose mask
+/// shows as the group's read permission.
 const CREDENTIAL_EXPOSED: u32 = 0o037;
 
 /// Refuses a file that other users can read or own.

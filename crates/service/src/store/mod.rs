@@ -19,8 +19,8 @@
 //! file unusable. Writes are atomic: a full disk changes nothing. Several processes may use one store; a node
 //! applies changes by `millrace key` within a second.
 //!
-//! It does not protect keys from a user who can read both the directory and the key-encryption key, or from
-//! the node's own user.
+//! The store does not protect keys from a user who can read both the directory and the key-encryption key, or from the
+//! node's own user.
 
 mod audit;
 pub mod bundle;
@@ -311,7 +311,7 @@ impl KeyStore {
         self.load_version(&VersionId::current(name))
     }
 
-    /// As [`Self::load`], for any version.
+    /// Loads a key like [`Self::load`], in any version.
     pub(crate) fn load_version(&self, id: &VersionId) -> Result<(PrivateKey, KeyMeta), StoreError> {
         let bytes = self.read(id)?;
         let file = self.parse(id, &bytes)?;

@@ -3,9 +3,9 @@
 
 //! Converts private keys in PEM to PKCS#8, the only form that the engine accepts.
 //!
-//! It supports `PRIVATE KEY` (PKCS#8) and the two traditional forms, `RSA PRIVATE KEY` (PKCS#1) and `EC
-//! PRIVATE KEY` (SEC 1), which the engine wraps into PKCS#8. It parses only the outermost structure and does not
-//! check the key; the engine checks it when it loads it.
+//! The module supports `PRIVATE KEY` (PKCS#8) and the two traditional forms, `RSA PRIVATE KEY` (PKCS#1) and `EC PRIVATE
+//! KEY` (SEC 1), which the engine wraps into PKCS#8. It parses only the outermost structure and does not check the key;
+//! the engine checks it when it loads it.
 
 use millrace_engine::PrivateKey;
 use millrace_engine::der::tag;

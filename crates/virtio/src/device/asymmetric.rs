@@ -14,9 +14,9 @@ use crate::primitives::Rsa;
 use crate::request::{AkcipherOperation, Work};
 use crate::spec::{RsaPadding, Status};
 
-/// What a data request needs.
+/// Next step of a data request.
 pub(super) enum Step {
-    /// Nothing more.
+    /// The request is complete.
     Done(Output),
     /// A job of the pool.
     Job(DeviceJob),

@@ -45,7 +45,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// The result of a control request.
 #[derive(Debug, Default)]
 pub struct ControlOutcome {
-    /// What the guest gets: 16 bytes for a request that makes a session, else 1.
+    /// Response to the guest: 16 bytes for a request that makes a session, else 1.
     pub answer: Vec<u8>,
     /// The session that was made.
     pub created: Option<u64>,
@@ -109,7 +109,7 @@ impl fmt::Debug for DataAnswer {
     }
 }
 
-/// When a device takes its next data request.
+/// Time at which a device takes its next data request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadGate {
     /// Now.
@@ -203,7 +203,7 @@ impl Device {
         self.pending.len()
     }
 
-    /// When the next data request may be read.
+    /// Time at which the next data request may be read.
     #[must_use]
     pub fn read_gate(&self, now: Instant) -> ReadGate {
         if self.pending.len() >= MAX_IN_FLIGHT {

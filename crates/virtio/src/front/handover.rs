@@ -107,7 +107,7 @@ fn pack_connection(
     })
 }
 
-/// What a former program has left.
+/// State that a former program has handed over.
 #[derive(Debug, Default)]
 pub struct HandedState {
     restarts: u64,

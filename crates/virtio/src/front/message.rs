@@ -53,7 +53,7 @@ pub(super) mod code {
     pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(crate) const GET_CONFIG: u32 = 24;
     pub(crate) const RESET_DEVICE: u32 = 34;
-    /// On the channel from the device to the monitor: the configuration space has changed.
+    /// Message on the channel from the device to the monitor: the configuration space has changed.
     pub(crate) const CONFIG_CHANGE: u32 = 2;
 }
 
@@ -90,7 +90,7 @@ impl Message {
         }
     }
 
-    /// The same message without a wish for an acknowledgement.
+    /// This message without a wish for an acknowledgement.
     pub(super) fn quiet(&self) -> Self {
         Self {
             flags: self.flags & !NEED_REPLY,

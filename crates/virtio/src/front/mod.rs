@@ -103,7 +103,7 @@ struct FrontDevice {
     settings: SocketSettings,
     listener: UnixListener,
     journal: Journal,
-    /// Where the device process listens for this device.
+    /// Socket on which the device process listens for this device.
     inner: PathBuf,
     connection: Mutex<Option<Connection>>,
     /// Makes the thread of the socket look at [`Shared::ready`].
@@ -116,7 +116,7 @@ struct Connection {
     replay: Replay,
     /// The channel on which the monitor hears of changes.
     channel: Option<Arc<OwnedFd>>,
-    /// When the driver started, while it runs.
+    /// Time at which the driver started, while it runs.
     running_since: Option<Instant>,
     /// The `HW_READY` that the monitor has heard of last.
     told_ready: Option<bool>,

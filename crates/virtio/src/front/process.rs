@@ -98,7 +98,7 @@ impl DeviceProcess {
         Ok(watched)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the device process.
     pub(super) fn wait(&self, watched: OwnedFd) {
         // It sends nothing: this returns when it has ended.
         let _ = receive_packet(watched.as_fd());
@@ -108,7 +108,7 @@ impl DeviceProcess {
         }
     }
 
-    /// Its process id, while it runs.
+    /// Process id of the device process, while it runs.
     pub(super) fn id(&self) -> Option<u32> {
         lock(&self.running)
             .as_ref()
@@ -123,7 +123,7 @@ impl DeviceProcess {
         }
     }
 
-    /// Ends it for good.
+    /// Ends the device process for good.
     pub(super) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
         if let Some(running) = lock(&self.running).as_ref() {
@@ -166,7 +166,7 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a device process gets from its front process.
+/// Sockets and journals that a device process gets from its front process.
 pub struct DeviceOrders {
     /// The devices, each with its listening socket and its journal.
     pub devices: Vec<(SocketSettings, UnixListener, Journal)>,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a virtual machine monitor has told a device since it connected. A new device process hears the same, and
-//! then stands where the former one stood; the positions of the rings are in the [journal](crate::vhost::Journal).
+//! Messages of a virtual machine monitor to a device since it connected. A new device process gets them again, and then
+//! has the state of the former one; the positions of the rings are in the [journal](crate::vhost::Journal).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::vhost::MAX_DATA_QUEUES;
 
-    /// What a monitor that sends these messages has said.
+    /// The replay of a monitor that sends these messages.
     fn said(messages: &[(u32, u32, Vec<u8>)]) -> Replay {
         let (mut here, there) = UnixStream::pair().unwrap();
         let mut replay = Replay::default();

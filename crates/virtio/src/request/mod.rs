@@ -175,7 +175,7 @@ impl Parameters<'_> {
 pub struct Data<'a> {
     /// The session, or the parameters of a request without one.
     pub subject: Subject<'a>,
-    /// What to do.
+    /// Operation to do.
     pub work: Work<'a>,
 }
 
@@ -263,13 +263,13 @@ pub struct ChainWork<'a> {
 /// A public-key operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AkcipherOperation {
-    /// With the public key.
+    /// Encryption with the public key.
     Encrypt,
-    /// With the private key.
+    /// Decryption with the private key.
     Decrypt,
-    /// With the private key; guests before Linux 6.13 use it.
+    /// Signature with the private key; guests before Linux 6.13 use it.
     Sign,
-    /// With the public key; guests before Linux 6.13 use it.
+    /// Verification with the public key; guests before Linux 6.13 use it.
     Verify,
 }
 

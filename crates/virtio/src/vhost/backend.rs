@@ -154,7 +154,7 @@ struct UnsentAnswers {
 type Used = (usize, u16, u32);
 
 impl Backend {
-    /// While `draining` is set, `HW_READY` is not.
+    /// A backend for the device. While `draining` is set, its status lacks `HW_READY`.
     pub(super) fn new(
         device: Device,
         data_queues: u16,

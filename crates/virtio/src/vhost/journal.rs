@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What must outlive the process that serves a device: the requests under way, the sessions, the limits. It lies in a
-//! memory file that the front process keeps and a device process maps, so that the next device process goes on where a
-//! killed one stopped.
+//! State that outlives the process that serves a device: the requests under way, the sessions, the limits. The journal
+//! lies in a memory file that the front process keeps and a device process maps, so that the next device process goes
+//! on where a killed one stopped.
 //!
 //! ```text
 //!  0        8         16        24           32           64                  256 KiB
@@ -86,7 +86,7 @@ pub(super) type KeptSession = (u64, Zeroizing<Vec<u8>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnfinishedRequest {
     pub(super) head: u16,
-    /// Times that it was handled.
+    /// Number of times that the request was handled.
     pub(super) attempts: u64,
 }
 
@@ -118,7 +118,7 @@ impl Journal {
         })
     }
 
-    /// The same file for another connection.
+    /// A journal on the same file, for another connection.
     ///
     /// # Errors
     /// If the process has no descriptor left.

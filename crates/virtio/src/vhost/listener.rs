@@ -84,7 +84,7 @@ pub struct Devices {
 struct Shared {
     devices: Mutex<BTreeMap<PathBuf, Entry>>,
     draining: Arc<AtomicBool>,
-    /// Of every device. Apart from `devices`, whose lock is held while a device is locked: a client reads the
+    /// Counters of every device. Apart from `devices`, whose lock is held while a device is locked: a client reads the
     /// counters for its report with its own lock held, which a locked device may wait for.
     counters: Mutex<Vec<Arc<DeviceCounters>>>,
 }
@@ -100,7 +100,7 @@ struct Entry {
     /// Keeps the limits that were set at run time.
     journal: Journal,
     connections: u64,
-    /// Of all connections.
+    /// Counters over all connections.
     counters: Arc<DeviceCounters>,
     current: Option<Current>,
 }

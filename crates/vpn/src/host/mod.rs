@@ -28,7 +28,7 @@ const ASKING: ChildLimits = ChildLimits {
     output_bytes: 4 << 20,
 };
 
-/// Where distributions put strongSwan's plugins.
+/// Folders in which distributions install strongSwan's plugins.
 const PLUGIN_FOLDERS: &[&str] = &[
     "usr/lib/ipsec/plugins",
     "usr/lib/strongswan/plugins",
@@ -64,7 +64,7 @@ pub struct Host {
     pub has_user_esp: bool,
     /// Whether the kernel spreads flows over several routes, by their ports.
     pub has_multipath: bool,
-    /// The same for IPv6.
+    /// Whether the kernel spreads IPv6 flows over several routes, by their ports.
     pub has_multipath6: bool,
     /// Names of the network devices.
     pub devices: Vec<String>,
@@ -74,9 +74,9 @@ pub struct Host {
     pub processors: Vec<usize>,
     /// The first processor of each core.
     pub cores: Vec<usize>,
-    /// Local processors of the device that carries the tunnels, and processors that serve its interrupts.
+    /// Local processors of the device that carries the tunnels.
     pub near: Vec<usize>,
-    /// See `near`.
+    /// Processors that serve the interrupts of that device.
     pub interrupted: Vec<usize>,
     /// Largest socket buffers in bytes: receive, send.
     pub socket_buffers: Option<(u64, u64)>,
@@ -86,24 +86,24 @@ pub struct Host {
     pub revocations: Option<Revocations>,
 }
 
-/// What is known of a revocation list.
+/// State of the file with a certificate revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revocations {
     /// The file cannot be read, for this reason.
     Unreadable(String),
-    /// It is a list that says when the next one comes, in seconds since 1970.
+    /// A revocation list, with the time of its next update, in seconds since 1970.
     List {
         /// OpenVPN refuses every peer after this time.
         until: Option<i64>,
     },
 }
 
-/// What is known of a file with a certificate or a key.
+/// State of a file with a certificate or a private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// The file cannot be read, for this reason.
     Unreadable(String),
-    /// It is a certificate with these times of validity, in seconds since 1970, and a subject's common name.
+    /// A certificate, with its validity in seconds since 1970 and the common name of its subject.
     Certificate {
         /// Start.
         from: i64,
@@ -112,7 +112,7 @@ pub enum Certificate {
         /// Common name of the subject.
         name: String,
     },
-    /// It is a private key.
+    /// A private key.
     Key,
 }
 
@@ -127,7 +127,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 pub(crate) const FILES: [&str; 3] = ["ca.pem", CERTIFICATE, "key.pem"];
 /// A revocation list, which may be there, too.
 pub(crate) const REVOCATIONS: &str = "crl.pem";
-/// The certificate among them.
+/// Name of the certificate file.
 pub(crate) const CERTIFICATE: &str = "cert.pem";
 
 #[derive(Deserialize)]

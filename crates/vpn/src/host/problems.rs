@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a link lacks on a host, and what deserves attention.
+//! Problems of a link on a host, and notes that prevent nothing.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -90,7 +90,7 @@ impl Host {
         problems
     }
 
-    /// What the engine of a link lacks on this host, whatever its ends are.
+    /// Requirements of the link's engine that this host does not meet, whatever the ends are.
     #[must_use]
     pub fn unable(&self, link: &VpnLink) -> Vec<LinkProblem> {
         let mut problems = self.missing(&link.engine);
@@ -257,7 +257,7 @@ impl Host {
         problems
     }
 
-    /// What is not wrong but deserves attention, in words.
+    /// Notes for the user, in words: none of them prevents the link.
     #[must_use]
     pub fn notes(&self, link: &VpnLink, side: Side) -> Vec<String> {
         let mut notes = Vec::new();

@@ -125,27 +125,27 @@ const REFUSED: &[(&str, &str)] = &[
 /// A proposal of IKE: cipher, hash of integrity and key derivation, group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IkeProposal {
-    /// Of IKE's own packets.
+    /// Cipher of IKE messages.
     pub cipher: IpsecCipher,
     /// Derives keys; with a CBC cipher it also protects.
     pub hash: IpsecHash,
-    /// Of the key exchange.
+    /// Group of the key exchange.
     pub group: IkeGroup,
 }
 
 /// A proposal of ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspProposal {
-    /// Of the packets.
+    /// Cipher of ESP packets.
     pub cipher: IpsecCipher,
     /// Integrity of a CBC cipher; `None` for the others, which have it.
     pub hash: Option<IpsecHash>,
-    /// Of a key exchange at each change of keys (perfect forward secrecy).
+    /// Group of the key exchange at each rekeying (perfect forward secrecy); `None` for a rekeying without one.
     pub group: Option<IkeGroup>,
 }
 
 impl IpsecCipher {
-    /// Whether it includes integrity.
+    /// Whether the cipher includes integrity.
     #[must_use]
     pub fn is_aead(self) -> bool {
         match self {

@@ -87,7 +87,7 @@ pub fn reconnect(link: &str) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct ViciFrames {
     rest: Vec<u8>,
-    /// What the events since the last request said: established, and bytes of the tunnels.
+    /// Tunnel state and byte counts from the events since the last request.
     seen: Seen,
     /// Set by a frame that breaks the protocol: what follows it cannot be read.
     is_broken: bool,

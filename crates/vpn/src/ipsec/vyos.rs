@@ -20,14 +20,14 @@ use crate::link::{IpsecSettings, LinkNetwork, LinkProblem, LinkProblems, Side, V
 /// Bound on the commands, in bytes: a configuration with a thousand peers.
 const MAX_TEXT: usize = 4 << 20;
 
-/// What happens to a setting of VyOS.
+/// Treatment of a VyOS setting at the import.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// It becomes part of the link.
+    /// The setting becomes part of the link.
     Taken,
-    /// It is left out, for this reason.
+    /// The setting is left out, for this reason.
     Left(&'static str),
-    /// A link cannot have it, for this reason.
+    /// The setting is refused, for this reason: a link cannot have it.
     Refused(&'static str),
 }
 

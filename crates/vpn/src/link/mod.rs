@@ -36,9 +36,9 @@ const MAX_NAME: usize = 12;
 /// A checked link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VpnLink {
-    /// Its name: part of the names of devices and folders.
+    /// Name of the link, which devices and folders carry.
     pub name: String,
-    /// What encrypts. Of a link with `auto`: one OpenVPN process per member, until [`Self::as_candidate`].
+    /// VPN implementation. With `auto`, one OpenVPN process per member until [`Self::as_candidate`].
     pub engine: LinkEngine,
     /// The engine is chosen by measurement.
     pub auto: Option<AutoEngine>,
@@ -66,7 +66,7 @@ pub struct VpnLink {
     pub(crate) lines: Lines,
 }
 
-/// What encrypts the packets of a link.
+/// VPN implementation of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEngine {
     /// One OpenVPN process per member.
@@ -82,7 +82,7 @@ pub struct IpsecSettings {
     pub ike: Vec<IkeProposal>,
     /// Proposals of ESP, the best first.
     pub esp: Vec<EspProposal>,
-    /// What encrypts the packets.
+    /// Place where ESP packets are processed: kernel or daemon.
     pub data_path: DataPath,
     /// One security association per processor (RFC 9611).
     pub per_cpu: bool,
@@ -90,11 +90,11 @@ pub struct IpsecSettings {
     pub ike_rekey_s: u32,
     /// Seconds until ESP gets new keys.
     pub esp_rekey_s: u32,
-    /// Packets by which one may arrive late.
+    /// Anti-replay window, in packets.
     pub replay_window: u32,
 }
 
-/// What encrypts the packets.
+/// Place where packets are encrypted: kernel or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
     /// The kernel: its ESP, or OpenVPN's data channel offload (DCO).
@@ -106,7 +106,7 @@ pub enum DataPath {
 /// `engine = "auto"` of link.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AutoEngine {
-    /// What the best candidate has the best of.
+    /// Figure that decides between the candidates.
     pub goal: ChoiceGoal,
     /// Settings of the candidates that are IPsec links.
     pub ipsec: IpsecSettings,
@@ -122,7 +122,7 @@ pub(crate) struct Lines {
     /// `[ipsec]`.
     pub(crate) ipsec: Option<usize>,
     pub(crate) socket_buffer: Option<usize>,
-    /// Of the ends.
+    /// Lines of settings that each end has, for a and b.
     pub(crate) address: [Option<usize>; 2],
     pub(crate) device: [Option<usize>; 2],
     pub(crate) certificates: [Option<usize>; 2],
@@ -131,11 +131,11 @@ pub(crate) struct Lines {
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Where the other end reaches it.
+    /// Address at which the other end reaches this one, outside the tunnels.
     pub address: IpAddr,
-    /// Its address inside the link.
+    /// IPv4 address of the end inside the link.
     pub inner: Ipv4Addr,
-    /// Its IPv6 address inside the link; a link that carries IPv6 has one at each end.
+    /// IPv6 address of the end inside the link; a link that carries IPv6 has one at each end.
     pub inner6: Option<Ipv6Addr>,
     /// Networks behind it.
     pub networks: Vec<LinkNetwork>,
@@ -143,12 +143,12 @@ pub struct End {
     pub device: Option<String>,
     /// Folder with ca.pem, cert.pem and key.pem.
     pub certificates: PathBuf,
-    /// Name in its certificate.
+    /// Name in the end's certificate.
     pub certificate_name: String,
 }
 
 impl End {
-    /// Its addresses inside the link, as networks.
+    /// Addresses of the end inside the link, as networks of one host.
     #[must_use]
     pub fn inner_hosts(&self) -> Vec<LinkNetwork> {
         let v6 = self.inner6.map(LinkNetwork::host);
@@ -169,7 +169,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in the order of the file.
+    /// Both ends, in the order of the file.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
     /// The other end.
@@ -235,13 +235,13 @@ impl VpnLink {
         read::link(text)
     }
 
-    /// One end.
+    /// The end on this side.
     #[must_use]
     pub fn end(&self, side: Side) -> &End {
         &self.ends[side.index()]
     }
 
-    /// Whether its members are OpenVPN processes.
+    /// Whether the link's members are OpenVPN processes.
     #[must_use]
     pub fn is_openvpn(&self) -> bool {
         matches!(self.engine, LinkEngine::OpenVpn(_))
@@ -316,7 +316,7 @@ impl VpnLink {
         inner.chain(peer.networks.iter().copied()).collect()
     }
 
-    /// Whether it carries IPv6.
+    /// Whether the link carries IPv6.
     #[must_use]
     pub fn carries_v6(&self) -> bool {
         self.ends.iter().any(|end| end.inner6.is_some())

@@ -48,13 +48,13 @@ impl LinkNetwork {
         }
     }
 
-    /// Whether it is one of IPv6.
+    /// Whether the network is one of IPv6.
     #[must_use]
     pub fn is_v6(self) -> bool {
         self.address.is_ipv6()
     }
 
-    /// Whether an address belongs to it.
+    /// Whether an address belongs to the network.
     #[must_use]
     pub fn contains(self, address: impl Into<IpAddr>) -> bool {
         let address = address.into();

@@ -14,9 +14,9 @@ pub struct LinkProblem {
     pub line: Option<usize>,
     /// Whether the host is to be changed, not the file.
     pub of_host: bool,
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
-    /// What to do about it.
+    /// Remedy for the user to apply.
     pub remedy: String,
 }
 

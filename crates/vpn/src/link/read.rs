@@ -71,10 +71,10 @@ struct Reader<'t> {
 /// One table of the file; absent tables read as empty ones.
 #[derive(Clone, Copy)]
 struct Section<'t> {
-    /// Its name in messages, with a dot at the end; empty for the top.
+    /// Name of the table in messages, with a dot at the end; empty for the top.
     prefix: &'static str,
     table: Option<&'t DeTable<'t>>,
-    /// Line of its heading.
+    /// Line of the table's heading.
     line: usize,
 }
 
@@ -486,7 +486,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// What a link that carries IPv6 needs: an IPv6 address at each end, and packets of 1280 bytes.
+    /// Checks the needs of a link that carries IPv6: an IPv6 address at each end, and packets of 1280 bytes.
     fn family(&mut self, ends: [&ReadEnd; 2], path_mtu: Found<u16>) {
         let wants = |end: &ReadEnd| {
             let mut networks = end.end.networks.iter();
@@ -597,8 +597,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// What a link proposes without `ike` and `esp`: what `millrace advise ipsec --goal security` says for processors
-/// with AES instructions.
+/// Proposal of a link without `ike` and `esp`: the one that `millrace advise ipsec --goal security` gives for
+/// processors with AES instructions.
 const DEFAULT_IKE: IkeProposal = IkeProposal {
     cipher: IpsecCipher::Aes256Gcm,
     hash: IpsecHash::Sha384,
@@ -663,10 +663,10 @@ fn proposals<T: FromStr<Err = String>>(value: &DeValue<'_>) -> Result<Vec<T>, St
     items.iter().map(read).collect()
 }
 
-/// What says which engine a link has.
+/// Values that determine the engine of a link.
 struct ReadEngine {
     kind: EngineName,
-    /// Of `engine`.
+    /// Line of `engine`.
     line: Option<usize>,
     goal: ChoiceGoal,
 }

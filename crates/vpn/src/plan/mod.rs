@@ -149,10 +149,10 @@ pub struct Route {
     pub from: IpAddr,
 }
 
-/// Where links keep their files.
+/// Folders of the links' files.
 #[derive(Clone, Debug)]
 pub struct Folders {
-    /// Lost at a reboot, as processes and devices are.
+    /// State that a reboot clears, as it does processes and devices.
     pub run: PathBuf,
     /// Configurations and their history.
     pub state: PathBuf,
@@ -227,7 +227,7 @@ impl Route {
 }
 
 impl LinkLayout {
-    /// What removes the link from the system, once its processes have ended: routes first, devices last.
+    /// Actions that remove the link from the system, once its processes have ended: routes first, devices last.
     #[must_use]
     pub fn removal(&self) -> Vec<LinkAction> {
         let routes = self.routes.iter().map(Route::removal);
@@ -235,7 +235,7 @@ impl LinkLayout {
         routes.chain(steps).collect()
     }
 
-    /// What removes the parts that a later layout of the same link lacks.
+    /// Actions that remove the parts that a later layout of the same link lacks.
     #[must_use]
     pub fn removal_before(&self, later: &Self) -> Vec<LinkAction> {
         let kept = later.removal();

@@ -8,7 +8,7 @@ use crate::ipsec::vici::{self, ViciFrames};
 use crate::management::{self, ManagementLine, ManagementLines};
 use crate::plan::MemberEngine;
 
-/// What a supervisor wants from a process.
+/// Request of a supervisor to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ControlRequest {
     /// Report states and bytes from now on.
@@ -36,7 +36,7 @@ impl ControlReader {
         }
     }
 
-    /// What these bytes say; `None` if the socket cannot be read any more.
+    /// Parses bytes from the socket; `None` if the process broke the protocol, so that no more can be read.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Option<Vec<ManagementLine>> {
         match self {
             Self::OpenVpn(lines) => Some(lines.push(bytes)),

@@ -49,7 +49,7 @@ const SMALL: usize = 84;
 /// Bound on a packet that is read: a jumbo frame.
 const MAX_PACKET: usize = 9216;
 
-/// One member with what is open for it.
+/// A member with its open sockets.
 struct Attached {
     /// Name of the link.
     link: String,

@@ -20,21 +20,21 @@ pub struct ZStream {
     pub avail_in: c_uint,
     /// Bytes read so far.
     pub total_in: c_ulong,
-    /// Where output goes.
+    /// Place of the next byte of output.
     pub next_out: *mut u8,
-    /// Room for it.
+    /// Bytes of room for output.
     pub avail_out: c_uint,
     /// Bytes written so far.
     pub total_out: c_ulong,
     /// Last error, or null.
     pub msg: *const c_char,
-    /// What zlib, or this library, knows of the stream.
+    /// Private state of zlib, or of this library, for the stream.
     pub state: *mut c_void,
     /// The caller's allocator, or none.
     pub zalloc: Option<Alloc>,
-    /// The caller's counterpart.
+    /// The caller's function that frees memory, or none.
     pub zfree: Option<Free>,
-    /// For both.
+    /// First argument of both.
     pub opaque: *mut c_void,
     /// A guess at what the data are.
     pub data_type: c_int,

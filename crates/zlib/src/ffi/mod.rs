@@ -27,7 +27,7 @@ use state::{Parameters, State};
 use crate::program::{NotTaken, Wanted};
 use crate::stream::{Flush, Io, Outcome, Stream};
 
-/// What zlib compresses with when it is given no number.
+/// Number of zlib's only compression method, deflate.
 const DEFLATED: c_int = 8;
 
 /// Runs the body of an exported function. A fault of ours becomes an error of zlib, and is counted.
@@ -207,7 +207,7 @@ unsafe extern "C" fn allocate(_: *mut c_void, items: c_uint, size: c_uint) -> *m
     unsafe { libc::calloc(items as usize, size as usize) }
 }
 
-/// Its counterpart.
+/// zlib's default function that frees memory.
 unsafe extern "C" fn release(_: *mut c_void, memory: *mut c_void) {
     // SAFETY: allocated by `allocate`, or by zlib's own default, which is `malloc`.
     unsafe { libc::free(memory) };

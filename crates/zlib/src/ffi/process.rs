@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What belongs to the process: which program it is, its settings, its counters. Decided before `main`, since nginx
-//! wipes its environment.
+//! State of the process: the program that runs, its settings, its counters. Decided before `main`, since nginx wipes
+//! its environment.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

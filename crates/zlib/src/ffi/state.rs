@@ -11,8 +11,8 @@
 //! └─────────────────────────────────────────┴───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Its size is what zlib itself would take, rounded up as nginx expects: nginx sets exactly that aside, and logs an
-//! alert for every response that needs more.
+//! The block has the size that zlib itself would take, rounded up as nginx expects: nginx sets exactly that aside, and
+//! logs an alert for every response that needs more.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem;
@@ -41,7 +41,7 @@ const STATUS: c_int = 0x4d52;
 
 const MAGIC: u64 = 0x6d72_6465_666c_3031;
 
-/// What zlib's `z_stream::state` points to. zlib's own states begin with the same two fields.
+/// Target of zlib's `z_stream::state`. zlib's own states begin with the same two fields.
 #[repr(C)]
 pub(super) struct State {
     owner: *mut ZStream,
@@ -60,7 +60,7 @@ pub(super) struct State {
 /// Alignment of all allocations, zlib's and ours.
 const ALIGNMENT: usize = 16;
 
-/// Where the memory begins.
+/// Offset of the memory in the block.
 const HEAD: usize = size_of::<State>().next_multiple_of(ALIGNMENT);
 
 /// Bytes of the block for these parameters: zlib's own need with 8 KiB for its state, as nginx computes it.
@@ -327,7 +327,7 @@ fn block_bits(window_bits: c_int) -> c_int {
 }
 
 impl ZStream {
-    /// As a caller of zlib prepares it.
+    /// A stream as a caller of zlib prepares it.
     pub(super) fn empty() -> Self {
         Self {
             next_in: ptr::null(),

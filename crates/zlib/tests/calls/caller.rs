@@ -49,7 +49,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// This library.
+    /// Functions of this library.
     pub(crate) const OURS: Self = Self {
         init2: ffi::deflateInit2_,
         deflate: ffi::deflate,
@@ -94,7 +94,7 @@ fn symbol(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Where a stream's memory comes from.
+/// Memory for a stream, and its allocator.
 #[derive(Debug)]
 pub(crate) struct Memory {
     aside: Vec<u8>,
@@ -119,7 +119,7 @@ impl Memory {
         })
     }
 
-    /// None: the library's default.
+    /// Memory of the library's default allocator.
     pub(crate) fn of_libc() -> Box<Self> {
         let mut memory = Self::as_nginx(9, 1);
         memory.libc = true;
@@ -240,7 +240,8 @@ impl Caller {
         (result, input.len() - left)
     }
 
-    /// As nginx: calls again while the output is full, and until the end of a stream that is to be finished.
+    /// Feeds input as nginx does: calls again while the output is full, and until the end of a stream that is to be
+    /// finished.
     pub(crate) fn feed(&mut self, input: &[u8], room: usize, flush: c_int) -> c_int {
         let mut rest = input;
         // Each round writes at least a byte.
@@ -333,7 +334,7 @@ impl Caller {
         found
     }
 
-    /// What a reader has of an unfinished gzip stream.
+    /// Decompressed output of an unfinished gzip stream.
     pub(crate) fn readable(&self) -> Vec<u8> {
         // The head of gzip, then a stream that is closed by an empty block.
         let mut stream = self.output.get(10..).unwrap_or_default().to_vec();

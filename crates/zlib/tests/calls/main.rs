@@ -4,8 +4,8 @@
 //! The exported functions, called as servers call them, in orders that no server uses, and beside the system's
 //! zlib. Every output is decompressed by an implementation that is neither ours nor zlib's.
 //!
-//! Which programs are served is decided before `main`. So each test runs in a process of its own, which is
-//! started with the setting that takes every program.
+//! The programs that are served are decided before `main`. So each test runs in a process of its own, which is started
+//! with the setting that takes every program.
 
 #![expect(unsafe_code, reason = "calls C functions")]
 

@@ -26,7 +26,7 @@ use crate::simd::{Implementation, Simd};
 /// The simd backend on lanes where one bit flips in every batch.
 struct Struck<L> {
     simd: Simd,
-    /// In a lock, because lanes need not be `Sync`.
+    /// The lanes, in a lock because they need not be `Sync`.
     lanes: Mutex<L>,
     strike: Strike,
 }

@@ -146,10 +146,10 @@ pub(super) struct Workspace {
     /// Windows of the exponents, most significant first.
     windows: Vec<Octet>,
     table: Vec<Block>,
-    /// Of the length of a prime.
+    /// Blocks of the length of a prime.
     power: Vec<Block>,
     entry: Vec<Block>,
-    /// Of the length of the modulus.
+    /// Blocks of the length of the modulus.
     input: Vec<Block>,
     blinded: Vec<Block>,
     factor: Vec<Block>,

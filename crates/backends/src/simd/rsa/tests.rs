@@ -133,7 +133,7 @@ pub(in crate::simd) fn on_all_lanes(test: &impl OnLanes) {
     test.run(Portable, "portable", false);
 }
 
-/// How many rounds: more with `MILLRACE_LONG`.
+/// Number of rounds: more with `MILLRACE_LONG`.
 fn rounds(short: usize, long: usize) -> usize {
     if is_long() { long } else { short }
 }

@@ -57,7 +57,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// before the server has freed it.
 const SETTLING: Duration = Duration::from_millis(5);
 
-/// How long the node's counters may lag behind the last handshake: several readings, each a child process.
+/// Longest wait for the node's counters to include the last handshake: several readings, each a child process.
 const COUNTER_LAG: Duration = Duration::from_secs(1);
 
 /// Time between two of these readings.
@@ -111,7 +111,7 @@ fn measure(plan: LocalPlan) -> Result<LocalReport, BenchError> {
 
 /// Everything that runs. Fields are dropped in order: servers before the node, the folder last.
 struct Site {
-    /// In the order of the plan's cells.
+    /// Servers in the order of the plan's cells.
     servers: Vec<LocalServer>,
     node: Option<Node>,
     identities: BTreeMap<BenchKey, Identity>,

@@ -26,16 +26,16 @@ pub(super) const USUAL_TICKETS: u32 = 2;
 /// The first OpenSSL with ML-KEM.
 const ML_KEM_SINCE: [u32; 2] = [3, 5];
 
-/// Where the ephemeral part of a handshake is computed.
+/// Place where the ephemeral part of a handshake is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub(super) enum LocalMode {
-    /// By the server's OpenSSL, which is as the distribution ships it.
+    /// The server's OpenSSL, which is as the distribution ships it.
     Stock,
-    /// In the server's process by Millrace's libraries; the key is a plain PEM file.
+    /// Millrace's libraries in the server's process; the key is a plain PEM file.
     Local,
-    /// The same, and the private key is a node's.
+    /// Millrace's libraries in the server's process; a node has the private key.
     #[strum(to_string = "local and pool")]
     LocalAndPool,
 }
@@ -89,7 +89,7 @@ pub(super) struct LocalPlan {
     pub(super) under: Vec<String>,
     /// The OpenSSL below the servers, as its program says.
     pub(super) openssl: String,
-    /// By server, in the order of `cells`: what it calls itself.
+    /// Version that each server prints, in the order of `cells`.
     pub(super) versions: Vec<String>,
     #[serde(skip)]
     pub(super) provider: Option<PathBuf>,

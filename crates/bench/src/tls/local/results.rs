@@ -36,7 +36,7 @@ pub(super) struct LocalRound {
     pub(super) elapsed_s: f64,
     /// CPU time of the server for each handshake.
     pub(super) server_cpu_us: f64,
-    /// By primitive: operations that the provider computed in the server.
+    /// Number of operations that the provider computed in the server, by primitive.
     pub(super) computed: BTreeMap<String, u64>,
     /// Fetches that the cache answered, and all that it saw.
     pub(super) fetches: (u64, u64),
@@ -52,11 +52,11 @@ pub(super) struct CellRounds {
     pub(super) rounds: Vec<LocalRound>,
 }
 
-/// What a comparison is about.
+/// Subject of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LocalQuestion {
-    /// The same server and group, without Millrace.
+    /// Millrace against the same server and group without it.
     Local,
     /// The post-quantum group by Millrace against the server's own X25519: it has no other.
     PostQuantum,
@@ -143,7 +143,7 @@ impl CellRounds {
         self.rounds.iter().map(|round| round.server_cpu_us)
     }
 
-    /// By primitive: operations for each handshake.
+    /// Number of operations for each handshake, by primitive.
     pub(super) fn computed_each(&self) -> BTreeMap<String, f64> {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for (name, count) in self.rounds.iter().flat_map(|round| &round.computed) {
@@ -286,8 +286,8 @@ pub(super) fn goals(report: &LocalReport) -> Goals {
     Goals(report.figures.comparisons.iter().filter_map(goal).collect())
 }
 
-/// Where the last run of this user on this machine is kept: `$XDG_CACHE_HOME/millrace/tls-local.json`, else below
-/// `~/.cache`; `None` for a user without a home. `millrace advise tls` reads it.
+/// File of the last run of this user on this machine: `$XDG_CACHE_HOME/millrace/tls-local.json`, else below `~/.cache`;
+/// `None` for a user without a home. `millrace advise tls` reads it.
 #[must_use]
 pub fn saved() -> Option<PathBuf> {
     let absolute = |name| {

@@ -51,7 +51,7 @@ impl OpensslConfig {
         })
     }
 
-    /// For one server, with the node of its key, if a node has it.
+    /// Text of the configuration for one server, with the node of its key, if a node has it.
     ///
     /// # Errors
     /// [`BenchError::Setup`] if the generated text is not what it was when this was written.
@@ -138,7 +138,7 @@ impl LocalServer {
         self.process.cpu_time()
     }
 
-    /// What the provider in it has counted; nothing without the provider.
+    /// Counters of the provider in the server; zeros without the provider.
     pub(super) fn counts(&self) -> LocalCounts {
         let read = || {
             let (proc, name) = (Proc::open(Path::new("/proc")).ok()?, counters::MEMORY_NAME);

@@ -28,7 +28,7 @@ const MAX_LENGTH: u64 = 256 << 20;
 /// Deepest folder, so that a loop of mounts ends.
 const MAX_DEPTH: usize = 64;
 
-/// Behind the name of a file that is being written.
+/// Suffix of a file that is being written.
 const UNFINISHED: &str = ".millrace-unfinished";
 
 /// The outcome of one pass over the folder.

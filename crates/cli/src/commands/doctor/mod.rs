@@ -18,9 +18,9 @@ use crate::progress::while_doing;
 /// Exit codes for monitoring; the long help documents them.
 const WARNINGS: u8 = 10;
 const CRITICAL: u8 = 11;
-/// The machine could not be examined.
+/// Exit code: the machine could not be examined.
 const UNKNOWN: u8 = 12;
-/// The same as a monitoring plugin says it.
+/// Exit code of a monitoring plugin for the state "unknown".
 const PLUGIN_UNKNOWN: u8 = 3;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {

@@ -63,7 +63,7 @@ impl InsideManager {
         Ok(Self { running, access })
     }
 
-    /// How the node joins.
+    /// Arguments with which the node joins.
     pub(crate) fn node_args(&self, up: &UpArgs) -> NodeRunArgs {
         NodeRunArgs {
             up: up.clone(),

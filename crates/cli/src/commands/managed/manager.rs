@@ -171,7 +171,7 @@ impl Running {
         format!("https://{host}:{}", self.listen.port())
     }
 
-    /// In an empty store, makes an administrator and writes its access.
+    /// Makes an administrator and writes its access, if the store has no principals.
     fn make_admin(&self) -> Result<()> {
         if self.manager.view(|view| !view.principals.is_empty()) {
             return Ok(());

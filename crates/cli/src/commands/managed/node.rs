@@ -86,7 +86,7 @@ fn coded_of_folder(error: ManagedNodeError) -> Error {
     }
 }
 
-/// What a measurement of the capacity depends on, in one line.
+/// Facts on which a measurement of the capacity depends, in one line.
 fn machine(node: &NodeConfig, workers: usize) -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info

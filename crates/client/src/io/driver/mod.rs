@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Which thread waits for the sockets, and which thread must be woken when: the leader/follower pattern
-//! as a state machine. It has no socket, thread, lock or clock; [`super::Instance`] keeps it under its
-//! lock and does what it says.
+//! The leader/follower pattern as a state machine: it decides which thread waits for the sockets, and which thread must
+//! be woken when. It has no socket, thread, lock or clock; [`super::Instance`] keeps it under its lock and does what it
+//! says.
 //!
 //! Three things make up the state:
 //!
@@ -28,19 +28,19 @@
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long the I/O thread leaves the sockets to callers that come and go. Longer saves wake-ups;
-/// shorter notices sooner what a node says while no thread calls.
+/// Time for which the I/O thread leaves the sockets to callers that come and go. Longer saves wake-ups; shorter notices
+/// sooner what a node says while no thread calls.
 pub(super) const PARK: Duration = Duration::from_millis(20);
 
-/// How often the I/O thread looks for the answers of blocked callers while the host's loop drives, since
-/// that may be busy for long.
+/// Interval at which the I/O thread looks for the answers of blocked callers while the host's loop drives, since that
+/// may be busy for long.
 const CALLER_POLL: Duration = Duration::from_millis(1);
 
 /// Jobs of the host's thread that are collected before they are sent together. More of them save writes;
 /// but a host that handles hundreds of events before it waits again must not leave the node idle.
 const MAX_COLLECTED: u32 = 8;
 
-/// What kind of thread leads.
+/// Kind of the thread that leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     IoThread,
@@ -70,13 +70,13 @@ enum IoThread {
     Absent,
     Working,
     Resolving,
-    /// On its condition variable, until then at most.
+    /// The thread waits on its condition variable, until then at most.
     Parked {
         until: Option<Instant>,
     },
 }
 
-/// What to do so that the right thread looks again.
+/// Wake-up that makes the right thread look again.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
@@ -87,17 +87,17 @@ pub(super) enum Wake {
     Leader,
 }
 
-/// What to send now that a job was submitted.
+/// Bytes to send now that a job was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
-    /// Nothing: the host sends before it waits.
+    /// None: the host sends before it waits.
     Later,
     Everything,
-    /// What waits for nodes with little under way.
+    /// Bytes for nodes with few jobs in flight.
     Prompt,
 }
 
-/// What the I/O thread does next.
+/// Next action of the I/O thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Lead,
@@ -107,7 +107,7 @@ pub(super) enum Step {
     StandBy,
 }
 
-/// What the I/O thread alone does: connections, and callbacks outside of a host's loop.
+/// Work that only the I/O thread does: connections, and callbacks outside of a host's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct IoThreadWork {
     /// A connection is to be made.
@@ -214,7 +214,7 @@ impl Driver {
         matches!(self.mode, DriverMode::HostLoop { thread: host, .. } if host == thread)
     }
 
-    /// This thread has submitted a job.
+    /// Records that this thread has submitted a job. Returns the bytes to send now.
     pub(super) fn submitted(&mut self, by: ThreadId) -> Flush {
         match &mut self.mode {
             DriverMode::HostLoop { thread, collected }
@@ -242,7 +242,7 @@ impl Driver {
 
     // ---- the I/O thread -----------------------------------------------------------------------
 
-    /// What the I/O thread does next. `callers_active`: calls were made since it last asked.
+    /// Next action of the I/O thread. `callers_active`: calls were made since it last asked.
     pub(super) fn next_step(&self, callers_active: bool, has_callbacks: bool) -> Step {
         match self.mode {
             DriverMode::HostLoop { .. } => Step::StandBy,
@@ -252,13 +252,13 @@ impl Driver {
         }
     }
 
-    /// The I/O thread waits on its condition variable. Returns until when at most.
+    /// Makes the I/O thread wait on its condition variable. Returns until when at most.
     pub(super) fn park(&mut self, now: Instant) -> Option<Instant> {
         self.park_until(Some(now + PARK))
     }
 
-    /// The same while the host's loop drives. `timer` is the dispatcher's; with `followers` some callers
-    /// sleep until their answers are read.
+    /// Makes the I/O thread wait while the host's loop drives. `timer` is the dispatcher's; with `followers` some
+    /// callers sleep until their answers are read.
     pub(super) fn stand_by(
         &mut self,
         now: Instant,
@@ -301,7 +301,7 @@ impl Driver {
         }
     }
 
-    /// It was resolved.
+    /// The name was resolved: the I/O thread, if it did that, works again.
     pub(super) fn resolved(&mut self) {
         if self.io_thread == IoThread::Resolving {
             self.io_thread = IoThread::Working;

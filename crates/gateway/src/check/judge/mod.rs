@@ -23,7 +23,7 @@ pub(super) use provider::Provider;
 
 /// The pool of the server, as the judge asked it.
 pub(super) struct Pool {
-    /// Where a worker is.
+    /// Place of a worker process.
     pub(super) place: ProcessContext,
     /// The question, without keys, to the nodes that answered.
     pub(super) question: Question,

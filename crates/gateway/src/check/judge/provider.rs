@@ -32,7 +32,7 @@ pub(in crate::check) struct Provider {
     pub(in crate::check) nodes: Vec<String>,
     /// The files for `tcp:` nodes; none unless all three are set.
     pub(in crate::check) tls: Option<ProviderTls>,
-    /// What is wrong in the section.
+    /// Mistakes in the section.
     wrong: Vec<Wrong>,
 }
 

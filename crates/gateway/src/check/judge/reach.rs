@@ -231,7 +231,7 @@ fn files_remedy(
     None
 }
 
-/// How to have names resolved inside a chroot.
+/// Remedy that has names resolved inside a chroot.
 fn resolver_remedy(root: &Path) -> String {
     format!(
         "use its address in `pool`, or bind /etc/resolv.conf, /etc/hosts and /etc/nsswitch.conf into {}, where the \
@@ -240,7 +240,7 @@ fn resolver_remedy(root: &Path) -> String {
     )
 }
 
-/// How to make a folder visible inside a chroot.
+/// Remedy that makes a folder visible inside a chroot.
 fn bind(evidence: &Evidence, folder: &Path, confined: &Path, read_only: bool) -> String {
     let (folder, confined) = (folder.display(), confined.display());
     let line = if read_only {
@@ -333,7 +333,7 @@ fn blocked(
     }
 }
 
-/// How to open a socket, or a folder on the way to it.
+/// Remedy that opens a socket, or a folder on the way to it.
 fn opening(path: &Path, is_socket: bool) -> String {
     if is_socket {
         "open the socket, and let the policy of each key decide: millrace up --socket-mode 0666, or `mode = \

@@ -10,7 +10,7 @@ use crate::check::evidence::Evidence;
 use crate::check::{CheckReport, Server};
 use crate::verify::{Argument, ConfigVerdict, Verification};
 
-/// What to do about a server that does not run.
+/// Remedy for a server that does not run.
 pub(super) fn remedy(evidence: &Evidence) -> String {
     let server = evidence.server;
     let log = if evidence.systemd {

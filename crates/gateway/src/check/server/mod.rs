@@ -46,7 +46,7 @@ pub(in crate::check) struct ServerConfig {
     pub(in crate::check) user: Option<String>,
     /// The file, or files, that the server reads first.
     pub(in crate::check) main: Vec<PathBuf>,
-    /// What could not be read or is not valid.
+    /// Problems of the configuration: files that could not be read, values that are not valid.
     pub(in crate::check) problems: Vec<String>,
     /// Number of files that were read.
     pub(in crate::check) files: usize,

@@ -44,7 +44,7 @@ struct Decision {
     measured: Option<SizeVerdict>,
     /// The cipher that the saved run proved fastest on the processor.
     fastest: Option<Cipher>,
-    /// In order of preference.
+    /// The ciphers in order of preference.
     order: Vec<Cipher>,
 }
 

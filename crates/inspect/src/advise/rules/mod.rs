@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! From facts, request and measurement to choices with reasons.
+//! Rules: from facts, request and measurement to choices with reasons.
 
 mod cipher;
 mod ipsec;
@@ -28,7 +28,7 @@ pub(crate) struct Decided {
     pub(crate) choices: Vec<Choice>,
     /// Recipes that a user may know, with the reason against each.
     pub(crate) rejected_alternatives: Vec<RejectedAlternative>,
-    /// The same choices as values, for the writers of configurations.
+    /// The choices as values, for the writers of configurations.
     pub(crate) plan: AdvicePlan,
 }
 

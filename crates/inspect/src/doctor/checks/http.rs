@@ -5,7 +5,7 @@
 
 use crate::doctor::{Facts, Finding, Program, Setting, quote};
 
-/// From this level on zlib takes half as long again, or more, for output that is less than 1 % shorter
+/// Least level at which zlib takes half as long again, or more, for output that is less than 1 % shorter
 /// (`docs/benchmarks/compression.md`).
 const COSTLY_LEVEL: u64 = 7;
 

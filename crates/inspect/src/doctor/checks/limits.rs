@@ -57,7 +57,7 @@ pub(super) fn file_handles(facts: &Facts<'_>) -> Option<Finding> {
     })
 }
 
-/// More than four fifths.
+/// Whether four fifths or more are used.
 fn almost_full(used: u64, most: u64) -> bool {
     most > 0 && used / 4 >= most / 5
 }

@@ -27,7 +27,7 @@ fn installed<'a>(facts: &Facts<'a>) -> Vec<(&'a str, &'static str)> {
         .collect()
 }
 
-/// Those of them that have one of the releases, as evidence.
+/// Installed libraries of one of these releases, as evidence.
 fn of_releases(facts: &Facts<'_>, releases: &[&str]) -> Vec<String> {
     let all = installed(facts).into_iter();
     all.filter(|(_, release)| releases.contains(release))

@@ -98,12 +98,12 @@ pub struct Core {
     balance: Balance,
 }
 
-/// Who asks.
+/// Caller of a command, as the audit log names it.
 #[derive(Clone, Copy, Debug)]
 pub struct Actor<'a> {
     /// Name for the audit log: `admin:NAME`.
     pub name: &'a str,
-    /// What it may do.
+    /// Role of the caller.
     pub role: Role,
 }
 
@@ -135,7 +135,7 @@ impl Core {
         }
     }
 
-    /// What the manager knows.
+    /// Records of the pool, as this manager last read them from the store.
     #[must_use]
     pub const fn view(&self) -> &View {
         &self.view

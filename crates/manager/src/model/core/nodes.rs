@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What nodes ask for: leases, heartbeats, grants.
+//! Requests of nodes: leases, heartbeats, grants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -211,7 +211,7 @@ impl Core {
         keys.filter(|key| key.tenants.iter().any(serves)).collect()
     }
 
-    /// When the node is to send its next heartbeat, given the revision that it will have applied.
+    /// Delay until the node sends its next heartbeat, given the revision that it will have applied.
     #[must_use]
     pub fn next_heartbeat(&self, name: &NodeName, fence: u64) -> Duration {
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();

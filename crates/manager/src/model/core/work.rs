@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What a manager does by itself: it closes the leases of silent nodes and divides quotas.
+//! Work of a manager without a request: it closes the leases of silent nodes and divides quotas.
 
 use std::time::Instant;
 

@@ -28,12 +28,12 @@ const ANSWER: Duration = Duration::from_secs(4);
 /// Bound on an answer: a page of 500 records of 1 MiB each, in base64, would be more; such records are rare.
 const MAX_ANSWER: u64 = 256 * 1024 * 1024;
 
-/// When a request may be sent to another member.
+/// Condition for sending a request again, to another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// After any failure: it only reads.
     Always,
-    /// If no connection could be made: it may have been done otherwise.
+    /// If no connection could be made: the request may have been carried out otherwise.
     OnlyUnsent,
 }
 

@@ -38,7 +38,7 @@ const SILENT: Duration = Duration::from_secs(30);
 /// Entries per request.
 const PAGE: usize = 500;
 
-/// Where etcd is, and how to prove who we are.
+/// Addresses of the etcd members, and the credentials for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdConfig {
     /// `http://HOST:PORT` or `https://HOST:PORT` of each member.

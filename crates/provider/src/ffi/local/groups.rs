@@ -16,7 +16,7 @@ use crate::ffi::types::{Callback, Param};
 const TLS_1_3: c_int = 0x0304;
 /// No upper bound
 const ANY: c_int = 0;
-/// Not in DTLS
+/// No DTLS version
 const NEVER: c_int = -1;
 
 /// Announces them. 0 if `callback` has had enough.

@@ -22,7 +22,7 @@ use crate::ffi::types::{Param, StaticTable};
 use crate::local::Primitive;
 use crate::local::schedule::{ScheduleHash, ScheduleLabel, expand_label, next_secret};
 
-/// Its name.
+/// Name of the KDF for OpenSSL.
 pub(super) const NAME: &CStr = c"TLS13-KDF";
 
 #[rustfmt::skip]
@@ -54,7 +54,7 @@ const SHORT: usize = 64;
 #[derive(Clone)]
 struct Field<const SECRET: bool> {
     short: [u8; SHORT],
-    /// All of it, if it is longer.
+    /// The whole value, if it is longer than `short`.
     long: Vec<u8>,
     len: usize,
 }
@@ -270,12 +270,12 @@ impl ScheduleSample {
         Ok(Self(settings))
     }
 
-    /// With AWS-LC.
+    /// Derives the sample with AWS-LC.
     pub(super) fn derive_here(&self) -> Result<()> {
         self.0.derive(ScheduleHash::Sha384, &mut [0; SAMPLE_LEN])
     }
 
-    /// With the installed OpenSSL.
+    /// Derives the sample with the installed OpenSSL.
     pub(super) fn derive_there(&self) -> Result<()> {
         self.0.derive_elsewhere(&mut [0; SAMPLE_LEN])
     }

@@ -32,7 +32,7 @@ use crate::local::share::ShareKey;
 /// Times that each side runs. The first ones find cold caches.
 const ROUNDS: usize = 9;
 
-/// What is computed here.
+/// Primitives that this process computes itself.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ffi) struct Chosen {
     primitives: [bool; Primitive::ALL.len()],
@@ -45,7 +45,7 @@ impl Chosen {
         self.primitives[primitive as usize]
     }
 
-    /// Whether it was chosen and signs with keys of this type.
+    /// Whether the primitive was chosen and signs with keys of this type.
     pub(in crate::ffi) fn signs(&self, primitive: Primitive, key_type: KeyType) -> bool {
         let signs = primitive.row().signs;
         self.has(primitive) && signs.is_some_and(|keys| keys.key_type == key_type)
@@ -115,8 +115,8 @@ fn costs(provider: &'static Provider) -> Costs {
     costs
 }
 
-/// Whether it could be offered: keys that sign here are OpenSSL's own, and an OpenSSL may have none of the type. ML-DSA
-/// needs more stack than a thread has on musl.
+/// Whether the primitive could be offered: keys that sign here are OpenSSL's own, and an OpenSSL may have none of the
+/// type. ML-DSA needs more stack than a thread has on musl.
 fn is_possible(primitive: Primitive) -> bool {
     primitive.row().signs.is_none_or(|keys| {
         let has_room = cfg!(target_env = "gnu") || !matches!(keys.exact, KeyOfEngine::MlDsa(_));
@@ -124,7 +124,7 @@ fn is_possible(primitive: Primitive) -> bool {
     })
 }
 
-/// What the costs depend on: the build of libcrypto, the processor, and this library.
+/// Facts on which the costs depend: the build of libcrypto, the processor, and this library.
 fn system(provider: &Provider) -> String {
     /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`, `OPENSSL_CPU_INFO`
     const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, 9];
@@ -273,7 +273,7 @@ struct StockShare {
 }
 
 impl StockShare {
-    /// None if this OpenSSL does not have it.
+    /// The share in the installed OpenSSL; `None` if that does not have it.
     fn new(context: &'static InnerContext, share: Share) -> Result<Option<Self>> {
         let is_agreement = share.is_agreement();
         let work = if is_agreement {

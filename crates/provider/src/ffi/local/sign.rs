@@ -28,7 +28,7 @@ pub(in crate::ffi) struct Signer {
 }
 
 impl Signer {
-    /// None for a key that no primitive signs with.
+    /// The signer of a key; `None` if no primitive signs with it.
     pub(in crate::ffi) fn of(key: &Key) -> Option<Self> {
         let key_type = key.data.key_type;
         let mut of_type = Primitive::ALL.iter().filter(|primitive| {

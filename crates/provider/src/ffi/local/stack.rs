@@ -79,7 +79,7 @@ mod other {
         work: &'a mut dyn FnMut(),
     }
 
-    /// What runs on the other stack: the errand whose address the two halves are.
+    /// Entry point on the other stack: runs the errand at the address that the two halves make.
     extern "C" fn start(high: c_uint, low: c_uint) {
         let address = usize::try_from(u64::from(high) << 32 | u64::from(low)).unwrap_or(0);
         let errand = ptr::with_exposed_provenance_mut::<Errand<'_>>(address);

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What each member does and is: its process, its probes, its state.
+//! The state machine of one member: its process, its probes, its place in the routes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -41,14 +41,14 @@ const LATE: Duration = Duration::from_millis(400);
 /// them after each tick and appends them to its log.
 const MAX_CHANGES: usize = 64;
 
-/// What happened to a member.
+/// Event of a member, as the shell reports it.
 #[derive(Clone, Debug)]
 pub enum MemberEvent {
-    /// Its process runs; it was started, or was found running.
+    /// The process runs, with this id; it was started, or was found running.
     Runs(u32),
-    /// Its process could not be started, for this reason.
+    /// The process could not be started, for this reason.
     Failed(String),
-    /// Its process has ended.
+    /// The process has ended.
     Ended,
     /// The management interface is connected.
     Managed,
@@ -56,15 +56,15 @@ pub enum MemberEvent {
     Said(ManagementLine),
     /// The reply to a probe.
     Echo(u16),
-    /// Its configuration has changed: restart it without loss.
+    /// The configuration of the member has changed: restart it without loss.
     Update,
-    /// It runs its newest configuration: an update that has not begun is not needed any more.
+    /// The member runs its newest configuration: an update that has not begun is not needed any more.
     Current,
-    /// It is no longer part of the link.
+    /// The member is no longer part of the link.
     Retire,
 }
 
-/// What a shell has to do.
+/// Action that the shell has to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperviseAction {
     /// Start the process.
@@ -83,7 +83,7 @@ pub enum SuperviseAction {
         member: u16,
         /// Sequence number.
         sequence: u16,
-        /// As large as the MTU.
+        /// Whether the probe is as large as the MTU; otherwise it is small.
         full: bool,
     },
     /// Route over these members and no others.
@@ -184,11 +184,11 @@ enum Process {
 
 #[derive(Debug)]
 enum Duty {
-    /// It belongs to the link.
+    /// The member belongs to the link.
     Serve,
-    /// It has to restart with a new configuration; the time at which it left the routes, once it has.
+    /// The member has to restart with a new configuration; the time at which it left the routes, once it has.
     Update(Option<Instant>),
-    /// It has to end and be forgotten.
+    /// The member has to end and be forgotten; the time at which it left the routes, once it has.
     Retire(Option<Instant>),
 }
 
@@ -197,16 +197,16 @@ enum Duty {
 struct SentProbe {
     sequence: u16,
     sent: Instant,
-    /// As large as the MTU.
+    /// Whether the probe is as large as the MTU.
     full: bool,
 }
 
 #[derive(Debug)]
 struct Probing {
     next_at: Instant,
-    /// Of the last probe sent.
+    /// Sequence number of the last probe sent.
     sequence: u16,
-    /// In the order of their sequence numbers.
+    /// Probes without a reply yet, in the order of their sequence numbers.
     outstanding: VecDeque<SentProbe>,
     /// Whether each of the last [`WINDOW`] small probes was answered; empty when it joins the link.
     results: VecDeque<bool>,
@@ -236,30 +236,30 @@ struct Member {
     number: u16,
     process: Process,
     duty: Duty,
-    /// When the running process was last asked to stop.
+    /// Time at which the running process was last asked to stop.
     stopping: Option<Instant>,
-    /// What the process last said of its tunnel; none since its end, or since a reconnect.
+    /// Last tunnel state that the process reported; none since its end, or since a reconnect.
     tunnel: Option<TunnelState>,
     /// Whether the management interface of this process was connected.
     managed: bool,
-    /// When the oldest question without an answer was asked.
+    /// Time of the oldest question without an answer.
     asked_at: Option<Instant>,
-    /// When to ask next.
+    /// Time of the next question.
     ask_at: Instant,
     probing: Probing,
-    /// Since when it is [`MemberState::Up`]; none in every other state.
+    /// Time since which the member is [`MemberState::Up`]; none in every other state.
     in_link_since: Option<Instant>,
     state: MemberState,
-    /// Why it is in that state.
+    /// Reason for the member's state.
     reason: String,
     /// Failed starts, and ends that the supervisor did not ask for, in a row.
     failures: u32,
     /// Starts of the process. A process that was found running counts as one.
     starts: u32,
-    /// When a tunnel that carries nothing is connected anew.
+    /// Time at which a tunnel that carries nothing is connected anew.
     reconnect_at: Instant,
     reconnect_delay: Duration,
-    /// As the process last said.
+    /// Bytes that the process last reported as received.
     received_bytes: u64,
     sent_bytes: u64,
 }

@@ -10,7 +10,7 @@
 //!             └── answers ◄── stall, cut ◄──── lies ◄───────────── silence
 //! ```
 //!
-//! What must hold, whatever the schedule:
+//! Properties that must hold, whatever the schedule:
 //! - every job ends exactly once, by its deadline;
 //! - its result is the one computed from its own input, unless a lying node changed it on purpose under the
 //!   id of that very job;
@@ -131,7 +131,7 @@ fn schedule_follows_from_its_seed() {
     }
 }
 
-/// What happened in all schedules.
+/// Totals over all schedules.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     succeeded: u64,
@@ -216,7 +216,7 @@ enum SimEvent {
     },
 }
 
-/// What became of a job.
+/// State of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Open { deadline: u32 },
@@ -235,15 +235,15 @@ struct World {
     next_link: LinkId,
     agenda: BTreeMap<(u32, u64), SimEvent>,
     next_event: u64,
-    /// By the number of the job, which is what its input and its result say.
+    /// State of each job, at the index that is its number; its input and its result contain that number.
     fates: Arc<Mutex<Vec<Fate>>>,
-    /// How often each job came to a node.
+    /// Number of arrivals of each job at a node.
     arrivals: HashMap<u64, u32>,
     /// Milliseconds that jobs have; none: any number.
     time_limit: Option<u32>,
-    /// When each job was submitted.
+    /// Time at which each job was submitted, in milliseconds since the start.
     submitted: Vec<u32>,
-    /// When nodes were stopped, from and to.
+    /// Times in which nodes were stopped, from and to, in milliseconds since the start.
     stops: Vec<(u32, u32)>,
 }
 
@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    /// What is owed once everything is quiet: nothing.
+    /// Checks that nothing is left once everything is quiet.
     fn settle(mut self) -> Sums {
         let fates = lock(&self.fates).clone();
         let open = |fate: &Fate| matches!(fate, Fate::Open { .. });

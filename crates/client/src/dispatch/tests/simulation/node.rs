@@ -17,7 +17,7 @@ pub(super) struct SimNode {
     pub(super) slowness: u32,
     /// One job in this number fails; 0 is none.
     pub(super) failing: u32,
-    /// It reads nothing before that, although the kernel accepts connections for it.
+    /// Time before which the node reads nothing, although the kernel accepts connections for it.
     pub(super) silent_until: u32,
     /// Since when it serves, and from when to when it served before.
     pub(super) serves_since: u32,

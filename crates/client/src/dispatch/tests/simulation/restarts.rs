@@ -8,16 +8,16 @@
 
 use super::*;
 
-/// What happens to a node. At its end it serves again.
+/// Outage of a node. At its end the node serves again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Down {
-    /// Its connections end, and new ones are refused.
+    /// The node's connections end, and new ones are refused.
     Killed,
-    /// It finishes its jobs and takes no others; new connections are refused.
+    /// The node finishes its jobs and takes no others; new connections are refused.
     Drained,
-    /// It reads nothing, and its connections stay.
+    /// The node reads nothing, and its connections stay.
     Stopped,
-    /// It drains, or is killed, while its socket stays: the kernel accepts connections for its successor.
+    /// The node drains, or is killed, while its socket stays: the kernel accepts connections for its successor.
     Replaced { drains: bool },
 }
 
@@ -28,7 +28,7 @@ const DEADLINE_MS: u32 = 2000;
 /// TCP), greets it, opens the key and gets the answer (20 ms at most), each over a link that delays.
 const ENOUGH_MS: u32 = 300;
 
-/// The same if a node was stopped: the client takes 750 ms to give it up.
+/// Time of service, in milliseconds, after a node was stopped: the client takes 750 ms to give it up.
 const ENOUGH_AFTER_A_STOP_MS: u32 = 1150;
 
 /// Bounds of what is added to 200 ms, for the time that a node is down and the time until the next restart.
