@@ -67,7 +67,7 @@ impl ContentKind {
 
 /// An engine with the level that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineChoice {
+pub struct StreamChoice {
     /// [`EngineKind::Isal`] or [`EngineKind::Libdeflate`].
     pub engine: EngineKind,
     /// Level of compression, in zlib's numbers.
@@ -81,13 +81,13 @@ const DEEPEST_ISAL: u8 = 6;
 
 /// The engines to try for a chunk, in this order.
 #[must_use]
-pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [EngineChoice; 2] {
-    let isal = EngineChoice {
+pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [StreamChoice; 2] {
+    let isal = StreamChoice {
         engine: EngineKind::Isal,
         level,
         or_stored: false,
     };
-    let libdeflate = EngineChoice {
+    let libdeflate = StreamChoice {
         engine: EngineKind::Libdeflate,
         level: if chunk.len() <= SHORT { 1 } else { level },
         or_stored: false,
@@ -98,7 +98,7 @@ pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [EngineChoice; 2] {
     match ContentKind::of(chunk) {
         ContentKind::Text => [libdeflate, isal],
         ContentKind::Packed => {
-            let deepest = EngineChoice {
+            let deepest = StreamChoice {
                 level: level.max(DEEPEST_ISAL),
                 or_stored: true,
                 ..isal

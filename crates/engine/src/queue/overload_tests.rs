@@ -21,7 +21,7 @@ const BUDGET: f64 = 0.2;
 /// Jobs that the worker takes at once: `CPU_TURN` of the medium class.
 const TURN: usize = 16;
 
-/// Simulated time, and what of it is counted: the queue needs a moment until it knows the rate.
+/// Simulated time and the begin of the counts, s: the queue learns the rate first.
 const SECONDS: f64 = 6.0;
 const COUNTED_FROM: f64 = 2.0;
 
