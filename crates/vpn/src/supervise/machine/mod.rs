@@ -30,7 +30,7 @@ const WINDOW: usize = 20;
 /// Interval of the questions that prove that a process does not hang.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// A connected tunnel without echoes is connected anew after this time; the time doubles up to [`MAX_DELAY`].
+/// A connected tunnel without echoes is connected anew after this time; the time doubles up to `MAX_DELAY`.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
 /// Ticks that come later than this mean that the supervisor itself had no processor; silence during that time
