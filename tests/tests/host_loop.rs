@@ -103,7 +103,7 @@ impl Pool {
     }
 
     /// Number of times that the I/O thread of a gateway slept during [`HANDSHAKES`] handshakes, and the bound on its
-    /// timer wakeups in that time.
+    /// timer wakeups in that time and its turns for a loop that had no core.
     fn sleeps(&self, gateway: u32, port: u16) -> (u64, u64) {
         let address = address(port);
         // The first handshake opens the key, from the second on the event loop reads.
@@ -115,7 +115,10 @@ impl Pool {
         self.world
             .client
             .handshakes(address, Tls::V13, HANDSHAKES / 2);
-        let clock = BY_THE_CLOCK * (started.elapsed().as_secs() + 1);
+        // Where the thread reads the answers it sleeps once for each. On a busy machine it reads some of them for a
+        // loop that has no core: 9 of 200 were seen.
+        let starved = HANDSHAKES as u64 / 8;
+        let clock = BY_THE_CLOCK * (started.elapsed().as_secs() + 1) + starved;
         let expected = HANDSHAKES as u64 + 5;
         assert_eq!(self.node.served().total(), expected, "one for each");
         (sleeps_of_io_thread(gateway) - before, clock)

@@ -14,10 +14,10 @@ use thiserror::Error;
 const MAX_STORED: usize = 65_535;
 
 /// Length of the header of a stored block at a byte, and of an empty one.
-const STORED_HEADER: usize = 5;
+pub(crate) const STORED_HEADER: usize = 5;
 
 /// An empty stored block behind the three bits of its header: length 0 and its complement.
-const EMPTY: [u8; 4] = [0, 0, 0xff, 0xff];
+pub(crate) const EMPTY: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// An empty block with the fixed code that ends a stream.
 pub const FINAL_EMPTY: [u8; 2] = [3, 0];

@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::rc::Rc;
 
 use flate2::read::DeflateDecoder;
+use flate2::{Decompress, FlushDecompress};
 use millrace_deflate::blocks::{self, FINAL_EMPTY};
 use millrace_deflate::compressor::{Compressor, Engines};
 use millrace_deflate::counters::{Counter, Counters};
@@ -179,6 +180,51 @@ impl Engine for Liar {
             Lie::Error => return Err(EngineError::Failed(-7)),
         }
         Ok(length)
+    }
+}
+
+/// zlib's `Z_SYNC_FLUSH` ends with an empty stored block. rsync takes its last four bytes away and puts them back.
+#[test]
+fn unfinished_chunk_ends_with_an_empty_stored_block_at_every_level() {
+    const EMPTY: [u8; 4] = [0, 0, 0xff, 0xff];
+    let noise = sample(1, 50_000);
+    let mut looks_flushed = sample(1, 9_000);
+    looks_flushed.extend(EMPTY);
+    let inputs = [
+        &b"a"[..],
+        &noise[..300],
+        &noise[..9_000],
+        &noise,
+        &looks_flushed,
+        &sample(0, 50_000),
+    ];
+    for (name, mut compressor, _) in compressors() {
+        for (level, input) in (1..=9).flat_map(|level| inputs.map(|input| (level, input))) {
+            let place = || format!("{name}, level {level}, {} bytes", input.len());
+            for history in [&noise[..WINDOW], &[]] {
+                let chunk = Chunk {
+                    level,
+                    history,
+                    input,
+                    last: false,
+                };
+                let mut output = Vec::new();
+                compressor.compress(&chunk, &mut output);
+                assert!(output.ends_with(&EMPTY), "{}", place());
+                if history.is_empty() {
+                    // Every byte of the input is there before the block.
+                    let mut back = Vec::with_capacity(input.len() + 1);
+                    Decompress::new(false)
+                        .decompress_vec(
+                            &output[..output.len() - EMPTY.len()],
+                            &mut back,
+                            FlushDecompress::Sync,
+                        )
+                        .expect("a deflate stream");
+                    assert!(back == input, "{}", place());
+                }
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 use thiserror::Error;
 
+use crate::blocks::{EMPTY, STORED_HEADER};
 use crate::engine::{Chunk, Engine, EngineError, EngineKind};
 use crate::libdeflate::Decompressor;
 
@@ -100,11 +101,23 @@ impl Engine for Isal {
 
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
         let level = own_level(chunk.level);
-        if chunk.history.is_empty() {
-            self.state.stateless(level, chunk.input, chunk.last, output)
+        let length = if chunk.history.is_empty() {
+            self.state
+                .stateless(level, chunk.input, chunk.last, output)?
         } else {
             self.state
-                .continued(level, chunk.history, chunk.input, chunk.last, output)
+                .continued(level, chunk.history, chunk.input, chunk.last, output)?
+        };
+        // ISA-L leaves out the empty block of a flush where a stored block has just ended at a byte. zlib always
+        // writes it, and rsync waits for it. A second one does no harm, so input that looks like one gets it, too.
+        let flushed = output[..length].ends_with(&EMPTY) && !chunk.input.ends_with(&EMPTY);
+        if chunk.last || flushed {
+            return Ok(length);
         }
+        let end = length + STORED_HEADER;
+        let room = output.get_mut(length..end).ok_or(EngineError::NoRoom)?;
+        room[0] = 0;
+        room[1..].copy_from_slice(&EMPTY);
+        Ok(end)
     }
 }

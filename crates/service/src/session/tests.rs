@@ -210,11 +210,11 @@ fn hello_without_a_common_version_is_refused() {
 
 #[test]
 fn job_gets_its_key_and_a_bounded_deadline() {
-    let mut client = Client::greeted();
-    let handle = client.handle("mine");
     // Seconds: the budget, how long the message may have waited unread, and the time that is left.
     let budgets = [(1, 0, 1), (0, 0, 10), (3600, 0, 10), (3, 2, 1), (3, 4, 0)];
     for (id, (budget, unread, expected)) in (1..).zip(budgets) {
+        let mut client = Client::greeted();
+        let handle = client.handle("mine");
         client.state.set_unread_for(Duration::from_secs(unread));
         let job = SubmittedJob {
             budget: Duration::from_secs(budget),
