@@ -120,7 +120,7 @@ fn bench_pool_measures_a_victim_under_a_flood() {
         "--rounds",
         "1",
         "--seconds",
-        "0.2",
+        "1",
     ];
     let flood = [
         "--flood-connections",
