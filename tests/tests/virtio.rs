@@ -356,7 +356,7 @@ fn node_shows_the_counters_of_a_device_that_uses_it() {
     let table = process::run(&mut node.command(&["status"]));
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     assert!(
-        table.contains("symmetric") && table.contains(" vm.sock"),
+        table.contains("SYMMETRIC") && table.contains(" vm.sock"),
         "{table}"
     );
 }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_engine::{Backend, Engine, EngineConfig};
@@ -24,6 +24,9 @@ use millrace_virtio::pool::ServicePool;
 use millrace_virtio::spec::Status;
 use millrace_virtio::vhost::{Devices, Journal, PoolOpener, SocketSettings};
 use openssl::rsa::{Padding, Rsa};
+
+/// Bound on each wait.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Stand-in for a device process, over the journal that it is given.
 struct DeviceProcess {
@@ -83,12 +86,24 @@ fn offer(guest: &mut Guest, session: u64, count: u8) -> Vec<(Ticket, Vec<u8>)> {
 
 /// The former device has not died: for a moment after the guest has left it, it may take a kick from the next one.
 fn wait(guest: &mut Guest, ticket: Ticket) -> Response {
+    let end = Instant::now() + SOON;
     loop {
         guest.kick(0).expect("a kick");
         guest.collect(0).expect("a ring");
         if let Some(answer) = guest.take(ticket).expect("memory") {
             return answer;
         }
+        assert!(Instant::now() < end, "no answer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kicks until a device has this number of requests under way.
+fn wait_in_flight(guest: &mut Guest, device: &DeviceProcess, count: u64) {
+    let end = Instant::now() + SOON;
+    while device.devices.status()[0].statistics.in_flight < count {
+        guest.kick(0).expect("a kick");
+        assert!(Instant::now() < end, "less than {count} requests");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -132,12 +147,11 @@ fn request_under_way_is_read_again_once_and_then_fails() {
     let third = DeviceProcess::start(&journal);
     third.gate.close_gate();
     guest.reconnect(&third.socket).expect("a device");
-    while third.devices.status()[0].statistics.in_flight < 20 {
-        guest.kick(0).expect("a kick");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_in_flight(&mut guest, &third, 20);
     third.gate.wait_at_gate(1);
     let fresh = offer(&mut guest, session, 1);
+    // It still runs, as a dead process does not: it must not take the request after the fourth one has begun.
+    wait_in_flight(&mut guest, &third, 21);
     let fourth = DeviceProcess::start(&journal);
     guest.reconnect(&fourth.socket).expect("a device");
     for (ticket, _) in twice {
