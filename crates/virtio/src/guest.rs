@@ -224,6 +224,11 @@ impl Guest {
         let count = self.queues.len();
         (self.frontend, self.changes, self.features) =
             Self::negotiate(socket, count, self.features)?;
+        // A former device that a test keeps alive is registered with these events for a moment. The thread of a
+        // device's rings ends if another one takes its kick.
+        for queue in &mut self.queues {
+            queue.kick = event()?;
+        }
         self.share()?;
         self.start()?;
         (0..count).try_for_each(|queue| self.kick(queue))
@@ -678,10 +683,13 @@ impl std::fmt::Debug for Guest {
     }
 }
 
+fn event() -> io::Result<EventFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    EventFd::new(flags.bits().cast_signed())
+}
+
 impl Queue {
     fn new(index: usize) -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let event = || EventFd::new(flags.bits().cast_signed());
         let (call, wake) = (event()?, Epoll::new()?);
         let interest = EpollEvent::new(EventSet::IN, 0);
         wake.ctl(ControlOperation::Add, call.as_raw_fd(), interest)?;
