@@ -99,7 +99,7 @@ fn wait(guest: &mut Guest, ticket: Ticket) -> Response {
 }
 
 /// Kicks until a device has this number of requests under way.
-fn wait_in_flight(guest: &mut Guest, device: &DeviceProcess, count: u64) {
+fn wait_in_flight(guest: &Guest, device: &DeviceProcess, count: u64) {
     let end = Instant::now() + SOON;
     while device.devices.status()[0].statistics.in_flight < count {
         guest.kick(0).expect("a kick");
@@ -147,11 +147,11 @@ fn request_under_way_is_read_again_once_and_then_fails() {
     let third = DeviceProcess::start(&journal);
     third.gate.close_gate();
     guest.reconnect(&third.socket).expect("a device");
-    wait_in_flight(&mut guest, &third, 20);
+    wait_in_flight(&guest, &third, 20);
     third.gate.wait_at_gate(1);
     let fresh = offer(&mut guest, session, 1);
     // It still runs, as a dead process does not: it must not take the request after the fourth one has begun.
-    wait_in_flight(&mut guest, &third, 21);
+    wait_in_flight(&guest, &third, 21);
     let fourth = DeviceProcess::start(&journal);
     guest.reconnect(&fourth.socket).expect("a device");
     for (ticket, _) in twice {
