@@ -84,7 +84,7 @@ fn offer(guest: &mut Guest, session: u64, count: u8) -> Vec<(Ticket, Vec<u8>)> {
     offered
 }
 
-/// The former device has not died: for a moment after the guest has left it, it may take a kick from the next one.
+/// Kicks until the request has its answer.
 fn wait(guest: &mut Guest, ticket: Ticket) -> Response {
     let end = Instant::now() + SOON;
     loop {
