@@ -27,9 +27,9 @@ MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
 .PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
-  test-api test-browser test-cuda test-debian13 test-install test-long test-page test-pool \
+  test-api test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
   test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz nightly bench-crypto bench-manager \
-  bench-pool bench-tls bench-virtio cuda cuda-check docs clean
+  bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
 
 help: ## This menu
 	@echo 'Millrace: a shared crypto-acceleration layer for TLS gateways'
@@ -87,6 +87,11 @@ test-cuda: ## The cuda backend at length: on a GPU where there is one, its kerne
 test-debian13: setup ## Only the tests that face servers and OpenSSL, with Debian 13's in an unpacked folder
 	@scripts/test-debian13.sh $(CARGO_FLAGS)
 
+test-evp: setup ## The recipes of OpenSSL's own test suite through the provider, on both Debian releases
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-provider --test evp
+	@scripts/debian13.sh
+	@MILLRACE_TEST_ROOT=target/debian13 $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --test evp
+
 test-install: build ## README and the guides, word for word, on clean Debian 12 and 13 machines (as root; ARGS="12 systemd")
 	@scripts/test-install.sh $(ARGS)
 
@@ -99,7 +104,7 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-page.sh
 
-test-pool: setup ## Faults of a pool that take minutes: partitions between all its parts, a storm of 5,000 connections (as root)
+test-pool: setup ## More faults of a pool: partitions, slow and lossy links, 5,000 connections (as root)
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
@@ -120,10 +125,11 @@ test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
 
-test-vm: setup ## Stock Debian kernels under an emulated QEMU with a virtio-crypto device, against OpenSSL
+test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto device against OpenSSL, IPsec by the kernel
 	@scripts/vm.sh
-	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli -p millrace-provider
 	@tests/vm/run.sh
+	@tests/vm/vpn.sh
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh
@@ -145,6 +151,9 @@ bench-tls: build ## TLS handshakes with and without the pool, paired and verifie
 
 bench-virtio: build ## Work through the rings of a virtio-crypto device, beside the same work called directly (ARGS=...)
 	@$(MILLRACE) bench virtio $(ARGS)
+
+bench-workers: setup ## A node's queue with 1, 2, 4 and 8 workers, whose jobs sleep (ARGS="SECONDS MICROSECONDS ROUNDS")
+	@$(CARGO) run --release $(CARGO_FLAGS) -p millrace-testkit --example worker_scaling -- $(ARGS)
 
 cuda: ## Build the GPU kernels (CUDA 13.0 from Python wheels; no GPU needed) and check their machine code
 	@scripts/cuda.sh build

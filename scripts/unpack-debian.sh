@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Unpacks packages of another Debian release with all that they need into a folder:
-# scripts/unpack-debian.sh SUITE[,SUITE...] DIR PACKAGE... [--alone PACKAGE...]
+# scripts/unpack-debian.sh SUITE[,SUITE...] DIR PACKAGE... [--alone PACKAGE...] [--source PACKAGE...]
 # Packages come from the first suite where it has them, else from the next. Those after --alone come
-# without the packages that they depend on: a kernel without its initramfs tools.
+# without the packages that they depend on: a kernel without its initramfs tools. Of those after --source
+# the source as its authors released it lies in usr/src/PACKAGE, without Debian's changes.
 # Needs no root, and neither the machine's package sources nor its installed packages change: apt works
 # with folders of its own in there, an empty list of installed packages, and the Debian mirror, proxies
 # and keys that this machine's apt is set up with. Packages are unpacked, none is installed: no script
@@ -14,10 +15,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 IFS=, read -ra SUITES <<<"$1"
-PACKAGES=() ALONE=()
+PACKAGES=() ALONE=() SOURCES=()
 list=PACKAGES
 for word in "${@:3}"; do
-    if [[ $word == --alone ]]; then list=ALONE; else declare -n into=$list && into+=("$word"); fi
+    case $word in
+        --alone) list=ALONE ;;
+        --source) list=SOURCES ;;
+        *) declare -n into=$list && into+=("$word") ;;
+    esac
 done
 
 root=$(realpath -m "$2")
@@ -85,16 +90,31 @@ private() { APT_CONFIG="$work/apt.conf" apt-get -q -y "$@" >>"$log" 2>&1; }
 for suite in "${SUITES[@]}"; do
     scripts/debian-sources.sh "$suite" || fail "the mirrors of $suite cannot be derived"
 done >"$work/etc/sources.list"
+if ((${#SOURCES[@]})); then sed -i 'p; s/^deb /deb-src /' "$work/etc/sources.list"; fi
 
 say "reading the package lists of Debian ${SUITES[*]}"
 private update --error-on=any ||
     fail "the package lists cannot be had: is there a network, and is debian-archive-keyring up to date?"
 
-say "fetching ${PACKAGES[*]} with the packages that they need${ALONE:+, and alone: ${ALONE[*]}}"
-private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
+say "fetching ${PACKAGES[*]:-no package} with the packages that they need${ALONE:+, and alone: ${ALONE[*]}}${SOURCES:+, and the source of ${SOURCES[*]}}"
+if ((${#PACKAGES[@]})); then
+    private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
+fi
 if ((${#ALONE[@]})); then
     (cd "$work/archives" && private download "${ALONE[@]}") || fail "${ALONE[*]} cannot be had"
 fi
+
+# The newest version whose archive the mirror has: lists and archives do not change in the same moment.
+fetch_source() {
+    local versions version
+    versions=$(APT_CONFIG="$work/apt.conf" apt-cache showsrc "$1" | sed -n 's/^Version: //p' | sort -rVu)
+    mkdir "$work/archives/$1"
+    for version in $versions; do
+        (cd "$work/archives/$1" && private source --download-only --tar-only "$1=$version") && return
+    done
+    return 1
+}
+for name in "${SOURCES[@]}"; do fetch_source "$name" || fail "the source of $name cannot be had"; done
 
 count=$(find "$work/archives" -maxdepth 1 -name '*.deb' | wc -l)
 say "unpacking $count packages"
@@ -103,10 +123,16 @@ mkdir -p "$new"/{etc,tmp,proc,dev,sys,run,root,var/tmp} "$new"/usr/{bin,sbin,lib
 # /bin and the like are links there; the package that has them is unpacked in no certain order.
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$new/$folder"; done
 for package in "$work"/archives/*.deb; do
+    [[ -e $package ]] || continue
     dpkg-deb --fsys-tarfile "$package" |
         tar -x -C "$new" --keep-directory-symlink --no-same-owner \
             --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' \
             --exclude='./usr/share/info' --exclude='./usr/share/i18n' --exclude='./dev/*'
+done
+for name in "${SOURCES[@]}"; do
+    mkdir -p "$new/usr/src/$name"
+    tar -x -f "$(find "$work/archives/$name" -name '*.orig.tar.*' ! -name '*.asc' -print -quit)" \
+        -C "$new/usr/src/$name" --strip-components=1 --no-same-owner
 done
 # Users that servers change to have the ids of this machine.
 cp /etc/passwd /etc/group /etc/hosts "$new/etc/"

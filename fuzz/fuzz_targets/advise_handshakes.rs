@@ -25,10 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(run) = HandshakeRun::parse(bytes) else {
         return;
     };
-    let request = AdviseRequest {
-        handshakes: Some(run),
-        ..AdviseRequest::of(Subject::Tls)
-    };
+    let request = AdviseRequest { handshakes: Some(run), ..AdviseRequest::of(Subject::Tls) };
     let advice = advise(&REPORT, &software::section(&EMPTY), &request);
     let mut lines = advice.configuration.lines();
     assert!(lines.all(|line| !line.contains('\r')));

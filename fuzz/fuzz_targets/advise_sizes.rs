@@ -25,16 +25,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(sizes) = Sizes::parse(bytes) else {
         return;
     };
-    let request = AdviseRequest {
-        sizes: Some(sizes),
-        ..AdviseRequest::of(Subject::Openvpn)
-    };
+    let request = AdviseRequest { sizes: Some(sizes), ..AdviseRequest::of(Subject::Openvpn) };
     let advice = advise(&REPORT, &software::section(&EMPTY), &request);
-    assert!(
-        advice
-            .configuration
-            .lines()
-            .all(|line| !line.contains('\r'))
-    );
+    assert!(advice.configuration.lines().all(|line| !line.contains('\r')));
     assert_eq!(advice.configuration.matches("data-ciphers ").count(), 1);
 });

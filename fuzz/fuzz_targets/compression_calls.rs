@@ -37,12 +37,7 @@ fuzz_target!(|data: &[u8]| {
         let [what, low, high] = [call[0], call[1], call[2]];
         let room = ROOMS[usize::from(what >> 4) % ROOMS.len()];
         let length = usize::from(u16::from_le_bytes([low, high]));
-        let piece: Vec<u8> = rest[3 * index..]
-            .iter()
-            .copied()
-            .cycle()
-            .take(length)
-            .collect();
+        let piece: Vec<u8> = rest[3 * index..].iter().copied().cycle().take(length).collect();
         match what % 16 {
             0..=6 => {
                 assert_eq!(ours.feed(&piece, room, NO_FLUSH), OK);
@@ -83,6 +78,9 @@ fuzz_target!(|data: &[u8]| {
     assert!(ours.gunzip() == sent && zlibs.gunzip() == sent);
     assert_eq!(ours.totals(), (sent.len(), ours.output.len()));
     assert_eq!(ours.call(&[], 10, FINISH), zlibs.call(&[], 10, FINISH));
-    assert!(!originals.is_empty() || ours.memory().requests() == (1, 0), "one block: is MILLRACE_GZIP=any set?");
+    assert!(
+        !originals.is_empty() || ours.memory().requests() == (1, 0),
+        "one block: is MILLRACE_GZIP=any set?"
+    );
     assert_eq!((ours.end(), zlibs.end()), (OK, OK));
 });

@@ -7,11 +7,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_deflate::blocks::{FINAL_EMPTY, REOPEN_BYTES, reopen};
-use millrace_deflate::counters::CounterSnapshot;
 use millrace_deflate::libdeflate::Decompressor;
+use millrace_edge::compression::CounterSnapshot;
 
 fuzz_target!(|data: &[u8]| {
-    if let Ok(found) = CounterSnapshot::parse(data) {
+    if let Some(found) = CounterSnapshot::parse(data) {
         let _ = found.bytes();
     }
     let mut stream = data.to_vec();

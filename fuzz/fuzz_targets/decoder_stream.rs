@@ -40,9 +40,7 @@ fn decode<M: Message>(pieces: &[u8], mut stream: &[u8]) -> (Vec<u8>, Option<Wire
         let space = decoder.space();
         assert!(space.len() >= MIN_SPACE && space.len() <= MAX_BUFFER);
         // Squared, so that one byte reaches from a byte at a time to more than a buffer.
-        let piece = lengths
-            .next()
-            .map_or(usize::MAX, |&l| (usize::from(l) + 1).pow(2));
+        let piece = lengths.next().map_or(usize::MAX, |&l| (usize::from(l) + 1).pow(2));
         let count = stream.len().min(space.len()).min(piece);
         space[..count].copy_from_slice(&stream[..count]);
         decoder.filled(count);

@@ -39,11 +39,7 @@ fuzz_target!(|text: &str| {
         assert!(settings.len() <= MAX_SETTINGS);
         assert!(settings.iter().all(|setting| text.contains(&setting.name)));
         let file = "etc/any.conf".to_owned();
-        system.settings.push(Settings {
-            program,
-            file,
-            settings,
-        });
+        system.settings.push(Settings { program, file, settings });
     }
     for finding in examine(&Facts::new(nothing(), &system), |_| true) {
         assert!(!finding.title.is_empty() && !finding.evidence.is_empty());

@@ -11,23 +11,13 @@ fuzz_target!(|text: &str| {
     let Ok(endpoint) = text.parse::<Endpoint>() else {
         return;
     };
-    let again: Endpoint = endpoint
-        .to_string()
-        .parse()
-        .expect("an endpoint survives its text");
+    let again: Endpoint = endpoint.to_string().parse().expect("an endpoint survives its text");
     assert_eq!(again, endpoint);
-    let tls = TlsConfig {
-        ca: "/ca".into(),
-        ..TlsConfig::default()
-    };
+    let tls = TlsConfig { ca: "/ca".into(), ..TlsConfig::default() };
     let endpoint = endpoint.with_tls(tls.clone());
     match &endpoint {
         Endpoint::Unix(path) => assert!(!path.as_os_str().is_empty()),
-        Endpoint::Tcp {
-            host,
-            port,
-            tls: with,
-        } => {
+        Endpoint::Tcp { host, port, tls: with } => {
             assert!(!host.is_empty() && *port != 0 && *with == tls);
         }
     }

@@ -18,15 +18,8 @@ fuzz_target!(|text: &str| {
     let keys = formats::dev_cfg(text);
     assert!(keys.values().map(|section| section.len()).sum::<usize>() <= MAX_KEYS);
     assert!(formats::telemetry(text).len() <= MAX_ROWS);
-    assert!(
-        formats::services(text)
-            .iter()
-            .all(|service| !service.is_empty())
-    );
-    let _ = (
-        formats::heartbeat(text),
-        formats::interrupts(text, |_| true).count(),
-    );
+    assert!(formats::services(text).iter().all(|service| !service.is_empty()));
+    let _ = (formats::heartbeat(text), formats::interrupts(text, |_| true).count());
     if let Some(ring) = formats::ring("ring", text) {
         assert!(ring.size_bytes > 0 && ring.used_bytes <= ring.size_bytes);
     }

@@ -16,11 +16,6 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(used.level <= used.possible);
         }
         assert!(library.assembly != Assembly::None || library.modules.is_empty());
-        assert!(
-            library
-                .build
-                .compiler
-                .is_none_or(|line| !line.contains(char::is_control))
-        );
+        assert!(library.build.compiler.is_none_or(|line| !line.contains(char::is_control)));
     }
 });

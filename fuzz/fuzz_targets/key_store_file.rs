@@ -32,17 +32,9 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     std::fs::create_dir_all(&directory).expect("the temporary directory can be written to");
     let kek = directory.join("kek");
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .mode(0o600)
-        .open(&kek)
-        .expect("a new file");
+    let mut file = options.write(true).create(true).mode(0o600).open(&kek).expect("a new file");
     std::io::Write::write_all(&mut file, &[KEK_BYTE; KEK_LEN]).expect("room for 32 bytes");
-    let source = KekSource::File {
-        path: kek,
-        create: false,
-    };
+    let source = KekSource::File { path: kek, create: false };
     let store = KeyStore::open(directory.join("keys"), &source).expect("a store");
     let path = store.directory().join(format!("{NAME}.key"));
     Fixture { store, path }
@@ -60,11 +52,7 @@ fuzz_target!(|data: &[u8]| {
     check_parsed(&file);
     std::fs::write(&FIXTURE.path, &file).expect("the temporary directory can be written to");
     let loaded = FIXTURE.store.load(NAME);
-    assert_eq!(
-        loaded.is_ok(),
-        file == GOOD,
-        "a forged file was opened, or a good one was not"
-    );
+    assert_eq!(loaded.is_ok(), file == GOOD, "a forged file was opened, or a good one was not");
     let listed = FIXTURE.store.list().expect("the directory can be read");
     assert_eq!(listed.len(), 1);
 });
@@ -90,13 +78,8 @@ fn check_parsed(bytes: &[u8]) {
     assert!(identities.iter().all(|identity| valid_identity(identity)));
     assert!(file.sealed.len() <= MAX_PRIVATE_KEY_LEN + 16);
     // Nothing lies between the parts, and nothing behind them.
-    let length = u32::try_from(file.sealed.len())
-        .expect("bounded")
-        .to_be_bytes();
+    let length = u32::try_from(file.sealed.len()).expect("bounded").to_be_bytes();
     let again = [file.aad, &file.nonce[..], &length, file.sealed].concat();
-    assert_eq!(
-        again.len(),
-        file.aad.len() + NONCE_LEN + 4 + file.sealed.len()
-    );
+    assert_eq!(again.len(), file.aad.len() + NONCE_LEN + 4 + file.sealed.len());
     assert_eq!(again, bytes);
 }

@@ -22,16 +22,8 @@ fuzz_target!(|text: &str| {
     assert!((1..=MAX_NODE_NAME_LEN).contains(&config.name.len()));
     assert!(!config.name.contains(char::is_control));
     assert!(config.unix.is_some() || config.tcp.is_some());
-    assert!(
-        config
-            .unix
-            .is_none_or(|unix| unix.mode <= 0o777 && unix.path.is_absolute())
-    );
-    assert!(
-        config
-            .metrics
-            .is_none_or(|address| address.ip().is_loopback())
-    );
+    assert!(config.unix.is_none_or(|unix| unix.mode <= 0o777 && unix.path.is_absolute()));
+    assert!(config.metrics.is_none_or(|address| address.ip().is_loopback()));
     let limits = config.settings.limits;
     assert!((1..=MAX_CONNECTIONS).contains(&limits.connections));
     assert!(limits.in_flight > 0 && limits.keys > 0 && limits.connections_per_identity > 0);

@@ -70,12 +70,7 @@ impl Bench {
         input.truncate(millrace_engine::operation::MAX_INPUT_LEN);
         let offered = operation.check(key_type, &input).is_ok();
         let kind = operation.kind();
-        let mut tasks = VecDeque::from([Task {
-            token: 1,
-            key,
-            operation,
-            input,
-        }]);
+        let mut tasks = VecDeque::from([Task { token: 1, key, operation, input }]);
         assert_eq!(self.queue.submit(&mut tasks), 1);
         let mut done = Vec::new();
         while self.queue.poll(&mut done) > 0 {}
@@ -126,9 +121,9 @@ fn operation(rest: &mut &[u8]) -> Option<Operation> {
             label: vec![0x4c; usize::from(short(rest)? % 512)],
         },
         OperationKind::RsaPkcs1Decrypt => Operation::RsaPkcs1Decrypt,
-        OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster {
-            client_version: short(rest)?,
-        },
+        OperationKind::RsaTlsPremaster => {
+            Operation::RsaTlsPremaster { client_version: short(rest)? }
+        }
         OperationKind::RsaRaw => Operation::RsaRaw,
         OperationKind::EcdsaSign => Operation::EcdsaSign { hash: hash(rest)? },
         OperationKind::Ecdh => Operation::Ecdh,

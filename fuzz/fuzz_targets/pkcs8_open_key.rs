@@ -28,15 +28,8 @@ fuzz_target!(|data: &[u8]| -> Corpus {
     };
     assert!(!opened.info.spki.is_empty());
     let (operation, input) = small_operation(opened.info.key_type);
-    operation
-        .check(opened.info.key_type, &input)
-        .expect("the operation fits the key");
-    let mut tasks = VecDeque::from([Task {
-        token: 7,
-        key: opened.key,
-        operation,
-        input,
-    }]);
+    operation.check(opened.info.key_type, &input).expect("the operation fits the key");
+    let mut tasks = VecDeque::from([Task { token: 7, key: opened.key, operation, input }]);
     let mut queue = BACKEND.open_queue().expect("software is usable everywhere");
     assert_eq!(queue.submit(&mut tasks), 1);
     BACKEND.close_key(opened.key);
@@ -63,11 +56,8 @@ fn small_operation(key_type: KeyType) -> (Operation, Vec<u8>) {
         KeyType::Ed25519 => (Operation::Ed25519Sign, b"message".to_vec()),
         KeyType::Dh { .. } => (Operation::DhDerive, vec![2]),
         KeyType::Dsa { .. } => (Operation::DsaSign { hash }, vec![7; 32]),
-        KeyType::MlDsa(_) => (
-            Operation::MlDsaSign {
-                input: MlDsaInput::Message,
-            },
-            b"message".to_vec(),
-        ),
+        KeyType::MlDsa(_) => {
+            (Operation::MlDsaSign { input: MlDsaInput::Message }, b"message".to_vec())
+        }
     }
 }

@@ -27,10 +27,7 @@ fuzz_target!(|data: &[u8]| {
         let Some((&key, value)) = rest.split_first() else {
             break;
         };
-        let end = value
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .unwrap_or(value.len());
+        let end = value.iter().position(|byte| *byte == b'\n').unwrap_or(value.len());
         let key = section_keys().nth(usize::from(key)).unwrap_or("other");
         let Ok(value) = std::str::from_utf8(&rest[1..=end]) else {
             return;

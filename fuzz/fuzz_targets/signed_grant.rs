@@ -27,9 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(read.as_bytes(), bytes);
     assert_eq!(read.verify(&KEYS).is_ok(), bytes == GOOD);
     // What can be read can be written, and is the same but for key and signature.
-    let again = SIGNER
-        .sign(read.dangerous_unverified().clone())
-        .expect("within the bounds");
+    let again = SIGNER.sign(read.dangerous_unverified().clone()).expect("within the bounds");
     let body = bytes.len() - 8 - 64;
     assert_eq!(again.as_bytes()[..body], bytes[..body]);
 });

@@ -38,12 +38,8 @@ thread_local! {
 
 impl Side {
     fn new(backend: Box<dyn Backend>) -> Self {
-        let open = |key: keys::TestKey| {
-            backend
-                .open_key(&key.private_key())
-                .expect("a good key")
-                .key
-        };
+        let open =
+            |key: keys::TestKey| backend.open_key(&key.private_key()).expect("a good key").key;
         Self {
             keys: all_keys().into_iter().map(open).collect(),
             queue: backend.open_queue().expect("a queue"),
@@ -68,9 +64,7 @@ impl Side {
                 break;
             }
         }
-        done.into_iter()
-            .map(|done| (done.task.token, done.result))
-            .collect()
+        done.into_iter().map(|done| (done.task.token, done.result)).collect()
     }
 }
 
@@ -89,10 +83,7 @@ struct Request {
 impl Bench {
     fn new() -> Self {
         let fast = [Implementation::Avx512Ifma, Implementation::Avx512Fp52];
-        let mut lanes: Vec<_> = fast
-            .into_iter()
-            .filter(|lanes| lanes.is_available())
-            .collect();
+        let mut lanes: Vec<_> = fast.into_iter().filter(|lanes| lanes.is_available()).collect();
         if lanes.is_empty() {
             lanes.push(Implementation::Portable);
         }
@@ -100,10 +91,7 @@ impl Bench {
         Self {
             sides: lanes.into_iter().map(side).collect(),
             reference: Side::new(Box::new(Software::new())),
-            moduli: all_keys()
-                .iter()
-                .map(|key| key.key_type.modulus_len())
-                .collect(),
+            moduli: all_keys().iter().map(|key| key.key_type.modulus_len()).collect(),
         }
     }
 
@@ -134,29 +122,10 @@ impl Bench {
         let hash = Hash::Sha256;
         let (operation, deterministic) = match byte(rest)? % 6 {
             0 => (Operation::RsaPkcs1Sign { hash }, true),
-            1 => (
-                Operation::RsaPssSign {
-                    hash,
-                    mgf_hash: hash,
-                    salt_len: 32,
-                },
-                false,
-            ),
-            2 => (
-                Operation::RsaOaepDecrypt {
-                    hash,
-                    mgf_hash: hash,
-                    label: Vec::new(),
-                },
-                true,
-            ),
+            1 => (Operation::RsaPssSign { hash, mgf_hash: hash, salt_len: 32 }, false),
+            2 => (Operation::RsaOaepDecrypt { hash, mgf_hash: hash, label: Vec::new() }, true),
             3 => (Operation::RsaPkcs1Decrypt, true),
-            4 => (
-                Operation::RsaTlsPremaster {
-                    client_version: 0x0303,
-                },
-                false,
-            ),
+            4 => (Operation::RsaTlsPremaster { client_version: 0x0303 }, false),
             _ => (Operation::RsaRaw, true),
         };
         let len = match &operation {
@@ -169,12 +138,7 @@ impl Bench {
         // The given bytes last, where they decide most, with the same byte before them.
         let mut input = vec![fill; len - given.len()];
         input.extend_from_slice(given);
-        Some(Request {
-            key,
-            operation,
-            input,
-            deterministic,
-        })
+        Some(Request { key, operation, input, deterministic })
     }
 }
 

@@ -17,28 +17,19 @@ fuzz_target!(|input: (u64, u16, &[u8])| {
         return;
     };
     let (held, wanted) = match data.work {
-        Work::Cipher {
-            iv, source, room, ..
-        } => (iv.len() + source.len(), room),
+        Work::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
         Work::Chain(work) => {
             assert!(work.cipher.1 <= work.source.len() && work.hash.1 <= work.source.len());
             let held = work.iv.len() + work.source.len() + work.aad.len();
             (held, work.source.len() + work.hash_len)
         }
         Work::Check { source, len, .. } => (source.len(), len),
-        Work::Aead {
-            nonce,
-            source,
-            aad,
-            room,
-            ..
-        } => (nonce.len() + source.len() + aad.len(), room),
-        Work::Akcipher {
-            source,
-            digest,
-            room: wanted,
-            ..
-        } => (source.len() + digest.len(), wanted),
+        Work::Aead { nonce, source, aad, room, .. } => {
+            (nonce.len() + source.len() + aad.len(), room)
+        }
+        Work::Akcipher { source, digest, room: wanted, .. } => {
+            (source.len() + digest.len(), wanted)
+        }
     };
     assert!(held <= bytes.len() && wanted <= room);
 });

@@ -11,10 +11,7 @@ use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
 
 fuzz_target!(|text: &str| {
     if let Ok(link) = VpnLink::parse(text) {
-        let host = Host {
-            processors: vec![0],
-            ..Host::default()
-        };
+        let host = Host { processors: vec![0], ..Host::default() };
         for candidate in EngineCandidate::ALL {
             let link = link.as_candidate(candidate);
             for side in Side::ALL {

@@ -11,9 +11,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (size, bytes) = input;
     let whole = ViciFrames::default().push(bytes);
     let mut pieces = ViciFrames::default();
-    let read: Vec<_> = bytes
-        .chunks(usize::from(size).max(1))
-        .flat_map(|piece| pieces.push(piece))
-        .collect();
+    let read: Vec<_> =
+        bytes.chunks(usize::from(size).max(1)).flat_map(|piece| pieces.push(piece)).collect();
     assert_eq!(read, whole);
 });

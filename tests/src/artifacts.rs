@@ -78,23 +78,21 @@ impl Artifacts {
         }
     }
 
-    /// Whether all are there and newer than every source (the library to preload: than its own).
+    /// Whether all are there and newer than every source (the libraries to preload: than their own).
     fn is_fresh(&self) -> bool {
         let built = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-        let (Some(millrace), Some(provider), Some(preload), Some(zlib)) = (
-            built(&self.millrace),
-            built(&self.provider),
-            built(&self.preload),
-            built(&self.zlib),
-        ) else {
+        let (Some(millrace), Some(provider), Some(preload), Some(zlib)) =
+            (built(&self.millrace), built(&self.provider), built(&self.preload), built(&self.zlib))
+        else {
             return false;
         };
-        let compression =
-            ["crates/zlib", "crates/deflate"].map(|folder| newest(&workspace().join(folder)));
-        if compression.into_iter().max().flatten() >= Some(zlib) {
-            return false;
-        }
-        if newest(&workspace().join("crates/preload")) >= Some(preload) {
+        let newest_of = |folders: &[&str]| {
+            let times = folders.iter().map(|folder| newest(&workspace().join(folder)));
+            times.max().flatten()
+        };
+        if newest_of(&["crates/zlib", "crates/deflate", "crates/edge"]) >= Some(zlib)
+            || newest_of(&["crates/preload", "crates/edge"]) >= Some(preload)
+        {
             return false;
         }
         let sources =
@@ -109,9 +107,7 @@ impl Artifacts {
 /// Never: this crate is a member of it.
 #[must_use]
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the tests are in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace")
 }
 
 /// Time of the newest change to a source below a folder.
@@ -136,10 +132,7 @@ fn newest_unless_tests(folder: &Path) -> Option<SystemTime> {
 }
 
 fn build(profile: &Path) {
-    let name = profile
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or("debug");
+    let name = profile.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args([
@@ -165,12 +158,6 @@ fn build(profile: &Path) {
             command.env_remove(name);
         }
     }
-    let status = command
-        .current_dir(workspace())
-        .status()
-        .expect("cargo starts");
-    assert!(
-        status.success(),
-        "cargo build of the programs under test failed"
-    );
+    let status = command.current_dir(workspace()).status().expect("cargo starts");
+    assert!(status.success(), "cargo build of the programs under test failed");
 }

@@ -39,11 +39,7 @@ impl Default for Setup {
         let world = World::new();
         let node = world.node("node-1");
         let identity = world.identity(KeyKind::Rsa2048);
-        Self {
-            world,
-            node,
-            identity,
-        }
+        Self { world, node, identity }
     }
 }
 
@@ -128,10 +124,8 @@ impl Setup {
              \x20 http-request return status 200 content-type text/plain string ok\n",
             bundle(self.world.dir(), "www", site)
         );
-        let mut options = HaproxyOptions {
-            preload: true,
-            ..HaproxyOptions::asynchronous(edge, sections)
-        };
+        let mut options =
+            HaproxyOptions { preload: true, ..HaproxyOptions::asynchronous(edge, sections) };
         change(&mut options);
         let haproxy = Haproxy::start(self.world.dir(), &options, &[port]);
         wait::until("the serving processes have dropped root", || {
@@ -206,6 +200,17 @@ pub enum Running {
     Haproxy(Haproxy),
 }
 
+impl Running {
+    /// Process ID of the server; of nginx, that of the master.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        match self {
+            Self::Nginx(nginx) => nginx.master(),
+            Self::Haproxy(haproxy) => haproxy.process.id(),
+        }
+    }
+}
+
 /// Whether a worker has dropped root. It does so after the server starts to listen.
 fn has_settled(worker: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
@@ -228,10 +233,7 @@ impl Report {
         let output = run(command);
         let report = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", text_of(&output)));
-        Self {
-            report,
-            success: output.status.success(),
-        }
+        Self { report, success: output.status.success() }
     }
 
     /// The findings.
@@ -254,9 +256,7 @@ impl Report {
         let found = self.findings().iter().any(|finding| {
             finding["check"] == check
                 && finding["outcome"] == outcome
-                && finding["seen"]
-                    .as_str()
-                    .is_some_and(|seen| seen.contains(word))
+                && finding["seen"].as_str().is_some_and(|seen| seen.contains(word))
                 && (outcome == "ok" || finding["remedy"].is_string())
         });
         assert!(found, "{outcome} {check}, {word}: {:#}", self.report);
@@ -275,14 +275,10 @@ impl Report {
     /// Asserts a report without warnings and failures.
     #[track_caller]
     pub fn is_good(&self) {
-        let bad: Vec<&Value> = self
-            .findings()
-            .iter()
-            .filter(|finding| finding["outcome"] != "ok")
-            .collect();
+        let bad: Vec<&Value> =
+            self.findings().iter().filter(|finding| finding["outcome"] != "ok").collect();
         assert!(bad.is_empty() && self.success, "{bad:#?}");
-        self.counts("pooled", HANDSHAKES)
-            .counts("asynchronous", HANDSHAKES);
+        self.counts("pooled", HANDSHAKES).counts("asynchronous", HANDSHAKES);
     }
 }
 
@@ -290,7 +286,5 @@ impl Report {
 #[must_use]
 pub fn may_unshare() -> bool {
     let mut command = Command::new("unshare");
-    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "true"]))
-        .status
-        .success()
+    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "true"])).status.success()
 }

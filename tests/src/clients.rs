@@ -43,13 +43,7 @@ impl Program {
         let ca = authority.file.as_os_str();
         match self {
             Self::Curl => run(command("curl")
-                .args([
-                    "--silent",
-                    "--show-error",
-                    "--include",
-                    "--http1.1",
-                    "--cacert",
-                ])
+                .args(["--silent", "--show-error", "--include", "--http1.1", "--cacert"])
                 .arg(ca)
                 .args(match tls {
                     Tls::V12 => ["--tlsv1.2", "--tls-max", "1.2"],
@@ -63,26 +57,19 @@ impl Program {
                     Tls::V13 => "NORMAL:-VERS-ALL:+VERS-TLS1.3",
                 };
                 let mut command = std::process::Command::new(program("gnutls-cli"));
-                command
-                    .arg("--x509cafile")
-                    .arg(ca)
-                    .args(["--priority", version]);
+                command.arg("--x509cafile").arg(ca).args(["--priority", version]);
                 command.args(["--verify-hostname=localhost", "--port", &port.to_string()]);
                 run_with_input(command.arg("127.0.0.1"), REQUEST)
             }
-            Self::Python => run(python()
-                .args(["-c", PYTHON])
-                .arg(ca)
-                .arg(port.to_string())
-                .arg(match tls {
+            Self::Python => {
+                run(python().args(["-c", PYTHON]).arg(ca).arg(port.to_string()).arg(match tls {
                     Tls::V12 => "TLSv1_2",
                     Tls::V13 => "TLSv1_3",
-                })),
+                }))
+            }
             Self::Openssl => {
                 let mut command = command("openssl");
-                command
-                    .args(["s_client", "-quiet", "-verify_return_error", "-CAfile"])
-                    .arg(ca);
+                command.args(["s_client", "-quiet", "-verify_return_error", "-CAfile"]).arg(ca);
                 command.args([
                     "-connect",
                     &format!("127.0.0.1:{port}"),

@@ -9,8 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
+use millrace_testkit::wait::SOON;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -19,11 +19,6 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 
 use crate::pki::Authority;
 use crate::wait;
-
-/// Bound on the wait for the server's next bytes. It is longer than any deadline of the provider and any
-/// timeout of a server, so reaching it means a lost handshake.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
@@ -79,10 +74,7 @@ impl Client {
             config.resumption = Resumption::disabled();
             Arc::new(config)
         };
-        Self {
-            v12: config(&version::TLS12),
-            v13: config(&version::TLS13),
-        }
+        Self { v12: config(&version::TLS12), v13: config(&version::TLS13) }
     }
 
     fn connection(&self, tls: Tls) -> ClientConnection {
@@ -103,18 +95,13 @@ impl Client {
         prepare(&socket).map_err(|error| format!("socket: {error}"))?;
         let mut stream = StreamOwned::new(self.connection(tls), socket);
         while stream.conn.is_handshaking() {
-            stream
-                .conn
-                .complete_io(&mut stream.sock)
-                .map_err(|error| describe(&error))?;
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| describe(&error))?;
         }
         if stream.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
             return Err("resumed".to_owned());
         }
         let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream
-            .write_all(request)
-            .map_err(|error| format!("request: {error}"))?;
+        stream.write_all(request).map_err(|error| format!("request: {error}"))?;
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}
@@ -191,8 +178,8 @@ fn describe(error: &io::Error) -> String {
 
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))
+    socket.set_read_timeout(Some(SOON))?;
+    socket.set_write_timeout(Some(SOON))
 }
 
 #[derive(Debug, Default)]
@@ -255,12 +242,7 @@ impl Load {
     /// Never: counting does not panic.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.shared
-            .failures
-            .lock()
-            .expect("no panic while counting")
-            .values()
-            .sum()
+        self.shared.failures.lock().expect("no panic while counting").values().sum()
     }
 
     /// Waits until `count` more handshakes have succeeded.
@@ -269,7 +251,7 @@ impl Load {
     /// On timeout.
     pub fn wait_for_more(&self, count: u64) {
         let goal = self.completed() + count;
-        let good = wait::holds_within(wait::SOON, || self.completed() >= goal);
+        let good = wait::holds_within(SOON, || self.completed() >= goal);
         assert!(
             good,
             "only {} of {goal} handshakes; failures: {:?}",
@@ -290,12 +272,7 @@ impl Load {
         }
         Outcome {
             completed: self.completed(),
-            failures: self
-                .shared
-                .failures
-                .lock()
-                .expect("no panic while counting")
-                .clone(),
+            failures: self.shared.failures.lock().expect("no panic while counting").clone(),
         }
     }
 }

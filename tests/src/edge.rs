@@ -22,6 +22,8 @@ pub struct EdgeOptions {
     pub certificates: Option<PathBuf>,
     /// `default_properties` prefer the provider: plain PEM keys go to the pool, too.
     pub preferred: bool,
+    /// `default_properties` prefer what is computed in the process.
+    pub local: bool,
     /// The provider stands before OpenSSL's own in the file.
     pub first: bool,
     /// The provider's module; default: this tree's.
@@ -38,10 +40,15 @@ impl EdgeOptions {
     /// A configuration in which keys that name the pool use this node.
     #[must_use]
     pub fn to(endpoint: String) -> Self {
-        Self {
-            nodes: vec![endpoint],
-            ..Self::default()
-        }
+        Self { nodes: vec![endpoint], ..Self::default() }
+    }
+
+    /// A configuration in which everything that can be is computed in the process, and nothing in a pool.
+    #[must_use]
+    pub fn local() -> Self {
+        let options = Self { local: true, ..Self::default() };
+        let options = options.with("local", "all").with("mode", "off");
+        options.with("algorithms", "none")
     }
 
     /// These options, with plain PEM keys in the pool, too.
@@ -86,14 +93,10 @@ impl EdgeOptions {
 
     fn text(&self, module: &Path) -> String {
         let mut text = "openssl_conf = init\n[init]\nproviders = providers\n".to_owned();
-        if self.preferred {
+        if self.preferred || self.local {
             text.push_str("alg_section = algorithms\n");
         }
-        let (one, two) = if self.first {
-            ("millrace", "default")
-        } else {
-            ("default", "millrace")
-        };
+        let (one, two) = if self.first { ("millrace", "default") } else { ("default", "millrace") };
         let _ = write!(
             text,
             "[providers]\n{one} = {one}_section\n{two} = {two}_section\n\
@@ -119,7 +122,12 @@ impl EdgeOptions {
         for (key, value) in PATIENT.iter().filter(|(key, _)| !is_set(key)) {
             let _ = writeln!(text, "{key} = {value}");
         }
-        text.push_str("[algorithms]\ndefault_properties = ?provider=millrace,?millrace.pool=yes\n");
+        let preferred = if self.local {
+            "?millrace.local=yes"
+        } else {
+            "?provider=millrace,?millrace.pool=yes"
+        };
+        let _ = writeln!(text, "[algorithms]\ndefault_properties = {preferred}");
         text
     }
 }
@@ -136,9 +144,7 @@ pub struct Edge {
 impl Edge {
     /// Makes a program use the pool.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command
-            .env("OPENSSL_CONF", &self.conf)
-            .env("OPENSSL_MODULES", &self.modules)
+        command.env("OPENSSL_CONF", &self.conf).env("OPENSSL_MODULES", &self.modules)
     }
 
     /// The `openssl` program, using the pool.

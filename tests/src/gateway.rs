@@ -81,10 +81,7 @@ impl Site {
     /// If the stub holds a private key.
     #[must_use]
     pub fn with_stub(identity: &Identity, stub: &str) -> Self {
-        assert!(
-            !stub.contains("BEGIN PRIVATE KEY"),
-            "a stub may not look like a key:\n{stub}"
-        );
+        assert!(!stub.contains("BEGIN PRIVATE KEY"), "a stub may not look like a key:\n{stub}");
         Self {
             kind: identity.kind,
             certificate_pem: identity.certificate_pem.clone(),
@@ -155,12 +152,7 @@ impl Gateway {
         let dir = fresh_folder(dir, server);
         let ports: BTreeMap<_, _> = sites.iter().map(|site| (site.kind, free_port())).collect();
         let config = dir.join("server.conf");
-        let setup = Setup {
-            workers,
-            sites,
-            ports: &ports,
-            dir: &dir,
-        };
+        let setup = Setup { workers, sites, ports: &ports, dir: &dir };
         let text = match server {
             Server::Haproxy | Server::HaproxyMaster => setup.haproxy(),
             Server::Nginx => setup.nginx(),
@@ -171,13 +163,9 @@ impl Gateway {
         match server {
             Server::Haproxy => command.arg("-db").arg("-f").arg(&config),
             Server::HaproxyMaster => command.arg("-W").arg("-f").arg(&config),
-            Server::Nginx => command
-                .arg("-p")
-                .arg(&dir)
-                .arg("-e")
-                .arg("/dev/stderr")
-                .arg("-c")
-                .arg(&config),
+            Server::Nginx => {
+                command.arg("-p").arg(&dir).arg("-e").arg("/dev/stderr").arg("-c").arg(&config)
+            }
         };
         let mut process = Process::start(&server.to_string(), command, &dir.join("output.log"));
         let mut ended = false;
@@ -189,11 +177,7 @@ impl Gateway {
         if ended || !good {
             return Err(process.log());
         }
-        Ok(Self {
-            server,
-            process,
-            ports,
-        })
+        Ok(Self { server, process, ports })
     }
 
     /// Address of the server with this key.
@@ -236,12 +220,7 @@ impl Gateway {
             let new = || self.workers().iter().any(|id| !old.contains(id));
             wait::holds_within(HEARING, new)
         });
-        assert!(
-            heard,
-            "{} does not reload:\n{}",
-            self.server,
-            self.process.log()
-        );
+        assert!(heard, "{} does not reload:\n{}", self.server, self.process.log());
         wait::until("all workers are new", || {
             let now = self.workers();
             now.len() == old.len() && now.iter().all(|id| !old.contains(id))
@@ -263,11 +242,7 @@ fn fresh_folder(dir: &Path, server: Server) -> PathBuf {
 
 /// The lines by which HAProxy drops root, as Debian's configuration does.
 pub(crate) fn haproxy_user() -> &'static str {
-    if is_root() {
-        "  user nobody\n  group nogroup\n"
-    } else {
-        ""
-    }
+    if is_root() { "  user nobody\n  group nogroup\n" } else { "" }
 }
 
 /// The line that permits HAProxy to start threads: the provider starts one.

@@ -8,12 +8,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::artifacts::artifacts;
 use crate::edge::Edge;
 use crate::gateway::{MAY_START_THREADS, Site, haproxy_user};
-use crate::process::{Process, listens, under};
+use crate::process::{Process, children, is_alive, listens, under};
 use crate::release;
+use crate::wait;
 
 /// Configuration of one HAProxy.
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ pub struct HaproxyOptions {
     pub may_start_threads: bool,
     /// Whether handshakes wait without blocking.
     pub mode_async: bool,
+    /// Further variables of its environment.
+    pub environment: Vec<(&'static str, String)>,
     /// Folders that are visible under a second path, in a mount namespace of its own.
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Further lines of the `global` section.
@@ -54,6 +60,7 @@ impl HaproxyOptions {
             descriptors: None,
             may_start_threads: true,
             mode_async: true,
+            environment: Vec::new(),
             binds: Vec::new(),
             global: String::new(),
             defaults: String::new(),
@@ -68,18 +75,10 @@ impl HaproxyOptions {
              defaults\n  mode http\n  timeout client 30s\n  timeout connect 30s\n  timeout server 30s\n\
              {}\n{}\n",
             self.threads,
-            if self.mode_async {
-                "  ssl-mode-async\n"
-            } else {
-                ""
-            },
+            if self.mode_async { "  ssl-mode-async\n" } else { "" },
             admin.display(),
             haproxy_user(),
-            if self.may_start_threads {
-                MAY_START_THREADS
-            } else {
-                ""
-            },
+            if self.may_start_threads { MAY_START_THREADS } else { "" },
             self.global,
             self.defaults,
             self.sections
@@ -106,14 +105,9 @@ impl Haproxy {
         let dir = fresh_folder(dir);
         let config = dir.join("haproxy.cfg");
         fs::write(&config, options.text(&dir.join("admin.sock"))).expect("configuration");
-        let mut started = Self {
-            process: launch(&dir, options, &[]),
-            options: options.clone(),
-            dir,
-        };
-        started
-            .process
-            .wait_ready(|| ports.iter().all(|port| listens(*port)));
+        let mut started =
+            Self { process: launch(&dir, options, &[]), options: options.clone(), dir };
+        started.process.wait_ready(|| ports.iter().all(|port| listens(*port)));
         started
     }
 
@@ -129,6 +123,23 @@ impl Haproxy {
         let mut old = std::mem::replace(&mut self.process, new);
         let status = old.wait();
         assert!(status.success(), "{status}: {}", old.log());
+    }
+
+    /// Makes a master replace its worker, and waits until the old worker has ended.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn reload(&self) {
+        let master = self.process.id();
+        let old = children(master);
+        // For a moment after its worker has begun to listen, a master does not react to signals.
+        let heard = (0..5).any(|_| {
+            self.process.signal(Signal::USR2);
+            let new = || children(master).iter().any(|id| !old.contains(id));
+            wait::holds_within(Duration::from_secs(3), new)
+        });
+        assert!(heard, "no new worker: {}", self.log());
+        wait::until("the old worker is gone", || !old.iter().any(|id| is_alive(*id)));
     }
 
     /// Sends a command to the administration socket and returns the answer.
@@ -163,26 +174,16 @@ fn launch(dir: &Path, options: &HaproxyOptions, arguments: &[&str]) -> Process {
             format!("mkdir -p '{inside}' && mount --bind '{outside}' '{inside}' && ")
         });
         let script = format!("{}exec \"$0\" \"$@\"", binds.collect::<String>());
-        let words = [
-            "unshare",
-            "-m",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            &script,
-        ];
+        let words = ["unshare", "-m", "--propagation", "private", "sh", "-c", &script];
         command = under(&words.map(str::to_owned), &command);
     }
     options.edge.apply(&mut command);
     if options.preload {
         command.env("LD_PRELOAD", &artifacts().preload);
     }
+    command.envs(options.environment.iter().cloned());
     command.arg(if options.master { "-W" } else { "-db" });
-    command
-        .arg("-f")
-        .arg(dir.join("haproxy.cfg"))
-        .args(arguments);
+    command.arg("-f").arg(dir.join("haproxy.cfg")).args(arguments);
     Process::start("haproxy", command, &dir.join("output.log"))
 }
 

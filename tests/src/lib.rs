@@ -20,6 +20,7 @@
 //! - [`drive`], [`clients`]: handshakes from Rust, and from programs of other projects.
 //! - [`handshakes`]: the same driver as a program, for `make test-install`.
 //! - [`load`]: clients that only load a node, each as a user of its own.
+//! - [`local`]: counters of what a server computes itself.
 //! - [`memory`]: searches processes, logs and answers for private keys.
 //! - [`operations`]: cryptographic requests, done with and without the provider.
 //! - [`web`]: pages over HTTP, compressed and not, and the counters of the library that compresses.
@@ -40,6 +41,7 @@ pub mod handshakes;
 pub mod haproxy;
 pub mod link;
 pub mod load;
+pub mod local;
 pub mod memory;
 pub mod network;
 pub mod nginx;
@@ -83,10 +85,7 @@ pub fn may_read_memory() -> bool {
     let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     let may = is_root() && bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1);
     if !may {
-        skip::record(
-            file!(),
-            "no CAP_SYS_PTRACE: reading the memory of another process needs it",
-        );
+        skip::record(file!(), "no CAP_SYS_PTRACE: reading the memory of another process needs it");
     }
     may
 }
@@ -98,10 +97,7 @@ pub fn may_read_memory() -> bool {
 #[must_use]
 pub fn temp_dir() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::Builder::new()
-        .prefix("millrace-")
-        .tempdir()
-        .expect("temporary directory");
+    let dir = tempfile::Builder::new().prefix("millrace-").tempdir().expect("temporary directory");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
         .expect("permissions of the temporary directory");
     dir

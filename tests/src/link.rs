@@ -86,18 +86,11 @@ impl Ends {
         let a = Namespace::new(dir.path(), "a");
         let b = Namespace::new(dir.path(), "b");
         a.join("198.18.0.1/24", &b, "198.18.0.2/24");
-        let ends = Self {
-            dir,
-            ends: [(a, "a"), (b, "b")],
-        };
+        let ends = Self { dir, ends: [(a, "a"), (b, "b")] };
         ends.write(members, more);
         let keys = ends.dir.path().join("keys");
         let mut command = Command::new(&artifacts().millrace);
-        command
-            .args(["vpn", "keys"])
-            .arg(ends.file())
-            .arg("-o")
-            .arg(keys);
+        command.args(["vpn", "keys"]).arg(ends.file()).arg("-o").arg(keys);
         let _ = succeed(&mut command);
         ends
     }
@@ -231,9 +224,7 @@ impl Ends {
             wait::until("every member is up", || {
                 let status = self.status(end);
                 status["state"] == "up"
-                    && status["members"]
-                        .as_array()
-                        .is_some_and(|all| all.len() == members)
+                    && status["members"].as_array().is_some_and(|all| all.len() == members)
             });
         }
     }
@@ -349,12 +340,7 @@ impl Traffic {
         let mut client = python(CLIENT);
         client.arg(CONNECTIONS.to_string()).arg(&stop).arg(host);
         let client = Process::start("client", ends.ends[1].0.enter(&client), &log);
-        let mut traffic = Self {
-            _server: server,
-            client,
-            log,
-            stop,
-        };
+        let mut traffic = Self { _server: server, client, log, stop };
         traffic.flows();
         traffic
     }
@@ -362,10 +348,7 @@ impl Traffic {
     /// Rounds that the slowest connection has completed.
     fn rounds(&self) -> u64 {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let last = text
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("rounds "));
+        let last = text.lines().rev().find_map(|line| line.strip_prefix("rounds "));
         last.and_then(|rounds| rounds.parse().ok()).unwrap_or(0)
     }
 

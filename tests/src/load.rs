@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -26,7 +25,7 @@ use serde::{Deserialize, Serialize};
 /// Deadline of each job: longer than any test.
 const BUDGET: Duration = Duration::from_secs(60);
 
-/// Longest wait of the load, at its end, for the answers to its last jobs.
+/// Longest wait of the load for a connection, and at its end for the answers to its last jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Jobs in one message, so that a frame stays below its bound.
@@ -70,11 +69,7 @@ impl Outcome {
     #[must_use]
     pub fn latency(&self, percent: usize) -> u64 {
         let rank = self.latencies_us.len() * percent / 100;
-        let last = self
-            .latencies_us
-            .len()
-            .checked_sub(1)
-            .expect("a job was served");
+        let last = self.latencies_us.len().checked_sub(1).expect("a job was served");
         self.latencies_us[rank.min(last)]
     }
 }
@@ -84,26 +79,16 @@ impl Outcome {
 pub struct Running(Child);
 
 impl Load {
-    /// Starts `program`, a copy of `millrace-tests-load` that every user may run (see [`copy`]).
+    /// Starts `program`, a copy of `millrace-tests-load` that every user may run (see [`crate::process::copy_for_all`]).
     ///
     /// # Panics
     /// If it cannot be started.
     #[must_use]
     pub fn start(self, program: &Path, socket: &Path, key: &str) -> Running {
-        let Self {
-            user,
-            connections,
-            in_flight,
-            millis,
-        } = self;
+        let Self { user, connections, in_flight, millis } = self;
         let numbers = [connections as u64, in_flight, millis].map(|number| number.to_string());
         let mut command = Command::new(program);
-        command
-            .arg(socket)
-            .arg(key)
-            .args(numbers)
-            .uid(user)
-            .stdout(Stdio::piped());
+        command.arg(socket).arg(key).args(numbers).uid(user).stdout(Stdio::piped());
         Running(command.spawn().expect("the load starts"))
     }
 }
@@ -129,18 +114,6 @@ impl Drop for Running {
     }
 }
 
-/// Copies a program to a path where every user may run it.
-///
-/// # Panics
-/// If it cannot be copied.
-#[must_use]
-pub fn copy(program: &str, folder: &Path) -> std::path::PathBuf {
-    let copy = folder.join("load");
-    std::fs::copy(program, &copy).expect("a copy");
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    copy
-}
-
 /// The program: loads the node as its arguments say, and writes the outcome.
 ///
 /// # Errors
@@ -148,47 +121,30 @@ pub fn copy(program: &str, folder: &Path) -> std::path::PathBuf {
 pub fn run() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [socket, key, connections, in_flight, millis] = &arguments[..] else {
-        return Err(io::Error::other(
-            "usage: load SOCKET KEY CONNECTIONS IN-FLIGHT MILLISECONDS",
-        ));
+        return Err(io::Error::other("usage: load SOCKET KEY CONNECTIONS IN-FLIGHT MILLISECONDS"));
     };
     let number = |text: &str| text.parse::<u64>().map_err(io::Error::other);
     let (in_flight, end) = (number(in_flight)?, Duration::from_millis(number(millis)?));
     let open = |_| Connection::open(Path::new(socket), key);
-    let mut connections: Vec<Connection> = (0..number(connections)?)
-        .map(open)
-        .collect::<io::Result<_>>()?;
+    let mut connections: Vec<Connection> =
+        (0..number(connections)?).map(open).collect::<io::Result<_>>()?;
     let start = Instant::now();
     let mut outcome = Outcome::default();
     for connection in &mut connections {
         connection.submit(in_flight)?;
     }
     let waiting = |connections: &[Connection]| -> u64 {
-        let waiting = connections
-            .iter()
-            .map(|connection| connection.waiting.len() as u64);
+        let waiting = connections.iter().map(|connection| connection.waiting.len() as u64);
         waiting.sum()
     };
     while start.elapsed() < end || (waiting(&connections) > 0 && start.elapsed() < end + PATIENCE) {
         let of = |connection| PollFd::new(connection, PollFlags::IN);
-        let mut events: Vec<PollFd<'_>> = connections
-            .iter()
-            .map(|connection| of(&connection.socket))
-            .collect();
-        let timeout = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
+        let mut events: Vec<PollFd<'_>> =
+            connections.iter().map(|connection| of(&connection.socket)).collect();
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         poll(&mut events, Some(&timeout))?;
-        let ready: Vec<bool> = events
-            .iter()
-            .map(|event| !event.revents().is_empty())
-            .collect();
-        for (connection, _) in connections
-            .iter_mut()
-            .zip(ready)
-            .filter(|(_, ready)| *ready)
-        {
+        let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
+        for (connection, _) in connections.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
             let ended = connection.receive(in_flight == 1, &mut outcome)?;
             if start.elapsed() < end {
                 connection.submit(ended)?;
@@ -213,15 +169,10 @@ struct Connection {
 impl Connection {
     fn open(path: &Path, key: &str) -> io::Result<Self> {
         let socket = UnixStream::connect(path)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
         let (decoder, sent) = (Decoder::new(), Instant::now());
-        let mut connection = Self {
-            socket,
-            decoder,
-            key: 0,
-            next: 0,
-            waiting: HashSet::new(),
-            sent,
-        };
+        let mut connection =
+            Self { socket, decoder, key: 0, next: 0, waiting: HashSet::new(), sent };
         let agent = "load".to_owned();
         let (min_version, max_version) = (VERSION_MIN, VERSION_MAX);
         connection.send(&ClientMessage::Hello(Hello {
@@ -231,10 +182,7 @@ impl Connection {
             agent,
         }))?;
         let selector = KeySelector::Name(key.to_owned());
-        connection.send(&ClientMessage::OpenKey {
-            request: 1,
-            selector,
-        })?;
+        connection.send(&ClientMessage::OpenKey { request: 1, selector })?;
         loop {
             match connection.message()? {
                 Some(NodeMessage::KeyOpened { handle, .. }) => connection.key = handle,
@@ -310,9 +258,7 @@ impl Connection {
                 }
                 if measure {
                     let latency = self.sent.elapsed().as_micros();
-                    outcome
-                        .latencies_us
-                        .push(u64::try_from(latency).unwrap_or(u64::MAX));
+                    outcome.latencies_us.push(u64::try_from(latency).unwrap_or(u64::MAX));
                 }
             }
         }

@@ -50,12 +50,7 @@ impl Secret {
         let mut numbers = Vec::new();
         if let Ok(rsa) = key.rsa() {
             numbers.push(("d", rsa.d().to_vec()));
-            let parts = [
-                ("p", rsa.p()),
-                ("q", rsa.q()),
-                ("dp", rsa.dmp1()),
-                ("dq", rsa.dmq1()),
-            ];
+            let parts = [("p", rsa.p()), ("q", rsa.q()), ("dp", rsa.dmp1()), ("dq", rsa.dmq1())];
             for (name, number) in parts {
                 numbers.push((name, number.expect("a CRT key").to_vec()));
             }
@@ -63,9 +58,7 @@ impl Secret {
         } else if let Ok(ec) = key.ec_key() {
             numbers.push(("d", ec.private_key().to_vec()));
         }
-        let mut secret = Self {
-            needles: Vec::new(),
-        };
+        let mut secret = Self { needles: Vec::new() };
         for (name, number) in numbers {
             secret.add_number(name, &number);
         }
@@ -80,10 +73,7 @@ impl Secret {
     /// If the PEM does not hold both forms.
     #[must_use]
     pub fn of_ml_dsa(pem: &str) -> Self {
-        let base64: String = pem
-            .lines()
-            .filter(|line| !line.starts_with("-----"))
-            .collect();
+        let base64: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
         let der = STANDARD.decode(base64).expect("base64");
         let both = || {
             let mut info = DerReader::new(DerReader::new(&der).take(tag::SEQUENCE)?);
@@ -94,9 +84,7 @@ impl Secret {
             Some((both.take(tag::OCTET_STRING)?, both.take(tag::OCTET_STRING)?))
         };
         let (seed, expanded) = both().expect("a seed and an expanded key");
-        let mut secret = Self {
-            needles: Vec::new(),
-        };
+        let mut secret = Self { needles: Vec::new() };
         secret.add_number("seed", seed);
         secret.add_number("K", &expanded[32..64]);
         secret.add_number("s1", &expanded[128..160]);
@@ -112,20 +100,14 @@ impl Secret {
         self.add(format!("{name}, little-endian"), &cut(&little_endian));
         let digits = hex::encode(cut(big_endian));
         self.add(format!("{name}, hexadecimal"), digits.as_bytes());
-        self.add(
-            format!("{name}, hexadecimal"),
-            digits.to_uppercase().as_bytes(),
-        );
+        self.add(format!("{name}, hexadecimal"), digits.to_uppercase().as_bytes());
     }
 
     /// The lines of the PEM that contain only the secret part (in PKCS#8 of RSA, the public modulus comes
     /// first), and the same as one long line.
     fn add_pem(&mut self, identity: &Identity) {
-        let lines: Vec<&str> = identity
-            .key_pem
-            .lines()
-            .filter(|line| !line.starts_with("-----"))
-            .collect();
+        let lines: Vec<&str> =
+            identity.key_pem.lines().filter(|line| !line.starts_with("-----")).collect();
         for line in &lines[lines.len() / 2..] {
             if line.len() >= 2 * NEEDLE_LEN {
                 self.add("a line of the PEM".to_owned(), line.as_bytes());
@@ -150,10 +132,7 @@ impl Secret {
     /// Names of the forms of the secret that `bytes` contains.
     #[must_use]
     pub fn found_in(&self, bytes: &[u8]) -> Vec<String> {
-        let hits = self
-            .needles
-            .iter()
-            .filter(|needle| needle.finder.find(bytes).is_some());
+        let hits = self.needles.iter().filter(|needle| needle.finder.find(bytes).is_some());
         hits.map(|needle| needle.what.clone()).collect()
     }
 
@@ -182,10 +161,7 @@ impl Secret {
             let parse = |text| u64::from_str_radix(text, 16).expect("an address");
             scanned += self.scan(&memory, parse(start), parse(end), map, &mut hits);
         }
-        assert!(
-            scanned > 1 << 20,
-            "only {scanned} bytes of process {id} could be read"
-        );
+        assert!(scanned > 1 << 20, "only {scanned} bytes of process {id} could be read");
         hits.dedup();
         hits
     }
@@ -212,10 +188,7 @@ impl Secret {
                 break;
             }
             for what in self.found_in(&buffer[..count]) {
-                hits.push(format!(
-                    "{what}, in {}",
-                    map.split_whitespace().last().unwrap_or("")
-                ));
+                hits.push(format!("{what}, in {}", map.split_whitespace().last().unwrap_or("")));
             }
             scanned += count;
             if count < length || at + count as u64 >= end {

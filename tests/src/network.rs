@@ -1,9 +1,9 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Hosts in network namespaces around a router, which can lose what one of them sends to another. No host learns of
-//! the loss: no reset, no ICMP. The router is a namespace, too, which the thread of the test enters, so that the
-//! machine's own network stays as it is. Needs root.
+//! Hosts in network namespaces around a router, which can lose what one of them sends to another, some of it or all,
+//! and slow a host down. No host learns of the loss: no reset, no ICMP. The router is a namespace, too, which the thread
+//! of the test enters, so that the machine's own network stays as it is. Needs root.
 //!
 //! ```text
 //!  host 1: 10.77.1.2 ── cable1 ── 10.77.1.1 ┐
@@ -15,6 +15,9 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -39,10 +42,7 @@ impl Network {
     pub fn new(dir: &Path, names: &[&'static str]) -> Self {
         let home = File::open("/proc/thread-self/ns/net").expect("this thread's network");
         let router = Namespace::new(dir, "router");
-        let hosts: Vec<_> = names
-            .iter()
-            .map(|name| (*name, Namespace::new(dir, name)))
-            .collect();
+        let hosts: Vec<_> = names.iter().map(|name| (*name, Namespace::new(dir, name))).collect();
         for (number, (_, host)) in (1..).zip(&hosts) {
             router.ip(&format!(
                 "link add cable{number} type veth peer name cable netns {}",
@@ -58,11 +58,7 @@ impl Network {
         forward.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
         let _ = process::succeed(&mut router.enter(&forward));
         enter(&router.file());
-        Self {
-            home,
-            router,
-            hosts,
-        }
+        Self { home, router, hosts }
     }
 
     fn number(&self, name: &str) -> usize {
@@ -114,10 +110,64 @@ impl Network {
         self.rule("del", from, to);
     }
 
+    /// Loses 30 % of the time of everything between these two, in pieces of 60 ms, while `act` runs.
+    ///
+    /// # Panics
+    /// If `act` does.
+    pub fn lossy<R>(&self, one: &str, other: &str, act: impl FnOnce() -> R) -> R {
+        const LOST: Duration = Duration::from_millis(60);
+        const PASSED: Duration = Duration::from_millis(140);
+        let over = AtomicBool::new(false);
+        // Also when `act` panics.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let ways = [(one, other), (other, one)];
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ways.iter().for_each(|(from, to)| self.cut(from, to));
+                    thread::sleep(LOST);
+                    ways.iter().for_each(|(from, to)| self.heal(from, to));
+                    thread::sleep(PASSED);
+                }
+            });
+            let _over = Over(&over);
+            act()
+        })
+    }
+
+    /// Limits the cable of a host to a rate, `256kbit` for example, both ways. What waits for longer than 300 ms is
+    /// lost.
+    pub fn slow(&self, name: &str, rate: &str) {
+        self.cable(name, &format!("add dev {{}} root tbf rate {rate} burst 4kb latency 300ms"));
+    }
+
+    /// Ends the limit.
+    pub fn fast(&self, name: &str) {
+        self.cable(name, "del dev {} root");
+    }
+
+    fn cable(&self, name: &str, discipline: &str) {
+        let number = self.number(name);
+        let ends = [
+            (&self.router, format!("cable{number}")),
+            (&self.hosts[number - 1].1, "cable".to_owned()),
+        ];
+        for (namespace, device) in ends {
+            let mut command = Command::new(process::program("tc"));
+            let arguments = format!("qdisc {}", discipline.replace("{}", &device));
+            command.args(arguments.split(' '));
+            let _ = process::succeed(&mut namespace.enter(&command));
+        }
+    }
+
     fn rule(&self, action: &str, from: &str, to: &str) {
         let (from, to) = (self.address(from), self.address(to));
-        self.router
-            .ip(&format!("rule {action} from {from} to {to} blackhole"));
+        self.router.ip(&format!("rule {action} from {from} to {to} blackhole"));
     }
 }
 

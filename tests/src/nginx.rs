@@ -15,7 +15,7 @@ use crate::artifacts::artifacts;
 use crate::edge::Edge;
 use crate::gateway::Site;
 use crate::is_root;
-use crate::process::{self, Process, children, listens};
+use crate::process::{self, Process, children, is_alive, listens};
 use crate::release;
 use crate::wait;
 
@@ -89,11 +89,7 @@ pub fn certificate_lines(dir: &Path, name: &str, site: &Site) -> String {
     let key = dir.join(format!("{name}-{}.key", site.kind));
     fs::write(&certificate, &site.certificate_pem).expect("certificate");
     fs::write(&key, &site.key_pem).expect("key");
-    format!(
-        "ssl_certificate {};\nssl_certificate_key {};\n",
-        certificate.display(),
-        key.display()
-    )
+    format!("ssl_certificate {};\nssl_certificate_key {};\n", certificate.display(), key.display())
 }
 
 impl Nginx {
@@ -115,10 +111,7 @@ impl Nginx {
         }
         if options.preload {
             let library = options.library.as_ref();
-            command.env(
-                "LD_PRELOAD",
-                library.unwrap_or_else(|| &artifacts().preload),
-            );
+            command.env("LD_PRELOAD", library.unwrap_or_else(|| &artifacts().preload));
         }
         command.envs(options.environment.iter().cloned());
         let mut process = Process::start("nginx", command, &dir.join("output.log"));
@@ -131,20 +124,14 @@ impl Nginx {
                 daemon.is_some()
             });
         }
-        let started = Self {
-            process,
-            dir,
-            daemon,
-        };
+        let started = Self { process, dir, daemon };
         let mut started = started;
         if options.daemon {
             wait::until("nginx listens", all_listen);
         } else {
             started.process.wait_ready(all_listen);
         }
-        wait::until("nginx has its workers", || {
-            started.workers().len() == options.workers
-        });
+        wait::until("nginx has its workers", || started.workers().len() == options.workers);
         started
     }
 
@@ -193,6 +180,25 @@ impl Nginx {
         });
     }
 
+    /// Replaces a daemon's binary while it runs: a new master starts beside the old one, the old workers end, the
+    /// old master ends. `between` runs after the first and after the last step.
+    ///
+    /// # Panics
+    /// On timeout.
+    pub fn upgrade(&self, between: impl Fn()) {
+        let (old, old_workers) = (self.master(), self.workers());
+        self.signal(Signal::USR2);
+        wait::until("there is a new master with a worker", || {
+            self.master() != old && !self.workers().is_empty()
+        });
+        between();
+        signal_to(old, Signal::WINCH);
+        wait::until("the old workers are gone", || !old_workers.iter().any(|id| is_alive(*id)));
+        signal_to(old, Signal::QUIT);
+        wait::until("the old master is gone", || !is_alive(old));
+        between();
+    }
+
     /// The log of nginx and of the libraries in it.
     #[must_use]
     pub fn log(&self) -> String {
@@ -213,10 +219,7 @@ pub fn signal_to(id: u32, signal: Signal) {
 impl Drop for Nginx {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "---- log of nginx\n{}",
-                process::last_lines(&self.log(), 40)
-            );
+            eprintln!("---- log of nginx\n{}", process::last_lines(&self.log(), 40));
         }
         // It made itself the leader of a group, and only its own children are in it.
         if let Some(group) = self.daemon {

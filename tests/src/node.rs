@@ -99,21 +99,12 @@ impl Node {
              [store]\ndirectory = \"{at}/state/keys\"\nkek = \"{at}/state/kek\"\ncreate-kek = true\n"
         );
         // The previous version has no such socket, and refuses unknown keys.
-        if options
-            .programs
-            .is_none_or(|programs| programs.provider == artifacts().provider)
-        {
+        if options.programs.is_none_or(|programs| programs.provider == artifacts().provider) {
             let _ = write!(text, "[admin]\nsocket = \"{at}/admin.sock\"\n");
         }
         if let Some(port) = tcp {
             let tls = dir.join("state/tls");
-            let made = || {
-                (
-                    tls.join("node.crt"),
-                    tls.join("node.key"),
-                    tls.join("ca.crt"),
-                )
-            };
+            let made = || (tls.join("node.crt"), tls.join("node.key"), tls.join("ca.crt"));
             let (certificate, key, ca) = options.tls.clone().unwrap_or_else(made);
             let _ = write!(
                 text,
@@ -151,10 +142,7 @@ impl Node {
         if !self.under.is_empty() {
             command = process::under(&self.under, &command);
         }
-        command
-            .arg("--config")
-            .arg(&self.config)
-            .env("RUST_BACKTRACE", "1");
+        command.arg("--config").arg(&self.config).env("RUST_BACKTRACE", "1");
         let mut process = Process::start(&self.name, command, &self.dir.join("output.log"));
         let (socket, status) = (self.socket(), self.dir.join("status.sock"));
         let (tcp, elsewhere) = (self.tcp, !self.under.is_empty());
@@ -186,12 +174,7 @@ impl Node {
         let mut process = self.process.take().expect("the node is up");
         process.signal(Signal::TERM);
         let status = process.wait();
-        assert!(
-            status.success(),
-            "{}: {status}\n{}",
-            self.name,
-            process.log()
-        );
+        assert!(status.success(), "{}: {status}\n{}", self.name, process.log());
     }
 
     /// Ends the node with SIGKILL, as a power cut does.
@@ -323,11 +306,7 @@ impl Node {
     #[must_use]
     pub fn stub(&self, name: &str) -> String {
         let output = process::run(&mut self.command(&["key", "stub", name]));
-        assert!(
-            output.status.success(),
-            "key stub: {}",
-            process::text_of(&output)
-        );
+        assert!(output.status.success(), "key stub: {}", process::text_of(&output));
         String::from_utf8(output.stdout).expect("a stub is text")
     }
 
@@ -363,11 +342,7 @@ impl Node {
     #[must_use]
     pub fn status(&self) -> Value {
         let output = process::run(&mut self.command(&["status", "--json"]));
-        assert!(
-            output.status.success(),
-            "status: {}",
-            process::text_of(&output)
-        );
+        assert!(output.status.success(), "status: {}", process::text_of(&output));
         serde_json::from_slice(&output.stdout).expect("status is JSON")
     }
 

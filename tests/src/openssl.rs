@@ -49,12 +49,7 @@ impl Pooled {
         let identity = world.identity(kind);
         let stub = world.dir().join("stub.pem");
         fs::write(&stub, node.import_with("www", &identity, policy)).expect("stub");
-        Self {
-            world,
-            node,
-            identity,
-            stub,
-        }
+        Self { world, node, identity, stub }
     }
 
     /// The configuration of a process that uses the node.
@@ -101,11 +96,31 @@ impl Pooled {
 #[must_use]
 pub fn plain(arguments: &[&str]) -> Command {
     let mut command = release::command("openssl");
+    command.env_remove("OPENSSL_CONF").env_remove("OPENSSL_MODULES").args(arguments);
     command
-        .env_remove("OPENSSL_CONF")
-        .env_remove("OPENSSL_MODULES")
-        .args(arguments);
-    command
+}
+
+/// Connects this `s_client` to a server on this machine and asks for a page.
+pub fn get(client: &mut Command, port: u16) -> Output {
+    client.arg("-connect").arg(format!("127.0.0.1:{port}"));
+    run_with_input(client, b"GET / HTTP/1.0\r\n\r\n")
+}
+
+/// A key that the release's `openssl genpkey` makes with these options, and its certificate for `localhost`: two
+/// files in this folder.
+///
+/// # Panics
+/// If they cannot be made.
+#[must_use]
+pub fn self_signed(dir: &Path, name: &str, options: &[&str]) -> (PathBuf, PathBuf) {
+    let path = |extension: &str| dir.join(format!("{name}.{extension}"));
+    let (key, certificate) = (path("pem"), path("crt"));
+    let _ = succeed(plain(&["genpkey", "-out", text(&key)]).args(options));
+    let mut request = plain(&["req", "-x509", "-new", "-key", text(&key), "-days", "2"]);
+    request.args(["-subj", "/CN=localhost"]);
+    request.args(["-addext", "subjectAltName=DNS:localhost"]);
+    let _ = succeed(request.arg("-out").arg(&certificate));
+    (key, certificate)
 }
 
 /// A path as an argument.
@@ -149,10 +164,7 @@ impl SServer {
 
     /// Connects this `s_client` and asks for a page.
     pub fn get(&self, client: &mut Command) -> Output {
-        client
-            .arg("-connect")
-            .arg(format!("127.0.0.1:{}", self.port));
-        run_with_input(client, b"GET / HTTP/1.0\r\n\r\n")
+        get(client, self.port)
     }
 
     /// Process id of the server.

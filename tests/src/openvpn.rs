@@ -73,11 +73,7 @@ impl<'a> End<'a> {
     /// An end whose key is in the pool.
     #[must_use]
     pub fn pooled(identity: &'a Identity, stub: &'a str, edge: &'a Edge) -> Self {
-        Self {
-            key: Key::Stub(stub),
-            edge: Some(edge),
-            ..Self::plain(identity)
-        }
+        Self { key: Key::Stub(stub), edge: Some(edge), ..Self::plain(identity) }
     }
 
     /// This end with more lines of configuration.
@@ -187,9 +183,7 @@ impl Tunnel {
                 "{NO_DEVICE}tls-server\ndh none\nlocal 127.0.0.1\nport {port}\n{version}{}",
                 drop_privileges()
             )),
-            client.with(&format!(
-                "{NO_DEVICE}tls-client\nnobind\nremote 127.0.0.1 {port}"
-            )),
+            client.with(&format!("{NO_DEVICE}tls-client\nnobind\nremote 127.0.0.1 {port}")),
         );
         let said = match tls {
             Tls::V12 => "Control Channel: TLSv1.2,",
@@ -224,11 +218,7 @@ impl Tunnel {
 /// Privileges that a server drops before the provider connects to the node.
 #[must_use]
 pub fn drop_privileges() -> &'static str {
-    if is_root() {
-        "\nuser nobody\ngroup nogroup\npersist-key\npersist-tun\n"
-    } else {
-        "\n"
-    }
+    if is_root() { "\nuser nobody\ngroup nogroup\npersist-key\npersist-tun\n" } else { "\n" }
 }
 
 fn free_udp_port() -> u16 {
@@ -278,9 +268,8 @@ fn answer(mut connection: &UnixStream, sign: impl Fn(&[u8]) -> Vec<u8>) -> io::R
     connection.write_all(b"version 3\nhold release\n")?;
     for line in BufReader::new(connection).lines() {
         let line = line?;
-        let Some((digest, kind)) = line
-            .strip_prefix(">PK_SIGN:")
-            .and_then(|request| request.split_once(','))
+        let Some((digest, kind)) =
+            line.strip_prefix(">PK_SIGN:").and_then(|request| request.split_once(','))
         else {
             continue;
         };
@@ -361,10 +350,7 @@ impl Namespace {
 
     /// Connects two namespaces by a veth pair with these addresses.
     pub fn join(&self, address: &str, other: &Self, other_address: &str) {
-        self.ip(&format!(
-            "link add cable type veth peer name cable netns {}",
-            other.holder.id()
-        ));
+        self.ip(&format!("link add cable type veth peer name cable netns {}", other.holder.id()));
         for (end, address) in [(self, address), (other, other_address)] {
             end.ip(&format!("addr add {address} dev cable"));
             end.ip("link set cable up");

@@ -81,11 +81,7 @@ impl Performer {
     pub fn perform(&mut self, request: &Request) -> Answer {
         let words = |error: ErrorStack| {
             let text = error.to_string();
-            if text.is_empty() {
-                "refused".to_owned()
-            } else {
-                text
-            }
+            if text.is_empty() { "refused".to_owned() } else { text }
         };
         match request {
             Request::Sign(key, scheme, message) => {
@@ -119,9 +115,7 @@ impl Performer {
 }
 
 fn digest(name: &str) -> MessageDigest {
-    let name = name
-        .replace("SHA-", "SHA")
-        .replace("SHA512/256", "SHA512-256");
+    let name = name.replace("SHA-", "SHA").replace("SHA512/256", "SHA512-256");
     MessageDigest::from_name(&name).unwrap_or_else(|| panic!("a digest named {name}"))
 }
 
@@ -230,18 +224,11 @@ impl Worker {
     #[must_use]
     pub fn start(program: &Path, edge: &Edge) -> Self {
         let mut command = crate::release::command_at(program);
-        edge.apply(&mut command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0);
+        edge.apply(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the worker starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self {
-            child,
-            input,
-            output,
-        }
+        Self { child, input, output }
     }
 
     /// The process id.
@@ -263,14 +250,8 @@ impl Worker {
         let input = self.input.as_mut().expect("open until dropped");
         input.write_all(&line).expect("the worker listens");
         let mut answer = String::new();
-        self.output
-            .read_line(&mut answer)
-            .expect("the worker answers");
-        assert!(
-            !answer.is_empty(),
-            "the worker died: {:?}",
-            self.child.wait()
-        );
+        self.output.read_line(&mut answer).expect("the worker answers");
+        assert!(!answer.is_empty(), "the worker died: {:?}", self.child.wait());
         serde_json::from_str(&answer).expect("an answer is JSON")
     }
 }

@@ -107,9 +107,7 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "Millrace test authority");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "Millrace test authority");
         let certificate = params.self_signed(&key).expect("certificate");
         let dir = dir.join("pki");
         fs::create_dir_all(&dir).expect("folder for certificates");
@@ -134,9 +132,7 @@ impl Authority {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
         // Required by RFC 5280, and by Python from 3.13 on.
         params.use_authority_key_identifier_extension = true;
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "localhost");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
         let certificate = params.signed_by(&key, &self.issuer).expect("certificate");
         let key_file = self.dir.join(format!("{kind}.key"));
         let certificate_file = self.dir.join(format!("{kind}.crt"));
@@ -163,9 +159,7 @@ impl Authority {
     pub fn client(&self, name: &str, from_year: i32, until_year: i32) -> PathBuf {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("generate a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.not_before = rcgen::date_time_ymd(from_year, 1, 1);
         params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];

@@ -39,10 +39,7 @@ impl Host {
     /// This host.
     #[must_use]
     pub fn here() -> Self {
-        Self {
-            address: "127.0.0.1".to_owned(),
-            under: Vec::new(),
-        }
+        Self { address: "127.0.0.1".to_owned(), under: Vec::new() }
     }
 }
 
@@ -129,10 +126,7 @@ impl Manager {
     /// # Panics
     /// If it is not up.
     pub fn signal(&self, signal: Signal) {
-        self.process
-            .as_ref()
-            .expect("the manager is up")
-            .signal(signal);
+        self.process.as_ref().expect("the manager is up").signal(signal);
     }
 
     /// URL of the manager for clients.
@@ -204,11 +198,7 @@ impl Pool {
         let access = managers[0].state().join("manager/access");
         let urls: Vec<String> = managers.iter().map(Manager::url).collect();
         let operator = Operator::new(&access).asking(&urls.join(","));
-        Self {
-            dir: dir.to_owned(),
-            managers,
-            operator,
-        }
+        Self { dir: dir.to_owned(), managers, operator }
     }
 
     /// The commands of the administrator.
@@ -234,8 +224,7 @@ impl Pool {
     pub fn node_with(&self, name: &str, options: &NodeOptions, further: &[&str]) -> Node {
         let access = self.dir.join(format!("{name}.access"));
         let file = access.to_str().expect("a path in UTF-8");
-        self.operator
-            .done(&["token", "create", name, "--role", "node", "-o", file]);
+        self.operator.done(&["token", "create", name, "--role", "node", "-o", file]);
         let words = [
             "node",
             "--access",
@@ -245,11 +234,7 @@ impl Pool {
             "rsa2048=1000,p256=20000",
         ];
         let options = NodeOptions {
-            run: words
-                .iter()
-                .chain(further)
-                .map(ToString::to_string)
-                .collect(),
+            run: words.iter().chain(further).map(ToString::to_string).collect(),
             ..options.clone()
         };
         Node::start_with(&self.dir, name, &options)
@@ -290,19 +275,13 @@ impl Operator {
     /// The holder of an access file.
     #[must_use]
     pub fn new(access: &Path) -> Self {
-        Self {
-            access: access.to_owned(),
-            managers: None,
-        }
+        Self { access: access.to_owned(), managers: None }
     }
 
     /// This operator, who asks these managers, separated by commas.
     #[must_use]
     pub fn asking(&self, managers: &str) -> Self {
-        Self {
-            managers: Some(managers.to_owned()),
-            ..self.clone()
-        }
+        Self { managers: Some(managers.to_owned()), ..self.clone() }
     }
 
     /// A command with this access.
@@ -369,10 +348,8 @@ impl Operator {
         self.wait(&["tenant", "addresses", tenant], |grants| {
             let rows = grants["nodes"].as_array().map_or(&[][..], Vec::as_slice);
             let names: Vec<&str> = rows.iter().filter_map(|row| row["node"].as_str()).collect();
-            let sum: u64 = rows
-                .iter()
-                .filter_map(|row| row["slice"]["ops"]["per-second"].as_u64())
-                .sum();
+            let sum: u64 =
+                rows.iter().filter_map(|row| row["slice"]["ops"]["per-second"].as_u64()).sum();
             names == nodes && sum == ops
         })
     }
@@ -384,8 +361,7 @@ pub fn in_force(node: &Node, tenant: &str) -> u64 {
     let status = node.status();
     let rows = status["tenants"].as_array().cloned().unwrap_or_default();
     let row = rows.iter().find(|row| row["tenant"] == tenant);
-    row.and_then(|row| row["rates"]["ops"]["per-second"].as_u64())
-        .unwrap_or(0)
+    row.and_then(|row| row["rates"]["ops"]["per-second"].as_u64()).unwrap_or(0)
 }
 
 /// A gateway whose key only the pool has, under load: one handshake after the other.
@@ -402,13 +378,8 @@ impl Loaded {
     pub fn start(world: &World, edge: EdgeOptions, identity: &Identity, stub: &str) -> Self {
         let site = Site::with_stub(identity, stub);
         let gateway = world.gateway(Server::Haproxy, edge, &[site]);
-        let load = world
-            .client
-            .load(gateway.address(identity.kind), Tls::V13, 1);
-        Self {
-            _gateway: gateway,
-            load,
-        }
+        let load = world.client.load(gateway.address(identity.kind), Tls::V13, 1);
+        Self { _gateway: gateway, load }
     }
 
     /// Ends the load.
@@ -424,15 +395,7 @@ impl Loaded {
 
 /// Makes the tenant `acme` of all local users, which one node serves, and waits for its grant.
 pub fn tenant_at(operator: &Operator, name: &str) {
-    operator.done(&[
-        "tenant",
-        "create",
-        "acme",
-        "--ops",
-        "9000",
-        "--identity",
-        "uid:*",
-    ]);
+    operator.done(&["tenant", "create", "acme", "--ops", "9000", "--identity", "uid:*"]);
     operator.done(&[
         "tenant",
         "place",

@@ -47,26 +47,13 @@ impl Process {
     /// If it cannot be started.
     #[must_use]
     pub fn start(name: &str, mut command: Command, log: &Path) -> Self {
-        let output = File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .expect("log file");
+        let output = File::options().create(true).append(true).open(log).expect("log file");
         let errors = output.try_clone().expect("log file");
-        command
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            .process_group(0);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
         let child = command.spawn().unwrap_or_else(|error| {
             panic!("{name} does not start ({error}): run `make setup` to install it")
         });
-        Self {
-            name: name.to_owned(),
-            child,
-            log: log.to_owned(),
-            reaped: AtomicBool::new(false),
-        }
+        Self { name: name.to_owned(), child, log: log.to_owned(), reaped: AtomicBool::new(false) }
     }
 
     /// Id of the process.
@@ -76,10 +63,7 @@ impl Process {
     }
 
     fn pid(&self) -> Pid {
-        i32::try_from(self.child.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a process id")
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id")
     }
 
     /// Sends a signal to the process itself.
@@ -123,16 +107,8 @@ impl Process {
             status = self.ended();
             status.is_some() || ready()
         });
-        assert!(
-            status.is_none(),
-            "{self:?} ended with {status:?}; its log:\n{}",
-            self.log()
-        );
-        assert!(
-            good,
-            "{self:?} does not become ready; its log:\n{}",
-            self.log()
-        );
+        assert!(status.is_none(), "{self:?} ended with {status:?}; its log:\n{}", self.log());
+        assert!(good, "{self:?} does not become ready; its log:\n{}", self.log());
     }
 
     /// Output of the process so far.
@@ -203,10 +179,7 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
         .stderr(err.try_clone().expect("temporary file"))
         .process_group(0);
     let mut child = Owned(command.spawn().unwrap_or_else(|error| {
-        panic!(
-            "{:?} does not start ({error}): run `make setup`",
-            command.get_program()
-        )
+        panic!("{:?} does not start ({error}): run `make setup`", command.get_program())
     }));
     if let Some(mut stdin) = child.0.stdin.take() {
         // A program that does not read its input closes the pipe; that is no failure.
@@ -220,22 +193,12 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
     let collect = |mut file: File| {
         use std::io::Seek;
         let mut bytes = Vec::new();
-        file.rewind()
-            .and_then(|()| file.read_to_end(&mut bytes))
-            .expect("read an output");
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("read an output");
         bytes
     };
     let (stdout, stderr) = (collect(out), collect(err));
-    assert!(
-        ended,
-        "{command:?} does not end: {}",
-        String::from_utf8_lossy(&stderr)
-    );
-    Output {
-        status: status.expect("ended"),
-        stdout,
-        stderr,
-    }
+    assert!(ended, "{command:?} does not end: {}", String::from_utf8_lossy(&stderr));
+    Output { status: status.expect("ended"), stdout, stderr }
 }
 
 /// Runs a program that must succeed, and returns both outputs.
@@ -246,23 +209,26 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Output {
 pub fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let text = text_of(&output);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}:\n{text}",
-        output.status
-    );
+    assert!(output.status.success(), "{command:?}: {}:\n{text}", output.status);
     text
+}
+
+/// Copies a program or library into `folder`, where every user may run it. Another process writes the file: a child that
+/// a thread of this one forks at that moment would have it open for writing, and Linux runs no such file (`ETXTBSY`).
+///
+/// # Panics
+/// If it cannot be copied.
+#[must_use]
+pub fn copy_for_all(file: &Path, folder: &Path) -> PathBuf {
+    let _ = succeed(Command::new("install").args(["-m", "755", "-t"]).args([folder, file]));
+    folder.join(file.file_name().expect("a file"))
 }
 
 /// Both outputs of a program, as text.
 #[must_use]
 pub fn text_of(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(out),
-        String::from_utf8_lossy(err)
-    )
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
 /// A short-lived child. If the test gives up, it is ended with its group.
@@ -270,10 +236,9 @@ struct Owned(Child);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let (Ok(None), Some(pid)) = (
-            self.0.try_wait(),
-            i32::try_from(self.0.id()).ok().and_then(Pid::from_raw),
-        ) {
+        if let (Ok(None), Some(pid)) =
+            (self.0.try_wait(), i32::try_from(self.0.id()).ok().and_then(Pid::from_raw))
+        {
             let _ = kill_process_group(pid, Signal::KILL);
         }
         drop(self.0.wait());
@@ -355,9 +320,7 @@ pub fn listens(port: u16) -> bool {
 #[must_use]
 pub fn children(id: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
+    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 /// Whether a process exists and is not a zombie.
@@ -371,11 +334,8 @@ pub fn is_alive(id: u32) -> bool {
 #[must_use]
 pub fn memory_kib(id: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Number of open file descriptors of a process.

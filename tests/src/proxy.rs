@@ -54,12 +54,7 @@ pub struct Proxy {
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Proxy({}, {:?})",
-            self.path.display(),
-            self.shared.state().fault
-        )
+        write!(f, "Proxy({}, {:?})", self.path.display(), self.shared.state().fault)
     }
 }
 
@@ -92,12 +87,8 @@ impl Proxy {
         let listener = UnixListener::bind(&path).expect("proxy socket");
         // The workers of a gateway run as another user.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("permissions");
-        let state = ProxyState {
-            fault: Fault::None,
-            stopped: false,
-            open: Vec::new(),
-            queues: Vec::new(),
-        };
+        let state =
+            ProxyState { fault: Fault::None, stopped: false, open: Vec::new(), queues: Vec::new() };
         let shared = Arc::new(ProxyShared {
             upstream: upstream.to_owned(),
             state: Mutex::new(state),
@@ -173,9 +164,7 @@ impl Proxy {
     pub fn hold_one(&self) {
         let before = self.shared.held.load(Ordering::SeqCst);
         self.set(Fault::Hold);
-        wait::until("a completion is held", || {
-            self.shared.held.load(Ordering::SeqCst) > before
-        });
+        wait::until("a completion is held", || self.shared.held.load(Ordering::SeqCst) > before);
     }
 
     /// Waits until `count` jobs have been submitted in total.
@@ -183,9 +172,7 @@ impl Proxy {
     /// # Panics
     /// If they are not.
     pub fn wait_for_jobs(&self, count: u64) {
-        wait::until(&format!("{count} jobs are submitted"), || {
-            self.jobs() >= count
-        });
+        wait::until(&format!("{count} jobs are submitted"), || self.jobs() >= count);
     }
 }
 
@@ -304,8 +291,7 @@ impl ProxyShared {
             queue.push(Some((now, bytes_of(&message))));
             return true;
         };
-        self.completions
-            .fetch_add(completions.len() as u64, Ordering::SeqCst);
+        self.completions.fetch_add(completions.len() as u64, Ordering::SeqCst);
         match fault {
             Fault::Latency(time) => queue.push(Some((now + time, bytes_of(&message)))),
             Fault::Drop => {}

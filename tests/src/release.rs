@@ -58,10 +58,7 @@ fn inside(root: &Path, program: &OsStr) -> Command {
     let mut command = Command::new(workspace().join("scripts/in-root.sh"));
     command.arg(root).arg(program);
     let built = artifacts().provider.parent();
-    command.env(
-        "MILLRACE_ROOT_BINDS",
-        built.unwrap_or_else(|| Path::new("/tmp")),
-    );
+    command.env("MILLRACE_ROOT_BINDS", built.unwrap_or_else(|| Path::new("/tmp")));
     command
 }
 

@@ -110,10 +110,7 @@ pub fn is_installed(program: &str, package: &str) -> bool {
         .iter()
         .any(|folder| release::file(&format!("{folder}/{program}")).is_file());
     if !found {
-        skip::record(
-            file!(),
-            &format!("no {program}: install package {package} (make setup)"),
-        );
+        skip::record(file!(), &format!("no {program}: install package {package} (make setup)"));
     }
     found
 }
@@ -163,10 +160,7 @@ impl Recipe {
             Some([snippet]) => text(&snippet["contents"]),
             _ => text(&plan["after"][0]["command"]),
         };
-        Self {
-            openssl_conf,
-            lines,
-        }
+        Self { openssl_conf, lines }
     }
 }
 
@@ -263,12 +257,7 @@ impl Running {
         if ended || !good {
             return Err(process.log());
         }
-        Ok(Self {
-            daemon,
-            process,
-            ports,
-            _plain: plain,
-        })
+        Ok(Self { daemon, process, ports, _plain: plain })
     }
 
     /// The port that serves this key.
@@ -291,19 +280,12 @@ impl Running {
     /// # Panics
     /// If it does not.
     pub fn reload(&self) {
-        let times = || {
-            self.process
-                .log()
-                .matches(self.daemon.says_when_ready())
-                .count()
-        };
+        let times = || self.process.log().matches(self.daemon.says_when_ready()).count();
         wait::until("it has started", || times() > 0);
         let before = times();
         self.process.signal(self.daemon.reload_signal());
         wait::until("it has read its configuration again", || times() > before);
-        wait::until("it listens again", || {
-            self.ports.values().all(|port| listens(*port))
-        });
+        wait::until("it listens again", || self.ports.values().all(|port| listens(*port)));
     }
 
     /// The processes that hold the keys.
@@ -351,17 +333,8 @@ impl Setup<'_> {
         };
         for site in self.sites {
             let port = self.ports[&site.kind];
-            let name = if self.lines.is_some() {
-                "www"
-            } else {
-                site.kind.name()
-            };
-            let file = |kind: &str| {
-                self.dir
-                    .join(format!("{name}.{kind}"))
-                    .display()
-                    .to_string()
-            };
+            let name = if self.lines.is_some() { "www" } else { site.kind.name() };
+            let file = |kind: &str| self.dir.join(format!("{name}.{kind}")).display().to_string();
             fs::write(file("crt"), &site.certificate_pem).expect("certificate");
             fs::write(file("key"), &site.key_pem).expect("key");
             let lines = match self.lines {
@@ -490,7 +463,7 @@ struct PlainServer {
 const MAX_REQUEST: usize = 4096;
 
 /// Longest wait of the server for the rest of a request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl PlainServer {
     fn start() -> Self {
@@ -507,16 +480,12 @@ impl PlainServer {
                 drop(socket.and_then(answer));
             }
         });
-        Self {
-            port,
-            stop,
-            thread: Some(thread),
-        }
+        Self { port, stop, thread: Some(thread) }
     }
 }
 
 fn answer(mut socket: TcpStream) -> std::io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut request = Vec::new();
     let mut buffer = [0; 512];
     while !request.ends_with(b"\r\n\r\n") && request.len() < MAX_REQUEST {

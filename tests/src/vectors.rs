@@ -105,9 +105,7 @@ pub const FILES: &[(&str, usize)] = &[
 /// If the file is not there or not as expected.
 #[must_use]
 pub fn load(file: &str) -> Vec<Case> {
-    let path = workspace()
-        .join("vectors/wycheproof")
-        .join(format!("{file}_test.json"));
+    let path = workspace().join("vectors/wycheproof").join(format!("{file}_test.json"));
     let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let root: Value = serde_json::from_slice(&text).expect("a vector file is JSON");
     let mut cases = Vec::new();
@@ -116,11 +114,7 @@ pub fn load(file: &str) -> Vec<Case> {
             let name = format!("{file} {}", test["tcId"]);
             let (request, result) = request(group, test);
             let verdict = verdict(&name, group, test, result);
-            cases.push(Case {
-                name,
-                request,
-                verdict,
-            });
+            cases.push(Case { name, request, verdict });
         }
     }
     cases
@@ -138,12 +132,7 @@ fn text(value: &Value) -> String {
 fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
     let hash = || text(&group["sha"]);
     let verify = |scheme, signature| {
-        Request::Verify(
-            bytes(&group["publicKeyDer"]),
-            scheme,
-            bytes(&test["msg"]),
-            signature,
-        )
+        Request::Verify(bytes(&group["publicKeyDer"]), scheme, bytes(&test["msg"]), signature)
     };
     match group["type"].as_str().expect("a type") {
         "RsassaPkcs1Generate" => {
@@ -151,14 +140,9 @@ fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
             let request = Request::Sign(key, Scheme::Pkcs1(hash()), bytes(&test["msg"]));
             (request, bytes(&test["sig"]))
         }
-        "RsassaPkcs1Verify" => (
-            verify(Scheme::Pkcs1(hash()), bytes(&test["sig"])),
-            Vec::new(),
-        ),
+        "RsassaPkcs1Verify" => (verify(Scheme::Pkcs1(hash()), bytes(&test["sig"])), Vec::new()),
         "RsassaPssVerify" => {
-            let salt = group["sLen"]
-                .as_u64()
-                .and_then(|salt| u16::try_from(salt).ok());
+            let salt = group["sLen"].as_u64().and_then(|salt| u16::try_from(salt).ok());
             let scheme = Scheme::Pss(hash(), text(&group["mgfSha"]), salt.expect("a salt length"));
             (verify(scheme, bytes(&test["sig"])), Vec::new())
         }
@@ -168,10 +152,7 @@ fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
             let encryption =
                 Encryption::Oaep(hash(), text(&group["mgfSha"]), bytes(&test["label"]));
             let key = bytes(&group["privateKeyPkcs8"]);
-            (
-                Request::Decrypt(key, encryption, bytes(&test["ct"])),
-                bytes(&test["msg"]),
-            )
+            (Request::Decrypt(key, encryption, bytes(&test["ct"])), bytes(&test["msg"]))
         }
         "RsaesPkcs1Decrypt" => {
             let key = bytes(&group["privateKeyPkcs8"]);
@@ -181,20 +162,13 @@ fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
         "EcdhTest" => {
             let curve = text(&group["curve"]);
             let key = ec_key(&curve, &text(&test["private"]));
-            (
-                Request::Derive(key, bytes(&test["public"])),
-                bytes(&test["shared"]),
-            )
+            (Request::Derive(key, bytes(&test["public"])), bytes(&test["shared"]))
         }
         "XdhComp" => {
             let key = PKey::private_key_from_raw_bytes(&bytes(&test["private"]), Id::X25519);
-            let key = key
-                .and_then(|key| key.private_key_to_pkcs8())
-                .expect("an X25519 key");
+            let key = key.and_then(|key| key.private_key_to_pkcs8()).expect("an X25519 key");
             let peer = PKey::public_key_from_raw_bytes(&bytes(&test["public"]), Id::X25519);
-            let peer = peer
-                .and_then(|peer| peer.public_key_to_der())
-                .expect("an X25519 key");
+            let peer = peer.and_then(|peer| peer.public_key_to_der()).expect("an X25519 key");
             (Request::Derive(key, peer), bytes(&test["shared"]))
         }
         other => panic!("vectors of type {other} have no request"),
@@ -203,11 +177,7 @@ fn request(group: &Value, test: &Value) -> (Request, Vec<u8>) {
 
 fn verdict(name: &str, group: &Value, test: &Value, result: Vec<u8>) -> Verdict {
     let flags = test["flags"].as_array().expect("flags");
-    let has = |wanted: &[&str]| {
-        flags
-            .iter()
-            .any(|flag| wanted.iter().any(|name| flag == name))
-    };
+    let has = |wanted: &[&str]| flags.iter().any(|flag| wanted.iter().any(|name| flag == name));
     match test["result"].as_str() {
         Some("valid") => Verdict::Exactly(result),
         Some("invalid") if group["type"] == "RsaesPkcs1Decrypt" => Verdict::Not(result),
@@ -238,11 +208,7 @@ fn ec_key(curve: &str, private: &str) -> Vec<u8> {
     let number = BigNum::from_hex_str(private).expect("a number");
     let mut context = BigNumContext::new().expect("a context");
     let mut point = EcPoint::new(&group).expect("a point");
-    point
-        .mul_generator2(&group, &number, &mut context)
-        .expect("a public key");
+    point.mul_generator2(&group, &number, &mut context).expect("a public key");
     let key = EcKey::from_private_components(&group, &number, &point).expect("a key");
-    PKey::from_ec_key(key)
-        .and_then(|key| key.private_key_to_pkcs8())
-        .expect("PKCS#8")
+    PKey::from_ec_key(key).and_then(|key| key.private_key_to_pkcs8()).expect("PKCS#8")
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
-use millrace_deflate::counters::{CounterSnapshot, MAX_BYTES, MEMORY_NAME};
+use millrace_edge::compression::{CounterSnapshot, MAX_BYTES, MEMORY_NAME};
 use millrace_hostfs::process::Proc;
 
 /// A socket that is silent so long has failed.
@@ -43,10 +43,7 @@ impl Page {
         let mut found = Vec::new();
         let mut decoder = GzDecoder::new(&self.body[..]);
         decoder.read_to_end(&mut found).expect("a body of gzip");
-        assert!(
-            decoder.into_inner().is_empty(),
-            "bytes behind the trailer of gzip"
-        );
+        assert!(decoder.into_inner().is_empty(), "bytes behind the trailer of gzip");
         found
     }
 }
@@ -113,7 +110,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
 pub fn counters(id: u32) -> Option<CounterSnapshot> {
     let proc = Proc::open(Path::new("/proc")).expect("/proc");
     let memory = proc.memory_file(id, MEMORY_NAME, MAX_BYTES)?;
-    CounterSnapshot::parse(&memory.bytes).ok()
+    CounterSnapshot::parse(&memory.bytes)
 }
 
 /// Text of `length` bytes that compresses like a page with a list.
@@ -122,9 +119,7 @@ pub fn html(length: usize) -> Vec<u8> {
     let mut found = b"<!doctype html><title>List</title><ul>\n".to_vec();
     let mut number = 1_u64;
     while found.len() < length {
-        number = number
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let word = number >> 33;
         let line = format!(
             "<li class=\"entry\"><a href=\"/item/{}\">Item {word:x}</a></li>\n",

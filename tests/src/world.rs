@@ -32,11 +32,7 @@ impl World {
         let dir = temp_dir();
         let authority = Authority::new(dir.path());
         let client = Client::trusting(&authority);
-        Self {
-            authority,
-            client,
-            dir,
-        }
+        Self { authority, client, dir }
     }
 
     /// The folder of this test.

@@ -93,13 +93,9 @@ impl Setup {
                 thread::spawn(move || visit(&client, address, tls, how))
             })
             .collect();
-        let stay: Vec<_> = clients
-            .into_iter()
-            .filter_map(|client| client.join().expect("no panic"))
-            .collect();
-        wait::until("the server has closed everything", || {
-            open_files(server) <= idle
-        });
+        let stay: Vec<_> =
+            clients.into_iter().filter_map(|client| client.join().expect("no panic")).collect();
+        wait::until("the server has closed everything", || open_files(server) <= idle);
         drop(stay);
         self.proxy.set(Fault::None);
     }
@@ -121,10 +117,7 @@ impl Setup {
             now <= sizes[sizes.len() - 2] + allowed
         });
         eprintln!("{name}, after each {clients} clients: {sizes:?} KiB");
-        assert!(
-            flat,
-            "{name} grew in every window by more than {allowed} KiB"
-        );
+        assert!(flat, "{name} grew in every window by more than {allowed} KiB");
         assert!(is_alive(server), "it is the same process");
         let before = wait::until_steady("the node", || self.node.served().total());
         self.handshakes(5);
@@ -220,10 +213,7 @@ fn clients_that_abort_leave_nothing_behind_in_haproxy() {
         bundle = bundle(dir, "www", &setup.site),
         answer = "  http-request return status 200 content-type text/plain string ok\n",
     );
-    let options = HaproxyOptions {
-        preload: true,
-        ..HaproxyOptions::asynchronous(&edge, sections)
-    };
+    let options = HaproxyOptions { preload: true, ..HaproxyOptions::asynchronous(&edge, sections) };
     let haproxy = Haproxy::start(dir, &options, &[setup.port, setup.patient]);
     setup.nothing_grows("HAProxy", haproxy.process.id());
 }

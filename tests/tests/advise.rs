@@ -22,11 +22,7 @@ const GOALS: [&str; 3] = ["throughput", "latency", "security"];
 fn advise(fixture: &str, arguments: &[&str]) -> Command {
     let root = workspace().join("crates/inspect/fixtures").join(fixture);
     let mut command = Command::new(&artifacts().millrace);
-    command
-        .arg("advise")
-        .args(arguments)
-        .arg("--root")
-        .arg(root);
+    command.arg("advise").args(arguments).arg("--root").arg(root);
     command
 }
 
@@ -72,10 +68,7 @@ fn nginx_accepts_the_configuration() {
         );
         fs::write(&file, whole).expect("a file");
         let said = succeed(release::command("nginx").arg("-t").arg("-c").arg(&file));
-        assert!(
-            said.contains("test is successful"),
-            "{fixture}, {goal}: {said}"
-        );
+        assert!(said.contains("test is successful"), "{fixture}, {goal}: {said}");
     });
 }
 
@@ -114,11 +107,7 @@ fn two_ends_of_openvpn_connect_with_the_configuration() {
             End::plain(&identity).with(&lines),
             End::plain(&identity).with(&lines),
         );
-        let first = if fixture == "arm-a9-router" {
-            "CHACHA20-POLY1305"
-        } else {
-            "AES-"
-        };
+        let first = if fixture == "arm-a9-router" { "CHACHA20-POLY1305" } else { "AES-" };
         let log = tunnel.client.log();
         let said = format!("Data Channel: cipher '{first}");
         assert!(log.contains(&said), "{fixture}, {goal}: {said} in\n{log}");
@@ -150,13 +139,7 @@ fn saved_run_decides_and_other_files_are_refused() {
     fs::write(&file, saved(2.0, 1.0)).expect("a file");
     let text = configuration("aes-ni-vm", &["openvpn", "--sizes", name]);
     assert!(text.contains("data-ciphers CHACHA20-POLY1305:"), "{text}");
-    for bad in [
-        "",
-        "{",
-        "[]",
-        "\0\0",
-        r#"{"format":"millrace-bench-sizes-1","measured":7}"#,
-    ] {
+    for bad in ["", "{", "[]", "\0\0", r#"{"format":"millrace-bench-sizes-1","measured":7}"#] {
         fs::write(&file, bad).expect("a file");
         let output = run(&mut advise("aes-ni-vm", &["openvpn", "--sizes", name]));
         assert_eq!(output.status.code(), Some(2), "{bad}");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::nginx::{Nginx, NginxOptions};
 use millrace_tests::process::{Process, free_port, memory_kib, open_files, run_with_input};
@@ -60,12 +60,7 @@ impl Site {
         let mut options = options(library, &pages, port, locations);
         change(&mut options);
         let nginx = Nginx::start(dir.path(), &options, &[port]);
-        Self {
-            nginx,
-            port,
-            pages,
-            _dir: dir,
-        }
+        Self { nginx, port, pages, _dir: dir }
     }
 
     fn counted(&self, counter: Counter) -> u64 {
@@ -99,9 +94,7 @@ fn options(library: bool, pages: &Path, port: u16, locations: &str) -> NginxOpti
 fn assert_quiet(nginx: &Nginx) {
     let log = nginx.log();
     let bad = log.lines().find(|line| {
-        ["[alert]", "[crit]", "[emerg]", "millrace-zlib"]
-            .iter()
-            .any(|word| line.contains(word))
+        ["[alert]", "[crit]", "[emerg]", "millrace-zlib"].iter().any(|word| line.contains(word))
     });
     // Standard error carries the library's notices: without ISA-L there is one.
     let bad = bad.filter(|line| !line.contains("libisal"));
@@ -129,14 +122,8 @@ fn stock_nginx_serves_right_gzip_at_every_level() {
         for kind in ["l", "p"] {
             for length in LENGTHS {
                 let page = get(site.port, &format!("/{kind}{level}/{length}.html"));
-                assert!(
-                    page.is_gzip() && page.plain() == html(length),
-                    "{kind}{level} {length}"
-                );
-                assert!(
-                    page.body.len() < length || length < 100,
-                    "{kind}{level} {length}"
-                );
+                assert!(page.is_gzip() && page.plain() == html(length), "{kind}{level} {length}");
+                assert!(page.body.len() < length || length < 100, "{kind}{level} {length}");
                 requests += 1;
             }
         }
@@ -147,10 +134,7 @@ fn stock_nginx_serves_right_gzip_at_every_level() {
     assert_quiet(&site.nginx);
     assert_eq!(site.counted(Counter::Streams), requests);
     assert_eq!(site.counted(Counter::Finished), requests);
-    assert_eq!(
-        site.counted(Counter::WrongIsal) + site.counted(Counter::WrongLibdeflate),
-        0
-    );
+    assert_eq!(site.counted(Counter::WrongIsal) + site.counted(Counter::WrongLibdeflate), 0);
     assert!(site.counted(Counter::Verified) > 0 && site.counted(Counter::LibdeflateChunks) > 0);
     assert_eq!(site.counted(Counter::Panics), 0);
 }
@@ -161,12 +145,7 @@ fn output_is_about_as_small_as_that_of_zlib() {
     // zlib and the engines see the same page; a whole page of a list is not what either is tuned for.
     for level in [1, 4, 6, 9] {
         // Per cent of zlib's length. Over 128 KiB libdeflate's chunks do not refer back to each other.
-        for (length, most) in [
-            (1_000, 105),
-            (10_000, 104),
-            (100_000, 104),
-            (1_000_000, 110),
-        ] {
+        for (length, most) in [(1_000, 105), (10_000, 104), (100_000, 104), (1_000_000, 110)] {
             let path = format!("/l{level}/{length}.html");
             let [ours, zlibs] = [&with, &without].map(|site| get(site.port, &path).body.len());
             assert!(
@@ -199,10 +178,7 @@ fn no_window_or_hash_size_makes_nginx_log_an_alert() {
     for path in &paths {
         for length in LENGTHS {
             let page = get(site.port, &format!("{path}{length}.html"));
-            assert!(
-                page.is_gzip() && page.plain() == html(length),
-                "{path} {length}"
-            );
+            assert!(page.is_gzip() && page.plain() == html(length), "{path} {length}");
         }
     }
     assert_quiet(&site.nginx);
@@ -220,10 +196,7 @@ fn python_reads_what_nginx_sends() {
             "import gzip,sys; sys.stdout.buffer.write(gzip.decompress(sys.stdin.buffer.read()))",
         ]);
         let output = run_with_input(&mut python, &page.body);
-        assert!(
-            output.status.success() && output.stdout == html(100_000),
-            "{level}: {output:?}"
-        );
+        assert!(output.status.success() && output.stdout == html(100_000), "{level}: {output:?}");
     }
 }
 
@@ -253,13 +226,9 @@ fn server_sent_events_arrive_one_by_one() {
     );
     let site = Site::new(true, &locations);
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, site.port)).expect("nginx");
-    client
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .expect("a socket");
+    client.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
     // HTTP/1.0: the body comes without frames.
-    client
-        .write_all(b"GET /events HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n")
-        .expect("a request");
+    client.write_all(b"GET /events HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n").expect("a request");
     let mut byte = [0];
     let mut head = Vec::new();
     let mut sent = vec![b"data: first\n\n".to_vec()];
@@ -292,9 +261,7 @@ fn stalled_and_aborted_clients_leave_no_memory_behind() {
     let settings = "send_timeout 1s; reset_timedout_connection on;";
     let site = Site::with(true, settings, |options| {
         // An answer does not fit into the buffers of the sockets.
-        options.http = options
-            .http
-            .replace(" backlog=4000", " backlog=4000 sndbuf=16k");
+        options.http = options.http.replace(" backlog=4000", " backlog=4000 sndbuf=16k");
     });
     let worker = site.nginx.workers()[0];
     assert!(get(site.port, "/noise.html").plain() == noise(300_000));
@@ -303,13 +270,10 @@ fn stalled_and_aborted_clients_leave_no_memory_behind() {
     let stall = |count: usize| {
         for start in (0..count).step_by(STALLED) {
             let begun = site.counted(Counter::Streams);
-            let clients: Vec<TcpStream> = (start..count.min(start + STALLED))
-                .map(|_| ask(site.port, "/long.html"))
-                .collect();
+            let clients: Vec<TcpStream> =
+                (start..count.min(start + STALLED)).map(|_| ask(site.port, "/long.html")).collect();
             let all = begun + clients.len() as u64;
-            wait::until("nginx has begun the answers", || {
-                site.counted(Counter::Streams) >= all
-            });
+            wait::until("nginx has begun the answers", || site.counted(Counter::Streams) >= all);
             // Every second client goes; the others stay and read nothing, until nginx closes them.
             let stay: Vec<TcpStream> = clients.into_iter().step_by(2).collect();
             wait::until("nginx has closed them all", || open_files(worker) <= idle);
@@ -319,11 +283,7 @@ fn stalled_and_aborted_clients_leave_no_memory_behind() {
     stall(STALLED);
     let before = memory_kib(worker);
     // The unpacked release has the same code under it: a tenth shows that its nginx behaves alike.
-    stall(if release::root().is_none() {
-        10_000
-    } else {
-        scaled(1000, 10_000)
-    });
+    stall(if release::root().is_none() { 10_000 } else { scaled(1000, 10_000) });
     let after = memory_kib(worker);
     // The allocator keeps what the largest batch held at once, and how much of a batch overlaps differs: growth by
     // 1.5 batches was seen on a busy machine, and is no leak. A leak of every stream would be 2.5 batches (1,000
@@ -331,10 +291,7 @@ fn stalled_and_aborted_clients_leave_no_memory_behind() {
     let batch_kib = STALLED * STREAM_KIB;
     assert!(after < before + 2 * batch_kib, "{before} to {after} KiB");
     let (begun, ended) = (site.counted(Counter::Streams), site.counted(Counter::Ended));
-    assert!(
-        ended < begun / 2,
-        "nginx has forgotten most streams: {begun} begun, {ended} ended"
-    );
+    assert!(ended < begun / 2, "nginx has forgotten most streams: {begun} begun, {ended} ended");
     assert_eq!(site.nginx.workers(), [worker], "the worker lives");
     assert_quiet(&site.nginx);
 }
@@ -349,25 +306,15 @@ fn reload_and_upgrade_keep_compressing() {
     good("before");
     site.nginx.reload();
     good("reloaded");
-    assert_eq!(
-        site.counted(Counter::Streams),
-        2,
-        "old and new workers share the counters"
-    );
+    assert_eq!(site.counted(Counter::Streams), 2, "old and new workers share the counters");
     let old = site.nginx.master();
     site.nginx.signal(Signal::USR2);
     wait::until("there is a new master", || site.nginx.master() != old);
     wait::until("with workers", || !site.nginx.workers().is_empty());
     millrace_tests::nginx::signal_to(old, Signal::QUIT);
-    wait::until("the old master has gone", || {
-        !millrace_tests::process::is_alive(old)
-    });
+    wait::until("the old master has gone", || !millrace_tests::process::is_alive(old));
     good("upgraded");
-    assert_eq!(
-        site.counted(Counter::Streams),
-        1,
-        "the new master has counters of its own"
-    );
+    assert_eq!(site.counted(Counter::Streams), 1, "the new master has counters of its own");
     assert_quiet(&site.nginx);
 }
 
@@ -377,9 +324,7 @@ fn gunzip_of_a_bomb_for_a_client_that_stalls_stays_in_its_buffers() {
         true,
         "location /bomb/ { gunzip on; gzip_static always; rewrite ^/bomb/(.*)$ /$1 break; }",
         |options| {
-            options.http = options
-                .http
-                .replace(" backlog=4000", " backlog=4000 sndbuf=16k");
+            options.http = options.http.replace(" backlog=4000", " backlog=4000 sndbuf=16k");
         },
     );
     // 300 KB that decompress to 300 MB.
@@ -391,9 +336,7 @@ fn gunzip_of_a_bomb_for_a_client_that_stalls_stays_in_its_buffers() {
     assert!(get(site.port, "/10000.html").plain() == html(10_000));
     let before = memory_kib(worker);
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, site.port)).expect("nginx");
-    client
-        .write_all(b"GET /bomb/bomb.html HTTP/1.0\r\n\r\n")
-        .expect("a request");
+    client.write_all(b"GET /bomb/bomb.html HTTP/1.0\r\n\r\n").expect("a request");
     let mut piece = vec![0; 1 << 20];
     for _ in 0..20 {
         client.read_exact(&mut piece).expect("a piece");
@@ -415,9 +358,7 @@ fn watched_static_files_are_served_as_they_are_now() {
     let packed = folder.join("page.html.gz");
     fs::write(&page, html(10_000)).expect("a page");
     let mut command = Command::new(&artifacts().millrace);
-    command
-        .args(["compress", "--watch", "--interval", "1"])
-        .arg(&folder);
+    command.args(["compress", "--watch", "--interval", "1"]).arg(&folder);
     let watcher = Process::start("millrace compress", command, &site.pages.join("watch.log"));
     wait::until("the page is compressed", || packed.is_file());
     for ending in ["br", "zst"] {
@@ -428,11 +369,7 @@ fn watched_static_files_are_served_as_they_are_now() {
     let answer = get(site.port, "/static/page.html");
     assert!(answer.is_gzip() && answer.plain() == html(10_000));
     assert_eq!(answer.body, fs::read(&packed).expect("a file"));
-    assert_eq!(
-        site.counted(Counter::Streams),
-        begun,
-        "nothing was compressed for it"
-    );
+    assert_eq!(site.counted(Counter::Streams), begun, "nothing was compressed for it");
     fs::write(&page, html(20_000)).expect("a page");
     wait::until("the new page is compressed", || {
         get(site.port, "/static/page.html").plain() == html(20_000)
@@ -446,9 +383,7 @@ fn watched_static_files_are_served_as_they_are_now() {
 #[test]
 fn library_that_is_switched_off_leaves_everything_to_zlib() {
     let site = Site::with(true, "", |options| {
-        options
-            .environment
-            .push(("MILLRACE_GZIP", "off".to_owned()));
+        options.environment.push(("MILLRACE_GZIP", "off".to_owned()));
     });
     let page = get(site.port, "/100000.html");
     assert!(page.is_gzip() && page.plain() == html(100_000));

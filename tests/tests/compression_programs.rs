@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::process::{Process, free_port, listens, succeed};
 use millrace_tests::web::{counters, html, noise};
@@ -32,9 +32,7 @@ fn load(command: &mut Command, loaded: Loaded) {
         command.env("LD_PRELOAD", &artifacts().zlib);
     }
     if loaded == Loaded::Serving {
-        command
-            .env("MILLRACE_GZIP", "any")
-            .env("MILLRACE_GZIP_VERIFY", "all");
+        command.env("MILLRACE_GZIP", "any").env("MILLRACE_GZIP_VERIFY", "all");
     }
 }
 
@@ -80,17 +78,13 @@ fn rsync_transfers_files_with_the_library_loaded() {
         );
         fs::write(&settings, text).expect("a configuration");
         let mut daemon = release::command("rsync");
-        daemon
-            .args(["--daemon", "--no-detach", "--config"])
-            .arg(&settings);
+        daemon.args(["--daemon", "--no-detach", "--config"]).arg(&settings);
         load(&mut daemon, loaded);
         let mut daemon = Process::start("rsync", daemon, &dir.path().join("rsync.log"));
         daemon.wait_ready(|| listens(port));
         let mut client = release::command("rsync");
         client.args(["--archive", "--compress", "--compress-choice=zlibx"]);
-        client
-            .arg(format!("rsync://127.0.0.1:{port}/files/"))
-            .arg(&copy);
+        client.arg(format!("rsync://127.0.0.1:{port}/files/")).arg(&copy);
         load(&mut client, loaded);
         let _ = succeed(&mut client);
         assert_same_files(&files, &copy);
@@ -109,10 +103,7 @@ fn repository(dir: &Path, loaded: Loaded) -> Vec<(String, Vec<u8>)> {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
         git.arg("-C").arg(dir.join("files")).args(arguments);
-        for (name, value) in [
-            ("GIT_AUTHOR_DATE", "@1 +0000"),
-            ("GIT_COMMITTER_DATE", "@1 +0000"),
-        ] {
+        for (name, value) in [("GIT_AUTHOR_DATE", "@1 +0000"), ("GIT_COMMITTER_DATE", "@1 +0000")] {
             git.env(name, value);
         }
         git.env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -125,28 +116,15 @@ fn repository(dir: &Path, loaded: Loaded) -> Vec<(String, Vec<u8>)> {
     let _ = git(&[&identity[..], &["commit", "-qm", "one"]].concat());
     let _ = git(&["fsck", "--strict", "--no-progress"]);
     let mut objects = Vec::new();
-    for folder in fs::read_dir(dir.join("files/.git/objects"))
-        .expect("objects")
-        .flatten()
-    {
+    for folder in fs::read_dir(dir.join("files/.git/objects")).expect("objects").flatten() {
         for object in fs::read_dir(folder.path()).expect("objects").flatten() {
-            let name = format!(
-                "{}{}",
-                folder.file_name().display(),
-                object.file_name().display()
-            );
+            let name = format!("{}{}", folder.file_name().display(), object.file_name().display());
             objects.push((name, fs::read(object.path()).expect("an object")));
         }
     }
     objects.sort();
     let clone = dir.join("clone");
-    let _ = git(&[
-        "clone",
-        "-q",
-        "--no-local",
-        ".",
-        &clone.display().to_string(),
-    ]);
+    let _ = git(&["clone", "-q", "--no-local", ".", &clone.display().to_string()]);
     let _ = git(&["gc", "-q", "--aggressive"]);
     let _ = git(&["fsck", "--strict", "--no-progress"]);
     let html = fs::read(clone.join("1000000.html")).expect("a file");
@@ -156,9 +134,7 @@ fn repository(dir: &Path, loaded: Loaded) -> Vec<(String, Vec<u8>)> {
 
 /// The folder with PostgreSQL's programs.
 fn postgres_programs() -> Option<PathBuf> {
-    let versions = fs::read_dir(release::file("/usr/lib/postgresql"))
-        .ok()?
-        .flatten();
+    let versions = fs::read_dir(release::file("/usr/lib/postgresql")).ok()?.flatten();
     let name = versions.map(|entry| entry.file_name()).max()?;
     Some(Path::new("/usr/lib/postgresql").join(name).join("bin"))
 }
@@ -186,9 +162,7 @@ fn postgresql_dumps_and_restores_with_the_library_loaded() {
             let mut command = Command::new(if own { Path::new("setpriv") } else { &program });
             if own {
                 let id = UNPRIVILEGED.to_string();
-                command
-                    .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
-                    .arg(&program);
+                command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(&program);
             }
             command
                 .current_dir(&place)
@@ -201,22 +175,15 @@ fn postgresql_dumps_and_restores_with_the_library_loaded() {
         };
         let data = place.join("data");
         let _ = succeed(
-            run("initdb")
-                .args(["-U", "tester", "-A", "trust", "--no-sync", "-D"])
-                .arg(&data),
+            run("initdb").args(["-U", "tester", "-A", "trust", "--no-sync", "-D"]).arg(&data),
         );
         let mut server = run("postgres");
         server.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c"]);
-        server
-            .arg(format!("unix_socket_directories={}", place.display()))
-            .arg("-D")
-            .arg(&data);
+        server.arg(format!("unix_socket_directories={}", place.display())).arg("-D").arg(&data);
         let mut server = Process::start("postgres", server, &dir.path().join("postgres.log"));
         server.wait_ready(|| {
             place.join(".s.PGSQL.5432").exists()
-                && run("pg_isready")
-                    .status()
-                    .is_ok_and(|status| status.success())
+                && run("pg_isready").status().is_ok_and(|status| status.success())
         });
         let sql =
             |text: &str| succeed(run("psql").args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text]));
@@ -270,10 +237,7 @@ fn git_writes_the_bytes_of_zlib_with_the_library_loaded() {
     });
     assert!(stock == idle, "byte for byte");
     let names = |objects: &[(String, Vec<u8>)]| {
-        objects
-            .iter()
-            .map(|(name, _)| name.clone())
-            .collect::<Vec<_>>()
+        objects.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&stock), names(&serving), "the same objects");
     assert!(stock != serving, "in other bytes");

@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use millrace_testkit::qat::{
     ALL_COMPRESSION, CardEvent, DMA_FAULTS, LOSE_EVERY, QatControls, QatMachine, RING_MAP,
     WRONG_EVERY,
@@ -38,11 +38,7 @@ impl Site {
         // On a real machine the workers' user is in the group of the card's files.
         let root = environment[0].1.clone();
         let _ = succeed(Command::new("chmod").args(["-R", "a+rwX", &root]));
-        environment.extend(
-            settings
-                .iter()
-                .map(|(name, value)| (*name, (*value).to_owned())),
-        );
+        environment.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let dir = temp_dir();
         let pages = dir.path().join("pages");
         fs::create_dir(&pages).expect("a folder");
@@ -68,12 +64,7 @@ impl Site {
             environment,
         };
         let nginx = Nginx::start(dir.path(), &options, &[port]);
-        Ok(Self {
-            nginx,
-            port,
-            machine,
-            _dir: dir,
-        })
+        Ok(Self { nginx, port, machine, _dir: dir })
     }
 
     fn controls(&self) -> QatControls {
@@ -103,9 +94,8 @@ impl Site {
     /// Fails if nginx has complained, or a worker has died.
     fn assert_quiet(&self) {
         let log = self.nginx.log();
-        let bad = ["[alert]", "[crit]", "[emerg]", "panicked"]
-            .iter()
-            .find(|word| log.contains(**word));
+        let bad =
+            ["[alert]", "[crit]", "[emerg]", "panicked"].iter().find(|word| log.contains(**word));
         assert_eq!(bad, None, "{log}");
         assert_eq!(self.controls().get(DMA_FAULTS), 0, "{log}");
     }
@@ -121,11 +111,7 @@ fn nginx_serves_right_gzip_by_a_card_across_a_reload() {
         Ok(site) => site,
         Err(reason) => skip!("no library for QAT cards: {reason}"),
     };
-    assert_eq!(
-        site.counted(Counter::QatAway),
-        0,
-        "nothing starts before the first response"
-    );
+    assert_eq!(site.counted(Counter::QatAway), 0, "nothing starts before the first response");
     site.until_served("the card serves");
     for length in [1_000, 100_000, 1_000_000] {
         site.ask(length);
@@ -141,12 +127,7 @@ fn nginx_serves_right_gzip_by_a_card_across_a_reload() {
         old.iter().all(|id| !millrace_tests::process::is_alive(*id))
     });
     site.until_served("new workers start the library anew");
-    let none = [
-        Counter::WrongQat,
-        Counter::FailedQat,
-        Counter::QatLate,
-        Counter::Panics,
-    ];
+    let none = [Counter::WrongQat, Counter::FailedQat, Counter::QatLate, Counter::Panics];
     assert_eq!(none.map(|counter| site.counted(counter)), [0; 4]);
     site.assert_quiet();
 }
@@ -181,35 +162,23 @@ fn responses_stay_right_while_a_card_lies_loses_requests_and_resets() {
     for length in [100_000, 1_000_000] {
         site.ask(length);
     }
-    assert_eq!(
-        site.counted(Counter::QatChunks),
-        served,
-        "in quarantine in every worker"
-    );
+    assert_eq!(site.counted(Counter::QatChunks), served, "in quarantine in every worker");
     assert_eq!(site.counted(Counter::Panics), 0);
     site.assert_quiet();
 }
 
 #[test]
 fn device_that_is_missing_costs_no_response() {
-    for (mode, engine) in [
-        ("failover", Counter::LibdeflateChunks),
-        ("only", Counter::StoredChunks),
-    ] {
+    for (mode, engine) in [("failover", Counter::LibdeflateChunks), ("only", Counter::StoredChunks)]
+    {
         let missing = ("MILLRACE_QAT_LIBRARY", "/nonexistent/libqat.so.4");
         let site = match Site::new(&[("MILLRACE_GZIP_DEVICE", mode), missing]) {
             Ok(site) => site,
             Err(reason) => skip!("no library for QAT cards: {reason}"),
         };
         site.ask(100_000);
-        assert!(
-            site.counted(Counter::QatAway) > 0 && site.counted(engine) > 0,
-            "{mode}"
-        );
-        assert!(
-            site.nginx.log().contains("libqat4"),
-            "what to install is said"
-        );
+        assert!(site.counted(Counter::QatAway) > 0 && site.counted(engine) > 0, "{mode}");
+        assert!(site.nginx.log().contains("libqat4"), "what to install is said");
         site.assert_quiet();
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::Site;
@@ -68,11 +68,7 @@ fn both_libraries_work_in_one_nginx() {
     for number in 0..5 {
         assert_pages(plain);
         let mut curl = release::command("curl");
-        curl.args([
-            "-sk",
-            "--compressed",
-            &format!("https://127.0.0.1:{port}/100000.html"),
-        ]);
+        curl.args(["-sk", "--compressed", &format!("https://127.0.0.1:{port}/100000.html")]);
         assert!(run(&mut curl).stdout == html(100_000), "{number}");
     }
     let counted = counters(nginx.master()).expect("the library in nginx");
@@ -191,40 +187,21 @@ fn other_programs_are_left_alone_and_work_when_they_are_taken() {
         text_of(&output)
     };
     let alone = length(None, false);
-    assert_eq!(
-        length(None, true),
-        alone,
-        "byte for byte zlib's, and nothing is said"
-    );
+    assert_eq!(length(None, true), alone, "byte for byte zlib's, and nothing is said");
     // The output is another one, and Python's zlib reads it.
-    assert_ne!(
-        length(Some("any"), true).lines().last(),
-        alone.lines().last()
-    );
+    assert_ne!(length(Some("any"), true).lines().last(), alone.lines().last());
     let git = |arguments: &[&str], library: bool| {
         let mut git = Command::new("git");
         git.arg("-C").arg(dir.path()).args(arguments);
         if library {
-            git.env("LD_PRELOAD", &artifacts().zlib)
-                .env("MILLRACE_GZIP", "any");
+            git.env("LD_PRELOAD", &artifacts().zlib).env("MILLRACE_GZIP", "any");
         }
         succeed(&mut git)
     };
     if release::root().is_none() {
         git(&["init", "-q"], false);
         git(&["add", "file"], true);
-        git(
-            &[
-                "-c",
-                "user.name=t",
-                "-c",
-                "user.email=t@t",
-                "commit",
-                "-qm",
-                "one",
-            ],
-            true,
-        );
+        git(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "one"], true);
         git(&["gc", "-q", "--aggressive"], true);
         git(&["fsck", "--strict", "--no-progress"], false);
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use millrace_testkit::skip;
 use millrace_tests::artifacts::{artifacts, workspace};
 use millrace_tests::process::{program, run, run_with_input, succeed, text_of};
@@ -86,10 +86,7 @@ fn nginx_passes_its_own_tests_with_the_library() {
         (output, watcher.join().expect("no panic"))
     });
     let text = text_of(&output);
-    assert!(
-        output.status.success() && text.contains("Result: PASS"),
-        "{text}"
-    );
+    assert!(output.status.success() && text.contains("Result: PASS"), "{text}");
     assert!(compressed > 0, "the suite ran without the library: {text}");
 }
 
@@ -102,10 +99,7 @@ fn zlib_program(dir: &Path, name: &str) -> Option<PathBuf> {
     let built = dir.join(name);
     let mut cc = Command::new(program("cc"));
     // The address that a test of zlib passes on purpose is a null pointer to a compiler that looks.
-    cc.args(["-w", "-O1", "-o"])
-        .arg(&built)
-        .arg(source)
-        .arg("-lz");
+    cc.args(["-w", "-O1", "-o"]).arg(&built).arg(source).arg("-lz");
     let _ = succeed(&mut cc);
     Some(built)
 }
@@ -130,10 +124,7 @@ fn zlibs_test_programs_pass_with_the_library() {
     command.arg(dir.path().join("example.gz"));
     let text = succeed(&mut command);
     // It prints a line for each part and stops with the first that fails; this is the last one.
-    assert!(
-        text.contains("inflate with dictionary: hello, hello!"),
-        "{text}"
-    );
+    assert!(text.contains("inflate with dictionary: hello, hello!"), "{text}");
     let Some(minigzip) = zlib_program(dir.path(), "minigzip") else {
         skip!("no source of zlib's test programs: install zlib1g-dev with its documentation");
     };

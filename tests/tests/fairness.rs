@@ -3,12 +3,13 @@
 
 //! Several identities at one node: no number of connections and jobs of one takes another's share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use millrace_testkit::{is_long, skip};
 use millrace_tests::load::{self, Load, Outcome};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
+use millrace_tests::process::copy_for_all;
 use millrace_tests::world::World;
 use millrace_tests::{is_root, scaled, wait};
 
@@ -27,27 +28,16 @@ impl Setup {
     fn new() -> Self {
         let world = World::new();
         let toml = "[engine]\nworkers = 1\n".to_owned();
-        let options = NodeOptions {
-            toml,
-            ..NodeOptions::default()
-        };
+        let options = NodeOptions { toml, ..NodeOptions::default() };
         let node = Node::start_with(world.dir(), "node-1", &options);
         let _ = node.import("www", &world.identity(KeyKind::Rsa2048));
-        let program = load::copy(env!("CARGO_BIN_EXE_millrace-tests-load"), world.dir());
-        Self {
-            node,
-            program,
-            _world: world,
-        }
+        let program =
+            copy_for_all(Path::new(env!("CARGO_BIN_EXE_millrace-tests-load")), world.dir());
+        Self { node, program, _world: world }
     }
 
     fn start(&self, user: u32, connections: usize, in_flight: u64, millis: usize) -> load::Running {
-        let load = Load {
-            user,
-            connections,
-            in_flight,
-            millis: millis as u64,
-        };
+        let load = Load { user, connections, in_flight, millis: millis as u64 };
         load.start(&self.program, &self.node.socket(), "www")
     }
 
@@ -60,9 +50,7 @@ impl Setup {
         let running = self.start(FLOOD, flood.0, flood.1, 120_000);
         wait::until("the flood is served", || self.served() > 100);
         let before = self.served();
-        let outcome = self
-            .start(VICTIM, victim.0, victim.1, scaled(3_000, 30_000))
-            .outcome();
+        let outcome = self.start(VICTIM, victim.0, victim.1, scaled(3_000, 30_000)).outcome();
         let served = self.served() - before;
         drop(running);
         (outcome, served)
@@ -122,9 +110,6 @@ fn single_job_does_not_wait_for_the_queue_of_a_flood() {
         );
         // In a first-come, first-served queue each job would wait for all 8,000 waiting jobs.
         let others = served / beside.served.max(1);
-        assert!(
-            others < 2_000,
-            "{others} jobs of the flood for each of the victim's"
-        );
+        assert!(others < 2_000, "{others} jobs of the flood for each of the victim's");
     }
 }

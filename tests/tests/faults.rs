@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use millrace_tests::is_root;
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::openssl::{Pooled, plain};
 use millrace_tests::pki::{Authority, Identity, KeyKind};
-use millrace_tests::process::{Process, free_port, listens, run_with_input, succeed};
+use millrace_tests::process::{Process, copy_for_all, free_port, listens, run_with_input, succeed};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::wait;
@@ -35,8 +35,7 @@ const FALLBACK_AFTER_MS: u64 = 400;
 const DEADLINE_MS: u64 = 1500;
 
 fn limits(edge: EdgeOptions) -> EdgeOptions {
-    edge.with("fallback_after_ms", FALLBACK_AFTER_MS)
-        .with("deadline_ms", DEADLINE_MS)
+    edge.with("fallback_after_ms", FALLBACK_AFTER_MS).with("deadline_ms", DEADLINE_MS)
 }
 
 /// One node behind a proxy, and a gateway with one RSA key.
@@ -72,36 +71,23 @@ impl Setup {
         // For keys other than RSA, verification of the pool's signatures is off by default.
         let edge = limits(EdgeOptions::to(proxy.endpoint())).with("verify", "all");
         let (edge, site) = if stub {
-            (
-                edge,
-                Site::with_stub(&identity, &node.import("www", &identity)),
-            )
+            (edge, Site::with_stub(&identity, &node.import("www", &identity)))
         } else {
             (edge.preferred(), Site::with_key(&identity))
         };
         let gateway = world.gateway(server, edge, &[site]);
-        let setup = Self {
-            world,
-            node,
-            proxy,
-            gateway,
-            kind,
-        };
+        let setup = Self { world, node, proxy, gateway, kind };
         // The faults that follow must hit a gateway that already uses the pool.
         setup.wait_until_pooled();
         setup
     }
 
     fn handshake(&self) -> Result<(), String> {
-        self.world
-            .client
-            .handshake(self.gateway.address(self.kind), Tls::V13)
+        self.world.client.handshake(self.gateway.address(self.kind), Tls::V13)
     }
 
     fn handshakes(&self, count: usize) {
-        self.world
-            .client
-            .handshakes(self.gateway.address(self.kind), Tls::V13, count);
+        self.world.client.handshakes(self.gateway.address(self.kind), Tls::V13, count);
     }
 
     /// Returns whether the handshake succeeded. Panics if it failed because wrong data reached the client.
@@ -109,10 +95,7 @@ impl Setup {
         match self.handshake() {
             Ok(()) => true,
             Err(error) => {
-                assert!(
-                    !is_verification_failure(&error),
-                    "a client saw something wrong: {error}"
-                );
+                assert!(!is_verification_failure(&error), "a client saw something wrong: {error}");
                 false
             }
         }
@@ -159,10 +142,7 @@ fn stub_without_a_node_fails_with_a_reason_and_recovers() {
         let edge = limits(EdgeOptions::to(node.endpoint()));
         let gateway = world.gateway(server, edge, &[Site::with_stub(&identity, &stub)]);
         let address = gateway.address(KeyKind::Rsa2048);
-        let error = world
-            .client
-            .handshake(address, Tls::V13)
-            .expect_err("no node has the key");
+        let error = world.client.handshake(address, Tls::V13).expect_err("no node has the key");
         assert!(!is_verification_failure(&error), "{error}");
         if server == Server::Nginx {
             // HAProxy logs only an error category; nginx logs OpenSSL's error with the provider's text. nginx
@@ -173,9 +153,7 @@ fn stub_without_a_node_fails_with_a_reason_and_recovers() {
             });
         }
         node.up();
-        wait::until("the key works", || {
-            world.client.handshake(address, Tls::V13).is_ok()
-        });
+        wait::until("the key works", || world.client.handshake(address, Tls::V13).is_ok());
         assert!(node.served().total() > 0);
     }
 }
@@ -193,9 +171,7 @@ fn fallbacks_are_counted_by_the_provider() {
             .with("fallback_after_ms", fallback_after_ms)
             .write(world.dir());
         let mut python = release::python();
-        edge.apply(&mut python)
-            .args(["-c", COUNTING])
-            .arg(&identity.key_file);
+        edge.apply(&mut python).args(["-c", COUNTING]).arg(&identity.key_file);
         let said = succeed(python.arg(signatures.to_string()));
         let counters: BTreeMap<String, u64> = serde_json::from_str(&said).expect("counters");
         let sum: u64 = counters
@@ -238,22 +214,13 @@ fn fallbacks_are_counted_by_the_provider() {
     let node = Node::start_with(world.dir(), "node-2", &options);
     let over = count(node.endpoint(), 20);
     assert!(over["millrace-fallback-quota"] >= 1, "{over:?}");
-    assert_eq!(
-        over["millrace-pooled"] + over["millrace-fallback-quota"],
-        20,
-        "{over:?}"
-    );
+    assert_eq!(over["millrace-pooled"] + over["millrace-fallback-quota"], 20, "{over:?}");
     let metrics = node.metrics();
     let refused = metrics
         .lines()
         .find_map(|l| l.strip_prefix("millrace_jobs_refused_total{reason=\"over-quota\"} "));
-    let refused: u64 = refused
-        .and_then(|count| count.parse().ok())
-        .expect("a count");
-    assert!(
-        (1..=over["millrace-fallback-quota"]).contains(&refused),
-        "{refused} {over:?}"
-    );
+    let refused: u64 = refused.and_then(|count| count.parse().ok()).expect("a count");
+    assert!((1..=over["millrace-fallback-quota"]).contains(&refused), "{refused} {over:?}");
 }
 
 /// Signs with a key file and prints the provider's counters, through the C interface of libcrypto.
@@ -309,9 +276,7 @@ fn slow_node_is_not_waited_for_if_the_key_is_local() {
         let (jobs, delivered) = (setup.proxy.jobs(), setup.node.served().total());
         setup.handshakes(5);
         assert!(setup.proxy.jobs() > jobs, "the pool was asked first");
-        wait::until("it has worked, for nothing", || {
-            setup.node.served().total() > delivered
-        });
+        wait::until("it has worked, for nothing", || setup.node.served().total() > delivered);
         setup.proxy.set(Fault::None);
         setup.wait_until_pooled();
     }
@@ -321,8 +286,7 @@ fn slow_node_is_not_waited_for_if_the_key_is_local() {
 fn slow_node_is_waited_for_until_the_deadline_if_the_key_is_remote() {
     // Far above the latency, so that a busy machine meets the deadline.
     let limits = |edge: EdgeOptions| {
-        edge.with("fallback_after_ms", FALLBACK_AFTER_MS)
-            .with("deadline_ms", 4000)
+        edge.with("fallback_after_ms", FALLBACK_AFTER_MS).with("deadline_ms", 4000)
     };
     for server in Server::ALL {
         let setup = Setup::start(server, KeyKind::P256, true, limits);
@@ -331,10 +295,7 @@ fn slow_node_is_waited_for_until_the_deadline_if_the_key_is_remote() {
         setup.proxy.set(Fault::Latency(late));
         setup.handshakes(2);
         setup.proxy.set(Fault::Drop);
-        assert!(
-            !setup.try_handshake(),
-            "nothing comes back, and no other node has the key"
-        );
+        assert!(!setup.try_handshake(), "nothing comes back, and no other node has the key");
         setup.proxy.set(Fault::None);
         setup.wait_until_pooled();
     }
@@ -424,27 +385,19 @@ fn stopped_node_fails_no_handshake_with_a_local_key() {
 fn removed_key_fails_until_it_returns_and_other_keys_go_on() {
     let world = World::new();
     let node = world.node("node-1");
-    let (one, two) = (
-        world.identity(KeyKind::Rsa2048),
-        world.identity(KeyKind::P256),
-    );
+    let (one, two) = (world.identity(KeyKind::Rsa2048), world.identity(KeyKind::P256));
     let sites = [
         Site::with_stub(&one, &node.import("one", &one)),
         Site::with_stub(&two, &node.import("two", &two)),
     ];
     let edge = EdgeOptions::to(node.endpoint());
     let gateway = world.gateway(Server::Haproxy, edge, &sites);
-    let (at_one, at_two) = (
-        gateway.address(KeyKind::Rsa2048),
-        gateway.address(KeyKind::P256),
-    );
+    let (at_one, at_two) = (gateway.address(KeyKind::Rsa2048), gateway.address(KeyKind::P256));
     let load_one = world.client.load(at_one, Tls::V13, 2);
     let load_two = world.client.load(at_two, Tls::V13, 1);
     load_one.wait_for_more(10);
     node.remove("one");
-    wait::until("handshakes with the removed key fail", || {
-        load_one.failed() > 5
-    });
+    wait::until("handshakes with the removed key fail", || load_one.failed() > 5);
     load_two.wait_for_more(10);
     let _ = node.import("one", &one);
     load_one.wait_for_more(10);
@@ -452,11 +405,7 @@ fn removed_key_fails_until_it_returns_and_other_keys_go_on() {
     for failure in outcome.failures.keys() {
         assert!(!is_verification_failure(failure), "{failure}");
     }
-    assert_eq!(
-        load_two.stop().failures,
-        BTreeMap::new(),
-        "the other key works all the time"
-    );
+    assert_eq!(load_two.stop().failures, BTreeMap::new(), "the other key works all the time");
 }
 
 /// Two nodes with the same key, a proxy before each, and a gateway that is configured with both.
@@ -482,12 +431,7 @@ impl Pair {
         };
         let site = Site::with_stub(&identity, &stub);
         let gateway = world.gateway(server, edge, &[site]);
-        Self {
-            world,
-            nodes,
-            proxies,
-            gateway,
-        }
+        Self { world, nodes, proxies, gateway }
     }
 
     fn address(&self) -> std::net::SocketAddr {
@@ -499,9 +443,7 @@ impl Pair {
 fn two_nodes_share_the_jobs() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || {
-        pair.nodes.iter().all(|node| node.served().total() > 10)
-    });
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 10));
     assert_eq!(load.stop().failures, BTreeMap::new());
 }
 
@@ -510,24 +452,16 @@ fn node_killed_in_the_middle_of_operations_fails_no_handshake() {
     for server in Server::ALL {
         let mut pair = Pair::start(server);
         let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-        wait::until("both nodes work", || {
-            pair.nodes.iter().all(|node| node.served().total() > 0)
-        });
+        wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
         for _ in 0..2 {
             pair.proxies[0].hold_one();
             pair.nodes[0].kill();
             pair.proxies[0].set(Fault::None);
             load.wait_for_more(10);
             pair.nodes[0].up();
-            wait::until("the node that came back works", || {
-                pair.nodes[0].served().total() > 0
-            });
+            wait::until("the node that came back works", || pair.nodes[0].served().total() > 0);
         }
-        assert_eq!(
-            load.stop().failures,
-            BTreeMap::new(),
-            "{server}: no handshake fails"
-        );
+        assert_eq!(load.stop().failures, BTreeMap::new(), "{server}: no handshake fails");
     }
 }
 
@@ -535,9 +469,7 @@ fn node_killed_in_the_middle_of_operations_fails_no_handshake() {
 fn drained_node_fails_no_handshake() {
     let mut pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || {
-        pair.nodes.iter().all(|node| node.served().total() > 0)
-    });
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
     for _ in 0..2 {
         for node in 0..2 {
             pair.nodes[node].stop();
@@ -553,9 +485,7 @@ fn drained_node_fails_no_handshake() {
 fn stopped_node_fails_no_handshake_if_another_has_the_key() {
     let pair = Pair::start(Server::Haproxy);
     let load = pair.world.client.load(pair.address(), Tls::V13, 4);
-    wait::until("both nodes work", || {
-        pair.nodes.iter().all(|node| node.served().total() > 0)
-    });
+    wait::until("both nodes work", || pair.nodes.iter().all(|node| node.served().total() > 0));
     pair.proxies[0].hold_one();
     pair.nodes[0].signal(Signal::STOP);
     load.wait_for_more(30);
@@ -574,13 +504,6 @@ fn refused_soon(endpoint: String) -> EdgeOptions {
 /// A user whom nothing else runs as.
 const STRANGER: u32 = 61_002;
 
-/// A copy of a program or library of this tree where every user can reach it.
-fn copy(world: &World, file: &Path) -> PathBuf {
-    let copy = world.dir().join(file.file_name().expect("a file"));
-    std::fs::copy(file, &copy).expect("a copy");
-    copy
-}
-
 /// Dovecot and vsftpd forbid their processes to start threads.
 #[test]
 fn server_that_may_start_no_thread_uses_the_pool() {
@@ -588,17 +511,14 @@ fn server_that_may_start_no_thread_uses_the_pool() {
         skip!("only root enters the unpacked release, and the limit on threads does not bind root");
     }
     let mut pooled = Pooled::start(KeyKind::P256);
-    let provider = Some(copy(&pooled.world, &artifacts().provider));
+    let provider = Some(copy_for_all(&artifacts().provider, pooled.world.dir()));
     let edge = pooled.edge(|edge| EdgeOptions { provider, ..edge });
     let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let server = edge.openssl(&["s_server", "-www", "-accept", &address]);
     let mut limited = Command::new("prlimit");
     limited.arg("--nproc=1:1").arg(server.get_program());
-    limited
-        .args(server.get_args())
-        .arg("-key")
-        .arg(&pooled.stub);
+    limited.args(server.get_args()).arg("-key").arg(&pooled.stub);
     limited.arg("-cert").arg(&pooled.identity.certificate_file);
     if is_root() {
         // The limit does not bind root.
@@ -611,9 +531,7 @@ fn server_that_may_start_no_thread_uses_the_pool() {
     let handshake = || {
         let mut client = plain(&["s_client", "-verify_return_error", "-connect", &address]);
         client.arg("-CAfile").arg(&pooled.world.authority.file);
-        run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n")
-            .status
-            .success()
+        run_with_input(&mut client, b"GET / HTTP/1.0\r\n\r\n").status.success()
     };
     for _ in 0..3 {
         assert!(handshake(), "{}", server.log());
@@ -638,16 +556,11 @@ fn private_key_is_imported_only_into_a_trusted_users_node() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).expect("its mode");
     let programs = Box::leak(Box::new(Artifacts::clone(artifacts())));
-    programs.millrace = copy(&world, &programs.millrace);
-    let options = NodeOptions {
-        user: Some(STRANGER),
-        programs: Some(programs),
-        ..NodeOptions::default()
-    };
+    programs.millrace = copy_for_all(&programs.millrace, world.dir());
+    let options =
+        NodeOptions { user: Some(STRANGER), programs: Some(programs), ..NodeOptions::default() };
     let node = Node::start_with(folder.path(), "node-1", &options);
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     let key = world.identity(KeyKind::P256).key_file;
     let sign = || {
         let mut command = edge.openssl(&["dgst", "-sha256", "-hex", "-sign"]);
@@ -675,25 +588,12 @@ impl OverTcp {
     fn start() -> Self {
         let world = World::new();
         let own = world.identity(KeyKind::P384);
-        let tls = (
-            own.certificate_file,
-            own.key_file,
-            world.authority.file.clone(),
-        );
-        let options = NodeOptions {
-            tcp: true,
-            tls: Some(tls),
-            ..NodeOptions::default()
-        };
+        let tls = (own.certificate_file, own.key_file, world.authority.file.clone());
+        let options = NodeOptions { tcp: true, tls: Some(tls), ..NodeOptions::default() };
         let node = Node::start_with(world.dir(), "node-1", &options);
         let identity = world.identity(KeyKind::P256);
         let stub = node.import("www", &identity);
-        Self {
-            world,
-            node,
-            identity,
-            stub,
-        }
+        Self { world, node, identity, stub }
     }
 
     /// Whether a gateway with this client certificate completes its handshakes.
@@ -705,10 +605,7 @@ impl OverTcp {
         };
         let sites = [Site::with_stub(&self.identity, &self.stub)];
         let gateway = self.world.gateway(Server::Haproxy, edge, &sites);
-        self.world
-            .client
-            .handshake(gateway.address(KeyKind::P256), Tls::V13)
-            .is_ok()
+        self.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_ok()
     }
 }
 
@@ -728,22 +625,11 @@ fn only_foreign_and_expired_certificates_are_refused() {
 
     let elsewhere = tcp.world.dir().join("elsewhere");
     let foreign = Authority::new(&elsewhere).client("gateway", VALID.0, VALID.1);
-    assert!(
-        !tcp.serves(&foreign),
-        "a certificate of another authority is refused"
-    );
+    assert!(!tcp.serves(&foreign), "a certificate of another authority is refused");
 
-    assert_eq!(
-        tcp.node.served().total(),
-        1,
-        "and nothing was done for either"
-    );
+    assert_eq!(tcp.node.served().total(), 1, "and nothing was done for either");
     assert!(tcp.serves(&good), "the good one still works");
-    assert!(
-        tcp.node.log().contains("ertificate"),
-        "the log says why:\n{}",
-        tcp.node.log()
-    );
+    assert!(tcp.node.log().contains("ertificate"), "the log says why:\n{}", tcp.node.log());
 }
 
 /// The client refuses a node whose certificate comes from an authority that the client does not trust.
@@ -754,18 +640,10 @@ fn node_with_a_foreign_certificate_is_not_trusted() {
     let elsewhere = tcp.world.dir().join("elsewhere");
     let foreign = Authority::new(&elsewhere);
     std::fs::copy(&foreign.file, client.join("ca.pem")).expect("ca.pem");
-    let edge = EdgeOptions {
-        certificates: Some(client),
-        ..refused_soon(tcp.node.tcp_endpoint())
-    };
+    let edge = EdgeOptions { certificates: Some(client), ..refused_soon(tcp.node.tcp_endpoint()) };
     let sites = [Site::with_stub(&tcp.identity, &tcp.stub)];
     let gateway = tcp.world.gateway(Server::Haproxy, edge, &sites);
-    assert!(
-        tcp.world
-            .client
-            .handshake(gateway.address(KeyKind::P256), Tls::V13)
-            .is_err()
-    );
+    assert!(tcp.world.client.handshake(gateway.address(KeyKind::P256), Tls::V13).is_err());
     assert_eq!(tcp.node.served().total(), 0);
 }
 

@@ -44,14 +44,9 @@ fn haproxy_without_the_preload_library_gets_a_warning() {
     let report = setup.check("haproxy", haproxy.process.id(), None);
     let warned = |finding: &&Value| finding["outcome"] == "warning";
     let warnings: Vec<&Value> = report.findings().iter().filter(warned).collect();
-    assert!(
-        warnings.len() == 1 && warnings[0]["check"] == "preload",
-        "{warnings:#?}"
-    );
+    assert!(warnings.len() == 1 && warnings[0]["check"] == "preload", "{warnings:#?}");
     assert!(report.success, "it works: {:#}", report.report);
-    report
-        .counts("pooled", HANDSHAKES)
-        .counts("asynchronous", HANDSHAKES);
+    report.counts("pooled", HANDSHAKES).counts("asynchronous", HANDSHAKES);
 }
 
 #[test]
@@ -98,34 +93,15 @@ const SITUATIONS: [Situation; 11] = {
         keys: Keys,
         finding: (&'static str, &'static str, &'static str),
     ) -> Situation {
-        Situation {
-            name,
-            keys,
-            edge: as_it_is,
-            conf: ("", ""),
-            then: nothing,
-            finding,
-        }
+        Situation { name, keys, edge: as_it_is, conf: ("", ""), then: nothing, finding }
     }
     [
-        of(
-            "plain key",
-            Keys::Plain,
-            ("failure", "keys", "no property query"),
-        ),
-        of(
-            "policy",
-            Keys::Stub("--allow-uid 4242"),
-            ("failure", "policy", "does not let uid:"),
-        ),
+        of("plain key", Keys::Plain, ("failure", "keys", "no property query")),
+        of("policy", Keys::Stub("--allow-uid 4242"), ("failure", "policy", "does not let uid:")),
         Situation {
             conf: ("millrace.so", "missing.so"),
             edge: EdgeOptions::preferred,
-            ..of(
-                "module",
-                Keys::Plain,
-                ("failure", "provider", "missing.so does not exist"),
-            )
+            ..of("module", Keys::Plain, ("failure", "provider", "missing.so does not exist"))
         },
         Situation {
             edge: |edge| edge.with("mode", "sync"),
@@ -133,36 +109,20 @@ const SITUATIONS: [Situation; 11] = {
         },
         Situation {
             edge: |edge| edge.preferred().with("mode", "off"),
-            ..of(
-                "mode = off",
-                Keys::Plain,
-                ("failure", "openssl.cnf", "mode = off"),
-            )
+            ..of("mode = off", Keys::Plain, ("failure", "openssl.cnf", "mode = off"))
         },
         Situation {
             edge: |edge| edge.preferred().with("modde", "off"),
-            ..of(
-                "unknown key",
-                Keys::Plain,
-                ("failure", "openssl.cnf", "`modde`"),
-            )
+            ..of("unknown key", Keys::Plain, ("failure", "openssl.cnf", "`modde`"))
         },
         Situation {
             edge: |edge| edge.preferred().with("hedge", "perhaps"),
-            ..of(
-                "bad value",
-                Keys::Plain,
-                ("failure", "openssl.cnf", "hedge = perhaps"),
-            )
+            ..of("bad value", Keys::Plain, ("failure", "openssl.cnf", "hedge = perhaps"))
         },
         Situation {
             conf: ("[default_section]\nactivate = 1", "[default_section]"),
             edge: EdgeOptions::preferred,
-            ..of(
-                "default off",
-                Keys::Plain,
-                ("failure", "openssl.cnf", "`default`"),
-            )
+            ..of("default off", Keys::Plain, ("failure", "openssl.cnf", "`default`"))
         },
         Situation {
             then: |setup| setup.node.kill(),
@@ -177,11 +137,7 @@ const SITUATIONS: [Situation; 11] = {
                 let owner_only = fs::Permissions::from_mode(0o600);
                 fs::set_permissions(setup.node.socket(), owner_only).expect("permissions");
             },
-            ..of(
-                "socket closed",
-                STUB,
-                ("failure", "socket", "has mode 0600"),
-            )
+            ..of("socket closed", STUB, ("failure", "socket", "has mode 0600"))
         },
     ]
 };
@@ -249,10 +205,7 @@ fn nginx_without_the_preload_library_blocks() {
     let edge = setup.edge().write(setup.world.dir());
     let nginx = setup.nginx(&setup.pooled(), Some(&edge), 1, false);
     let report = setup.check_nginx(&nginx, Some(&edge));
-    report
-        .fails("waiting", "not in nginx")
-        .counts("pooled", HANDSHAKES)
-        .counts("asynchronous", 0);
+    report.fails("waiting", "not in nginx").counts("pooled", HANDSHAKES).counts("asynchronous", 0);
 }
 
 #[test]
@@ -261,16 +214,12 @@ fn haproxy_that_blocks_or_forbids_threads_is_reported() {
     let edge = setup.edge().write(setup.world.dir());
     let site = setup.pooled();
     let haproxy = setup.haproxy(&site, &edge, |options| options.mode_async = false);
-    setup
-        .check("haproxy", haproxy.process.id(), None)
-        .fails("waiting", "no ssl-mode-async");
+    setup.check("haproxy", haproxy.process.id(), None).fails("waiting", "no ssl-mode-async");
     if !is_root() {
         millrace_testkit::skip!("HAProxy forbids itself threads only where it drops root");
     }
     let haproxy = setup.haproxy(&site, &edge, |options| options.may_start_threads = false);
-    setup
-        .check("haproxy", haproxy.process.id(), None)
-        .fails("threads", "may not start threads");
+    setup.check("haproxy", haproxy.process.id(), None).fails("threads", "may not start threads");
 }
 
 #[test]
@@ -284,9 +233,7 @@ fn server_that_was_started_without_the_environment_is_reported() {
         .fails("provider", "not loaded");
     // OpenSSL loads the provider with the file that the unit names, so the file is not the cause.
     if release::root().is_none() {
-        setup
-            .check_nginx(&nginx, Some(&edge))
-            .fails("provider", "without this environment");
+        setup.check_nginx(&nginx, Some(&edge)).fails("provider", "without this environment");
     }
 }
 
@@ -327,11 +274,7 @@ fn cause_of_a_server_that_does_not_start_is_named() {
         fs::write(&file, config).expect("configuration");
         for (conf, check, word) in [
             (text.clone(), "process", "is running"),
-            (
-                text.replace("millrace.so", "missing.so"),
-                "provider",
-                "missing.so does not exist",
-            ),
+            (text.replace("millrace.so", "missing.so"), "provider", "missing.so does not exist"),
             (
                 text.replace("[millrace_section]", "[millrace_section]\nmode = maybe"),
                 "openssl.cnf",
@@ -372,14 +315,9 @@ fn address_of_another_host_needs_no_local_server() {
     command.args(["--pid", "--fork", "--mount-proc"]);
     command.arg(&artifacts().millrace);
     command.args(["gateway", "check", "nginx", "--json", "--connect"]);
-    command
-        .arg(format!("127.0.0.1:{port}"))
-        .arg("--socket")
-        .arg(setup.node.socket());
+    command.arg(format!("127.0.0.1:{port}")).arg("--socket").arg(setup.node.socket());
     let report = Report::of(&mut command);
-    report
-        .has("unseen", "process", "is only seen from outside")
-        .counts("pooled", HANDSHAKES);
+    report.has("unseen", "process", "is only seen from outside").counts("pooled", HANDSHAKES);
     assert!(report.success, "{:#}", report.report);
 }
 
@@ -390,10 +328,7 @@ fn node_that_came_back_passes_the_check() {
     let port = free_port();
     let nginx = setup.nginx_at(port, &setup.pooled(), Some(&edge), 1, true);
     setup.node.kill();
-    setup
-        .check_nginx(&nginx, Some(&edge))
-        .fails("node", "no node answers")
-        .fails("handshakes", "");
+    setup.check_nginx(&nginx, Some(&edge)).fails("node", "no node answers").fails("handshakes", "");
     setup.node.up();
     // After repeated failures to connect, a client waits before it tries again.
     let address = (Ipv4Addr::LOCALHOST, port).into();

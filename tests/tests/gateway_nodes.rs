@@ -25,11 +25,7 @@ fn of_one_authority(world: &World, name: &str) -> Node {
     let own = world.identity(KeyKind::P256);
     let options = NodeOptions {
         tcp: true,
-        tls: Some((
-            own.certificate_file,
-            own.key_file,
-            world.authority.file.clone(),
-        )),
+        tls: Some((own.certificate_file, own.key_file, world.authority.file.clone())),
         ..NodeOptions::default()
     };
     Node::start_with(world.dir(), name, &options)
@@ -47,19 +43,12 @@ fn every_node_over_tcp_has_a_line_that_names_its_fault() {
     let world = World::new();
     let node = of_one_authority(&world, "good");
     let identity = world.identity(KeyKind::Rsa2048);
-    let setup = Setup {
-        node,
-        identity,
-        world,
-    };
+    let setup = Setup { node, identity, world };
     let world = &setup.world;
     let keyless = of_one_authority(world, "keyless");
     let mut gone = of_one_authority(world, "gone");
     gone.kill();
-    let alone = NodeOptions {
-        tcp: true,
-        ..NodeOptions::default()
-    };
+    let alone = NodeOptions { tcp: true, ..NodeOptions::default() };
     let other = Node::start_with(world.dir(), "other", &alone);
     let certificates = client_of(world, 2099);
     let good = EdgeOptions {
@@ -72,58 +61,27 @@ fn every_node_over_tcp_has_a_line_that_names_its_fault() {
     for server in &running {
         setup.check_running(server, &edge).is_good();
     }
-    let beside = |node: String| EdgeOptions {
-        nodes: vec![setup.node.tcp_endpoint(), node],
-        ..good.clone()
-    };
+    let beside =
+        |node: String| EdgeOptions { nodes: vec![setup.node.tcp_endpoint(), node], ..good.clone() };
     let mut rows = vec![
-        (
-            beside(other.tcp_endpoint()),
-            "node",
-            "certificate of another authority",
-        ),
+        (beside(other.tcp_endpoint()), "node", "certificate of another authority"),
         (beside(gone.tcp_endpoint()), "node", "no node answers"),
+        (beside("tcp:no-such-host.invalid:1".to_owned()), "node", "has no address"),
+        (beside(keyless.tcp_endpoint()), "policy", "does not let cert:gateway-1 use www"),
+        (good.clone().with("tls_server_name", "elsewhere.example"), "node", "for another name"),
         (
-            beside("tcp:no-such-host.invalid:1".to_owned()),
-            "node",
-            "has no address",
-        ),
-        (
-            beside(keyless.tcp_endpoint()),
-            "policy",
-            "does not let cert:gateway-1 use www",
-        ),
-        (
-            good.clone().with("tls_server_name", "elsewhere.example"),
-            "node",
-            "for another name",
-        ),
-        (
-            EdgeOptions {
-                certificates: Some(client_of(world, 2002)),
-                ..good.clone()
-            },
+            EdgeOptions { certificates: Some(client_of(world, 2002)), ..good.clone() },
             "node",
             "this gateway's certificate has expired",
         ),
-        (
-            EdgeOptions {
-                certificates: None,
-                ..good.clone()
-            },
-            "certificates",
-            "tcp: nodes need",
-        ),
+        (EdgeOptions { certificates: None, ..good.clone() }, "certificates", "tcp: nodes need"),
     ];
     if is_root() {
         let closed = world.dir().join("closed");
         let mut copy = Command::new("cp");
         let _ = succeed(copy.arg("-r").arg(&certificates).arg(&closed));
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("permissions");
-        let edge = EdgeOptions {
-            certificates: Some(closed),
-            ..good.clone()
-        };
+        let edge = EdgeOptions { certificates: Some(closed), ..good.clone() };
         rows.push((edge, "node", "certificate files cannot be used"));
     }
     for (edge, check, word) in rows {
@@ -158,10 +116,8 @@ fn revoked_certificate_of_a_gateway_is_named() {
     strict.up();
     let edge = setup.edge().write(world.dir());
     let haproxy = setup.haproxy(&setup.pooled(), &edge, |_| ());
-    let edge = EdgeOptions {
-        certificates: Some(certificates),
-        ..EdgeOptions::to(strict.tcp_endpoint())
-    };
+    let edge =
+        EdgeOptions { certificates: Some(certificates), ..EdgeOptions::to(strict.tcp_endpoint()) };
     let edge = edge.write(world.dir());
     setup
         .check("haproxy", haproxy.process.id(), Some(&edge))
@@ -177,11 +133,7 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
     let world = World::new();
     let node = of_one_authority(&world, "good");
     let identity = world.identity(KeyKind::Rsa2048);
-    let setup = Setup {
-        node,
-        identity,
-        world,
-    };
+    let setup = Setup { node, identity, world };
     let certificates = client_of(&setup.world, 2099);
     let jail = setup.world.dir().join("jail");
     let mut plan = setup.node.command(&["gateway", "haproxy", "--json"]);
@@ -189,8 +141,7 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
     let mut print = Command::new(plan.get_program());
     print.args(plan.get_args().take_while(|word| *word != "--config"));
     plan = print;
-    plan.args(["--pool", &setup.node.tcp_endpoint(), "--certs"])
-        .arg(&certificates);
+    plan.args(["--pool", &setup.node.tcp_endpoint(), "--certs"]).arg(&certificates);
     plan.arg("--module").arg(&artifacts().provider);
     let plan: Value = serde_json::from_str(&succeed(&mut plan)).expect("JSON");
     let files = plan["files"].as_array().expect("files");
@@ -200,9 +151,7 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
         let lines = lines.filter_map(|line| line.strip_prefix("BindReadOnlyPaths="));
         for line in lines {
             let (outside, inside) = line.split_once(':').expect("two paths");
-            let inside = inside
-                .strip_prefix("/var/lib/haproxy/")
-                .expect("Debian's chroot");
+            let inside = inside.strip_prefix("/var/lib/haproxy/").expect("Debian's chroot");
             binds.push((PathBuf::from(outside), jail.join(inside)));
         }
     }
@@ -214,16 +163,11 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
                 continue;
             };
             let (outside, inside) = paths.split_once(' ').expect("two paths");
-            let inside = inside
-                .strip_prefix("/var/lib/haproxy/")
-                .expect("Debian's chroot");
+            let inside = inside.strip_prefix("/var/lib/haproxy/").expect("Debian's chroot");
             binds.push((PathBuf::from(outside), jail.join(inside)));
         }
     }
-    assert!(
-        binds.iter().any(|(outside, _)| *outside == certificates),
-        "{plan:#}"
-    );
+    assert!(binds.iter().any(|(outside, _)| *outside == certificates), "{plan:#}");
     fs::create_dir_all(&jail).expect("folder");
     let edge = EdgeOptions {
         certificates: Some(certificates),
@@ -243,11 +187,7 @@ fn chrooted_haproxy_reaches_tcp_nodes_through_the_generated_binds() {
     });
     let root = fs::read_link(format!("/proc/{}/root", bound.process.id())).expect("its root");
     // A release in a folder of its own has the jail below that folder.
-    assert!(
-        root.ends_with(jail.strip_prefix("/").expect("absolute")),
-        "{}",
-        root.display()
-    );
+    assert!(root.ends_with(jail.strip_prefix("/").expect("absolute")), "{}", root.display());
     setup.check("haproxy", bound.process.id(), None).is_good();
 }
 
@@ -266,11 +206,7 @@ fn status_of_a_pool_has_a_row_for_every_node() {
     let certificates = client_of(&world, 2099);
     make_readable(&certificates);
     let edge = EdgeOptions {
-        nodes: vec![
-            node.tcp_endpoint(),
-            keyless.tcp_endpoint(),
-            gone.tcp_endpoint(),
-        ],
+        nodes: vec![node.tcp_endpoint(), keyless.tcp_endpoint(), gone.tcp_endpoint()],
         certificates: Some(certificates),
         ..EdgeOptions::default()
     };
@@ -279,24 +215,15 @@ fn status_of_a_pool_has_a_row_for_every_node() {
     let etc = world.dir().join("etc-haproxy");
     fs::create_dir(&etc).expect("folder");
     let site = Site::with_stub(&identity, &stub);
-    fs::write(
-        etc.join("www.pem"),
-        format!("{}{}", site.certificate_pem, site.key_pem),
-    )
-    .expect("site");
+    fs::write(etc.join("www.pem"), format!("{}{}", site.certificate_pem, site.key_pem))
+        .expect("site");
     let config = "global\n  user nobody\nfrontend a\n  bind :443 ssl crt /etc/haproxy/www.pem\n";
     fs::write(etc.join("haproxy.cfg"), config).expect("configuration");
     let status = |more: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c"]);
-        command
-            .arg("mount --bind \"$0\" /etc/haproxy && exec \"$@\"")
-            .arg(&etc);
-        command
-            .arg(&artifacts().millrace)
-            .args(["status", "--gateway"])
-            .arg(&edge.conf)
-            .args(more);
+        command.arg("mount --bind \"$0\" /etc/haproxy && exec \"$@\"").arg(&etc);
+        command.arg(&artifacts().millrace).args(["status", "--gateway"]).arg(&edge.conf).args(more);
         run(&mut command)
     };
     let output = status(&["--json"]);
@@ -307,30 +234,15 @@ fn status_of_a_pool_has_a_row_for_every_node() {
     let state = &nodes[0]["state"];
     assert_eq!(state["keys"][0]["state"], "usable", "{answer:#}");
     assert_eq!(state["certificates"]["identity"], "gateway-1");
-    assert!(
-        state["software"]
-            .as_str()
-            .is_some_and(|name| name.starts_with("millrace/"))
-    );
-    assert_eq!(
-        nodes[1]["state"]["keys"][0]["state"], "not-there",
-        "{answer:#}"
-    );
+    assert!(state["software"].as_str().is_some_and(|name| name.starts_with("millrace/")));
+    assert_eq!(nodes[1]["state"]["keys"][0]["state"], "not-there", "{answer:#}");
     assert_eq!(nodes[2]["fault"]["kind"], "refused", "{answer:#}");
     let page = text_of(&status(&[]));
     let row = |node: &Node| {
-        page.lines()
-            .find(|line| line.starts_with(&node.tcp_endpoint()))
-            .map(str::to_owned)
+        page.lines().find(|line| line.starts_with(&node.tcp_endpoint())).map(str::to_owned)
     };
-    assert!(
-        row(&node).is_some_and(|row| row.contains("ready") && row.contains("none")),
-        "{page}"
-    );
-    assert!(
-        row(&keyless).is_some_and(|row| row.contains("www")),
-        "{page}"
-    );
+    assert!(row(&node).is_some_and(|row| row.contains("ready") && row.contains("none")), "{page}");
+    assert!(row(&keyless).is_some_and(|row| row.contains("www")), "{page}");
     assert!(page.contains("2 of 3 nodes cannot serve"), "{page}");
 }
 

@@ -66,11 +66,7 @@ impl Machine {
     }
 
     fn plan(&self, application: &str, words: &[&str]) -> Value {
-        let words: Vec<&str> = [application, "--json"]
-            .iter()
-            .chain(words)
-            .copied()
-            .collect();
+        let words: Vec<&str> = [application, "--json"].iter().chain(words).copied().collect();
         let output = self.gateway(&words);
         assert!(output.status.success(), "{}", text_of(&output));
         serde_json::from_slice(&output.stdout).expect("JSON")
@@ -101,10 +97,7 @@ impl Machine {
 /// Runs `nginx -t` as the generated drop-in does.
 fn nginx_accepts(machine: &Machine) {
     let mut command = release::command("nginx");
-    command
-        .arg("-t")
-        .arg("-c")
-        .arg(machine.path("etc/nginx/nginx.conf"));
+    command.arg("-t").arg("-c").arg(machine.path("etc/nginx/nginx.conf"));
     command.env("OPENSSL_CONF", machine.path("etc/millrace/openssl.cnf"));
     command.env("LD_PRELOAD", &artifacts().preload);
     let _ = succeed(&mut command);
@@ -113,24 +106,13 @@ fn nginx_accepts(machine: &Machine) {
 #[test]
 fn nginx_accepts_the_printed_configuration() {
     let machine = Machine::new();
-    for words in [
-        &[][..],
-        &["--mode", "sync"],
-        &["--connections", "100000"],
-        &["--plain-keys"],
-    ] {
+    for words in [&[][..], &["--mode", "sync"], &["--connections", "100000"], &["--plain-keys"]] {
         let plan = machine.plan("nginx", words);
         for file in plan["files"].as_array().expect("files") {
-            let path = file["path"]
-                .as_str()
-                .expect("a path")
-                .trim_start_matches('/');
+            let path = file["path"].as_str().expect("a path").trim_start_matches('/');
             machine.put(path, file["contents"].as_str().expect("contents"));
         }
-        machine.put(
-            "etc/nginx/nginx.conf",
-            &machine.nginx_conf(&machine.snippet(&plan)),
-        );
+        machine.put("etc/nginx/nginx.conf", &machine.nginx_conf(&machine.snippet(&plan)));
         nginx_accepts(&machine);
     }
 }
@@ -146,10 +128,7 @@ fn haproxy_accepts_the_printed_configuration() {
         let config = format!("{}\n{backend}backend app\n", machine.snippet(&plan));
         machine.put("etc/haproxy/haproxy.cfg", &config);
         let mut command = release::command("haproxy");
-        command
-            .arg("-c")
-            .arg("-f")
-            .arg(machine.path("etc/haproxy/haproxy.cfg"));
+        command.arg("-c").arg("-f").arg(machine.path("etc/haproxy/haproxy.cfg"));
         command.env("OPENSSL_CONF", machine.path("etc/millrace/openssl.cnf"));
         let _ = succeed(&mut command);
     }
@@ -182,33 +161,20 @@ fn write_shows_tests_and_applies_changes_once() {
     let without = snippet.replace("include millrace.conf;", "");
     machine.put("etc/nginx/nginx.conf", &machine.nginx_conf(&without));
     let dry = write(&machine, &["--dry-run"]);
-    assert!(
-        dry.status.success() && written(&machine).is_empty(),
-        "{}",
-        text_of(&dry)
-    );
+    assert!(dry.status.success() && written(&machine).is_empty(), "{}", text_of(&dry));
     let first = write(&machine, &[]);
     let text = text_of(&first);
-    assert!(
-        first.status.success() && written(&machine).len() == 3,
-        "{text}"
-    );
+    assert!(first.status.success() && written(&machine).len() == 3, "{text}");
     assert!(
         text.contains("nginx -t: passed") || text.contains("nginx -t: fails, as it did"),
         "{text}"
     );
     assert!(text.contains("openssl list -providers: passed"), "{text}");
-    assert!(
-        text.contains("include millrace.conf;"),
-        "the line that is still missing: {text}"
-    );
+    assert!(text.contains("include millrace.conf;"), "the line that is still missing: {text}");
     machine.put("etc/nginx/nginx.conf", &machine.nginx_conf(&snippet));
     nginx_accepts(&machine);
     let second = text_of(&write(&machine, &[]));
-    assert!(
-        second.contains("nothing to do") && !second.contains("include"),
-        "{second}"
-    );
+    assert!(second.contains("nothing to do") && !second.contains("include"), "{second}");
     // A changed setting: the command shows the changed lines and tests the result again.
     let third = text_of(&write(&machine, &["--deadline-ms", "300"]));
     assert!(
@@ -228,11 +194,7 @@ fn files_that_the_server_rejects_are_restored() {
         &machine.nginx_conf("include mill*.conf;\nevents {}\nhttp {\n}\n"),
     );
     for (flag, file, test) in [
-        (
-            "--module",
-            "/nonexistent/millrace.so",
-            "openssl list -providers",
-        ),
+        ("--module", "/nonexistent/millrace.so", "openssl list -providers"),
         ("--preload", "/nonexistent/preload.so", "nginx -t"),
     ] {
         let output = write(&machine, &[flag, file]);
@@ -247,12 +209,7 @@ fn files_that_the_server_rejects_are_restored() {
     // The command restores the previous file.
     assert!(write(&machine, &[]).status.success());
     let cnf = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("written");
-    assert_eq!(
-        write(&machine, &["--module", "/nonexistent/millrace.so"])
-            .status
-            .code(),
-        Some(1)
-    );
+    assert_eq!(write(&machine, &["--module", "/nonexistent/millrace.so"]).status.code(), Some(1));
     let after = fs::read_to_string(machine.path("etc/millrace/openssl.cnf")).expect("still there");
     assert_eq!(cnf, after);
 }
@@ -264,38 +221,24 @@ fn foreign_files_are_not_overwritten() {
     let refused = write(&machine, &[]);
     let text = text_of(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("--force") && text.contains("not ours"),
-        "{text}"
-    );
+    assert!(text.contains("--force") && text.contains("not ours"), "{text}");
     assert_eq!(written(&machine), [machine.path("etc/nginx/millrace.conf")]);
     let output = write(&machine, &["--force", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let copy = answer["saved"][0].as_str().expect("a copy");
-    assert_eq!(
-        fs::read_to_string(Path::new(copy)).expect("a copy"),
-        "env MINE;\n"
-    );
+    assert_eq!(fs::read_to_string(Path::new(copy)).expect("a copy"), "env MINE;\n");
     assert!(machine.world.dir().exists());
 }
 
 #[test]
 fn certificates_that_are_missing_stop_the_write() {
     let machine = Machine::new();
-    let pool = [
-        "--pool",
-        "tcp:node-1:7433",
-        "--certs",
-        "/etc/millrace/gateway-1",
-    ];
+    let pool = ["--pool", "tcp:node-1:7433", "--certs", "/etc/millrace/gateway-1"];
     let words = |first: &[&'static str]| [first, &pool].concat();
     let output = machine.gateway(&words(&["haproxy", "--write"]));
     let text = text_of(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("gateway-1/ca.pem") && text.contains("cert client"),
-        "{text}"
-    );
+    assert!(text.contains("gateway-1/ca.pem") && text.contains("cert client"), "{text}");
     assert!(!machine.path("etc/millrace/openssl.cnf").exists());
     for file in ["ca.pem", "cert.pem", "key.pem"] {
         machine.put(&format!("etc/millrace/gateway-1/{file}"), "");
@@ -315,8 +258,5 @@ fn unknown_key_types_are_refused() {
     let output = machine.gateway(&["haproxy", "--algorithms", "RSA,FOO"]);
     let text = text_of(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(
-        text.contains("RSA,FOO: give none, or some of RSA,"),
-        "{text}"
-    );
+    assert!(text.contains("RSA,FOO: give none, or some of RSA,"), "{text}");
 }

@@ -49,67 +49,37 @@ fn start(server: Server, keys: Keys) -> Setup {
         Keys::OnTheGateway => edge.preferred(),
     };
     let gateway = world.gateway(server, edge, &sites);
-    Setup {
-        world,
-        node,
-        gateway,
-    }
+    Setup { world, node, gateway }
 }
 
 /// Handshakes of the Rust driver per key and version.
 const HANDSHAKES: usize = 10;
 
 fn everybody_is_served(server: Server, keys: Keys) {
-    let Setup {
-        world,
-        node,
-        gateway,
-    } = start(server, keys);
-    assert_eq!(
-        node.served().total(),
-        0,
-        "starting a gateway takes no operation"
-    );
+    let Setup { world, node, gateway } = start(server, keys);
+    assert_eq!(node.served().total(), 0, "starting a gateway takes no operation");
     let mut expected = 0;
     for kind in KeyKind::USUAL {
         for tls in Tls::ALL {
-            world
-                .client
-                .handshakes(gateway.address(kind), tls, HANDSHAKES);
+            world.client.handshakes(gateway.address(kind), tls, HANDSHAKES);
             for program in Program::ALL {
                 program.handshake(gateway.port(kind), tls, &world.authority);
             }
         }
         expected += Tls::ALL.len() * (HANDSHAKES + Program::ALL.len());
         let served = node.served();
-        assert_eq!(
-            served.total(),
-            expected as u64,
-            "one operation per handshake: {served:?}"
-        );
+        assert_eq!(served.total(), expected as u64, "one operation per handshake: {served:?}");
     }
     let served = node.served();
-    assert_eq!(
-        completed_in(&node.metrics()),
-        expected as u64,
-        "metrics say the same"
-    );
+    assert_eq!(completed_in(&node.metrics()), expected as u64, "metrics say the same");
     let half = expected as u64 / 2;
-    assert_eq!(
-        (served.rsa_signatures(), served.of("ecdsa-sign")),
-        (half, half),
-        "{served:?}"
-    );
+    assert_eq!((served.rsa_signatures(), served.of("ecdsa-sign")), (half, half), "{served:?}");
 }
 
 /// The sum of the counters of completed jobs in a Prometheus metrics page.
 fn completed_in(metrics: &str) -> u64 {
-    let samples = metrics
-        .lines()
-        .filter(|line| line.starts_with("millrace_jobs_completed_total{"));
-    samples
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-        .sum()
+    let samples = metrics.lines().filter(|line| line.starts_with("millrace_jobs_completed_total{"));
+    samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 #[test]
@@ -135,11 +105,7 @@ fn nginx_serves_every_client_with_keys_on_the_gateway() {
 /// Each process that terminates TLS opens one connection with its first operation and keeps it.
 #[test]
 fn gateway_keeps_its_connection() {
-    let Setup {
-        world,
-        node,
-        gateway,
-    } = start(Server::Haproxy, Keys::InThePool);
+    let Setup { world, node, gateway } = start(Server::Haproxy, Keys::InThePool);
     let address = gateway.address(KeyKind::P256);
     world.client.handshakes(address, Tls::V13, 3);
     assert_eq!(node.connections(), 1);
@@ -158,9 +124,7 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
     let identity = world.identity(KeyKind::Rsa2048);
     let stub = node.import("www", &identity);
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-    let edge = EdgeOptions::to(proxy.endpoint())
-        .with("deadline_ms", 30_000)
-        .write(world.dir());
+    let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 30_000).write(world.dir());
     let gateway = Gateway::start_with(
         Server::Haproxy,
         1,
@@ -189,10 +153,7 @@ fn handshakes_of_one_haproxy_thread_wait_together() {
 #[test]
 fn pool_over_tcp_serves_only_identities_in_the_policy() {
     let world = World::new();
-    let options = NodeOptions {
-        tcp: true,
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions { tcp: true, ..NodeOptions::default() };
     let node = Node::start_with(world.dir(), "node-1", &options);
     let identity = world.identity(KeyKind::P256);
     let certificates = world.dir().join("gateway-1");
@@ -204,28 +165,19 @@ fn pool_over_tcp_serves_only_identities_in_the_policy() {
     make_readable(&certificates);
     let stub = node.import_with("www", &identity, &["--allow-cert", "gateway-1"]);
     let sites = [Site::with_stub(&identity, &stub)];
-    let edge = EdgeOptions {
-        certificates: Some(certificates),
-        ..EdgeOptions::to(node.tcp_endpoint())
-    };
+    let edge =
+        EdgeOptions { certificates: Some(certificates), ..EdgeOptions::to(node.tcp_endpoint()) };
     let gateway = world.gateway(Server::Haproxy, edge, &sites);
-    world
-        .client
-        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
+    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
     assert_eq!(node.served().total(), 5);
 
     // For another certificate of the same authority the key does not exist.
     let others = world.dir().join("gateway-2");
     issue("gateway-2", &others);
     make_readable(&others);
-    let edge = EdgeOptions {
-        certificates: Some(others),
-        ..EdgeOptions::to(node.tcp_endpoint())
-    };
+    let edge = EdgeOptions { certificates: Some(others), ..EdgeOptions::to(node.tcp_endpoint()) };
     let gateway = world.gateway(Server::Haproxy, edge, &sites);
-    let refused = world
-        .client
-        .handshake(gateway.address(KeyKind::P256), Tls::V13);
+    let refused = world.client.handshake(gateway.address(KeyKind::P256), Tls::V13);
     assert!(refused.is_err(), "the key is gateway-1's");
     assert_eq!(node.served().total(), 5);
 }
@@ -247,15 +199,9 @@ fn make_readable(dir: &std::path::Path) {
 /// Every nginx worker has its own connection; the master has none.
 #[test]
 fn workers_have_a_connection_each_and_the_master_has_none() {
-    let Setup {
-        world,
-        node,
-        gateway,
-    } = start(Server::Nginx, Keys::InThePool);
+    let Setup { world, node, gateway } = start(Server::Nginx, Keys::InThePool);
     assert_eq!(node.connections(), 0, "nothing before the first operation");
-    let load = world
-        .client
-        .load(gateway.address(KeyKind::P256), Tls::V13, 4);
+    let load = world.client.load(gateway.address(KeyKind::P256), Tls::V13, 4);
     let workers = children(gateway.process.id()).len();
     wait::until("all workers have worked", || node.connections() >= workers);
     let outcome = load.stop();

@@ -22,11 +22,10 @@ use millrace_tests::gateway::Site;
 use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{children, free_port, is_alive, memory_kib, open_files};
+use millrace_tests::process::{free_port, memory_kib, open_files};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::world::World;
 use millrace_tests::{scaled, wait};
-use rustix::process::Signal;
 
 /// A node behind a proxy, and a site whose key is in that node.
 struct Pool {
@@ -51,13 +50,7 @@ impl Pool {
         let stub = node.import("www", &identity);
         let edge = options(EdgeOptions::to(proxy.endpoint())).write(world.dir());
         let bundle = bundle(world.dir(), "www", &Site::with_stub(&identity, &stub));
-        Self {
-            world,
-            node,
-            proxy,
-            edge,
-            bundle,
-        }
+        Self { world, node, proxy, edge, bundle }
     }
 
     fn dir(&self) -> &Path {
@@ -108,9 +101,7 @@ impl Crowd {
     /// Waits for all handshakes. Returns the errors of those that failed.
     fn failures(self) -> Vec<String> {
         let ended = self.threads.into_iter().map(JoinHandle::join);
-        ended
-            .filter_map(|result| result.expect("no panic").err())
-            .collect()
+        ended.filter_map(|result| result.expect("no panic").err()).collect()
     }
 }
 
@@ -204,10 +195,9 @@ fn crowd_through(global_maxconn: usize, frontend_maxconn: usize) -> Vec<String> 
     pool.proxy.wait_for_jobs(CONNECTIONS as u64);
     pool.proxy.set(Fault::None);
     let all = CONNECTIONS as u64;
-    wait::until(
-        "each has reached the application or has been refused",
-        || application.asked() + crowd.answered() >= all,
-    );
+    wait::until("each has reached the application or has been refused", || {
+        application.asked() + crowd.answered() >= all
+    });
     application.go();
     let failures = crowd.failures();
     assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
@@ -239,10 +229,7 @@ fn haproxy_with_three_descriptors_per_connection_fails_none() {
 fn haproxy_at_its_descriptor_limit_makes_clients_wait() {
     let pool = Pool::new();
     let port = free_port();
-    let options = HaproxyOptions {
-        descriptors: Some(300),
-        ..pool.options(port)
-    };
+    let options = HaproxyOptions { descriptors: Some(300), ..pool.options(port) };
     let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
     pool.world.client.handshakes(address(port), Tls::V13, 1);
     pool.proxy.set(Fault::Hold);
@@ -256,11 +243,7 @@ fn haproxy_at_its_descriptor_limit_makes_clients_wait() {
     pool.proxy.set(Fault::None);
     assert_eq!(crowd.failures(), [""; 0]);
     assert!(haproxy.process.ended().is_none(), "{}", haproxy.log());
-    assert_eq!(
-        pool.node.served().total(),
-        251,
-        "one operation per handshake"
-    );
+    assert_eq!(pool.node.served().total(), 251, "one operation per handshake");
 }
 
 /// Without the setting that allows the provider its thread, HAProxy signs with its local keys: at once, in
@@ -270,9 +253,7 @@ fn haproxy_that_may_not_start_threads_signs_with_its_local_keys() {
     let world = World::new();
     let node = world.node("node-1");
     let identity = world.identity(KeyKind::Rsa2048);
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     let bundle = bundle(world.dir(), "www", &Site::with_key(&identity));
     for may_start_threads in [false, true] {
         let port = free_port();
@@ -280,10 +261,8 @@ fn haproxy_that_may_not_start_threads_signs_with_its_local_keys() {
             "frontend https\n  bind 127.0.0.1:{port} ssl crt {bundle} no-tls-tickets\n\
              \x20 http-request return status 200 content-type text/plain string ok\n"
         );
-        let options = HaproxyOptions {
-            may_start_threads,
-            ..HaproxyOptions::asynchronous(&edge, sections)
-        };
+        let options =
+            HaproxyOptions { may_start_threads, ..HaproxyOptions::asynchronous(&edge, sections) };
         let haproxy = Haproxy::start(world.dir(), &options, &[port]);
         world.client.handshakes(address(port), Tls::V13, 5);
         let expected = if may_start_threads { 5 } else { 0 };
@@ -304,10 +283,7 @@ const RELOADS: usize = 100;
 fn haproxy_socket_takeover_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
-    let options = HaproxyOptions {
-        threads: 2,
-        ..pool.options(port)
-    };
+    let options = HaproxyOptions { threads: 2, ..pool.options(port) };
     let mut haproxy = Haproxy::start(pool.dir(), &options, &[port]);
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
@@ -325,28 +301,13 @@ fn haproxy_socket_takeover_under_load_fails_no_handshake() {
 fn haproxy_master_reload_under_load_fails_no_handshake() {
     let pool = Pool::new();
     let port = free_port();
-    let options = HaproxyOptions {
-        master: true,
-        preload: true,
-        ..pool.options(port)
-    };
+    let options = HaproxyOptions { master: true, preload: true, ..pool.options(port) };
     let haproxy = Haproxy::start(pool.dir(), &options, &[port]);
-    let master = haproxy.process.id();
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, CLIENTS);
     for _ in 0..RELOADS {
         load.wait_for_more(10);
-        let old = children(master);
-        // For a moment after its worker has begun to listen, a master does not react to signals.
-        let heard = (0..5).any(|_| {
-            haproxy.process.signal(Signal::USR2);
-            let new = || children(master).iter().any(|id| !old.contains(id));
-            wait::holds_within(Duration::from_secs(3), new)
-        });
-        assert!(heard, "no new worker: {}", haproxy.log());
-        wait::until("the old worker is gone", || {
-            !old.iter().any(|id| is_alive(*id))
-        });
+        haproxy.reload();
     }
     load.wait_for_more(10);
     let outcome = load.stop();
@@ -467,10 +428,7 @@ fn haproxy_with_a_deadline_below_its_timeout_frees_all_jobs() {
 #[test]
 fn haproxy_with_preload_frees_handshakes_of_reset_clients() {
     let (pool, port) = (Pool::new(), free_port());
-    let options = HaproxyOptions {
-        preload: true,
-        ..pool.options(port)
-    };
+    let options = HaproxyOptions { preload: true, ..pool.options(port) };
     given_up_handshakes_cost_nothing(&pool, &options, port, End::Reset);
 }
 

@@ -24,6 +24,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Handshakes measured.
 const HANDSHAKES: usize = 200;
 
+/// Handshakes whose answer is read by another thread than usual, at most: on a busy machine the I/O thread reads for a
+/// loop that has no core, and finds answers before it sleeps. 9 of 200 were seen.
+const STARVED: u64 = HANDSHAKES as u64 / 8;
+
 /// Bound on the I/O thread's timer wakeups (reports, silence, deadlines), per second.
 const BY_THE_CLOCK: u64 = 20;
 
@@ -109,16 +113,10 @@ impl Pool {
         // The first handshake opens the key, from the second on the event loop reads.
         self.world.client.handshakes(address, Tls::V13, 5);
         let (before, started) = (sleeps_of_io_thread(gateway), Instant::now());
-        self.world
-            .client
-            .handshakes(address, Tls::V12, HANDSHAKES / 2);
-        self.world
-            .client
-            .handshakes(address, Tls::V13, HANDSHAKES / 2);
-        // Where the thread reads the answers it sleeps once for each. On a busy machine it reads some of them for a
-        // loop that has no core: 9 of 200 were seen.
-        let starved = HANDSHAKES as u64 / 8;
-        let clock = BY_THE_CLOCK * (started.elapsed().as_secs() + 1) + starved;
+        self.world.client.handshakes(address, Tls::V12, HANDSHAKES / 2);
+        self.world.client.handshakes(address, Tls::V13, HANDSHAKES / 2);
+        // Where the thread reads the answers it sleeps once for each.
+        let clock = BY_THE_CLOCK * (started.elapsed().as_secs() + 1) + STARVED;
         let expected = HANDSHAKES as u64 + 5;
         assert_eq!(self.node.served().total(), expected, "one for each");
         (sleeps_of_io_thread(gateway) - before, clock)
@@ -139,9 +137,7 @@ fn sleeps_of_io_thread(process: u32) -> u64 {
         })
         .expect("an I/O thread");
     let status = fs::read_to_string(thread.join("status")).expect("its status");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.expect("a count").trim().parse().expect("a number")
 }
 
@@ -176,9 +172,8 @@ fn waiting_handshakes_of_nginx_need_no_descriptor_of_their_own() {
     pool.proxy.set(Fault::Hold);
     std::thread::scope(|scope| {
         let client = &pool.world.client;
-        let waiting: Vec<_> = (0..WAITING)
-            .map(|_| scope.spawn(|| client.handshake(address, Tls::V13)))
-            .collect();
+        let waiting: Vec<_> =
+            (0..WAITING).map(|_| scope.spawn(|| client.handshake(address, Tls::V13))).collect();
         pool.proxy.wait_for_jobs(before + WAITING as u64);
         let open = open_files(worker);
         pool.proxy.set(Fault::None);
@@ -218,7 +213,7 @@ fn io_thread_reads_answers_beside_two_event_loops() {
     let (pool, port) = (Pool::new(), free_port());
     let haproxy = pool.haproxy(2, port);
     let (sleeps, _) = pool.sleeps(haproxy.process.id(), port);
-    assert!(sleeps >= HANDSHAKES as u64, "{sleeps} times");
+    assert!(sleeps + STARVED >= HANDSHAKES as u64, "{sleeps} times");
 }
 
 /// Held jobs end by their deadline. The I/O thread enforces it and notifies the event loop, which continues.
@@ -246,9 +241,8 @@ fn host_loop_that_was_stopped_goes_on() {
     pool.proxy.set(Fault::Hold);
     std::thread::scope(|scope| {
         let client = &pool.world.client;
-        let waiting: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| client.handshake(address, Tls::V13)))
-            .collect();
+        let waiting: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| client.handshake(address, Tls::V13))).collect();
         pool.proxy.wait_for_jobs(before + 4);
         kill_process(worker, Signal::STOP).expect("it is there");
         pool.proxy.set(Fault::None);

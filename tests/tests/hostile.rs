@@ -14,6 +14,7 @@ use std::time::Duration;
 use millrace_engine::error::{JobError, KeyError};
 use millrace_engine::key::PrivateKey;
 use millrace_engine::operation::{Hash, Operation};
+use millrace_testkit::wait::SOON;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::gateway::{Gateway, Server, Site};
@@ -25,10 +26,6 @@ use millrace_wire::{
     ClientMessage, Decoder, Fault, Hello, KeyRefusal, KeySelector, Message, NodeMessage,
     SubmittedJob, VERSION_MAX, VERSION_MIN,
 };
-
-/// Longest wait for the answer of a node to a client that expects one.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A connection to the node that sends arbitrary bytes.
 struct Raw {
     socket: UnixStream,
@@ -38,21 +35,15 @@ struct Raw {
 impl Raw {
     fn connect(node: &Node) -> Self {
         let socket = UnixStream::connect(node.socket()).expect("the node's socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        Self {
-            socket,
-            decoder: Decoder::new(),
-        }
+        socket.set_read_timeout(Some(SOON)).expect("a timeout");
+        Self { socket, decoder: Decoder::new() }
     }
 
     /// A connection that has sent its hello.
     fn greeted(node: &Node) -> Self {
         let mut raw = Self::connect(node);
         raw.send(&hello(VERSION_MIN, VERSION_MAX));
-        assert!(
-            matches!(raw.next(), Some(NodeMessage::Welcome(_))),
-            "a welcome"
-        );
+        assert!(matches!(raw.next(), Some(NodeMessage::Welcome(_))), "a welcome");
         raw
     }
 
@@ -90,12 +81,7 @@ impl Raw {
 
 fn hello(min_version: u16, max_version: u16) -> ClientMessage {
     let agent = "hostile".to_owned();
-    ClientMessage::Hello(Hello {
-        min_version,
-        max_version,
-        features: 0,
-        agent,
-    })
+    ClientMessage::Hello(Hello { min_version, max_version, features: 0, agent })
 }
 
 fn encoded(message: &ClientMessage) -> Vec<u8> {
@@ -106,13 +92,7 @@ fn encoded(message: &ClientMessage) -> Vec<u8> {
 
 fn job(id: u64, key: u32) -> SubmittedJob {
     let operation = Operation::EcdsaSign { hash: Hash::Sha256 };
-    SubmittedJob {
-        id,
-        key,
-        budget: Duration::from_secs(5),
-        operation,
-        input: vec![7; 32],
-    }
+    SubmittedJob { id, key, budget: Duration::from_secs(5), operation, input: vec![7; 32] }
 }
 
 /// First bytes of connections that the node must close.
@@ -129,23 +109,12 @@ fn openings() -> Vec<(&'static str, Vec<u8>)> {
     twice[second..second + 8].copy_from_slice(&1u64.to_le_bytes());
     vec![
         ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
-        (
-            "TLS",
-            vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 9, 9, 9, 9, 9],
-        ),
-        (
-            "noise",
-            (0..997u32)
-                .map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0])
-                .collect(),
-        ),
+        ("TLS", vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 9, 9, 9, 9, 9]),
+        ("noise", (0..997u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()),
         ("zeros", vec![0; 64]),
         ("a frame of 4 GiB", long),
         ("flags", flags),
-        (
-            "a job before hello",
-            encoded(&ClientMessage::Submit(vec![job(1, 1)])),
-        ),
+        ("a job before hello", encoded(&ClientMessage::Submit(vec![job(1, 1)]))),
         ("hello twice", after_hello(&greeting)),
         ("noise after hello", after_hello(&[0xff; 64])),
         ("an id twice", after_hello(&twice)),
@@ -166,23 +135,13 @@ fn start() -> Setup {
     let stub = node.import("www", &identity);
     let edge = EdgeOptions::to(node.endpoint());
     let gateway = world.gateway(Server::Haproxy, edge, &[Site::with_stub(&identity, &stub)]);
-    Setup {
-        world,
-        node,
-        gateway,
-    }
+    Setup { world, node, gateway }
 }
 
 #[test]
 fn protocol_violation_ends_only_its_own_connection() {
-    let Setup {
-        world,
-        node,
-        gateway,
-    } = start();
-    let load = world
-        .client
-        .load(gateway.address(KeyKind::P256), Tls::V13, 2);
+    let Setup { world, node, gateway } = start();
+    let load = world.client.load(gateway.address(KeyKind::P256), Tls::V13, 2);
     load.wait_for_more(5);
     for (what, bytes) in openings() {
         let mut raw = Raw::connect(&node);
@@ -196,9 +155,7 @@ fn protocol_violation_ends_only_its_own_connection() {
         if what == "a version from the future" {
             assert_eq!(fault, Some(Fault::Version), "{what}: {said:?}");
         }
-        let done = said
-            .iter()
-            .any(|message| matches!(message, NodeMessage::Complete(_)));
+        let done = said.iter().any(|message| matches!(message, NodeMessage::Complete(_)));
         assert!(!done, "{what}: nothing is done: {said:?}");
     }
     // The opening, cut after every byte, followed by a disconnect.
@@ -217,44 +174,26 @@ fn protocol_violation_ends_only_its_own_connection() {
         let _ = raw.until_closed();
     }
     load.wait_for_more(5);
-    assert_eq!(
-        load.stop().failures,
-        BTreeMap::new(),
-        "the gateway's handshakes all succeed"
-    );
+    assert_eq!(load.stop().failures, BTreeMap::new(), "the gateway's handshakes all succeed");
     wait::until("the node has closed them all", || node.connections() == 1);
 }
 
 #[test]
 fn silent_connections_do_not_block_other_clients() {
-    let Setup {
-        world,
-        node,
-        gateway,
-    } = start();
+    let Setup { world, node, gateway } = start();
     let crowd: Vec<_> = (0..200).map(|_| Raw::connect(&node)).collect();
-    world
-        .client
-        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 20);
+    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 20);
     assert_eq!(node.served().total(), 20);
     // The node also closes the silent connections after a while.
     for mut raw in crowd {
         let said = raw.until_closed();
-        assert!(
-            said.iter()
-                .all(|message| matches!(message, NodeMessage::Fault(_))),
-            "{said:?}"
-        );
+        assert!(said.iter().all(|message| matches!(message, NodeMessage::Fault(_))), "{said:?}");
     }
 }
 
 #[test]
 fn foreign_key_is_answered_like_a_missing_key() {
-    let Setup {
-        world,
-        node,
-        gateway: _gateway,
-    } = start();
+    let Setup { world, node, gateway: _gateway } = start();
     let other = world.authority.identity(KeyKind::P384);
     // A user id that does not exist.
     let _ = node.import_with("foreign", &other, &["--allow-uid", "4000000000"]);
@@ -275,20 +214,11 @@ fn foreign_key_is_answered_like_a_missing_key() {
 
 #[test]
 fn handle_of_another_connection_is_unknown() {
-    let Setup {
-        world: _world,
-        node,
-        gateway: _gateway,
-    } = start();
+    let Setup { world: _world, node, gateway: _gateway } = start();
     let mut owner = Raw::greeted(&node);
     let selector = KeySelector::Name("www".to_owned());
-    owner.send(&ClientMessage::OpenKey {
-        request: 1,
-        selector,
-    });
-    let Some(NodeMessage::KeyOpened { handle, .. }) = owner.next() else {
-        panic!("the key opens")
-    };
+    owner.send(&ClientMessage::OpenKey { request: 1, selector });
+    let Some(NodeMessage::KeyOpened { handle, .. }) = owner.next() else { panic!("the key opens") };
     let result_of = |raw: &mut Raw, id, handle| {
         raw.send(&ClientMessage::Submit(vec![job(id, handle)]));
         match raw.next() {
@@ -298,36 +228,23 @@ fn handle_of_another_connection_is_unknown() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(
-        result_of(&mut owner, 1, handle).is_ok(),
-        "its owner uses it"
-    );
+    assert!(result_of(&mut owner, 1, handle).is_ok(), "its owner uses it");
     let mut thief = Raw::greeted(&node);
     for handle in [handle, handle + 1, 0, u32::MAX] {
         assert_eq!(result_of(&mut thief, 1, handle), Err(JobError::NoSuchKey));
     }
-    assert!(
-        result_of(&mut owner, 2, handle).is_ok(),
-        "its owner still does"
-    );
+    assert!(result_of(&mut owner, 2, handle).is_ok(), "its owner still does");
 }
 
 #[test]
 fn invalid_keys_are_refused_with_the_reason() {
-    let Setup {
-        world: _world,
-        node,
-        gateway: _gateway,
-    } = start();
+    let Setup { world: _world, node, gateway: _gateway } = start();
     let mut raw = Raw::greeted(&node);
     let mut refusal = |request, der: Vec<u8>| {
         let key = PrivateKey::from_pkcs8(der.into());
         raw.send(&ClientMessage::ImportKey { request, key });
         match raw.next() {
-            Some(NodeMessage::KeyRefused {
-                reason: KeyRefusal::Key(error),
-                ..
-            }) => error,
+            Some(NodeMessage::KeyRefused { reason: KeyRefusal::Key(error), .. }) => error,
             other => panic!("{other:?}"),
         }
     };
@@ -335,10 +252,7 @@ fn invalid_keys_are_refused_with_the_reason() {
     assert_eq!(refusal(2, Vec::new()), KeyError::Malformed);
     let small = openssl::rsa::Rsa::generate(1024).expect("a key");
     let small = openssl::pkey::PKey::from_rsa(small).expect("a key");
-    assert_eq!(
-        refusal(3, small.private_key_to_pkcs8().expect("PKCS#8")),
-        KeyError::Size
-    );
+    assert_eq!(refusal(3, small.private_key_to_pkcs8().expect("PKCS#8")), KeyError::Size);
     let key = openssl::rsa::Rsa::generate(2048).expect("a key");
     let key = openssl::pkey::PKey::from_rsa(key).expect("a key");
     let mut der = key.private_key_to_pkcs8().expect("PKCS#8");
@@ -380,17 +294,11 @@ fn import_flood_costs_the_node_bounded_memory() {
                 *sent += count;
             }
         }
-        crowd
-            .iter()
-            .map(|(_, sent)| *sent / (1 << 20))
-            .sum::<usize>()
+        crowd.iter().map(|(_, sent)| *sent / (1 << 20)).sum::<usize>()
     });
     sent *= 1 << 20;
     let grown = process::memory_kib(node.id()).saturating_sub(before);
-    assert!(
-        sent < CONNECTIONS * flood.len() / 2,
-        "the node reads on: {sent} bytes"
-    );
+    assert!(sent < CONNECTIONS * flood.len() / 2, "the node reads on: {sent} bytes");
     assert!(grown < MOST_KIB, "{grown} KiB");
     drop(crowd);
     wait::until("the node has closed them all", || node.connections() == 0);

@@ -36,10 +36,8 @@ fn the_gateway_never_has_the_key(server: Server) {
         return;
     }
     let world = World::new();
-    let options = NodeOptions {
-        toml: "[log]\nfilter = \"trace\"\n".to_owned(),
-        ..Default::default()
-    };
+    let options =
+        NodeOptions { toml: "[log]\nfilter = \"trace\"\n".to_owned(), ..Default::default() };
     let node = Node::start_with(world.dir(), "node-1", &options);
     let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
     let sites: Vec<Site> = identities
@@ -49,9 +47,7 @@ fn the_gateway_never_has_the_key(server: Server) {
     let gateway = world.gateway(server, EdgeOptions::to(node.endpoint()), &sites);
     for identity in &identities {
         for tls in Tls::ALL {
-            world
-                .client
-                .handshakes(gateway.address(identity.kind), tls, 5);
+            world.client.handshakes(gateway.address(identity.kind), tls, 5);
         }
     }
     assert_eq!(node.served().total(), 20);
@@ -62,19 +58,11 @@ fn the_gateway_never_has_the_key(server: Server) {
         let secret = Secret::of(identity);
         let nothing = |what: &str, bytes: &[u8]| {
             let found = secret.found_in(bytes);
-            assert!(
-                found.is_empty(),
-                "{}: {what} holds {found:?}",
-                identity.kind
-            );
+            assert!(found.is_empty(), "{}: {what} holds {found:?}", identity.kind);
         };
         for process in gateway.workers().into_iter().chain([gateway.process.id()]) {
             let found = secret.found_in_process(process);
-            assert!(
-                found.is_empty(),
-                "{server} holds the {} key: {found:?}",
-                identity.kind
-            );
+            assert!(found.is_empty(), "{server} holds the {} key: {found:?}", identity.kind);
         }
         nothing("the log of the gateway", gateway.process.log().as_bytes());
         nothing("the log of the node", node.log().as_bytes());
@@ -114,9 +102,6 @@ fn key_on_the_gateway_is_found_there() {
         let gateway = world.gateway(Server::Haproxy, edge, &[Site::with_key(&identity)]);
         world.client.handshakes(gateway.address(kind), Tls::V13, 1);
         let found = Secret::of(&identity).found_in_process(gateway.process.id());
-        assert!(
-            !found.is_empty(),
-            "the {kind} key is there and was not found"
-        );
+        assert!(!found.is_empty(), "the {kind} key is there and was not found");
     }
 }

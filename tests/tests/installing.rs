@@ -104,33 +104,22 @@ fn every_installed_file_is_known_and_uninstall_removes_each() {
     };
     let is_generated =
         |path: &str| path.starts_with("/usr/local/share/man/man") || path.ends_with(".schema.json");
-    assert!(
-        installed
-            .iter()
-            .any(|path| path.ends_with("/ossl-modules/millrace.so"))
-    );
+    assert!(installed.iter().any(|path| path.ends_with("/ossl-modules/millrace.so")));
     assert!(installed.contains("/usr/local/share/man/man1/millrace.1"));
     let listed = installed.iter().map(String::as_str);
-    let listed: Vec<&str> = listed
-        .filter(|path| !is_variable(path) && !is_generated(path))
-        .collect();
+    let listed: Vec<&str> =
+        listed.filter(|path| !is_variable(path) && !is_generated(path)).collect();
     assert_eq!(listed, FILES);
 
     let named = named_by_the_guides();
     assert!(named.len() > 5, "{named:?}");
     for path in named {
-        assert!(
-            root.join(&path[1..]).exists(),
-            "a guide names {path}, which is not installed"
-        );
+        assert!(root.join(&path[1..]).exists(), "a guide names {path}, which is not installed");
     }
 
     // No file names a program at a place where it is not.
     let read = |path: &str| fs::read_to_string(root.join(&path[1..])).expect(path);
-    for path in [
-        "/usr/local/lib/millrace/vhost-user-crypto",
-        "/etc/apparmor.d/millrace-virtio",
-    ] {
+    for path in ["/usr/local/lib/millrace/vhost-user-crypto", "/etc/apparmor.d/millrace-virtio"] {
         assert!(read(path).contains("/usr/local/bin/millrace"), "{path}");
         assert!(!read(path).contains("/usr/bin/millrace"), "{path}");
     }
@@ -138,15 +127,10 @@ fn every_installed_file_is_known_and_uninstall_removes_each() {
         serde_json::from_str(&read("/usr/share/qemu/vhost-user/50-millrace-crypto.json"))
             .expect("JSON");
     let program = descriptor["binary"].as_str().expect("a path");
-    let mode = fs::metadata(root.join(&program[1..]))
-        .expect(program)
-        .permissions();
+    let mode = fs::metadata(root.join(&program[1..])).expect(program).permissions();
     assert_eq!(mode.mode() & 0o777, 0o755);
     for unit in FILES.iter().filter(|path| path.ends_with(".service")) {
-        assert!(
-            read(unit).contains("ExecStart=/usr/local/bin/millrace "),
-            "{unit}"
-        );
+        assert!(read(unit).contains("ExecStart=/usr/local/bin/millrace "), "{unit}");
     }
 
     script("uninstall.sh", root);

@@ -13,9 +13,9 @@ use millrace_tests::may_read_memory;
 use millrace_tests::memory::Secret;
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines};
 use millrace_tests::node::Node;
-use millrace_tests::openssl::{SIGN_BY_NAME, SServer, plain, text};
+use millrace_tests::openssl::{SIGN_BY_NAME, SServer, get, plain, self_signed, text};
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{free_port, run, run_with_input, succeed, text_of};
+use millrace_tests::process::{free_port, run, succeed, text_of};
 use millrace_tests::release;
 use millrace_tests::world::World;
 
@@ -34,26 +34,14 @@ impl MlDsa {
     fn start(set: u32) -> Self {
         let world = World::new();
         let node = world.node("node-1");
-        let path = |name: &str| world.dir().join(name);
-        let (key, certificate, stub) = (path("mldsa.pem"), path("mldsa.crt"), path("mldsa.stub"));
-        let algorithm = format!("ML-DSA-{set}");
-        let generate = ["genpkey", "-algorithm", &algorithm, "-out", text(&key)];
-        let _ = succeed(&mut plain(&generate));
-        let mut request = plain(&["req", "-x509", "-new", "-key", text(&key), "-days", "2"]);
-        request.args(["-subj", "/CN=localhost"]);
-        request.args(["-addext", "subjectAltName=DNS:localhost"]);
-        let _ = succeed(request.arg("-out").arg(&certificate));
+        let options = ["-algorithm", &format!("ML-DSA-{set}")];
+        let (key, certificate) = self_signed(world.dir(), "mldsa", &options);
+        let stub = world.dir().join("mldsa.stub");
         let import = ["key", "import", "www", text(&key), "--allow-all"];
         let _ = succeed(&mut node.command(&import));
         node.wait_for_store();
         fs::write(&stub, node.stub("www")).expect("stub");
-        Self {
-            world,
-            node,
-            certificate,
-            stub,
-            key,
-        }
+        Self { world, node, certificate, stub, key }
     }
 
     /// Long deadlines, so that the pool makes the signature even on a busy machine.
@@ -62,10 +50,7 @@ impl MlDsa {
             .with("deadline_ms", 20_000)
             .with("fallback_after_ms", 20_000)
             .with("verify", "all");
-        let options = EdgeOptions {
-            preferred,
-            ..options
-        };
+        let options = EdgeOptions { preferred, ..options };
         options.write(self.world.dir())
     }
 
@@ -159,11 +144,7 @@ fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
                 .arg("-out")
                 .arg(&public),
         );
-        let keys = [
-            (text(&setup.stub), false),
-            ("millrace:www", false),
-            (text(&setup.key), true),
-        ];
+        let keys = [(text(&setup.stub), false), ("millrace:www", false), (text(&setup.key), true)];
         for (count, (key, preferred)) in (1..).zip(keys) {
             let edge = setup.edge(preferred);
             let input = ["-rawin", "-in", text(&message)];
@@ -174,17 +155,9 @@ fn ml_dsa_signatures_of_the_pool_verify_in_the_default_provider() {
             assert!(said.contains("Verified Successfully"), "{key}: {said}");
             assert_eq!(setup.served(), count, "ML-DSA-{set} with {key}");
         }
-        let shown = succeed(
-            &mut setup
-                .edge(false)
-                .openssl(&["list", "-signature-algorithms"]),
-        );
+        let shown = succeed(&mut setup.edge(false).openssl(&["list", "-signature-algorithms"]));
         let ours = |line: &str| line.contains("ML-DSA") && line.contains("@ millrace");
-        assert_eq!(
-            shown.lines().filter(|line| ours(line)).count(),
-            3,
-            "{shown}"
-        );
+        assert_eq!(shown.lines().filter(|line| ours(line)).count(), 3, "{shown}");
     }
 }
 
@@ -199,13 +172,7 @@ fn ml_dsa_with_context_string_is_signed_locally_or_refused() {
     let path = |name: &str| setup.world.dir().join(name);
     let (message, signature) = (path("message"), path("signature"));
     fs::write(&message, b"to be signed with ML-DSA").expect("message");
-    let input = [
-        "-rawin",
-        "-in",
-        text(&message),
-        "-pkeyopt",
-        "context-string:mill",
-    ];
+    let input = ["-rawin", "-in", text(&message), "-pkeyopt", "context-string:mill"];
     for (key, preferred) in [(&setup.key, true), (&setup.stub, false)] {
         let edge = setup.edge(preferred);
         let mut sign = edge.openssl(&["pkeyutl", "-sign", "-inkey", text(key)]);
@@ -230,10 +197,7 @@ fn ml_dsa_messages_of_evp_pkey_sign_are_signed_in_the_pool() {
     for (key, preferred) in [(&setup.stub, false), (&setup.key, true)] {
         let before = setup.served();
         let mut python = release::python();
-        setup
-            .edge(preferred)
-            .apply(&mut python)
-            .args(["-c", SIGN_BY_NAME]);
+        setup.edge(preferred).apply(&mut python).args(["-c", SIGN_BY_NAME]);
         python.arg(key).arg("ML-DSA-65");
         assert_eq!(succeed(&mut python).trim(), "1 signatures verify");
         assert_eq!(setup.served(), before + 1, "{}", key.display());
@@ -264,25 +228,15 @@ fn nginx_serves_ml_dsa_and_ecdsa_certificates_by_the_clients_choice() {
     let nginx = Nginx::start(dir, &options, &[port]);
     for (algorithm, authority, operation) in [
         ("mldsa65", &setup.certificate, "ml-dsa-sign"),
-        (
-            "ecdsa_secp256r1_sha256",
-            &setup.world.authority.file,
-            "ecdsa-sign",
-        ),
+        ("ecdsa_secp256r1_sha256", &setup.world.authority.file, "ecdsa-sign"),
     ] {
         for handshakes in 1..=3 {
             let mut client = plain(&["s_client", "-tls1_3", "-sigalgs", algorithm]);
             client.args(["-verify_return_error", "-verify_hostname", "localhost"]);
             client.arg("-CAfile").arg(authority);
-            client.args(["-connect", &format!("127.0.0.1:{port}")]);
-            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-            let output = run_with_input(&mut client, request);
+            let output = get(&mut client, port);
             let said = text_of(&output);
-            assert!(
-                output.status.success(),
-                "{algorithm}: {said}\n{}",
-                nginx.log()
-            );
+            assert!(output.status.success(), "{algorithm}: {said}\n{}", nginx.log());
             assert_eq!(setup.node.served().of(operation), handshakes, "{said}");
         }
     }

@@ -21,10 +21,7 @@ fn provider_is_listed_as_active() {
     for first in [false, true] {
         let edge = setup.edge(|options| EdgeOptions { first, ..options });
         let list = succeed(&mut edge.openssl(&["list", "-providers", "-verbose"]));
-        assert!(
-            list.contains("default") && list.contains("millrace"),
-            "{list}"
-        );
+        assert!(list.contains("default") && list.contains("millrace"), "{list}");
         assert_eq!(list.matches("status: active").count(), 2, "{list}");
     }
 }
@@ -35,10 +32,7 @@ fn provider_offers_its_key_types_signatures_exchanges_and_ciphers() {
     let edge = setup.edge(|options| options);
     let offered = |what: &str| {
         let list = succeed(&mut edge.openssl(&["list", what]));
-        list.lines()
-            .filter(|line| line.contains("@ millrace"))
-            .collect::<Vec<_>>()
-            .join("\n")
+        list.lines().filter(|line| line.contains("@ millrace")).collect::<Vec<_>>().join("\n")
     };
     let (keys, signatures) = (offered("-key-managers"), offered("-signature-algorithms"));
     for name in ["RSA", "EC", "X25519", "ED25519", "DH", "DSA"] {
@@ -61,24 +55,10 @@ fn stub_signs_in_the_pool_and_the_system_verifies() {
         let edge = setup.edge(|options| options);
         let message = setup.file("message", b"to be signed");
         let signature = setup.world.dir().join("signature");
-        let sign = [
-            "dgst",
-            "-sha256",
-            "-sign",
-            text(&setup.stub),
-            "-out",
-            text(&signature),
-        ];
+        let sign = ["dgst", "-sha256", "-sign", text(&setup.stub), "-out", text(&signature)];
         let _ = succeed(edge.openssl(&sign).arg(&message));
         let key = setup.public_key();
-        let verify = [
-            "dgst",
-            "-sha256",
-            "-verify",
-            text(&key),
-            "-signature",
-            text(&signature),
-        ];
+        let verify = ["dgst", "-sha256", "-verify", text(&key), "-signature", text(&signature)];
         let said = succeed(plain(&verify).arg(&message));
         assert!(said.contains("Verified OK"), "{said}");
         assert_eq!(setup.node.served().total(), 1);
@@ -107,10 +87,7 @@ fn key_of_the_pool_is_not_exported() {
     let edge = setup.edge(|options| options.preferred());
     let output = run(&mut edge.openssl(&["pkey", "-in", text(&setup.stub)]));
     let said = text_of(&output);
-    assert!(
-        !said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"),
-        "{said}"
-    );
+    assert!(!said.contains("BEGIN PRIVATE KEY") && !said.contains("BEGIN RSA PRIVATE"), "{said}");
     let public = succeed(&mut edge.openssl(&["pkey", "-in", text(&setup.stub), "-pubout"]));
     let expected = fs::read_to_string(setup.public_key()).expect("public key");
     assert!(public.contains(expected.trim()), "{public}");
@@ -122,33 +99,15 @@ fn key_of_the_pool_is_not_exported() {
 #[test]
 fn provider_listed_first_leaves_other_algorithms_working() {
     let setup = Pooled::start(KeyKind::Rsa2048);
-    let edge = setup.edge(|options| {
-        EdgeOptions {
-            first: true,
-            ..options
-        }
-        .preferred()
-    });
+    let edge = setup.edge(|options| EdgeOptions { first: true, ..options }.preferred());
     let openssl = |arguments: &[&str]| succeed(&mut edge.openssl(arguments));
     let dir = setup.world.dir();
     let message = setup.file("message", b"to be signed");
     let path = |name: &str| text(&dir.join(name)).to_owned();
     let _ = openssl(&["rand", "-hex", "8"]);
     let _ = openssl(&["dgst", "-sha256", text(&message)]);
-    let encrypt = [
-        "enc",
-        "-aes-256-cbc",
-        "-pbkdf2",
-        "-pass",
-        "pass:x",
-        "-in",
-        text(&message),
-    ];
-    let _ = succeed(
-        edge.openssl(&encrypt)
-            .arg("-out")
-            .arg(dir.join("encrypted")),
-    );
+    let encrypt = ["enc", "-aes-256-cbc", "-pbkdf2", "-pass", "pass:x", "-in", text(&message)];
+    let _ = succeed(edge.openssl(&encrypt).arg("-out").arg(dir.join("encrypted")));
     for (name, options) in [
         ("RSA", &["-pkeyopt", "rsa_keygen_bits:2048"][..]),
         ("EC", &["-pkeyopt", "ec_paramgen_curve:P-256"]),
@@ -156,37 +115,17 @@ fn provider_listed_first_leaves_other_algorithms_working() {
         ("X25519", &[]),
     ] {
         let key = path(name);
-        let _ = succeed(
-            edge.openssl(&["genpkey", "-algorithm", name, "-out", &key])
-                .args(options),
-        );
+        let _ = succeed(edge.openssl(&["genpkey", "-algorithm", name, "-out", &key]).args(options));
         let _ = openssl(&["pkey", "-in", &key, "-noout", "-text"]);
         if name == "RSA" || name == "EC" {
             let (public, signature) = (path("public"), path("signature"));
             let _ = openssl(&["pkey", "-in", &key, "-pubout", "-out", &public]);
-            let sign = [
-                "dgst",
-                "-sha256",
-                "-sign",
-                &key,
-                "-out",
-                &signature,
-                text(&message),
-            ];
+            let sign = ["dgst", "-sha256", "-sign", &key, "-out", &signature, text(&message)];
             let _ = openssl(&sign);
-            let check = [
-                "dgst",
-                "-sha256",
-                "-verify",
-                &public,
-                "-signature",
-                &signature,
-            ];
+            let check = ["dgst", "-sha256", "-verify", &public, "-signature", &signature];
             let said = succeed(edge.openssl(&check).arg(&message));
             assert!(said.contains("Verified OK"), "{said}");
-            let request = [
-                "req", "-x509", "-new", "-key", &key, "-subj", "/CN=x", "-days", "1",
-            ];
+            let request = ["req", "-x509", "-new", "-key", &key, "-subj", "/CN=x", "-days", "1"];
             let certificate = path("certificate");
             let _ = succeed(edge.openssl(&request).args(["-out", &certificate]));
             let _ = openssl(&["verify", "-CAfile", &certificate, &certificate]);
@@ -224,17 +163,8 @@ fn configuration_printed_by_the_cli_works() {
     let conf = setup.file("printed.cnf", &output.stdout);
     let digest = setup.file("digest", &[7; 32]);
     let mut sign = release::command("openssl");
-    sign.env("OPENSSL_CONF", &conf)
-        .env_remove("OPENSSL_MODULES");
-    sign.args([
-        "pkeyutl",
-        "-sign",
-        "-inkey",
-        text(&setup.stub),
-        "-in",
-        text(&digest),
-        "-out",
-    ]);
+    sign.env("OPENSSL_CONF", &conf).env_remove("OPENSSL_MODULES");
+    sign.args(["pkeyutl", "-sign", "-inkey", text(&setup.stub), "-in", text(&digest), "-out"]);
     let _ = succeed(sign.arg(setup.world.dir().join("signature")));
     assert_eq!(setup.node.served().total(), 1);
 }
@@ -249,14 +179,8 @@ fn fork_after_use_gives_every_process_a_connection_of_its_own() {
     let edge = setup.edge(|options| options);
     let mut python = release::python();
     edge.apply(&mut python).args(["-c", FORKING]);
-    python
-        .arg(&setup.identity.certificate_file)
-        .arg(&setup.stub);
-    let said = succeed(
-        python
-            .arg(&setup.world.authority.file)
-            .arg(FORKS.to_string()),
-    );
+    python.arg(&setup.identity.certificate_file).arg(&setup.stub);
+    let said = succeed(python.arg(&setup.world.authority.file).arg(FORKS.to_string()));
     assert!(said.contains("all well"), "{said}");
     // Two signatures before the forks, two by the parent after them, two by each child and two by each
     // grandchild.
@@ -324,10 +248,7 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
     if release::openssl() < (3, 4) {
         skip!("OpenSSL before 3.4 has no algorithms with a digest in their name");
     }
-    for (kind, algorithm) in [
-        (KeyKind::Rsa2048, "RSA-SHA256"),
-        (KeyKind::P256, "ECDSA-SHA256"),
-    ] {
+    for (kind, algorithm) in [(KeyKind::Rsa2048, "RSA-SHA256"), (KeyKind::P256, "ECDSA-SHA256")] {
         let setup = Pooled::start(kind);
         // One key that only the pool has, and one that the process imports into the pool.
         for (key, edge) in [
@@ -336,10 +257,7 @@ fn algorithms_with_a_digest_in_their_name_sign_in_the_pool() {
         ] {
             let before = setup.node.served().total();
             let mut python = release::python();
-            edge.apply(&mut python)
-                .args(["-c", SIGN_BY_NAME])
-                .arg(key)
-                .arg(algorithm);
+            edge.apply(&mut python).args(["-c", SIGN_BY_NAME]).arg(key).arg(algorithm);
             assert_eq!(succeed(&mut python).trim(), "3 signatures verify");
             assert_eq!(setup.node.served().total(), before + 3, "{algorithm}");
         }

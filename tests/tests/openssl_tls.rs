@@ -23,10 +23,7 @@ fn s_server_and_s_client_do_asynchronous_handshakes() {
             client.arg("-CAfile").arg(&setup.world.authority.file);
             let output = server.get(&mut client);
             let said = text_of(&output);
-            assert!(
-                output.status.success() && said.contains("200 ok"),
-                "{version}: {said}"
-            );
+            assert!(output.status.success() && said.contains("200 ok"), "{version}: {said}");
         }
         assert_eq!(setup.node.served().total(), 2);
     }
@@ -38,11 +35,7 @@ const RSA_KEY_EXCHANGE: &str = "AES128-GCM-SHA256";
 /// decryption.
 fn serve_rsa_key_exchange(setup: &Pooled) -> SServer {
     let edge = setup.edge(|options| options);
-    setup.serve(
-        &edge,
-        &setup.stub,
-        &["-tls1_2", "-cipher", RSA_KEY_EXCHANGE],
-    )
+    setup.serve(&edge, &setup.stub, &["-tls1_2", "-cipher", RSA_KEY_EXCHANGE])
 }
 
 /// Whether a handshake with that server ends well, and what the client said.
@@ -55,10 +48,9 @@ fn exchange_by_rsa(setup: &Pooled, server: &SServer) -> (bool, String) {
 
 #[test]
 fn key_exchange_by_rsa_needs_a_policy_that_allows_it() {
-    for (policy, allowed) in [
-        (&["--allow-all", "--allow-tls-premaster"][..], true),
-        (&["--allow-all"], false),
-    ] {
+    for (policy, allowed) in
+        [(&["--allow-all", "--allow-tls-premaster"][..], true), (&["--allow-all"], false)]
+    {
         let setup = Pooled::with_policy(KeyKind::Rsa2048, policy);
         let server = serve_rsa_key_exchange(&setup);
         let (works, said) = exchange_by_rsa(&setup, &server);
@@ -80,13 +72,9 @@ fn changed_policy_takes_effect_in_a_running_server() {
         let _ = succeed(setup.node.command(&policy).args(operations));
     };
     set_policy(&["--allow-tls-premaster"]);
-    wait::until("the wider policy takes effect", || {
-        exchange_by_rsa(&setup, &server).0
-    });
+    wait::until("the wider policy takes effect", || exchange_by_rsa(&setup, &server).0);
     set_policy(&["--operations", "rsa-pss-sign"]);
-    wait::until("the narrower policy takes effect", || {
-        !exchange_by_rsa(&setup, &server).0
-    });
+    wait::until("the narrower policy takes effect", || !exchange_by_rsa(&setup, &server).0);
 }
 
 /// Since OpenSSL 3.5 the first choice for TLS 1.3 is a hybrid of ML-KEM and X25519. The provider offers
@@ -101,13 +89,8 @@ fn hybrid_key_exchange_works_beside_the_provider() {
     for (preferred, key) in [(false, &setup.stub), (true, &setup.identity.key_file)] {
         // Long deadlines, so that the pool makes the signature even on a busy machine.
         let edge = setup.edge(|options| {
-            let options = options
-                .with("deadline_ms", 20_000)
-                .with("fallback_after_ms", 20_000);
-            EdgeOptions {
-                preferred,
-                ..options
-            }
+            let options = options.with("deadline_ms", 20_000).with("fallback_after_ms", 20_000);
+            EdgeOptions { preferred, ..options }
         });
         let before = setup.node.served().total();
         let server = setup.serve(&edge, key, &["-groups", GROUP]);

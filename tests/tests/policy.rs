@@ -24,11 +24,9 @@ fn told(node: &Node, counter: &str) -> u64 {
 /// The value of one sample of a node's metrics.
 fn metric(node: &Node, sample: &str) -> Option<u64> {
     let text = node.metrics();
-    let value = text.lines().find_map(|line| {
-        line.strip_prefix(sample)?
-            .strip_prefix(' ')
-            .map(str::to_owned)
-    });
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ').map(str::to_owned));
     value.and_then(|value| value.parse().ok())
 }
 
@@ -78,9 +76,7 @@ fn client_reports_how_its_application_waits() {
         assert!(agent.starts_with("millrace-provider/"), "{agent}");
         // A disconnected client has no row any more; the totals still contain it.
         drop(gateway);
-        wait::until("the client is gone", || {
-            node.status()["edges"] == Value::Array(Vec::new())
-        });
+        wait::until("the client is gone", || node.status()["edges"] == Value::Array(Vec::new()));
         assert_eq!(told(&node, "pooled"), handshakes);
     }
 }
@@ -92,10 +88,8 @@ fn handshake_with_a_stalled_node_is_hedged_to_another() {
         let (one, two) = (world.node("node-1"), world.node("node-2"));
         let proxy = Proxy::start(world.dir(), "node-2", &two.socket());
         let identity = world.identity(KeyKind::P256);
-        let edge = EdgeOptions {
-            nodes: vec![one.endpoint(), proxy.endpoint()],
-            ..EdgeOptions::default()
-        };
+        let edge =
+            EdgeOptions { nodes: vec![one.endpoint(), proxy.endpoint()], ..EdgeOptions::default() };
         // The stall outlasts the test, so without a hedge the test would fail. The hedge comes late enough
         // that a busy machine does not use up the budget before the node stalls.
         let edge = edge

@@ -66,31 +66,13 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     let port = free_port().to_string();
     let listen = format!("127.0.0.1:{port}");
     let grant = GRANT_SECONDS.to_string();
-    let run = [
-        "up",
-        "--with-manager",
-        "--manager-listen",
-        &listen,
-        "--grant-seconds",
-        &grant,
-    ];
-    let options = NodeOptions {
-        run: run.map(str::to_owned).to_vec(),
-        ..NodeOptions::default()
-    };
+    let run = ["up", "--with-manager", "--manager-listen", &listen, "--grant-seconds", &grant];
+    let options = NodeOptions { run: run.map(str::to_owned).to_vec(), ..NodeOptions::default() };
     let mut node = Node::start_with(world.dir(), "node-1", &options);
     let operator = Operator::new(&node.dir().join("state/manager/access"));
     let identity = world.identity(KeyKind::P256);
     let stub = import(&[&node], &identity);
-    operator.done(&[
-        "tenant",
-        "create",
-        "acme",
-        "--ops",
-        "9000",
-        "--identity",
-        "uid:*",
-    ]);
+    operator.done(&["tenant", "create", "acme", "--ops", "9000", "--identity", "uid:*"]);
     operator.done(&["tenant", "place", "acme", "--over-commit", "on"]);
     let _ = operator.wait_for_slices("acme", &["node-1"], 9000);
     wait::until("the grant is in force", || in_force(&node, "acme") == 9000);
@@ -130,15 +112,7 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     let identity = world.identity(KeyKind::P256);
     let stub = import(&[&a, &b, &c], &identity);
     let operator = pool.operator().clone();
-    operator.done(&[
-        "tenant",
-        "create",
-        "acme",
-        "--ops",
-        "18000",
-        "--identity",
-        "uid:*",
-    ]);
+    operator.done(&["tenant", "create", "acme", "--ops", "18000", "--identity", "uid:*"]);
     operator.done(&["tenant", "place", "acme", "--over-commit", "on"]);
     let _ = operator.wait_for_slices("acme", &["a", "b"], 18000);
     let loaded = Loaded::start(&world, edge(&[&a, &b, &c]), &identity, &stub);
@@ -150,13 +124,8 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     pool.managers[0].kill();
     operator.done(&["quota", "set", "acme", "--ops", "16000"]);
     let sum = |nodes: [&Node; 2]| -> u64 { nodes.map(|node| in_force(node, "acme")).iter().sum() };
-    wait::until("the other manager's quota is in force", || {
-        sum([&a, &b]) == 16000
-    });
-    println!(
-        "kill -9 of a manager: a new quota in force after {:?}",
-        start.elapsed()
-    );
+    wait::until("the other manager's quota is in force", || sum([&a, &b]) == 16000);
+    println!("kill -9 of a manager: a new quota in force after {:?}", start.elapsed());
     pool.managers[0].up();
     loaded.load.wait_for_more(5);
 
@@ -164,20 +133,12 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     etcd.kill(0);
     let expired = |node: &Node| node.status()["grants"][0]["expired"] == true;
     wait::until("the grants have expired", || expired(&a) && expired(&b));
-    assert!(
-        !operator
-            .run(&["quota", "set", "acme", "--ops", "9"])
-            .status
-            .success()
-    );
+    assert!(!operator.run(&["quota", "set", "acme", "--ops", "9"]).status.success());
     loaded.load.wait_for_more(5);
     let start = Instant::now();
     etcd.start_member(0);
     wait::until("the grants are renewed", || !expired(&a) && !expired(&b));
-    println!(
-        "kill -9 of all etcd: grants renewed {:?} after its start",
-        start.elapsed()
-    );
+    println!("kill -9 of all etcd: grants renewed {:?} after its start", start.elapsed());
     let _ = operator.wait_for_slices("acme", &["a", "b"], 16000);
 
     // A node ends: its tenant moves, but for the quarter that it might still serve elsewhere.
@@ -185,23 +146,15 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
     a.kill();
     let _ = operator.wait_for_slices("acme", &["b", "c"], 14000);
     wait::until("the slices are in force", || sum([&b, &c]) == 14000);
-    println!(
-        "kill -9 of a node: its slices at another after {:?}",
-        start.elapsed()
-    );
+    println!("kill -9 of a node: its slices at another after {:?}", start.elapsed());
     let start = Instant::now();
     a.up();
     let whole = operator.wait(&["tenant", "addresses", "acme"], |grants| {
         let rows = grants["nodes"].as_array().cloned().unwrap_or_default();
-        let ops = rows
-            .iter()
-            .filter_map(|row| row["slice"]["ops"]["per-second"].as_u64());
+        let ops = rows.iter().filter_map(|row| row["slice"]["ops"]["per-second"].as_u64());
         ops.sum::<u64>() == 16000
     });
-    println!(
-        "the node is back: the whole quota after {whole:?} ({:?})",
-        start.elapsed()
-    );
+    println!("the node is back: the whole quota after {whole:?} ({:?})", start.elapsed());
     loaded.load.wait_for_more(5);
     loaded.none_failed();
     assert!(operator.run(&["audit", "--verify"]).status.success());
@@ -227,17 +180,11 @@ fn gateway_follows_its_tenant_to_another_node_without_a_reload() {
     let edge = EdgeOptions::default().with("millrace_config", path);
     let loaded = Loaded::start(&world, edge, &identity, &stub);
     loaded.load.wait_for_more(10);
-    assert_eq!(
-        b.served().total(),
-        0,
-        "b has no grant, and no list names it"
-    );
+    assert_eq!(b.served().total(), 0, "b has no grant, and no list names it");
 
     let start = Instant::now();
     operator.done(&["tenant", "place", "acme", "--node", "b"]);
-    wait::until("the gateway uses the other node", || {
-        b.served().total() > 10
-    });
+    wait::until("the gateway uses the other node", || b.served().total() > 10);
     println!("a gateway follows its tenant within {:?}", start.elapsed());
     // The former node has no connection of the gateway any more.
     wait::until("the former node is left", || a.connections() == 0);
@@ -245,9 +192,7 @@ fn gateway_follows_its_tenant_to_another_node_without_a_reload() {
     // Without a manager the list stays as it is.
     pool.managers[0].kill();
     loaded.load.wait_for_more(20);
-    wait::until("the agent has noticed", || {
-        agent.log().contains("stays as it is")
-    });
+    wait::until("the agent has noticed", || agent.log().contains("stays as it is"));
     loaded.load.wait_for_more(5);
     loaded.none_failed();
 }
@@ -279,13 +224,8 @@ fn key_of_the_pool_follows_its_tenant_and_no_file_of_a_manager_has_it() {
     // The tenant moves: its key is there first, and leaves last.
     let start = Instant::now();
     operator.done(&["tenant", "place", "acme", "--node", "b"]);
-    wait::until("the gateway uses the other node", || {
-        b.served().total() > 10
-    });
-    println!(
-        "a gateway uses the key at another node within {:?}",
-        start.elapsed()
-    );
+    wait::until("the gateway uses the other node", || b.served().total() > 10);
+    println!("a gateway uses the key at another node within {:?}", start.elapsed());
     wait::until("the former node has deleted the key", || keys_of(&a) == 0);
     println!("the former node has deleted it after {:?}", start.elapsed());
     let kept = std::fs::read_dir(a.dir().join("state/keys")).expect("the store");
@@ -325,10 +265,7 @@ fn key_of_the_pool_follows_its_tenant_and_no_file_of_a_manager_has_it() {
     let aside = kek.with_extension("aside");
     std::fs::rename(&kek, &aside).expect("it is there");
     let text = manager.refuses_to_start();
-    assert!(
-        text.contains("pool.kek is missing") && text.contains("--new-kek"),
-        "{text}"
-    );
+    assert!(text.contains("pool.kek is missing") && text.contains("--new-kek"), "{text}");
     std::fs::rename(&aside, &kek).expect("it is back");
     manager.up();
 }

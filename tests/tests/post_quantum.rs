@@ -25,9 +25,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n";
 /// Whether an answer names the hybrid as nginx's `$ssl_curve` does: by its name, or by its number in TLS where this
 /// OpenSSL has no name for a provider's group.
 fn names_the_hybrid(answer: &str) -> bool {
-    ["group=X25519MLKEM768", "group=0x11ec"]
-        .iter()
-        .any(|words| answer.contains(words))
+    ["group=X25519MLKEM768", "group=0x11ec"].iter().any(|words| answer.contains(words))
 }
 
 /// nginx with the configuration of `millrace gateway nginx --local --pq`, which answers with the group.
@@ -41,9 +39,7 @@ impl FrontDoor {
     fn open() -> Self {
         let world = World::new();
         let site = Site::with_key(&world.identity(KeyKind::P256));
-        let edge = EdgeOptions::default().with("local", "all").preferred();
-        let edge = edge.with("mode", "off").with("algorithms", "none");
-        let edge = edge.write(world.dir());
+        let edge = EdgeOptions::local().write(world.dir());
         let port = free_port();
         let http = format!(
             "ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1;\n\
@@ -52,16 +48,10 @@ impl FrontDoor {
             certificate_lines(world.dir(), "www", &site)
         );
         let mut options = NginxOptions::asynchronous(&edge, http);
-        options.environment = vec![
-            ("MILLRACE_JOBS", "off".to_owned()),
-            ("MILLRACE_FETCH_CACHE", "on".to_owned()),
-        ];
+        options.environment =
+            vec![("MILLRACE_JOBS", "off".to_owned()), ("MILLRACE_FETCH_CACHE", "on".to_owned())];
         let nginx = Nginx::start(world.dir(), &options, &[port]);
-        Self {
-            world,
-            port,
-            _nginx: nginx,
-        }
+        Self { world, port, _nginx: nginx }
     }
 
     fn address(&self) -> String {
@@ -84,12 +74,7 @@ fn openssl_3_5() -> Command {
 /// `openssl s_client` with its defaults.
 fn s_client(address: &str, world: &World) -> String {
     let mut client = openssl_3_5();
-    client.args([
-        "s_client",
-        "-verify_return_error",
-        "-verify_hostname",
-        "localhost",
-    ]);
+    client.args(["s_client", "-verify_return_error", "-verify_hostname", "localhost"]);
     client.args(["-ign_eof", "-connect", address, "-CAfile"]);
     let output = run_with_input(client.arg(&world.authority.file), REQUEST);
     text_of(&output)
@@ -99,10 +84,7 @@ fn s_client(address: &str, world: &World) -> String {
 fn openssl_3_5_agrees_on_the_hybrid_with_stock_nginx() {
     let door = FrontDoor::open();
     let said = s_client(&door.address(), &door.world);
-    assert!(
-        said.contains("Negotiated TLS1.3 group: X25519MLKEM768"),
-        "{said}"
-    );
+    assert!(said.contains("Negotiated TLS1.3 group: X25519MLKEM768"), "{said}");
     assert!(names_the_hybrid(&said) && said.contains("200 OK"), "{said}");
 }
 
@@ -114,12 +96,8 @@ fn go_agrees_on_the_hybrid_with_stock_nginx() {
     let mut build = Command::new(go.trim());
     build.current_dir(workspace().join("tests/clients"));
     build.args(["build", "-o"]).arg(&client).arg("get.go");
-    build
-        .env("GOCACHE", built.join("cache"))
-        .env("CGO_ENABLED", "0");
-    build
-        .env("GOTOOLCHAIN", "local")
-        .env("GOFLAGS", "-trimpath");
+    build.env("GOCACHE", built.join("cache")).env("CGO_ENABLED", "0");
+    build.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-trimpath");
     let _ = succeed(&mut build);
     let door = FrontDoor::open();
     let mut get = Command::new(&client);
@@ -137,19 +115,13 @@ fn any_program_offers_the_hybrid_by_the_generated_file() {
     let text = succeed(gateway.arg(&artifacts().provider));
     let conf = world.dir().join("openssl.cnf");
     fs::write(&conf, text).expect("openssl.cnf");
-    let edge = Edge {
-        conf,
-        modules: world.dir().to_owned(),
-    };
+    let edge = Edge { conf, modules: world.dir().to_owned() };
     let (certificate, key) = (&identity.certificate_file, &identity.key_file);
     let server = SServer::start(&edge, world.dir(), certificate, key, &[]);
     let mut client = openssl_3_5();
     client.args(["s_client", "-verify_return_error", "-CAfile"]);
     let said = text_of(&server.get(client.arg(&world.authority.file)));
-    assert!(
-        said.contains("Negotiated TLS1.3 group: X25519MLKEM768"),
-        "{said}"
-    );
+    assert!(said.contains("Negotiated TLS1.3 group: X25519MLKEM768"), "{said}");
 }
 
 /// Both servers of a release, with and without the hybrid, one ticket and two, and a key in a pool. The figures of so
@@ -157,16 +129,7 @@ fn any_program_offers_the_hybrid_by_the_generated_file() {
 #[test]
 fn bench_of_local_primitives_verifies_every_server() {
     let mut bench = Command::new(&artifacts().millrace);
-    bench.args([
-        "bench",
-        "tls",
-        "--local",
-        "--json",
-        "--rounds",
-        "2",
-        "--seconds",
-        "0.1",
-    ]);
+    bench.args(["bench", "tls", "--local", "--json", "--rounds", "2", "--seconds", "0.1"]);
     bench.args([
         "--server",
         "nginx,haproxy",
@@ -204,20 +167,12 @@ fn bench_of_local_primitives_verifies_every_server() {
     }
     assert_eq!(questions.contains(&"post-quantum".to_owned()), !has_hybrid);
     for one in list("comparisons") {
-        let group = if one["ours"]["group"] == "x25519" {
-            "X25519"
-        } else {
-            "X25519MLKEM768"
-        };
+        let group = if one["ours"]["group"] == "x25519" { "X25519" } else { "X25519MLKEM768" };
         let each = one["computed_each"][group].as_f64().unwrap_or_default();
         assert!(each >= 1.0, "{group}: {one:#}");
     }
     let saved = cache.path().join("millrace/tls-local.json");
-    assert_eq!(
-        saved.is_file(),
-        release::root().is_none(),
-        "a run of this machine is kept"
-    );
+    assert_eq!(saved.is_file(), release::root().is_none(), "a run of this machine is kept");
 }
 
 #[test]
@@ -226,15 +181,8 @@ fn chromium_agrees_on_the_hybrid_with_stock_nginx() {
     let root = std::env::var_os("MILLRACE_BROWSER_ROOT").expect("run by scripts/browser.sh");
     let door = FrontDoor::open();
     let mut browser = Command::new(workspace().join("scripts/in-root.sh"));
-    browser
-        .arg(workspace().join(root))
-        .arg("/usr/lib/chromium/chromium");
-    browser.args([
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-    ]);
+    browser.arg(workspace().join(root)).arg("/usr/lib/chromium/chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
     // The test's authority is none of the browser's; the handshake and its signature are verified all the same.
     browser.args(["--ignore-certificate-errors", "--dump-dom"]);
     let profile = door.world.dir().join("profile");

@@ -23,7 +23,7 @@ use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
 use millrace_tests::node::Node;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::process::{free_port, is_alive, memory_kib, open_files, run, succeed, text_of};
+use millrace_tests::process::{free_port, memory_kib, open_files, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::world::World;
@@ -59,13 +59,7 @@ impl Pool {
             (edge.preferred(), Site::with_key(&identity))
         };
         let edge = edge.write(world.dir());
-        Self {
-            world,
-            node,
-            proxy,
-            edge,
-            site,
-        }
+        Self { world, node, proxy, edge, site }
     }
 
     fn dir(&self) -> &Path {
@@ -156,10 +150,7 @@ fn one_worker_does_many_times_more_than_without_the_library() {
     let ports = [free_port(), free_port()];
     let servers = [false, true].map(|preload| {
         let port = ports[usize::from(preload)];
-        let options = NginxOptions {
-            preload,
-            ..pool.options(port)
-        };
+        let options = NginxOptions { preload, ..pool.options(port) };
         Nginx::start(pool.dir(), &options, &[port])
     });
     for port in ports {
@@ -234,11 +225,7 @@ const BYTES_PER_HANDSHAKE: u64 = 64;
 fn given_up_handshakes_leak_nothing(leave: Leave) {
     let pool = Pool::new(KeyKind::Rsa2048);
     let [port, patient] = [free_port(), free_port()];
-    let patience = if leave == Leave::TimedOut {
-        "client_header_timeout 1s;"
-    } else {
-        ""
-    };
+    let patience = if leave == Leave::TimedOut { "client_header_timeout 1s;" } else { "" };
     let servers = pool.server(port, "", patience) + &pool.server(patient, "", "");
     let options = NginxOptions::asynchronous(&pool.edge, servers);
     let nginx = Nginx::start(pool.dir(), &options, &[port, patient]);
@@ -260,14 +247,8 @@ fn given_up_handshakes_leak_nothing(leave: Leave) {
         sizes.push(size());
         sizes[sizes.len() - 1] <= sizes[sizes.len() - 2] + allowed
     });
-    eprintln!(
-        "{leave:?}, after each {} handshakes: {sizes:?} KiB",
-        batches * BATCH
-    );
-    assert!(
-        flat,
-        "it grew in every window by more than {allowed} KiB: {sizes:?}"
-    );
+    eprintln!("{leave:?}, after each {} handshakes: {sizes:?} KiB", batches * BATCH);
+    assert!(flat, "it grew in every window by more than {allowed} KiB: {sizes:?}");
     // The same worker still runs and serves.
     assert_eq!(nginx.workers(), [worker]);
     pool.wait_together(address(patient), 10);
@@ -337,10 +318,7 @@ const RELOADS: usize = 100;
 fn reload_under_load_fails_no_handshake() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
-    let options = NginxOptions {
-        workers: 2,
-        ..pool.options(port)
-    };
+    let options = NginxOptions { workers: 2, ..pool.options(port) };
     let nginx = Nginx::start(pool.dir(), &options, &[port]);
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, 8);
@@ -354,38 +332,20 @@ fn reload_under_load_fails_no_handshake() {
 
 fn assert_no_handshake_failed(pool: &Pool, outcome: Outcome) {
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
-    assert_eq!(
-        pool.node.served().total(),
-        outcome.completed,
-        "one operation per handshake"
-    );
+    assert_eq!(pool.node.served().total(), outcome.completed, "one operation per handshake");
 }
 
 #[test]
 fn binary_upgrade_under_load_fails_no_handshake_and_stays_async() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
-    let options = NginxOptions {
-        daemon: true,
-        ..pool.options(port)
-    };
+    let options = NginxOptions { daemon: true, ..pool.options(port) };
     let nginx = Nginx::start(pool.dir(), &options, &[port]);
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, 8);
     load.wait_for_more(10);
-    let (old, old_workers) = (nginx.master(), nginx.workers());
-    nginx.signal(Signal::USR2);
-    wait::until("there is a new master with a worker", || {
-        nginx.master() != old && !nginx.workers().is_empty()
-    });
-    load.wait_for_more(10);
-    signal_to(old, Signal::WINCH);
-    wait::until("the old workers are gone", || {
-        !old_workers.iter().any(|id| is_alive(*id))
-    });
-    signal_to(old, Signal::QUIT);
-    wait::until("the old master is gone", || !is_alive(old));
-    load.wait_for_more(50);
+    nginx.upgrade(|| load.wait_for_more(10));
+    load.wait_for_more(40);
     assert_no_handshake_failed(&pool, load.stop());
     pool.proxy.set(Fault::None);
     pool.wait_together(address(port), 20);
@@ -395,10 +355,7 @@ fn binary_upgrade_under_load_fails_no_handshake_and_stays_async() {
 fn killed_worker_is_replaced_and_the_others_go_on() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
-    let options = NginxOptions {
-        workers: 2,
-        ..pool.options(port)
-    };
+    let options = NginxOptions { workers: 2, ..pool.options(port) };
     let nginx = Nginx::start(pool.dir(), &options, &[port]);
     pool.proxy.set(Fault::Latency(LATENCY));
     let load = pool.world.client.load(address(port), Tls::V13, 8);
@@ -420,11 +377,8 @@ fn killed_worker_is_replaced_and_the_others_go_on() {
 fn workers_with_reuseport_sockets_are_served() {
     let pool = Pool::new(KeyKind::P256);
     let port = free_port();
-    let options = NginxOptions {
-        workers: 2,
-        http: pool.server(port, "reuseport", ""),
-        ..pool.options(port)
-    };
+    let options =
+        NginxOptions { workers: 2, http: pool.server(port, "reuseport", ""), ..pool.options(port) };
     let _nginx = Nginx::start(pool.dir(), &options, &[port]);
     let load = pool.world.client.load(address(port), Tls::V13, 8);
     wait::until("both workers have worked", || pool.proxy.connections() >= 2);
@@ -482,16 +436,12 @@ fn killed_node_fails_no_handshake_if_another_has_the_key() {
         proxy.set(Fault::Latency(LATENCY));
     }
     let load = world.client.load(address(port), Tls::V13, 20);
-    wait::until("both nodes work", || {
-        nodes.iter().all(|node| node.served().total() > 0)
-    });
+    wait::until("both nodes work", || nodes.iter().all(|node| node.served().total() > 0));
     for _ in 0..scaled(3, 30) {
         nodes[0].kill();
         load.wait_for_more(30);
         nodes[0].up();
-        wait::until("the node that came back works", || {
-            nodes[0].served().total() > 0
-        });
+        wait::until("the node that came back works", || nodes[0].served().total() > 0);
     }
     let outcome = load.stop();
     assert_eq!(outcome.failed(), 0, "{:?}", outcome.failures);
@@ -506,9 +456,7 @@ fn jobs_have_stacks_with_a_guard_from_openssl_3_2_on() {
     pool.world.client.handshakes(address, Tls::V13, 1);
     pool.proxy.set(Fault::Hold);
     let hello = |_| pool.world.client.hello(address, Tls::V13);
-    let sockets: Vec<_> = (0..WAITING)
-        .map(|number| hello(number).expect("a connection"))
-        .collect();
+    let sockets: Vec<_> = (0..WAITING).map(|number| hello(number).expect("a connection")).collect();
     pool.proxy.wait_for_jobs(1 + WAITING as u64);
     let guards = regions(nginx.workers()[0], "---p", 64 << 10);
     if release::openssl() >= (3, 2) {
@@ -549,35 +497,16 @@ fn other_program_runs_unchanged_with_one_message_on_a_pipe() {
         "import ssl, urllib.request as r\nfor i in range(3):\n  \
          print(r.urlopen('{url}', context=ssl.create_default_context(cafile='{ca}')).read())"
     );
-    let curl = [
-        "--silent",
-        "--cacert",
-        ca,
-        "--resolve",
-        &resolve,
-        &url,
-        &url,
-        "-H",
-        "Connection: close",
-    ];
-    let s_client = [
-        "s_client",
-        "-verify_return_error",
-        "-CAfile",
-        ca,
-        "-connect",
-        &connect,
-    ];
+    let curl =
+        ["--silent", "--cacert", ca, "--resolve", &resolve, &url, &url, "-H", "Connection: close"];
+    let s_client = ["s_client", "-verify_return_error", "-CAfile", ca, "-connect", &connect];
     let commands: [(_, &[&str], _); 3] = [
         (release::command("curl"), &curl, "ok"),
         (release::python(), &["-c", &python], "b'ok'"),
         (release::command("openssl"), &s_client, "Verification: OK"),
     ];
     for (mut command, arguments, expected) in commands {
-        command
-            .args(arguments)
-            .stdin(Stdio::null())
-            .env("LD_PRELOAD", &artifacts().preload);
+        command.args(arguments).stdin(Stdio::null()).env("LD_PRELOAD", &artifacts().preload);
         // Standard error is a pipe, then a file.
         for (notices, output) in [(1, command.output().expect("runs")), (0, run(&mut command))] {
             let text = text_of(&output);
@@ -596,9 +525,7 @@ fn other_program_runs_unchanged_with_one_message_on_a_pipe() {
         data.display()
     );
     let mut command = release::python();
-    command
-        .args(["-c", &daemon])
-        .env("LD_PRELOAD", &artifacts().preload);
+    command.args(["-c", &daemon]).env("LD_PRELOAD", &artifacts().preload);
     let output = command.output().expect("runs");
     assert!(output.status.success(), "{}", text_of(&output));
     assert_eq!(fs::read(&data).expect("the file"), b"data");
@@ -606,10 +533,7 @@ fn other_program_runs_unchanged_with_one_message_on_a_pipe() {
     if release::root().is_none() {
         let mut command = release::command("openssl");
         command.arg0("nginx").args(s_client).stdin(Stdio::null());
-        let output = command
-            .env("LD_PRELOAD", &artifacts().preload)
-            .output()
-            .expect("runs");
+        let output = command.env("LD_PRELOAD", &artifacts().preload).output().expect("runs");
         let text = text_of(&output);
         assert!(text.contains("neither nginx nor HAProxy"), "{text}");
     }
@@ -623,10 +547,7 @@ fn other_program_runs_unchanged_with_one_message_on_a_pipe() {
 fn nginx_with_preload_but_no_provider_works_unchanged() {
     let pool = Pool::with(KeyKind::Rsa2048, false, |edge| edge);
     let port = free_port();
-    let options = NginxOptions {
-        edge: None,
-        ..pool.options(port)
-    };
+    let options = NginxOptions { edge: None, ..pool.options(port) };
     let nginx = Nginx::start(pool.dir(), &options, &[port]);
     for tls in Tls::ALL {
         pool.world.client.handshakes(address(port), tls, 20);

@@ -35,15 +35,8 @@ impl Pool {
         let world = World::new();
         let node = world.node("node-1");
         let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-        let edge = EdgeOptions::to(proxy.endpoint())
-            .with("deadline_ms", 30_000)
-            .write(world.dir());
-        Self {
-            world,
-            node,
-            proxy,
-            edge,
-        }
+        let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 30_000).write(world.dir());
+        Self { world, node, proxy, edge }
     }
 
     fn dir(&self) -> &Path {
@@ -61,11 +54,7 @@ impl Pool {
     }
 
     fn nginx(&self, http: String, ports: &[u16]) -> Nginx {
-        Nginx::start(
-            self.dir(),
-            &NginxOptions::asynchronous(&self.edge, http),
-            ports,
-        )
+        Nginx::start(self.dir(), &NginxOptions::asynchronous(&self.edge, http), ports)
     }
 
     fn ca(&self) -> &str {
@@ -186,9 +175,7 @@ fn names_that_are_not_served_are_rejected_without_an_operation() {
         assert!(text.contains("unrecognized name"), "{text}");
     }
     assert_eq!(pool.served(), 0);
-    pool.world
-        .client
-        .handshakes(([127, 0, 0, 1], port).into(), Tls::V13, 3);
+    pool.world.client.handshakes(([127, 0, 0, 1], port).into(), Tls::V13, 3);
     assert_eq!(pool.served(), 3);
 }
 
@@ -209,9 +196,7 @@ fn certificates_named_by_a_variable_are_served() {
         make_readable(&key);
         let _nginx = pool.nginx(http, &[port]);
         for tls in Tls::ALL {
-            pool.world
-                .client
-                .handshakes(([127, 0, 0, 1], port).into(), tls, 5);
+            pool.world.client.handshakes(([127, 0, 0, 1], port).into(), tls, 5);
         }
         let commands = (0..SOME).map(|_| pool.curl(port, &[])).collect();
         assert_eq!(pool.together(commands), ["ok"; SOME]);
@@ -280,11 +265,7 @@ fn ocsp_response(dir: &Path) -> PathBuf {
     };
     openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=ocsp -days 30");
     openssl("ocsp -issuer ca.pem -serial 1 -reqout request.der");
-    fs::write(
-        dir.join("index.txt"),
-        "V\t390101000000Z\t\t01\tunknown\t/CN=one\n",
-    )
-    .expect("index");
+    fs::write(dir.join("index.txt"), "V\t390101000000Z\t\t01\tunknown\t/CN=one\n").expect("index");
     openssl(
         "ocsp -index index.txt -CA ca.pem -rsigner ca.pem -rkey ca.key -reqin request.der \
          -respout response.der -ndays 1",
@@ -304,21 +285,15 @@ fn resumed_handshakes_need_no_operation() {
     );
     let _nginx = pool.nginx(http, &[tickets, cache]);
     let session = pool.dir().join("session.pem").display().to_string();
-    for (port, version) in [
-        (tickets, "-tls1_2"),
-        (tickets, "-tls1_3"),
-        (cache, "-tls1_2"),
-        (cache, "-tls1_3"),
-    ] {
+    for (port, version) in
+        [(tickets, "-tls1_2"), (tickets, "-tls1_3"), (cache, "-tls1_2"), (cache, "-tls1_3")]
+    {
         let before = pool.served();
         let text = pool.s_client(port, &[version, "-sess_out", &session]);
         assert!(text.contains("200 OK"), "{port} {version}: {text}");
         assert_eq!(pool.served(), before + 1, "{version}: a full handshake");
         for _ in 0..3 {
-            let text = pool.s_client(
-                port,
-                &[version, "-sess_in", &session, "-sess_out", &session],
-            );
+            let text = pool.s_client(port, &[version, "-sess_in", &session, "-sess_out", &session]);
             assert!(text.contains("Reused"), "{port} {version}: {text}");
             assert!(text.contains("200 OK"), "{port} {version}: {text}");
         }
@@ -337,9 +312,7 @@ fn early_data_is_read_and_its_handshakes_wait_together() {
     );
     let nginx = pool.nginx(http, &[port]);
     for version in ["1.2", "1.3"] {
-        let commands = (0..SOME)
-            .map(|_| pool.curl(port, &["--tls-max", version]))
-            .collect();
+        let commands = (0..SOME).map(|_| pool.curl(port, &["--tls-max", version])).collect();
         assert_eq!(pool.together(commands), ["ok early:"; SOME]);
     }
     let session = pool.dir().join("session.pem").display().to_string();
@@ -456,10 +429,7 @@ fn stream_terminates_tls() {
         pool.lines("www", KeyKind::Rsa2048),
         answer.replace(r"\r\n", "\r\n")
     );
-    let options = NginxOptions {
-        stream,
-        ..NginxOptions::asynchronous(&pool.edge, String::new())
-    };
+    let options = NginxOptions { stream, ..NginxOptions::asynchronous(&pool.edge, String::new()) };
     let _nginx = Nginx::start(pool.dir(), &options, &[port]);
     for tls in Tls::ALL {
         Program::Curl.handshake(port, tls, &pool.world.authority);

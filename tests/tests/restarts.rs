@@ -54,10 +54,8 @@ impl Gateways {
             ports[1],
             bundle(world.dir(), "www", &site)
         );
-        let haproxy = HaproxyOptions {
-            preload: true,
-            ..HaproxyOptions::asynchronous(&edge, frontend)
-        };
+        let haproxy =
+            HaproxyOptions { preload: true, ..HaproxyOptions::asynchronous(&edge, frontend) };
         Self {
             _nginx: Nginx::start(world.dir(), &nginx, &ports[..1]),
             _haproxy: Haproxy::start(world.dir(), &haproxy, &ports[1..]),
@@ -68,9 +66,7 @@ impl Gateways {
 
     /// Two connections after the other at each gateway, all the time.
     fn load(&self) -> Loads {
-        let loads = self
-            .addresses
-            .map(|address| self.world.client.load(address, Tls::V13, 2));
+        let loads = self.addresses.map(|address| self.world.client.load(address, Tls::V13, 2));
         Loads(loads)
     }
 }
@@ -154,10 +150,8 @@ fn pair() -> ([Node; 2], Gateways) {
     let identity = world.identity(KeyKind::P256);
     let stub = nodes[0].import("www", &identity);
     let _ = nodes[1].import("www", &identity);
-    let edge = EdgeOptions {
-        nodes: nodes.iter().map(Node::endpoint).collect(),
-        ..EdgeOptions::default()
-    };
+    let edge =
+        EdgeOptions { nodes: nodes.iter().map(Node::endpoint).collect(), ..EdgeOptions::default() };
     let edge = edge.with("deadline_ms", DEADLINE_MS);
     let gateways = Gateways::start(world, edge, &identity, &stub);
     (nodes, gateways)

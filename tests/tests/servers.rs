@@ -72,11 +72,7 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
         .collect();
     let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
-    assert_eq!(
-        node.served().total(),
-        0,
-        "the start of the server needs no operation"
-    );
+    assert_eq!(node.served().total(), 0, "the start of the server needs no operation");
 
     let expected = all_clients_handshake(&world, &server);
     let served = node.served();
@@ -95,9 +91,7 @@ fn serves_keys_that_only_the_pool_holds(daemon: Daemon, package: &str) {
     }
     node.up();
     let address = server.address(KeyKind::P256);
-    wait::until("the server serves again", || {
-        world.client.handshake(address, Tls::V13).is_ok()
-    });
+    wait::until("the server serves again", || world.client.handshake(address, Tls::V13).is_ok());
 }
 
 /// Asserts that no process of the server has a private key in memory. Skips processes whose memory this test
@@ -125,9 +119,7 @@ fn serves_plain_keys_with_and_without_the_pool(daemon: Daemon, package: &str) {
     let world = World::new();
     let mut node = world.node("node-1");
     let sites = KeyKind::USUAL.map(|kind| Site::with_key(&world.identity(kind)));
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
     let expected = all_clients_handshake(&world, &server);
     assert_eq!(node.served().total(), expected, "one operation each");
@@ -176,9 +168,7 @@ fn handshakes_wait_in_threads_of_their_own(daemon: Daemon, package: &str) {
     let identity = world.identity(KeyKind::Rsa2048);
     let sites = [Site::with_stub(&identity, &into_the_pool(&node, &identity))];
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-    let edge = EdgeOptions::to(proxy.endpoint())
-        .with("deadline_ms", 30_000)
-        .write(world.dir());
+    let edge = EdgeOptions::to(proxy.endpoint()).with("deadline_ms", 30_000).write(world.dir());
     let server = Running::start(daemon, world.dir(), &edge, &sites);
     proxy.set(Fault::Hold);
     let address = server.address(KeyKind::Rsa2048);
@@ -225,10 +215,7 @@ impl ClientAuthServer {
         let log = world.dir().join("s_server.log");
         let mut process = Process::start("s_server", command, &log);
         process.wait_ready(|| listens(port));
-        Self {
-            port,
-            _process: process,
-        }
+        Self { port, _process: process }
     }
 }
 
@@ -283,10 +270,7 @@ fn curl_with_a_key_that_only_the_pool_holds_is_accepted() {
             expected += 1;
             assert_eq!(node.served().total(), expected, "one operation each");
             let output = curl(&world, &server, tls, None, None);
-            assert!(
-                !is_accepted(&output),
-                "a client without a certificate is refused"
-            );
+            assert!(!is_accepted(&output), "a client without a certificate is refused");
         }
     }
 }
@@ -296,9 +280,7 @@ fn curl_with_a_plain_key_is_accepted_with_and_without_the_pool() {
     let world = World::new();
     let mut node = world.node("node-1");
     let server = ClientAuthServer::start(&world);
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
     let all_are_accepted = || {
         for identity in &identities {
@@ -351,16 +333,11 @@ fn openvpn_connects_with_plain_keys_with_and_without_the_pool() {
     }
     let world = World::new();
     let mut node = world.node("node-1");
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     let identities = KeyKind::USUAL.map(|kind| world.identity(kind));
     let connect = |tls| {
         for identity in &identities {
-            let server = End {
-                edge: Some(&edge),
-                ..End::plain(identity)
-            };
+            let server = End { edge: Some(&edge), ..End::plain(identity) };
             let client = End::plain(identity);
             let _ = Tunnel::point_to_point(world.dir(), &world.authority, tls, server, client);
         }
@@ -421,9 +398,7 @@ fn openvpn_with_a_library_context_of_its_own_connects() {
     let identity = world.identity(KeyKind::P256);
     let stub = world.dir().join("stub.pem");
     fs::write(&stub, into_the_pool(&node, &identity)).expect("stub");
-    let edge = EdgeOptions::to(node.endpoint())
-        .preferred()
-        .write(world.dir());
+    let edge = EdgeOptions::to(node.endpoint()).preferred().write(world.dir());
     for (tls, expected) in [(Tls::V12, 1), (Tls::V13, 2)] {
         let (edge_of_signer, stub, dir) = (edge.clone(), stub.clone(), world.dir().to_owned());
         let signer = Signer::start(world.dir(), move |digest| {
@@ -432,11 +407,7 @@ fn openvpn_with_a_library_context_of_its_own_connects() {
             let mut sign = edge_of_signer.openssl(&["pkeyutl", "-sign", "-inkey"]);
             run(sign.arg(&stub).arg("-in").arg(&input)).stdout
         });
-        let server = End {
-            key: Key::External,
-            edge: Some(&edge),
-            ..End::plain(&identity)
-        };
+        let server = End { key: Key::External, edge: Some(&edge), ..End::plain(&identity) };
         let tunnel = Tunnel::point_to_point(
             world.dir(),
             &world.authority,
@@ -616,8 +587,7 @@ fn node_js_serves_by_its_recipe() {
 
 /// Whether a text contains a line, ignoring differences in white space.
 fn has_line(text: &str, line: &str) -> bool {
-    text.lines()
-        .any(|candidate| candidate.split_whitespace().eq(line.split_whitespace()))
+    text.lines().any(|candidate| candidate.split_whitespace().eq(line.split_whitespace()))
 }
 
 /// The guide shows the configuration lines that these tests use.

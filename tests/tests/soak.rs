@@ -36,27 +36,17 @@ fn client_never_sees_a_wrong_result_under_pool_faults() {
     let world = World::new();
     let node = world.node("node-1");
     let proxy = Proxy::start(world.dir(), "node-1", &node.socket());
-    let (here, there) = (
-        world.identity(KeyKind::Rsa2048),
-        world.identity(KeyKind::P256),
-    );
+    let (here, there) = (world.identity(KeyKind::Rsa2048), world.identity(KeyKind::P256));
     let stub = node.import("www", &there);
     let edge = EdgeOptions::to(proxy.endpoint())
         .with("fallback_after_ms", 300)
         .with("deadline_ms", 1000)
         .with("verify", "all");
-    let with_key = world.gateway(
-        Server::Haproxy,
-        edge.clone().preferred(),
-        &[Site::with_key(&here)],
-    );
+    let with_key =
+        world.gateway(Server::Haproxy, edge.clone().preferred(), &[Site::with_key(&here)]);
     let without = world.gateway(Server::Haproxy, edge, &[Site::with_stub(&there, &stub)]);
-    let load_with = world
-        .client
-        .load(with_key.address(KeyKind::Rsa2048), Tls::V13, 3);
-    let load_without = world
-        .client
-        .load(without.address(KeyKind::P256), Tls::V13, 3);
+    let load_with = world.client.load(with_key.address(KeyKind::Rsa2048), Tls::V13, 3);
+    let load_without = world.client.load(without.address(KeyKind::P256), Tls::V13, 3);
     let mut dice = [0; 8];
     for _ in 0..scaled(15, 3000) {
         openssl::rand::rand_bytes(&mut dice).expect("random bytes");
@@ -72,16 +62,9 @@ fn client_never_sees_a_wrong_result_under_pool_faults() {
         load_without.failed() == failed
     });
     let (with, without_key) = (load_with.stop(), load_without.stop());
-    assert_eq!(
-        with.failures,
-        BTreeMap::new(),
-        "with its key a gateway fails none"
-    );
+    assert_eq!(with.failures, BTreeMap::new(), "with its key a gateway fails none");
     for failure in without_key.failures.keys() {
-        assert!(
-            !is_verification_failure(failure),
-            "a client saw something wrong: {failure}"
-        );
+        assert!(!is_verification_failure(failure), "a client saw something wrong: {failure}");
     }
     eprintln!("with the key {}, without {without_key:?}", with.completed);
     for gateway in [&with_key, &without] {
@@ -96,7 +79,5 @@ fn client_never_sees_a_wrong_result_under_pool_faults() {
             world.client.handshake(address, Tls::V13).is_ok()
         });
     }
-    wait::until("only the gateways are connected", || {
-        node.connections() == 2
-    });
+    wait::until("only the gateways are connected", || node.connections() == 2);
 }

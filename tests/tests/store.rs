@@ -46,10 +46,7 @@ fn full_disk_at_import_loses_no_key() {
         millrace_testkit::skip!("only root mounts in a namespace of its own");
     }
     let world = World::new();
-    let (first, second) = (
-        world.identity(KeyKind::P256),
-        world.identity(KeyKind::Rsa2048),
-    );
+    let (first, second) = (world.identity(KeyKind::P256), world.identity(KeyKind::Rsa2048));
     let disk = world.dir().join("disk");
     fs::create_dir(&disk).expect("mount point");
     let unshare = |script: &[&str]| {
@@ -57,40 +54,23 @@ fn full_disk_at_import_loses_no_key() {
         command.args(["--mount", "sh", "-c"]).args(script);
         command
     };
-    if !run(unshare(&["mount -t tmpfs tmpfs \"$0\""]).arg(&disk))
-        .status
-        .success()
-    {
+    if !run(unshare(&["mount -t tmpfs tmpfs \"$0\""]).arg(&disk)).status.success() {
         millrace_testkit::skip!("only root mounts in a namespace of its own");
     }
     let mut command = unshare(&[SCRIPT, "sh"]);
-    command
-        .arg(&artifacts().millrace)
-        .arg(&disk)
-        .arg(&first.key_file)
-        .arg(&second.key_file);
+    command.arg(&artifacts().millrace).arg(&disk).arg(&first.key_file).arg(&second.key_file);
     let output = run(&mut command);
     let said = text_of(&output);
     assert!(output.status.success(), "{said}");
-    assert!(
-        said.contains("o space left"),
-        "the failure names its reason: {said}"
-    );
+    assert!(said.contains("o space left"), "the failure names its reason: {said}");
     let out = String::from_utf8_lossy(&output.stdout);
-    let after = out
-        .split("== after the failure")
-        .nth(1)
-        .expect("the script went on");
+    let after = out.split("== after the failure").nth(1).expect("the script went on");
     let mut files: Vec<&str> = after
         .lines()
         .filter_map(|line| line.split_once("/state/keys/").map(|(_, name)| name))
         .collect();
     files.sort_unstable();
-    assert_eq!(
-        files,
-        ["audit.jsonl", "first.key"],
-        "half a key is no file: {after}"
-    );
+    assert_eq!(files, ["audit.jsonl", "first.key"], "half a key is no file: {after}");
 }
 
 /// `make install` and the unit on this machine's files, in a mount namespace that ends with the shell: root owns the
@@ -164,10 +144,7 @@ fn installed_node_serves_the_keys_that_root_imports() {
         command.args(["--mount", "sh", "-c", script, "sh"]);
         command
     };
-    if !run(&mut unshare("mount -t tmpfs tmpfs /mnt"))
-        .status
-        .success()
-    {
+    if !run(&mut unshare("mount -t tmpfs tmpfs /mnt")).status.success() {
         millrace_testkit::skip!("only root mounts in a namespace of its own");
     }
     let mut command = unshare(INSTALLED);
@@ -184,18 +161,11 @@ fn installed_node_serves_the_keys_that_root_imports() {
     let status = out.split("== status").nth(1).expect("a status");
     let (status, rest) = status.split_once("== list").expect("a list");
     let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
-    assert_eq!(
-        (&status["keys"], &status["keys_broken"]),
-        (&1.into(), &0.into()),
-        "{said}"
-    );
+    assert_eq!((&status["keys"], &status["keys_broken"]), (&1.into(), &0.into()), "{said}");
     for part in ["uid:65534", "ok", "former, replaced", "BEGIN MILLRACE KEY"] {
         assert!(rest.contains(part), "no {part} in {said}");
     }
-    for part in [
-        "www in /var/lib/millrace/keys is sealed",
-        "the node installed unseals",
-    ] {
+    for part in ["www in /var/lib/millrace/keys is sealed", "the node installed unseals"] {
         assert!(said.contains(part), "no {part} in {said}");
     }
 }
@@ -221,9 +191,7 @@ fn renewed_key_fails_no_handshake_of_a_gateway_with_the_former_stub() {
         gateway.reload();
         load.wait_for_more(50);
         let second = world.gateway(server, edge(), &[Site::with_stub(new, &renewed)]);
-        world
-            .client
-            .handshakes(second.address(KeyKind::P256), Tls::V13, 5);
+        world.client.handshakes(second.address(KeyKind::P256), Tls::V13, 5);
         load.wait_for_more(20);
         assert_eq!(load.stop().failures, BTreeMap::new(), "{server}");
 
@@ -231,9 +199,7 @@ fn renewed_key_fails_no_handshake_of_a_gateway_with_the_former_stub() {
         wait::until("the former version is out of service", || {
             world.client.handshake(address, Tls::V13).is_err()
         });
-        world
-            .client
-            .handshakes(second.address(KeyKind::P256), Tls::V13, 5);
+        world.client.handshakes(second.address(KeyKind::P256), Tls::V13, 5);
     }
 }
 
@@ -260,9 +226,7 @@ fn nodes_on_one_store_serve_each_change_of_a_key() {
     let stub = nodes[0].import("www", &identities[0]);
     nodes[1].wait_for_store();
     let first = gateway(0, &stub);
-    world
-        .client
-        .handshakes(first.address(KeyKind::P256), Tls::V13, 3);
+    world.client.handshakes(first.address(KeyKind::P256), Tls::V13, 3);
     let stub = nodes[0].import_with("www", &identities[1], &["--replace"]);
     let second = gateway(1, &stub);
     for gateway in [&first, &second] {
@@ -294,8 +258,6 @@ fn sealed_file_copied_to_a_node_with_the_same_kek_is_served() {
     let site = Site::with_stub(&identity, &stub);
     let edge = EdgeOptions::to(nodes[1].endpoint());
     let gateway = world.gateway(Server::Nginx, edge, &[site]);
-    world
-        .client
-        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 3);
+    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 3);
     assert!(nodes[1].served().total() >= 3);
 }

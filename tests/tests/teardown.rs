@@ -62,21 +62,13 @@ impl Setup {
             .with("deadline_ms", 30_000)
             .with("fallback_after_ms", 30_000);
         let (edge, site) = if stub {
-            (
-                edge,
-                Site::with_stub(&identity, &node.import("www", &identity)),
-            )
+            (edge, Site::with_stub(&identity, &node.import("www", &identity)))
         } else {
             (edge.preferred(), Site::with_key(&identity))
         };
         let edge = edge.write(world.dir());
         let gateway = Gateway::start_with(server, 1, world.dir(), &edge, &[site]);
-        Self {
-            world,
-            node,
-            proxy,
-            gateway,
-        }
+        Self { world, node, proxy, gateway }
     }
 
     fn client(&self) -> &Client {
@@ -97,11 +89,7 @@ impl Setup {
             self.proxy.set(Fault::Hold);
         }
         let sockets: Vec<_> = (0..BATCH)
-            .map(|_| {
-                self.client()
-                    .hello(address, Tls::V13)
-                    .expect("a connection")
-            })
+            .map(|_| self.client().hello(address, Tls::V13).expect("a connection"))
             .collect();
         if server == Server::Haproxy {
             self.proxy.wait_for_jobs(before + BATCH);
@@ -109,9 +97,7 @@ impl Setup {
         finish(sockets);
         self.proxy.set(Fault::None);
         self.proxy.wait_for_jobs(before + BATCH);
-        wait::until("the gateway has closed everything", || {
-            open_files(gateway) <= idle
-        });
+        wait::until("the gateway has closed everything", || open_files(gateway) <= idle);
     }
 
     /// The sizes once no operation is in flight any more.
@@ -131,9 +117,7 @@ impl Setup {
 
 fn nothing_grows(server: Server, stub: bool) {
     let setup = Setup::start(server, stub);
-    setup
-        .client()
-        .handshakes(setup.gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
+    setup.client().handshakes(setup.gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
     let batches = WINDOW * scaled(1, 20) as u64;
     let allowed = usize::try_from(batches * BATCH * BYTES_PER_HANDSHAKE / 1024).expect("small");
     let mut sizes = vec![setup.size()];
@@ -151,19 +135,14 @@ fn nothing_grows(server: Server, stub: bool) {
         after.gateway_kib <= before.gateway_kib + allowed
             && after.node_kib <= before.node_kib + allowed
     });
-    eprintln!(
-        "{server}, after each {} handshakes torn down: {sizes:?}",
-        batches * BATCH
-    );
+    eprintln!("{server}, after each {} handshakes torn down: {sizes:?}", batches * BATCH);
     assert!(
         flat,
         "{server} or the node grew in every window by more than {allowed} KiB: {sizes:?}"
     );
     // The gateway still works.
     let before = setup.node.served().total();
-    setup
-        .client()
-        .handshakes(setup.gateway.address(KeyKind::Rsa2048), Tls::V13, 5);
+    setup.client().handshakes(setup.gateway.address(KeyKind::Rsa2048), Tls::V13, 5);
     assert_eq!(setup.node.served().total(), before + 5);
 }
 

@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use millrace_testkit::{is_long, keys, skip};
 use millrace_tests::load::{self, Load};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
+use millrace_tests::process::copy_for_all;
 use millrace_tests::world::World;
 use millrace_tests::{is_root, scaled, wait};
 use millrace_wire::{
@@ -46,21 +47,13 @@ impl Setup {
             &world.identity(KeyKind::Rsa2048),
             &["--allow-tenant", "acme", "--allow-tenant", "evil"],
         );
-        let program = load::copy(env!("CARGO_BIN_EXE_millrace-tests-load"), world.dir());
-        Self {
-            node,
-            program,
-            _world: world,
-        }
+        let program =
+            copy_for_all(Path::new(env!("CARGO_BIN_EXE_millrace-tests-load")), world.dir());
+        Self { node, program, _world: world }
     }
 
     fn start(&self, user: u32, connections: usize, in_flight: u64, millis: usize) -> load::Running {
-        let load = Load {
-            user,
-            connections,
-            in_flight,
-            millis: millis as u64,
-        };
+        let load = Load { user, connections, in_flight, millis: millis as u64 };
         load.start(&self.program, &self.node.socket(), "www")
     }
 
@@ -69,8 +62,7 @@ impl Setup {
         let status = self.node.status();
         let rows = status["tenants"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["tenant"] == name);
-        row.unwrap_or_else(|| panic!("no tenant {name} in {status}"))
-            .clone()
+        row.unwrap_or_else(|| panic!("no tenant {name} in {status}")).clone()
     }
 
     fn count(&self, tenant: &str, what: &str) -> u64 {
@@ -100,11 +92,7 @@ fn measure(setup: &Setup, duration: Duration) -> Measured {
     thread::sleep(duration);
     let after = counts();
     let [admitted, offered] = [0, 1].map(|index| (after[index] - before[index]) as f64);
-    Measured {
-        admitted,
-        offered,
-        seconds: start.elapsed().as_secs_f64(),
-    }
+    Measured { admitted, offered, seconds: start.elapsed().as_secs_f64() }
 }
 
 #[test]
@@ -114,17 +102,12 @@ fn changed_quota_acts_within_a_second_on_open_connections_and_loses_no_job() {
     }
     let setup = Setup::new(&acme(40));
     let load = setup.start(VICTIM, 2, 8, scaled(15_000, 60_000));
-    wait::until("the load is served", || {
-        setup.count("acme", "completed") > 5
-    });
+    wait::until("the load is served", || setup.count("acme", "completed") > 5);
     let window = Duration::from_millis(scaled(3_000, 10_000) as u64);
     for (ops, next) in [(40, 10), (10, 80), (80, 40)] {
         let seen = measure(&setup, window);
         let (ops, rate) = (f64::from(ops), seen.admitted / seen.seconds);
-        println!(
-            "quota {ops}/s: {rate:.2}/s, error {:+.2} %",
-            (rate / ops - 1.0) * 100.0
-        );
+        println!("quota {ops}/s: {rate:.2}/s, error {:+.2} %", (rate / ops - 1.0) * 100.0);
         // The two readings of the counter are not at the ends of the time that is measured here.
         let most = ops * (seen.seconds + 0.5);
         assert!(seen.admitted <= most, "{} of {most}", seen.admitted);
@@ -137,11 +120,7 @@ fn changed_quota_acts_within_a_second_on_open_connections_and_loses_no_job() {
         });
     }
     let outcome = load.outcome();
-    assert_eq!(
-        (outcome.lost, outcome.failed, outcome.busy),
-        (0, 0, 0),
-        "{outcome:?}"
-    );
+    assert_eq!((outcome.lost, outcome.failed, outcome.busy), (0, 0, 0), "{outcome:?}");
     assert!(outcome.over_quota > 0, "{outcome:?}");
 }
 
@@ -152,26 +131,13 @@ fn identity_that_changes_its_tenant_keeps_its_connection_and_its_jobs() {
     }
     let setup = Setup::new(&acme(400));
     let load = setup.start(VICTIM, 2, 4, scaled(3_000, 10_000));
-    wait::until("the load is served", || {
-        setup.count("acme", "completed") > 5
-    });
-    setup
-        .node
-        .change_settings(|text| text.replace("[tenant.acme]", "[tenant.evil]"));
-    wait::until("the new tenant is served", || {
-        setup.count("evil", "completed") > 5
-    });
+    wait::until("the load is served", || setup.count("acme", "completed") > 5);
+    setup.node.change_settings(|text| text.replace("[tenant.acme]", "[tenant.evil]"));
+    wait::until("the new tenant is served", || setup.count("evil", "completed") > 5);
     let outcome = load.outcome();
-    assert_eq!(
-        (outcome.lost, outcome.failed, outcome.busy),
-        (0, 0, 0),
-        "{outcome:?}"
-    );
+    assert_eq!((outcome.lost, outcome.failed, outcome.busy), (0, 0, 0), "{outcome:?}");
     let text = setup.node.metrics();
-    assert!(
-        text.contains("millrace_tenant_completed_total{tenant=\"evil\"}"),
-        "{text}"
-    );
+    assert!(text.contains("millrace_tenant_completed_total{tenant=\"evil\"}"), "{text}");
 }
 
 /// A connection of the hostile tenant, in this process: user 0.
@@ -219,10 +185,7 @@ fn import_keys(setup: &Setup, stop: &AtomicBool) {
         if let Some(mut hostile) = Hostile::connect(setup) {
             for request in 0..150 {
                 let key = keys::p_256().private_key();
-                if hostile
-                    .send(&ClientMessage::ImportKey { request, key })
-                    .is_none()
-                {
+                if hostile.send(&ClientMessage::ImportKey { request, key }).is_none() {
                     break;
                 }
             }
@@ -344,15 +307,8 @@ fn hostile_tenant_does_not_disturb_another() {
     );
     let errors = (beside.busy, beside.over_quota, beside.failed, beside.lost);
     assert_eq!(errors, (0, 0, 0, 0), "{beside:?}");
-    assert!(
-        evil <= 20.0 + 20.0 * 1.0,
-        "{evil} operations per second with a quota of 20"
-    );
-    for (what, most) in [
-        ("in_flight", 500),
-        ("imported_keys", 200),
-        ("connections", 600),
-    ] {
+    assert!(evil <= 20.0 + 20.0 * 1.0, "{evil} operations per second with a quota of 20");
+    for (what, most) in [("in_flight", 500), ("imported_keys", 200), ("connections", 600)] {
         let held = seen[what].as_u64().expect("a number");
         assert!(held <= most, "{held} {what}: {seen}");
     }
@@ -366,13 +322,8 @@ fn hostile_tenant_does_not_disturb_another() {
     // All of it is given back.
     wait::until("the hostile tenant holds nothing", || {
         let row = setup.tenant("evil");
-        [
-            "in_flight",
-            "bytes_in_flight",
-            "imported_keys",
-            "connections",
-        ]
-        .iter()
-        .all(|what| row[*what] == 0)
+        ["in_flight", "bytes_in_flight", "imported_keys", "connections"]
+            .iter()
+            .all(|what| row[*what] == 0)
     });
 }

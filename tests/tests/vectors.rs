@@ -28,10 +28,7 @@ struct Setup {
 
 /// Starts a worker without fallback: only the pool can do its private-key operations.
 fn start() -> Setup {
-    assert!(
-        std::env::var_os("OPENSSL_CONF").is_none(),
-        "this process is the one without provider"
-    );
+    assert!(std::env::var_os("OPENSSL_CONF").is_none(), "this process is the one without provider");
     let world = World::new();
     let node = world.node("node-1");
     let edge = EdgeOptions::to(node.endpoint())
@@ -41,11 +38,7 @@ fn start() -> Setup {
         .with("fallback_after_ms", 20_000);
     let program = Path::new(env!("CARGO_BIN_EXE_millrace-tests-worker"));
     let worker = Worker::start(program, &edge.write(world.dir()));
-    Setup {
-        worker,
-        node,
-        _world: world,
-    }
+    Setup { worker, node, _world: world }
 }
 
 /// Runs a vector. The error describes the difference from the expected result.
@@ -77,11 +70,7 @@ fn operation_of(file: &str) -> Option<&'static str> {
 }
 
 fn wycheproof(select: impl Fn(&str) -> bool) {
-    let Setup {
-        _world,
-        node,
-        mut worker,
-    } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let mut wrong = Vec::new();
     let mut results: BTreeMap<&str, u64> = BTreeMap::new();
@@ -99,20 +88,12 @@ fn wycheproof(select: impl Fn(&str) -> bool) {
         files += 1;
     }
     assert!(files > 0, "no file was selected");
-    assert!(
-        wrong.is_empty(),
-        "{} vectors:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} vectors:\n{}", wrong.len(), wrong.join("\n"));
     // Without fallback each result came from the pool; the node's own count confirms it.
     let served = node.served();
     for (operation, count) in results {
         let pooled = served.of(operation);
-        assert!(
-            pooled >= count,
-            "{operation}: {count} results, {pooled} of them from the pool"
-        );
+        assert!(pooled >= count, "{operation}: {count} results, {pooled} of them from the pool");
     }
 }
 
@@ -177,11 +158,7 @@ fn spki(key: &PKey<Private>) -> Vec<u8> {
 /// for byte, and each side verifies the other's randomised results.
 #[test]
 fn pool_and_openssl_agree_on_rsa() {
-    let Setup {
-        _world,
-        node,
-        mut worker,
-    } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let rounds = scaled(10, 1000);
     let mut operations = 0;
@@ -211,30 +188,18 @@ fn pool_and_openssl_agree_on_rsa() {
 
 fn encrypt_oaep(key: &PKey<Private>, message: &[u8]) -> Vec<u8> {
     let mut encrypter = Encrypter::new(key).expect("an encrypter");
-    encrypter
-        .set_rsa_padding(Padding::PKCS1_OAEP)
-        .expect("OAEP");
-    encrypter
-        .set_rsa_oaep_md(MessageDigest::sha256())
-        .expect("a digest");
-    encrypter
-        .set_rsa_mgf1_md(MessageDigest::sha1())
-        .expect("a digest");
+    encrypter.set_rsa_padding(Padding::PKCS1_OAEP).expect("OAEP");
+    encrypter.set_rsa_oaep_md(MessageDigest::sha256()).expect("a digest");
+    encrypter.set_rsa_mgf1_md(MessageDigest::sha1()).expect("a digest");
     let mut ciphertext = vec![0; encrypter.encrypt_len(message).expect("a length")];
-    let length = encrypter
-        .encrypt(message, &mut ciphertext)
-        .expect("a ciphertext");
+    let length = encrypter.encrypt(message, &mut ciphertext).expect("a ciphertext");
     ciphertext.truncate(length);
     ciphertext
 }
 
 #[test]
 fn pool_and_openssl_agree_on_curves() {
-    let Setup {
-        _world,
-        node,
-        mut worker,
-    } = start();
+    let Setup { _world, node, mut worker } = start();
     let mut plain = Performer::default();
     let rounds = scaled(20, 1000);
     let mut operations = 0;

@@ -32,20 +32,14 @@ struct Mix {
 /// Handshakes of a stock nginx; only the node has its key, and the node's own counters must show them.
 fn pooled_handshakes_succeed(name: &str, mix: Mix, kind: KeyKind) {
     let world = World::new();
-    let options = NodeOptions {
-        programs: Some(mix.node),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions { programs: Some(mix.node), ..NodeOptions::default() };
     let node = Node::start_with(world.dir(), "one", &options);
     let identity = world.identity(kind);
     let stub = node.import("www", &identity);
     let before = node.served().total();
     handshakes(&world, &node, &Site::with_stub(&identity, &stub), mix);
     let served = node.served().total() - before;
-    assert!(
-        served >= HANDSHAKES as u64,
-        "{name}, {kind}: the node served {served}"
-    );
+    assert!(served >= HANDSHAKES as u64, "{name}, {kind}: the node served {served}");
 }
 
 fn handshakes(world: &World, node: &Node, site: &Site, mix: Mix) {
@@ -74,18 +68,9 @@ fn every_mix_of_old_and_new_programs_serves_pooled_handshakes() {
     let new = artifacts();
     for mix in 0..7_u8 {
         let version = |bit: u8| if mix >> bit & 1 == 1 { new } else { old };
-        let mixed = Mix {
-            node: version(0),
-            provider: version(1),
-            preload: version(2),
-        };
+        let mixed = Mix { node: version(0), provider: version(1), preload: version(2) };
         let age = |bit: u8| if mix >> bit & 1 == 1 { "new" } else { "old" };
-        let name = format!(
-            "{} node, {} provider, {} preload library",
-            age(0),
-            age(1),
-            age(2)
-        );
+        let name = format!("{} node, {} provider, {} preload library", age(0), age(1), age(2));
         for kind in KINDS {
             pooled_handshakes_succeed(&name, mixed, kind);
         }
@@ -95,10 +80,7 @@ fn every_mix_of_old_and_new_programs_serves_pooled_handshakes() {
 /// A node of version `reader` serves handshakes from a store filled by version `writer`.
 fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
     let world = World::new();
-    let options = NodeOptions {
-        programs: Some(writer),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions { programs: Some(writer), ..NodeOptions::default() };
     let mut node = Node::start_with(world.dir(), "one", &options);
     // Each key replaces another: the new version keeps that as a former one, in a file that the old one ignores.
     let import = |kind: KeyKind| {
@@ -112,11 +94,7 @@ fn a_store_moves(writer: &'static Artifacts, reader: &'static Artifacts) {
     node.stop();
     node.change_version(reader);
     node.up();
-    let mix = Mix {
-        node: reader,
-        provider: artifacts(),
-        preload: artifacts(),
-    };
+    let mix = Mix { node: reader, provider: artifacts(), preload: artifacts() };
     for (identity, stub) in &keys {
         handshakes(&world, &node, &Site::with_stub(identity, stub), mix);
     }
@@ -144,12 +122,6 @@ fn old_node_serves_the_store_of_a_new_one() {
 fn previous_version_is_a_whole_commit_id() {
     let file = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/previous-version"));
     let file = file.expect("tests/previous-version");
-    let commit = file
-        .lines()
-        .find(|line| !line.starts_with('#'))
-        .expect("a commit");
-    assert!(
-        commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        "{commit}"
-    );
+    let commit = file.lines().find(|line| !line.starts_with('#')).expect("a commit");
+    assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
 }

@@ -36,18 +36,11 @@ impl Machine {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("vm.sock");
         let mut command = Command::new(&artifacts().millrace);
-        command
-            .args(["virtio", "run", "--socket-path"])
-            .arg(&socket)
-            .args(options);
+        command.args(["virtio", "run", "--socket-path"]).arg(&socket).args(options);
         let log = folder.path().join("log");
         let mut front = Process::start("virtio", command, &log);
         front.wait_ready(|| status(&socket).is_some());
-        Self {
-            front,
-            socket,
-            _folder: folder,
-        }
+        Self { front, socket, _folder: folder }
     }
 
     fn connect(&self) -> Guest {
@@ -156,9 +149,7 @@ impl RsaLoad {
                 continue;
             }
             let mut expected = vec![0; self.len()];
-            self.key
-                .private_encrypt(&block, &mut expected, Padding::NONE)
-                .expect("a result");
+            self.key.private_encrypt(&block, &mut expected, Padding::NONE).expect("a result");
             assert_eq!(answer.result(), expected);
             self.answered += 1;
         }
@@ -223,17 +214,13 @@ fn upgrade_of_the_front_process_keeps_its_id_and_every_request() {
         load.offer(&mut guest, 200);
         let before = machine.status()["device-process"].clone();
         machine.front.signal(Signal::HUP);
-        wait::until("the new program serves", || {
-            machine.status()["device-process"] != before
-        });
+        wait::until("the new program serves", || machine.status()["device-process"] != before);
         assert_eq!(load.finish(&mut guest), 0, "every request was served");
     }
     assert_eq!(machine.status()["connected"], true);
     // A second machine connects to the same socket when the first is gone.
     drop(guest);
-    wait::until("the first machine is gone", || {
-        machine.status()["connected"] == false
-    });
+    wait::until("the first machine is gone", || machine.status()["connected"] == false);
     let mut guest = machine.connect();
     let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
     load.offer(&mut guest, 10);
@@ -246,9 +233,7 @@ fn drained_device_tells_a_started_driver_and_comes_back() {
     let mut guest = machine.connect();
     assert_eq!(guest.config().expect("a space")[0], 1);
     let told = |guest: &mut Guest, ready: u8| {
-        wait::until("the guest hears of it", || {
-            guest.config_has_changed().expect("a channel")
-        });
+        wait::until("the guest hears of it", || guest.config_has_changed().expect("a channel"));
         assert_eq!(guest.config().expect("a space")[0], ready);
     };
     machine.run("drain", &[]);
@@ -309,13 +294,7 @@ fn node_shows_the_counters_of_a_device_that_uses_it() {
     });
     // These are computed in place: no job of the node makes them known.
     let session = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]);
-    let request = cipher_request(
-        0,
-        session.expect("an answer").expect("a session"),
-        16,
-        16,
-        16,
-    );
+    let request = cipher_request(0, session.expect("an answer").expect("a session"), 16, 16, 16);
     for _ in 0..3 {
         let answer = guest.request(0, &[&request, &[1; 16], &[2; 16]], 17);
         assert_eq!(answer.expect("an answer").status(), 0);
@@ -328,21 +307,13 @@ fn node_shows_the_counters_of_a_device_that_uses_it() {
             let agent = edge["agent"].as_str().unwrap_or_default();
             agent.starts_with("millrace-virtio/") && agent.ends_with(" vm.sock")
         };
-        edges
-            .iter()
-            .find(is_device)
-            .map(|edge| edge["device"].clone())
+        edges.iter().find(is_device).map(|edge| edge["device"].clone())
     };
     wait::until("the node shows what the device counts", || {
         of_device().is_some_and(|shown| {
-            [
-                "asym-decrypt-ops",
-                "asym-decrypt-bytes",
-                "sym-encrypt-ops",
-                "sym-encrypt-bytes",
-            ]
-            .iter()
-            .all(|name| shown[name] == counted[name] && shown[name].as_u64() > Some(0))
+            ["asym-decrypt-ops", "asym-decrypt-bytes", "sym-encrypt-ops", "sym-encrypt-bytes"]
+                .iter()
+                .all(|name| shown[name] == counted[name] && shown[name].as_u64() > Some(0))
         })
     });
     let (metrics, operations) = (node.metrics(), &counted["asym-decrypt-ops"]);
@@ -355,10 +326,7 @@ fn node_shows_the_counters_of_a_device_that_uses_it() {
     }
     let table = process::run(&mut node.command(&["status"]));
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert!(
-        table.contains("SYMMETRIC") && table.contains(" vm.sock"),
-        "{table}"
-    );
+    assert!(table.contains("SYMMETRIC") && table.contains(" vm.sock"), "{table}");
 }
 
 #[test]
@@ -366,9 +334,7 @@ fn device_process_serves_under_its_filter_of_system_calls() {
     let machine = Machine::start(&[]);
     let process = machine.status()["device-process"].as_u64().expect("an id");
     let status = || std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
-    wait::until("the filter is in force", || {
-        status().contains("Seccomp:\t2")
-    });
+    wait::until("the filter is in force", || status().contains("Seccomp:\t2"));
     assert!(status().contains("NoNewPrivs:\t1"), "{}", status());
     let mut load_guest = machine.connect();
     let mut load = RsaLoad::new(&mut load_guest, keys::rsa_2048().pem);

@@ -34,9 +34,7 @@ fn connections_survive_members_that_die_hang_and_restart() {
     // A process dies.
     kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
     traffic.flows();
-    wait::until("the member was started again", || {
-        ends.member(0, 1)["restarts"] == 1
-    });
+    wait::until("the member was started again", || ends.member(0, 1)["restarts"] == 1);
     ends.wait_up(4);
     traffic.flows();
 
@@ -47,36 +45,22 @@ fn connections_survive_members_that_die_hang_and_restart() {
         !ends.routed(0).contains(&2) && !ends.routed(1).contains(&2)
     });
     for end in [0, 1] {
-        assert!(
-            !ends.kernel_route(end).contains("mr-2"),
-            "{}",
-            ends.kernel_route(end)
-        );
+        assert!(!ends.kernel_route(end).contains("mr-2"), "{}", ends.kernel_route(end));
     }
     traffic.flows();
-    wait::until("it was killed and started again", || {
-        ends.member(1, 2)["restarts"] == 1
-    });
+    wait::until("it was killed and started again", || ends.member(1, 2)["restarts"] == 1);
     ends.wait_up(4);
 
     // The supervisor dies; its tunnels do not.
     let before: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
-    let supervisor = ends.status(0)["supervisor"]
-        .as_i64()
-        .and_then(|pid| i32::try_from(pid).ok());
-    kill_process(
-        supervisor.and_then(Pid::from_raw).expect("a pid"),
-        Signal::KILL,
-    )
-    .expect("a process");
+    let supervisor = ends.status(0)["supervisor"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    kill_process(supervisor.and_then(Pid::from_raw).expect("a pid"), Signal::KILL)
+        .expect("a process");
     traffic.flows();
     ends.up(0);
     ends.wait_up(4);
     let after: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
-    assert_eq!(
-        before, after,
-        "the second supervisor found the processes of the first"
-    );
+    assert_eq!(before, after, "the second supervisor found the processes of the first");
 
     traffic.flows();
     eprintln!("longest pause of a connection: {} ms", traffic.finish());
@@ -87,10 +71,7 @@ fn connections_survive_members_that_die_hang_and_restart() {
         assert_eq!(ends.kernel_route(end), "");
     }
     for pid in after {
-        assert!(
-            rustix::process::test_kill_process(pid).is_err(),
-            "{pid:?} still runs"
-        );
+        assert!(rustix::process::test_kill_process(pid).is_err(), "{pid:?} still runs");
     }
 }
 
@@ -121,31 +102,19 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
 
     // One end moves to ports where the other does not listen.
     let generation = ends.status(0)["generation"].as_u64().expect("a number");
-    let text = format!(
-        "{}[tunnels]\nport = 2000\n",
-        declaration(ends.dir.path(), 2, "")
-    );
+    let text = format!("{}[tunnels]\nport = 2000\n", declaration(ends.dir.path(), 2, ""));
     fs::write(ends.file(), text).expect("link.toml");
     let file = ends.file();
     let up = ["up", file.to_str().expect("text"), "--confirm-within", "4"];
     let output = run(&mut ends.command(0, &up));
     assert!(!output.status.success(), "{}", text_of(&output));
-    assert!(
-        text_of(&output).contains("the former configuration is back"),
-        "{}",
-        text_of(&output)
-    );
+    assert!(text_of(&output).contains("the former configuration is back"), "{}", text_of(&output));
     traffic.flows();
     ends.wait_up(2);
     eprintln!("longest pause of a connection: {} ms", traffic.finish());
     let history: Value =
         serde_json::from_str(&ends.vpn(0, &["history", "mr", "--json"])).expect("JSON");
-    let newest = history
-        .as_array()
-        .expect("a list")
-        .last()
-        .expect("a configuration")
-        .clone();
+    let newest = history.as_array().expect("a list").last().expect("a configuration").clone();
     assert!(
         newest["applied"] == true && newest["generation"].as_u64() > Some(generation + 1),
         "{history}"
@@ -168,23 +137,10 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     let output = ends.try_up(0);
     let said = text_of(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("line 3: engine \"auto\" needs a measurement"),
-        "{said}"
-    );
+    assert!(said.contains("line 3: engine \"auto\" needs a measurement"), "{said}");
     assert!(said.contains("vpn bench --choose"), "{said}");
 
-    let words = [
-        "bench",
-        "--choose",
-        file,
-        "--rounds",
-        "1",
-        "--seconds",
-        "1",
-        "--flows",
-        "4",
-    ];
+    let words = ["bench", "--choose", file, "--rounds", "1", "--seconds", "1", "--flows", "4"];
     let log = ends.dir.path().join("bench.log");
     let mut bench = Process::start("bench", ends.command(0, &words), &log);
     let ended = wait::holds_within(MEASURED, || bench.ended().is_some());
@@ -212,10 +168,7 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     fs::create_dir_all(ends.state_folder(1).join("mr")).expect("a folder");
     fs::copy(record(0), record(1)).expect("a copy");
     let plan = ends.vpn(1, &["plan", file]);
-    assert!(
-        plan.contains(&format!("({chosen})")) && !plan.contains("is old"),
-        "{plan}"
-    );
+    assert!(plan.contains(&format!("({chosen})")) && !plan.contains("is old"), "{plan}");
     ends.up(0);
     ends.up(1);
     ends.wait_up(if chosen == "many" { 2 } else { 1 });
@@ -228,10 +181,7 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     old["hosts"][0]["kernel"] = "4.19.0".into();
     fs::write(record(0), old.to_string()).expect("a record");
     let plan = ends.vpn(0, &["plan", file]);
-    assert!(
-        plan.contains("is old: the kernel was 4.19.0 then"),
-        "{plan}"
-    );
+    assert!(plan.contains("is old: the kernel was 4.19.0 then"), "{plan}");
     assert!(plan.contains(&format!("({chosen})")), "{plan}");
 }
 
@@ -244,18 +194,14 @@ fn every_problem_is_reported_at_once_and_nothing_is_changed() {
     let mut command = Command::new(&artifacts().millrace);
     command.args(["vpn", "up"]).arg(&file);
     for folder in ["run", "state"] {
-        command
-            .arg(format!("--{folder}"))
-            .arg(dir.path().join(folder));
+        command.arg(format!("--{folder}")).arg(dir.path().join(folder));
     }
     let output = run(&mut command);
     let said = text_of(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    for part in [
-        "line 2: members is not from 1 to 64",
-        "line 3: cipher",
-        "line 4: unknown key compress",
-    ] {
+    for part in
+        ["line 2: members is not from 1 to 64", "line 3: cipher", "line 4: unknown key compress"]
+    {
         assert!(said.contains(part), "{part} in\n{said}");
     }
     assert!(!dir.path().join("run").exists() && !dir.path().join("state").exists());

@@ -27,18 +27,14 @@ fn stopped_supervisor_is_killed_when_its_link_goes_down() {
     }
     let ends = Ends::new(1);
     ends.up(0);
-    wait::until("the supervisor has written a status", || {
-        ends.member(0, 0)["pid"].is_i64()
-    });
+    wait::until("the supervisor has written a status", || ends.member(0, 0)["pid"].is_i64());
     let (tunnel, stopped) = (ends.pid(0, 0), ends.supervisor(0));
     kill_process(stopped, Signal::STOP).expect("a process");
     let log = ends.dir.path().join("down.log");
     let mut down = Process::start("down", ends.command(0, &["down", "mr"]), &log);
     assert!(down.wait().success(), "{}", down.log());
     for pid in [tunnel, stopped] {
-        wait::until("the processes are gone", || {
-            rustix::process::test_kill_process(pid).is_err()
-        });
+        wait::until("the processes are gone", || rustix::process::test_kill_process(pid).is_err());
     }
     assert!(!ends.ip(0, "link show").contains("mr-0"));
 }
@@ -73,9 +69,7 @@ fn path_that_loses_long_packets_is_reported_and_a_smaller_mtu_cures_it() {
     let mut traffic = Traffic::start(&ends);
     // The receiver drops longer packets without a word; the sender's device still takes them.
     let _ = ends.ip(1, "link set cable mtu 1300");
-    wait::until("the status says so", || {
-        ends.member(0, 0)["loses_long_packets"] == true
-    });
+    wait::until("the status says so", || ends.member(0, 0)["loses_long_packets"] == true);
     let page = ends.vpn(0, &["status", "mr"]);
     assert!(page.contains("lower path-mtu"), "{page}");
     ends.write(2, "path-mtu = 1300");
@@ -83,9 +77,7 @@ fn path_that_loses_long_packets_is_reported_and_a_smaller_mtu_cures_it() {
     ends.up(1);
     ends.wait_up(2);
     traffic.flows();
-    wait::until("long packets pass", || {
-        ends.member(0, 0)["loses_long_packets"] == false
-    });
+    wait::until("long packets pass", || ends.member(0, 0)["loses_long_packets"] == false);
     report("path that loses long packets, until its cure", traffic);
 }
 
@@ -139,10 +131,7 @@ impl Revoker {
         let request = self.dir.join("b.csr");
         let b = self.keys.join("b");
         let key = b.join("key.pem");
-        self.openssl(
-            &["req", "-new", "-subj", "/CN=mr-b"],
-            &[("-key", &key), ("-out", &request)],
-        );
+        self.openssl(&["req", "-new", "-subj", "/CN=mr-b"], &[("-key", &key), ("-out", &request)]);
         let sign = ["ca", "-batch", "-notext", "-extensions", "client"];
         let times = ["-startdate", from, "-enddate", until];
         self.openssl(
@@ -173,9 +162,7 @@ fn revoked_peer_is_refused_and_the_status_says_why() {
     });
     wait::until("the status names the handshake", || {
         let reason = ends.member(0, 1)["reason"].clone();
-        reason
-            .as_str()
-            .is_some_and(|text| text.contains("the TLS handshake fails"))
+        reason.as_str().is_some_and(|text| text.contains("the TLS handshake fails"))
     });
     assert_eq!(ends.routed(0), [0]);
     traffic.flows();
@@ -193,21 +180,14 @@ fn certificate_out_of_its_time_is_refused_and_the_link_stays() {
     let authority = Revoker::new(&ends);
     // To this host's clock a certificate of the future is what a present one is to a clock that is late.
     for (from, until, expected) in [
-        (
-            "20990101000000Z",
-            "21000101000000Z",
-            "is the clock of this host right?",
-        ),
+        ("20990101000000Z", "21000101000000Z", "is the clock of this host right?"),
         ("20200101000000Z", "20210101000000Z", "expired"),
     ] {
         authority.reissue_b(from, until);
         let output = ends.try_up(1);
         let said = text_of(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains(expected) && said.contains("cert.pem"),
-            "{said}"
-        );
+        assert!(said.contains(expected) && said.contains("cert.pem"), "{said}");
         traffic.flows();
     }
     assert_eq!(ends.pid(1, 0), tunnel);
@@ -221,9 +201,7 @@ impl SmallDisk {
     fn mount(folder: &Path) -> Option<Self> {
         fs::create_dir_all(folder).expect("a folder");
         let mut command = Command::new(program("mount"));
-        command
-            .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
-            .arg(folder);
+        command.args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(folder);
         if run(&mut command).status.success() {
             return Some(Self(folder.to_owned()));
         }
@@ -260,10 +238,7 @@ fn full_disk_changes_nothing_and_the_next_run_succeeds() {
     disk.fill();
     let output = ends.try_up(0);
     let said = text_of(&output);
-    assert!(
-        !output.status.success() && said.contains("No space left"),
-        "{said}"
-    );
+    assert!(!output.status.success() && said.contains("No space left"), "{said}");
     assert!(!ends.ip(0, "link show").contains("mr-0"), "no device");
     disk.free();
     ends.up(0);

@@ -3,13 +3,16 @@
 
 //! Links by IPsec: real strongSwan at both ends, with its own data path, since kernels of small machines have no ESP.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use millrace_testkit::skip;
 use millrace_tests::artifacts::artifacts;
+use millrace_tests::edge::EdgeOptions;
 use millrace_tests::link::{Ends, Traffic, is_possible};
-use millrace_tests::process::succeed;
+use millrace_tests::node::Node;
+use millrace_tests::process::{program, succeed};
 use millrace_tests::wait;
 use rustix::process::{Signal, kill_process};
 
@@ -17,10 +20,8 @@ const SETTINGS: &str = "engine = \"ipsec\"\n[ipsec]\ndata-path = \"user\"\n";
 
 /// Whether strongSwan is here; records a skip if not.
 fn is_installed() -> bool {
-    let there = [
-        "/usr/sbin/charon-systemd",
-        "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so",
-    ];
+    let there =
+        ["/usr/sbin/charon-systemd", "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so"];
     if there.iter().all(|path| Path::new(path).exists()) {
         return true;
     }
@@ -33,9 +34,8 @@ fn advised() -> String {
     let mut command = Command::new(&artifacts().millrace);
     let sample = succeed(command.args(["vpn", "sample", "--engine", "ipsec"]));
     let lines = sample.lines();
-    let proposals: Vec<&str> = lines
-        .filter(|line| line.starts_with("ike = ") || line.starts_with("esp = "))
-        .collect();
+    let proposals: Vec<&str> =
+        lines.filter(|line| line.starts_with("ike = ") || line.starts_with("esp = ")).collect();
     assert_eq!(proposals.len(), 2, "{sample}");
     proposals.join("\n") + "\n"
 }
@@ -69,17 +69,93 @@ fn ipsec_link_carries_connections_and_survives_its_supervisor_and_daemon() {
 
     // The daemon dies: the other end notices, and both connect anew.
     kill_process(daemon, Signal::KILL).expect("a process");
-    wait::until("the daemon was started again", || {
-        ends.member(0, 0)["restarts"] == 1
-    });
+    wait::until("the daemon was started again", || ends.member(0, 0)["restarts"] == 1);
     ends.wait_up(1);
     traffic.flows();
-    println!(
-        "IPsec, daemon killed: a connection waited {} ms at most",
-        traffic.finish()
-    );
+    println!("IPsec, daemon killed: a connection waited {} ms at most", traffic.finish());
     for end in [0, 1] {
         let _ = ends.vpn(end, &["down", "mr"]);
         assert!(!ends.ip(end, "link show").contains("ipsec0"));
     }
+}
+
+/// Time until a signature without a node fails. charon answers its supervisor only after it, and the supervisor
+/// kills a daemon that does not answer for three seconds.
+const DEADLINE_MS: u32 = 1000;
+
+/// Gives end a an RSA key with a certificate of the link's authority; `millrace vpn keys` makes ECDSA keys.
+fn reissue_with_rsa(keys: &Path) {
+    let (end, authority) = (keys.join("a"), keys.join("authority"));
+    let mut command = Command::new(program("openssl"));
+    command.args("req -x509 -newkey rsa:2048 -nodes -days 2 -config /dev/null".split(' '));
+    command.args(["-subj", "/CN=millrace node"]);
+    for (option, path) in [
+        ("-CA", authority.join("ca.crt")),
+        ("-CAkey", authority.join("ca.key")),
+        ("-keyout", end.join("key.pem")),
+        ("-out", end.join("cert.pem")),
+    ] {
+        command.arg(option).arg(path);
+    }
+    let _ = succeed(&mut command);
+}
+
+/// Moves the key of an end into the node; its stub takes the place of the file.
+fn move_key_into(node: &Node, keys: &Path, end: &str) {
+    let key = keys.join(end).join("key.pem");
+    let mut import = node.command(&["key", "import", end]);
+    let _ = succeed(import.arg(&key).arg("--allow-all"));
+    node.wait_for_store();
+    fs::write(key, node.stub(end)).expect("a stub");
+}
+
+/// Waits until the node has made a signature for each end: RSA for end a, ECDSA for end b.
+fn wait_signed(node: &Node) {
+    wait::until("the node has signed for both ends", || {
+        let served = node.served();
+        served.rsa_signatures() > 0 && served.of("ecdsa-sign") > 0
+    });
+}
+
+#[test]
+fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away() {
+    if !is_possible() || !is_installed() {
+        return;
+    }
+    let ends = Ends::declared(1, SETTINGS);
+    let mut node = Node::start(ends.dir.path(), "node-1");
+    let keys = ends.dir.path().join("keys");
+    reissue_with_rsa(&keys);
+    for end in ["a", "b"] {
+        move_key_into(&node, &keys, end);
+    }
+    let edge = EdgeOptions::to(node.endpoint())
+        .with("fallback_after_ms", DEADLINE_MS)
+        .with("deadline_ms", DEADLINE_MS)
+        .write(ends.dir.path());
+    let mut text = fs::read_to_string(ends.file()).expect("link.toml");
+    for end in ["a", "b"] {
+        let table = format!("[ends.{end}]\n");
+        let line = format!("{table}openssl-config = {:?}\n", edge.conf);
+        text = text.replacen(&table, &line, 1);
+    }
+    fs::write(ends.file(), text).expect("link.toml");
+
+    ends.up(0);
+    ends.up(1);
+    ends.wait_up(1);
+    wait_signed(&node);
+    let _ = Traffic::start(&ends).finish();
+
+    // Without the node a new daemon cannot authenticate; strongSwan itself never tries again after that.
+    node.kill();
+    kill_process(ends.pid(1, 0), Signal::KILL).expect("a process");
+    wait::until("a supervisor says that the connection failed", || {
+        let reasons = [0, 1].map(|end| ends.member(end, 0)["reason"].to_string());
+        reasons.iter().any(|reason| reason.contains("failed"))
+    });
+    node.up();
+    wait_signed(&node);
+    ends.wait_up(1);
+    let _ = Traffic::start(&ends).finish();
 }

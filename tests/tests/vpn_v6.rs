@@ -51,15 +51,10 @@ fn ipv6_connections_to_a_network_behind_an_end_survive_a_member_that_dies() {
     });
     kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
     traffic.flows();
-    wait::until("the member was started again", || {
-        ends.member(0, 1)["restarts"] == 1
-    });
+    wait::until("the member was started again", || ends.member(0, 1)["restarts"] == 1);
     ends.wait_up(3);
     traffic.flows();
-    println!(
-        "IPv6, member killed: a connection waited {} ms at most",
-        traffic.finish()
-    );
+    println!("IPv6, member killed: a connection waited {} ms at most", traffic.finish());
 
     // Fewer members, then none: no route of either family stays.
     let text = declaration(&ends, 1, ["198.18.0.1", "198.18.0.2"]);

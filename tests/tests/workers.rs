@@ -36,18 +36,12 @@ fn start(server: Server, preferred: bool) -> (World, Node, Gateway) {
 fn assert_only_workers_are_connected(node: &Node, gateway: &Gateway) {
     let good = wait::holds_within(wait::SOON, || node.connections() <= gateway.workers().len());
     let (connections, workers) = (node.connections(), gateway.workers());
-    assert!(
-        good,
-        "{connections} connections of {workers:?}:\n{}",
-        gateway.process.log()
-    );
+    assert!(good, "{connections} connections of {workers:?}:\n{}", gateway.process.log());
 }
 
 fn reload_under_load(server: Server, preferred: bool) {
     let (world, node, gateway) = start(server, preferred);
-    let load = world
-        .client
-        .load(gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
+    let load = world.client.load(gateway.address(KeyKind::Rsa2048), Tls::V13, 3);
     load.wait_for_more(10);
     for _ in 0..scaled(3, 30) {
         gateway.reload();
@@ -55,11 +49,7 @@ fn reload_under_load(server: Server, preferred: bool) {
     }
     let outcome = load.stop();
     assert_eq!(outcome.failures, BTreeMap::new(), "no handshake fails");
-    assert_eq!(
-        node.served().total(),
-        outcome.completed,
-        "and every one was pooled"
-    );
+    assert_eq!(node.served().total(), outcome.completed, "and every one was pooled");
     assert_only_workers_are_connected(&node, &gateway);
 }
 
@@ -91,28 +81,15 @@ fn policy_admits_the_user_of_the_workers() {
     }
     let world = World::new();
     let node = world.node("node-1");
-    let (ours, roots) = (
-        world.identity(KeyKind::P256),
-        world.identity(KeyKind::Rsa2048),
-    );
+    let (ours, roots) = (world.identity(KeyKind::P256), world.identity(KeyKind::Rsa2048));
     let stub = node.import_with("ours", &ours, &["--allow-uid", "nobody"]);
     let roots_stub = node.import_with("roots", &roots, &["--allow-uid", "root"]);
-    let sites = [
-        Site::with_stub(&ours, &stub),
-        Site::with_stub(&roots, &roots_stub),
-    ];
+    let sites = [Site::with_stub(&ours, &stub), Site::with_stub(&roots, &roots_stub)];
     let edge = EdgeOptions::to(node.endpoint());
     let gateway = world.gateway(Server::Nginx, edge, &sites);
-    world
-        .client
-        .handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
-    let refused = world
-        .client
-        .handshake(gateway.address(KeyKind::Rsa2048), Tls::V13);
-    assert!(
-        refused.is_err(),
-        "the workers run as the user `nobody`, not as root"
-    );
+    world.client.handshakes(gateway.address(KeyKind::P256), Tls::V13, 5);
+    let refused = world.client.handshake(gateway.address(KeyKind::Rsa2048), Tls::V13);
+    assert!(refused.is_err(), "the workers run as the user `nobody`, not as root");
     assert_eq!(node.served().total(), 5);
 }
 
@@ -124,10 +101,7 @@ fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
         let load = world.client.load(address, Tls::V13, 2);
         load.wait_for_more(5);
         let victim = gateway.workers()[0];
-        let pid = i32::try_from(victim)
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a process id");
+        let pid = i32::try_from(victim).ok().and_then(Pid::from_raw).expect("a process id");
         kill_process(pid, Signal::KILL).expect("a worker");
         wait::until("the worker is gone", || !is_alive(victim));
         load.wait_for_more(5);
@@ -144,9 +118,7 @@ fn killed_worker_is_replaced_and_its_successor_uses_the_pool() {
 #[test]
 fn stopped_nginx_leaves_no_connection_at_the_node() {
     let (world, node, gateway) = start(Server::Nginx, true);
-    world
-        .client
-        .handshakes(gateway.address(KeyKind::Rsa2048), Tls::V12, 10);
+    world.client.handshakes(gateway.address(KeyKind::Rsa2048), Tls::V12, 10);
     assert!(node.connections() > 0);
     let mut gateway = gateway;
     gateway.process.signal(Signal::QUIT);

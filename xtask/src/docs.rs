@@ -44,23 +44,13 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     if stale.is_empty() {
         return Ok(());
     }
-    bail!(
-        "{REFERENCE} is stale ({}): run `make docs` and commit the result",
-        stale.join(", ")
-    )
+    bail!("{REFERENCE} is stale ({}): run `make docs` and commit the result", stale.join(", "))
 }
 
 /// Has the binary write its pages into `folder`.
 fn generate(root: &Path, folder: &Path) -> Result<()> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "millrace-cli",
-            "--",
-            "reference",
-        ])
+        .args(["run", "--quiet", "--package", "millrace-cli", "--", "reference"])
         .arg(folder)
         .current_dir(root)
         .status()
@@ -73,10 +63,7 @@ fn generate(root: &Path, folder: &Path) -> Result<()> {
 
 fn pages(folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut pages = BTreeMap::new();
-    for entry in folder
-        .read_dir()
-        .with_context(|| format!("reading {}", folder.display()))?
-    {
+    for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         pages.insert(name, fs::read_to_string(entry.path())?);

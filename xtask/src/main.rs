@@ -45,8 +45,5 @@ fn run() -> Result<()> {
 /// The root of the repository: the folder above this package.
 fn root() -> Result<PathBuf> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package
-        .parent()
-        .map(Path::to_owned)
-        .context("xtask has no parent folder")
+    package.parent().map(Path::to_owned).context("xtask has no parent folder")
 }

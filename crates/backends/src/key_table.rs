@@ -23,11 +23,7 @@ pub(crate) struct KeyTable<K> {
 
 impl<K> KeyTable<K> {
     pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            next: AtomicU64::new(0),
-            keys: RwLock::default(),
-        }
+        Self { limit, next: AtomicU64::new(0), keys: RwLock::default() }
     }
 
     pub(crate) fn insert(&self, loaded: K) -> Result<BackendKey, KeyError> {
@@ -42,27 +38,16 @@ impl<K> KeyTable<K> {
 
     pub(crate) fn remove(&self, name: BackendKey) {
         // The key is freed after the lock is released.
-        let removed = self
-            .keys
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&name);
+        let removed = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(&name);
         drop(removed);
     }
 
     pub(crate) fn find(&self, name: BackendKey) -> Option<Arc<K>> {
-        self.keys
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&name)
-            .cloned()
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.keys
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 

@@ -3,7 +3,7 @@
 
 //! The backends: the implementations that run jobs.
 //!
-//! Each backend is one folder. The files that all four have:
+//! Each backend is one folder. The files that all five have:
 //!
 //! | file | contents |
 //! |---|---|
@@ -13,20 +13,25 @@
 //! | `queue.rs` or `queue/` | the hot path: submit and poll |
 //! | `sys.rs` or `sys/` | the foreign interface or the intrinsics, and the only `unsafe` |
 //!
-//! All but `qat` have `operations.rs`, which does the operations or encodes and decodes around them. The
-//! documentation of `cuda`, `qat` and `simd` lists their other files.
+//! All but `kernel` and `qat` have `operations.rs`, which does the operations or encodes and decodes around them. The
+//! documentation of `cuda`, `kernel`, `qat` and `simd` lists their other files.
 //!
 //! Modules that several backends share:
 //!
 //! | module | contents |
 //! |---|---|
+//! | `blinding` | RSA keys with blinding and verification by the host, for devices that do neither |
+//! | `known_answer` | one operation that a device computes before it serves |
 //! | `key_table` | the open keys by name, at most 65 536 per backend |
 //! | `padding` | PKCS#1, PSS and OAEP around raw RSA, in constant time where a secret is involved |
 //! | `raw_rsa` | applies `padding` to the tasks of a backend that computes only `x^d mod n` |
-//! | `software` | for the other three: parses and checks their keys, and does single operations on AWS-LC |
+//! | `software` | for the others: parses and checks their keys, and does single operations on AWS-LC |
 
+mod blinding;
 pub mod cuda;
+pub mod kernel;
 mod key_table;
+mod known_answer;
 mod padding;
 pub mod qat;
 mod raw_rsa;
@@ -34,6 +39,7 @@ pub mod simd;
 pub mod software;
 
 pub use cuda::Cuda;
+pub use kernel::Kernel;
 pub use qat::Qat;
 pub use simd::Simd;
 pub use software::{Software, SoftwareKey};

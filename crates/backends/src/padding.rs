@@ -46,10 +46,7 @@ pub(crate) fn encode_pkcs1_signature(
 ) -> Result<(), BackendError> {
     let prefix = hash.digest_info_prefix();
     let len = prefix.len() + digest.len();
-    let Some(padding) = out
-        .len()
-        .checked_sub(len + 3)
-        .filter(|room| *room >= MIN_PKCS1_PADDING)
+    let Some(padding) = out.len().checked_sub(len + 3).filter(|room| *room >= MIN_PKCS1_PADDING)
     else {
         return Err(BackendError::BadInput);
     };
@@ -292,11 +289,7 @@ mod tests {
 
         let rejected = decode(&[0; 256]);
         let no_separator = [&[0, 2][..], &[0xa5; 254]].concat();
-        for bad in [
-            pkcs1_block(7, &[1; 246]),
-            no_separator,
-            [&[1], &good[1..]].concat(),
-        ] {
+        for bad in [pkcs1_block(7, &[1; 246]), no_separator, [&[1], &good[1..]].concat()] {
             assert_eq!(decode(&bad).as_slice(), rejected.as_slice());
         }
     }

@@ -17,9 +17,7 @@ pub(crate) const fn capabilities(max_bits: u16) -> [Capability; 6] {
     const fn row(operation: OperationKind, max_bits: u16) -> Capability {
         Capability {
             operation,
-            smallest: KeyType::Rsa {
-                bits: MIN_MODULUS_BITS,
-            },
+            smallest: KeyType::Rsa { bits: MIN_MODULUS_BITS },
             largest: KeyType::Rsa { bits: max_bits },
         }
     }
@@ -31,6 +29,24 @@ pub(crate) const fn capabilities(max_bits: u16) -> [Capability; 6] {
         row(OperationKind::RsaTlsPremaster, max_bits),
         row(OperationKind::RsaRaw, max_bits),
     ]
+}
+
+/// The same, for moduli of exactly these sizes, in bits.
+pub(crate) const fn capabilities_of<const ROWS: usize>(sizes: &[u16]) -> [Capability; ROWS] {
+    let every = capabilities(sizes[0]);
+    assert!(ROWS == sizes.len() * every.len(), "a row per size and operation");
+    let mut rows = [every[0]; ROWS];
+    let mut row = 0;
+    while row < ROWS {
+        let size = KeyType::Rsa { bits: sizes[row / every.len()] };
+        rows[row] = Capability {
+            operation: every[row % every.len()].operation,
+            smallest: size,
+            largest: size,
+        };
+        row += 1;
+    }
+    rows
 }
 
 /// Encodes the input of a task as the number to exponentiate, as long as the modulus.
@@ -53,11 +69,7 @@ pub(crate) fn prepare(
         Operation::RsaPkcs1Sign { hash } => {
             padding::encode_pkcs1_signature(*hash, input, &mut block)?;
         }
-        Operation::RsaPssSign {
-            hash,
-            mgf_hash,
-            salt_len,
-        } => {
+        Operation::RsaPssSign { hash, mgf_hash, salt_len } => {
             let (salt_len, bits) = (usize::from(*salt_len), usize::from(bits));
             padding::encode_pss(*hash, *mgf_hash, salt_len, input, bits, &mut block)?;
         }
@@ -90,11 +102,9 @@ pub(crate) fn finish(
     mut block: Zeroizing<Vec<u8>>,
 ) -> Result<Output, BackendError> {
     match operation {
-        Operation::RsaOaepDecrypt {
-            hash,
-            mgf_hash,
-            label,
-        } => padding::decode_oaep(*hash, *mgf_hash, label, &mut block),
+        Operation::RsaOaepDecrypt { hash, mgf_hash, label } => {
+            padding::decode_oaep(*hash, *mgf_hash, label, &mut block)
+        }
         Operation::RsaPkcs1Decrypt => {
             padding::decode_pkcs1_implicit(&secret(key)?.rejection_key, input, &block)
         }
@@ -115,7 +125,11 @@ pub(crate) fn finish(
     }
 }
 
-fn secret(key: &LoadedKey) -> Result<&RsaSecret, BackendError> {
+/// The RSA half of a key.
+///
+/// # Errors
+/// `NotOffered` for a key of another kind.
+pub(crate) fn secret(key: &LoadedKey) -> Result<&RsaSecret, BackendError> {
     match &key.secret {
         Secret::Rsa(rsa) => Ok(rsa),
         _ => Err(BackendError::NotOffered),

@@ -12,10 +12,7 @@ use millrace_testkit::conformance::{self, Options};
 fn software_conforms() {
     // The reference is another instance of the same backend: deterministic results must be equal across
     // instances. `openssl.rs` compares with another library.
-    let options = Options {
-        reference: Some(Arc::new(Software::new())),
-        rounds: 5,
-    };
+    let options = Options { reference: Some(Arc::new(Software::new())), rounds: 5 };
     let report = conformance::run(Arc::new(Software::new()), &options);
     println!("{report}");
     assert_eq!(report.left_out, Vec::<String>::new());

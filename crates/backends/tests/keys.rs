@@ -29,9 +29,7 @@ fn good_keys_are_accepted_with_the_public_half_that_openssl_sees() {
 fn bad_keys_are_refused_with_the_matching_error() {
     let backend = Software::new();
     for key in keys::bad() {
-        let error = backend
-            .open_key(&key.private_key())
-            .map(|opened| opened.info.key_type);
+        let error = backend.open_key(&key.private_key()).map(|opened| opened.info.key_type);
         assert_eq!(error, Err(key.error), "{}", key.name);
     }
 }
@@ -50,15 +48,8 @@ fn truncated_or_changed_keys_cause_no_panic() {
     ];
     for key in keys {
         for len in 0..key.der.len() {
-            let refused = backend
-                .open_key(&keys::private_key(&key.der[..len]))
-                .map(|_| ());
-            assert_eq!(
-                refused,
-                Err(KeyError::Malformed),
-                "{} cut to {len}",
-                key.name
-            );
+            let refused = backend.open_key(&keys::private_key(&key.der[..len])).map(|_| ());
+            assert_eq!(refused, Err(KeyError::Malformed), "{} cut to {len}", key.name);
         }
         for at in 0..key.der.len() {
             let mut der = key.der.to_vec();
@@ -75,15 +66,10 @@ fn truncated_or_changed_keys_cause_no_panic() {
 fn named_dh_groups_are_accepted_at_any_size_others_up_to_a_bound() {
     // Above 4096 bits a group is not tested for safety, so these are accepted by name.
     let backend = Software::new();
-    for prime in [
-        BigNum::get_rfc3526_prime_6144(),
-        BigNum::get_rfc3526_prime_8192(),
-    ] {
+    for prime in [BigNum::get_rfc3526_prime_6144(), BigNum::get_rfc3526_prime_8192()] {
         let prime = prime.expect("a number");
         let der = dh_key(&prime, 2);
-        let opened = backend
-            .open_key(&keys::private_key(&der))
-            .expect("a named group");
+        let opened = backend.open_key(&keys::private_key(&der)).expect("a named group");
         assert_eq!(opened.info.key_type.modulus_len(), prime.to_vec().len());
         // The same with another generator has no name.
         let der = dh_key(&prime, 5);
@@ -97,10 +83,7 @@ fn dh_key(prime: &BigNumRef, generator: u32) -> Vec<u8> {
     let number = BigNum::from_u32(generator).expect("a number");
     let group = Dh::from_pqg(prime.to_owned().expect("a number"), None, number).expect("a group");
     let private = BigNum::from_slice(&[0x5a; 64]).expect("a number");
-    let key = group
-        .set_private_key(private)
-        .and_then(PKey::from_dh)
-        .expect("a key");
+    let key = group.set_private_key(private).and_then(PKey::from_dh).expect("a key");
     key.private_key_to_pkcs8().expect("DER")
 }
 
@@ -108,10 +91,7 @@ fn dh_key(prime: &BigNumRef, generator: u32) -> Vec<u8> {
 fn oversized_key_is_refused_without_parsing() {
     let backend = Software::new();
     let huge = vec![0x30; 100_000];
-    assert_eq!(
-        backend.open_key(&keys::private_key(&huge)).map(|_| ()),
-        Err(KeyError::Malformed)
-    );
+    assert_eq!(backend.open_key(&keys::private_key(&huge)).map(|_| ()), Err(KeyError::Malformed));
 }
 
 #[test]
@@ -119,10 +99,7 @@ fn debug_of_key_and_backend_shows_no_secrets() {
     let backend = Software::new();
     let key = keys::rsa_2048().private_key();
     backend.open_key(&key).expect("a good key");
-    assert_eq!(
-        format!("{key:?}"),
-        format!("PrivateKey({} bytes)", keys::rsa_2048().der.len())
-    );
+    assert_eq!(format!("{key:?}"), format!("PrivateKey({} bytes)", keys::rsa_2048().der.len()));
     assert_eq!(format!("{backend:?}"), "Software(1 keys)");
 }
 

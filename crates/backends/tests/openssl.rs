@@ -14,14 +14,8 @@ use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::verify;
 use openssl::rand::rand_bytes;
 
-const HASHES: [Hash; 6] = [
-    Hash::Sha1,
-    Hash::Sha224,
-    Hash::Sha256,
-    Hash::Sha384,
-    Hash::Sha512,
-    Hash::Sha512_256,
-];
+const HASHES: [Hash; 6] =
+    [Hash::Sha1, Hash::Sha224, Hash::Sha256, Hash::Sha384, Hash::Sha512, Hash::Sha512_256];
 
 fn random(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -35,12 +29,7 @@ fn driver() -> Driver {
 
 /// RSA keys with a number of rounds for each: an operation takes 0.2 to 10 ms.
 fn rsa_keys() -> [(TestKey, usize); 4] {
-    [
-        (keys::rsa_2048(), 40),
-        (keys::rsa_3072(), 20),
-        (keys::rsa_4096(), 10),
-        (keys::rsa_8192(), 1),
-    ]
+    [(keys::rsa_2048(), 40), (keys::rsa_3072(), 20), (keys::rsa_4096(), 10), (keys::rsa_8192(), 1)]
 }
 
 #[test]
@@ -53,12 +42,7 @@ fn pkcs1_signatures_equal_those_of_openssl() {
             for _ in 0..rounds {
                 let digest = random(hash.digest_len());
                 let ours = driver.output(opened.key, &operation, &digest);
-                assert_eq!(
-                    *ours,
-                    verify::sign(&key, &operation, &digest),
-                    "{} {hash}",
-                    key.name
-                );
+                assert_eq!(*ours, verify::sign(&key, &operation, &digest), "{} {hash}", key.name);
             }
         }
     }
@@ -75,11 +59,7 @@ fn pss_signatures_verify_for_every_pair_of_hashes_and_any_salt() {
             for mgf_hash in HASHES {
                 for salt_len in &lengths[..rounds.min(4)] {
                     let salt_len = u16::try_from(*salt_len).expect("a short salt");
-                    let operation = Operation::RsaPssSign {
-                        hash,
-                        mgf_hash,
-                        salt_len,
-                    };
+                    let operation = Operation::RsaPssSign { hash, mgf_hash, salt_len };
                     let digest = random(hash.digest_len());
                     let signature = driver.output(opened.key, &operation, &digest);
                     let good =
@@ -103,20 +83,12 @@ fn oaep_decrypts_for_every_pair_of_hashes_any_label_and_any_length() {
                     let (label, message) = (random(label), random(len));
                     let spki = &opened.info.spki;
                     let ciphertext = verify::encrypt_oaep(spki, hash, mgf_hash, &label, &message);
-                    let decrypt = Operation::RsaOaepDecrypt {
-                        hash,
-                        mgf_hash,
-                        label,
-                    };
+                    let decrypt = Operation::RsaOaepDecrypt { hash, mgf_hash, label };
                     let output = driver.output(opened.key, &decrypt, &ciphertext);
                     assert_eq!(*output, message, "{} {decrypt:?}", key.name);
 
                     let label = random(5);
-                    let decrypt = Operation::RsaOaepDecrypt {
-                        hash,
-                        mgf_hash,
-                        label,
-                    };
+                    let decrypt = Operation::RsaOaepDecrypt { hash, mgf_hash, label };
                     let result = driver.perform(opened.key, &decrypt, &ciphertext);
                     assert_eq!(result, Err(BackendError::BadInput), "another label");
                 }
@@ -142,17 +114,10 @@ fn pkcs1_decrypts_every_length_and_never_fails() {
             let mut junk = random(len);
             junk[0] = 0;
             let made_up = driver.output(opened.key, &decrypt, &junk);
-            assert_eq!(
-                made_up,
-                driver.output(opened.key, &decrypt, &junk),
-                "not stable"
-            );
+            assert_eq!(made_up, driver.output(opened.key, &decrypt, &junk), "not stable");
             lengths.insert(made_up.len());
         }
-        assert!(
-            lengths.len() > rounds,
-            "the lengths of made-up messages do not vary"
-        );
+        assert!(lengths.len() > rounds, "the lengths of made-up messages do not vary");
     }
 }
 
@@ -176,9 +141,7 @@ fn implicit_rejection_message_depends_on_the_key() {
 #[test]
 fn premaster_secret_decrypts_and_a_malformed_one_is_the_same_each_time() {
     let mut driver = driver();
-    let operation = Operation::RsaTlsPremaster {
-        client_version: 0x0303,
-    };
+    let operation = Operation::RsaTlsPremaster { client_version: 0x0303 };
     for (key, rounds) in rsa_keys() {
         let opened = driver.open_good(&key);
         for round in 0..5 * rounds {
@@ -209,12 +172,7 @@ fn public_operation_reverses_raw_rsa() {
             let mut number = random(key.key_type.modulus_len());
             number[0] &= 0x7f;
             let output = driver.output(opened.key, &Operation::RsaRaw, &number);
-            assert_eq!(
-                verify::rsa_public(&opened.info.spki, &output),
-                number,
-                "{}",
-                key.name
-            );
+            assert_eq!(verify::rsa_public(&opened.info.spki, &output), number, "{}", key.name);
         }
     }
 }
@@ -222,12 +180,9 @@ fn public_operation_reverses_raw_rsa() {
 #[test]
 fn ecdsa_dsa_and_ed25519_signatures_verify() {
     let mut driver = driver();
-    for (key, rounds) in [
-        (keys::p_256(), 200),
-        (keys::p_384(), 50),
-        (keys::p_521(), 50),
-        (keys::dsa_2048(), 50),
-    ] {
+    for (key, rounds) in
+        [(keys::p_256(), 200), (keys::p_384(), 50), (keys::p_521(), 50), (keys::dsa_2048(), 50)]
+    {
         let opened = driver.open_good(&key);
         for hash in HASHES {
             let operation = match key.key_type {
@@ -277,10 +232,7 @@ fn key_agreement_secrets_equal_those_of_openssl() {
         }
         // With probability 2 % none of a thousand secrets starts with a zero byte, so a single run cannot
         // assert it. The lengths are compared in all of them.
-        println!(
-            "{}: {padded} of {rounds} secrets start with a zero byte",
-            key.name
-        );
+        println!("{}: {padded} of {rounds} secrets start with a zero byte", key.name);
     }
 }
 

@@ -46,11 +46,7 @@ fn up(backend: Qat) -> Qat {
     assert_eq!(backend.probe(), Ok(()));
     let start = Instant::now();
     while backend.health() != Health::Up {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            backend.health()
-        );
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", backend.health());
         thread::sleep(Duration::from_millis(2));
     }
     backend
@@ -58,10 +54,7 @@ fn up(backend: Qat) -> Qat {
 
 fn open(backend: &Qat, der: &[u8]) -> BackendKey {
     let key = PrivateKey::from_pkcs8(der.to_vec().into());
-    backend
-        .open_key(&key)
-        .expect("a key of a size that it takes")
-        .key
+    backend.open_key(&key).expect("a key of a size that it takes").key
 }
 
 fn task(token: u32, key: BackendKey) -> Task {
@@ -80,11 +73,7 @@ fn drain(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> Vec
     while done.len() < count {
         queue.submit(tasks);
         queue.poll(&mut done);
-        assert!(
-            start.elapsed() < Duration::from_secs(120),
-            "{} of {count}",
-            done.len()
-        );
+        assert!(start.elapsed() < Duration::from_secs(120), "{} of {count}", done.len());
         thread::yield_now();
     }
     done
@@ -93,10 +82,7 @@ fn drain(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> Vec
 /// Asserts that a signature is what the software backend computes.
 fn expected(software: &Software, key: BackendKey, done: &Done) -> Vec<u8> {
     let mut queue = software.open_queue().expect("a queue");
-    let mut tasks = VecDeque::from([Task {
-        key,
-        ..task(done.task.token, key)
-    }]);
+    let mut tasks = VecDeque::from([Task { key, ..task(done.task.token, key) }]);
     queue.submit(&mut tasks);
     let mut found = Vec::new();
     queue.poll(&mut found);
@@ -108,10 +94,7 @@ fn qat_conforms() {
     let Some(controls) = on_machines("qat_conforms", 1) else {
         return;
     };
-    let options = Options {
-        reference: Some(Arc::new(Software::new())),
-        rounds: 3,
-    };
+    let options = Options { reference: Some(Arc::new(Software::new())), rounds: 3 };
     let backend = Arc::new(backend());
     let report = conformance::run(Arc::clone(&backend) as Arc<dyn Backend>, &options);
     println!("{report}");
@@ -122,10 +105,9 @@ fn qat_conforms() {
 
 #[test]
 fn wrong_answers_of_the_card_end_as_faults_and_never_as_results() {
-    let Some(controls) = on_machines(
-        "wrong_answers_of_the_card_end_as_faults_and_never_as_results",
-        1,
-    ) else {
+    let Some(controls) =
+        on_machines("wrong_answers_of_the_card_end_as_faults_and_never_as_results", 1)
+    else {
         return;
     };
     let (backend, software) = (backend(), Software::new());
@@ -152,10 +134,9 @@ fn wrong_answers_of_the_card_end_as_faults_and_never_as_results() {
 
 #[test]
 fn lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are() {
-    let Some(controls) = on_machines(
-        "lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are",
-        1,
-    ) else {
+    let Some(controls) =
+        on_machines("lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are", 1)
+    else {
         return;
     };
     let backend = up(Qat::new());
@@ -222,10 +203,9 @@ fn end_tasks_by(controls: &QatControls, backend: &Qat, key: BackendKey, event: C
 /// session without a word: instances that refuse requests, or crash the library when they are polled.
 #[test]
 fn every_failure_of_a_card_is_noticed_and_the_next_start_serves() {
-    let Some(controls) = on_machines(
-        "every_failure_of_a_card_is_noticed_and_the_next_start_serves",
-        1,
-    ) else {
+    let Some(controls) =
+        on_machines("every_failure_of_a_card_is_noticed_and_the_next_start_serves", 1)
+    else {
         return;
     };
     let backend = backend();
@@ -282,24 +262,15 @@ fn submissions_are_not_refused_and_a_failure_is_over_soon() {
         );
     }
     let start = Instant::now();
-    let absent = Qat::new().libraries(
-        PathBuf::from("/nowhere/libqat.so.4"),
-        PathBuf::from("/nowhere/libusdm.so.0"),
-    );
+    let absent = Qat::new()
+        .libraries(PathBuf::from("/nowhere/libqat.so.4"), PathBuf::from("/nowhere/libusdm.so.0"));
     assert!(absent.probe().is_err());
-    println!(
-        "{:.2} ms to a probe without the library",
-        start.elapsed().as_secs_f64() * 1e3
-    );
+    println!("{:.2} ms to a probe without the library", start.elapsed().as_secs_f64() * 1e3);
 }
 
 /// Jobs of the proof in one release: 20,000 in both, or a million.
 fn jobs_of_the_proof() -> u32 {
-    if millrace_testkit::is_long() {
-        500_000
-    } else {
-        10_000
-    }
+    if millrace_testkit::is_long() { 500_000 } else { 10_000 }
 }
 
 /// Inputs of the proof, whose signatures are computed before: comparing costs less than verifying.
@@ -326,12 +297,8 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
             scope.spawn(move || work(backend, key, first..first + jobs / 2, signatures, ended))
         });
         // Events at a fifth, two fifths, … of the jobs.
-        let events = [
-            CardEvent::Fatal,
-            CardEvent::Restarting,
-            CardEvent::Fatal,
-            CardEvent::Restarting,
-        ];
+        let events =
+            [CardEvent::Fatal, CardEvent::Restarting, CardEvent::Fatal, CardEvent::Restarting];
         for (event, part) in events.into_iter().zip(1..) {
             while ended.load(Ordering::Relaxed) < jobs / 5 * part {
                 thread::sleep(Duration::from_millis(5));
@@ -346,10 +313,7 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
                 controls.send(CardEvent::Restarted);
             }
         }
-        workers
-            .into_iter()
-            .map(|worker| worker.join().expect("no panic"))
-            .collect()
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
     });
     let [right, failed] = [0, 1].map(|count| totals.iter().map(|total| total[count]).sum::<u64>());
     println!(
@@ -357,10 +321,7 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
         backend.tally()
     );
     assert_eq!(right + failed, u64::from(jobs));
-    let (tally, wrong) = (
-        backend.tally(),
-        controls.get(qat::WRONG) + controls.get(qat::FAILED),
-    );
+    let (tally, wrong) = (backend.tally(), controls.get(qat::WRONG) + controls.get(qat::FAILED));
     assert!(
         tally.faults > 0 && tally.lost > 0 && tally.restarts >= 2 && wrong >= tally.faults,
         "{tally:?}"
@@ -394,10 +355,7 @@ fn work(
     ended: &AtomicU32,
 ) -> [u64; 2] {
     let (mut open, mut counts) = (BTreeSet::new(), [0; 2]);
-    let make = |token| Task {
-        input: input(token),
-        ..task(token, key)
-    };
+    let make = |token| Task { input: input(token), ..task(token, key) };
     let mut tokens = tokens.peekable();
     let mut queue = None;
     while tokens.peek().is_some() || !open.is_empty() {
@@ -411,11 +369,7 @@ fn work(
         // A queue whose session is over ends what it is given, and so does one whose instance gives no answers.
         let serves =
             backend.health() == Health::Up && backend.devices().iter().all(|device| device.serving);
-        let room = if serves {
-            queue.capacity() - open.len()
-        } else {
-            0
-        };
+        let room = if serves { queue.capacity() - open.len() } else { 0 };
         let mut tasks: VecDeque<Task> = tokens.by_ref().take(room).map(make).collect();
         open.extend(tasks.iter().map(|task| task.token));
         queue.submit(&mut tasks);
@@ -423,11 +377,7 @@ fn work(
         let mut done = Vec::new();
         queue.poll(&mut done);
         for done in done {
-            assert!(
-                open.remove(&done.task.token),
-                "{} ended twice",
-                done.task.token
-            );
+            assert!(open.remove(&done.task.token), "{} ended twice", done.task.token);
             let wanted = &signatures[(done.task.token % INPUTS) as usize];
             match done.result {
                 Ok(signature) => {
@@ -449,24 +399,18 @@ fn work(
 /// Asserts that the devices are the instances of one virtual function, and returns their number: the versions of
 /// the library offer different ones.
 fn assert_instances_of(backend: &Qat, function: &str) -> usize {
-    let names: Vec<String> = backend
-        .devices()
-        .into_iter()
-        .map(|device| device.name)
-        .collect();
-    let expected: Vec<String> = (0..names.len())
-        .map(|number| format!("{function}/{number}"))
-        .collect();
+    let names: Vec<String> = backend.devices().into_iter().map(|device| device.name).collect();
+    let expected: Vec<String> =
+        (0..names.len()).map(|number| format!("{function}/{number}")).collect();
     assert!(!names.is_empty() && names == expected, "{names:?}");
     names.len()
 }
 
 #[test]
 fn devices_are_the_instances_with_their_counters_over_restarts() {
-    let Some(controls) = on_machines(
-        "devices_are_the_instances_with_their_counters_over_restarts",
-        1,
-    ) else {
+    let Some(controls) =
+        on_machines("devices_are_the_instances_with_their_counters_over_restarts", 1)
+    else {
         return;
     };
     let backend = backend();
@@ -479,21 +423,12 @@ fn devices_are_the_instances_with_their_counters_over_restarts() {
     let devices = backend.devices();
     assert!(
         devices.len() == count
-            && devices
-                .iter()
-                .all(|device| device.serving && device.capacity == 63)
+            && devices.iter().all(|device| device.serving && device.capacity == 63)
     );
     let sum = |count: fn(&BackendDeviceStatus) -> u64| devices.iter().map(count).sum::<u64>();
-    assert!(
-        sum(|device| device.served) >= 10,
-        "those of both sessions: {devices:?}"
-    );
+    assert!(sum(|device| device.served) >= 10, "those of both sessions: {devices:?}");
     assert!(sum(|device| device.submitted) >= sum(|device| device.served));
-    assert!(
-        devices
-            .iter()
-            .all(|device| device.restarts == backend.tally().restarts)
-    );
+    assert!(devices.iter().all(|device| device.restarts == backend.tally().restarts));
 }
 
 #[test]
@@ -501,23 +436,16 @@ fn only_the_virtual_functions_that_are_named_serve() {
     let Some(_) = on_machines("only_the_virtual_functions_that_are_named_serve", 2) else {
         return;
     };
-    let backend = Qat::new()
-        .functions(2)
-        .only(vec!["0000:6b:00.2".to_owned()]);
+    let backend = Qat::new().functions(2).only(vec!["0000:6b:00.2".to_owned()]);
     let backend = up(backend.answer_time(Duration::from_secs(5)));
     assert_instances_of(&backend, "6b:00.2");
     drop(backend);
-    let backend = Qat::new()
-        .functions(2)
-        .only(vec!["0000:ff:00.1".to_owned()]);
+    let backend = Qat::new().functions(2).only(vec!["0000:ff:00.1".to_owned()]);
     assert_eq!(backend.probe(), Ok(()));
     let Health::Away(reason) = backend.health() else {
         panic!("it has no such function");
     };
-    assert!(
-        reason.to_string().contains("backend.qat.instances"),
-        "{reason}"
-    );
+    assert!(reason.to_string().contains("backend.qat.instances"), "{reason}");
 }
 
 /// A queue that has just served tasks: it may take some starts of the library.
@@ -548,14 +476,9 @@ fn layouts_are_those_of_intels_headers() {
 
 #[test]
 fn machine_without_the_library_says_what_to_install() {
-    let backend = Qat::new().libraries(
-        PathBuf::from("/nowhere/libqat.so.4"),
-        PathBuf::from("/nowhere/libusdm.so.0"),
-    );
-    let reason = backend
-        .probe()
-        .expect_err("there is no such library")
-        .to_string();
+    let backend = Qat::new()
+        .libraries(PathBuf::from("/nowhere/libqat.so.4"), PathBuf::from("/nowhere/libusdm.so.0"));
+    let reason = backend.probe().expect_err("there is no such library").to_string();
     assert!(reason.contains("install libqat4"), "{reason}");
     assert!(backend.open_queue().is_err());
 }

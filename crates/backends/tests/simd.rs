@@ -17,9 +17,8 @@ use millrace_testkit::{is_long, verify};
 
 /// The implementations that this processor runs; prints the names of the others.
 fn available() -> Vec<Implementation> {
-    let (here, missing): (Vec<_>, Vec<_>) = Implementation::ALL
-        .into_iter()
-        .partition(|implementation| implementation.is_available());
+    let (here, missing): (Vec<_>, Vec<_>) =
+        Implementation::ALL.into_iter().partition(|implementation| implementation.is_available());
     for missing in missing {
         millrace_testkit::skip::record(file!(), &format!("no AVX-512 for {}", missing.name()));
     }
@@ -35,10 +34,7 @@ fn fast() -> Vec<Implementation> {
 
 /// Runs the suite and checks that it was not empty.
 fn conform(simd: Simd, rounds: usize) {
-    let options = Options {
-        reference: Some(Arc::new(Software::new())),
-        rounds,
-    };
+    let options = Options { reference: Some(Arc::new(Software::new())), rounds };
     let name = format!("{simd:?}");
     let report = conformance::run(Arc::new(simd), &options);
     println!("{name}\n{report}");
@@ -71,10 +67,7 @@ fn portable_lanes_conform() {
     // Single tasks run on AWS-LC except in long runs: the twin takes 12 ms for a batch of RSA-2048 and 57 ms
     // for RSA-4096, over a minute for all vectors.
     let lanes_from = if is_long() { 1 } else { 2 };
-    conform(
-        Simd::with(Implementation::Portable).lanes_from(lanes_from),
-        1,
-    );
+    conform(Simd::with(Implementation::Portable).lanes_from(lanes_from), 1);
 }
 
 /// Random bytes from a seed, so that a failure can be repeated.
@@ -82,9 +75,7 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     (0..len)
         .map(|_| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             state.to_be_bytes()[0]
         })
         .collect()
@@ -94,12 +85,7 @@ fn raw(token: u32, opened: &OpenedKey, seed: u64) -> Task {
     let len = opened.info.key_type.modulus_len();
     let mut input = random(seed, len);
     input[0] &= 0x3f;
-    Task {
-        token,
-        key: opened.key,
-        operation: Operation::RsaRaw,
-        input,
-    }
+    Task { token, key: opened.key, operation: Operation::RsaRaw, input }
 }
 
 /// Runs all tasks through a queue and returns the results by token.
@@ -184,9 +170,7 @@ fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
     for implementation in available() {
         for waiting in 1..=8_u32 {
             let simd = Simd::with(implementation);
-            let opened = simd
-                .open_key(&keys::rsa_2048().private_key())
-                .expect("a good key");
+            let opened = simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
             let mut queue = simd.open_queue().expect("a queue");
             let mut tasks: VecDeque<_> = (0..waiting).map(|token| raw(token, &opened, 1)).collect();
             assert_eq!(queue.submit(&mut tasks), waiting as usize);
@@ -197,11 +181,7 @@ fn poll_runs_up_to_four_tasks_of_the_oldest_size() {
             while queue.poll(&mut done) > 0 {}
             assert_eq!(done.len(), waiting as usize);
             let tally = simd.tally();
-            assert_eq!(
-                tally.alone,
-                u64::from(waiting % 4 == 1),
-                "{waiting} waiting"
-            );
+            assert_eq!(tally.alone, u64::from(waiting % 4 == 1), "{waiting} waiting");
             assert_eq!(tally.batches[3], u64::from(waiting / 4));
         }
     }
@@ -214,10 +194,7 @@ fn batch_has_one_size_and_the_oldest_task_goes_first() {
         .map(|key| simd.open_key(&key.private_key()).expect("a good key"));
     let mut queue = simd.open_queue().expect("a queue");
     let order = [&large, &small, &small, &large];
-    let mut tasks = (0..)
-        .zip(order)
-        .map(|(token, key)| raw(token, key, 3))
-        .collect();
+    let mut tasks = (0..).zip(order).map(|(token, key)| raw(token, key, 3)).collect();
     queue.submit(&mut tasks);
     let mut done = Vec::new();
     assert_eq!(queue.poll(&mut done), 2);
@@ -231,9 +208,7 @@ fn batch_has_one_size_and_the_oldest_task_goes_first() {
 fn bad_task_does_not_affect_the_others_of_its_batch() {
     for implementation in available() {
         let simd = Simd::with(implementation);
-        let opened = simd
-            .open_key(&keys::rsa_2048().private_key())
-            .expect("a good key");
+        let opened = simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
         let mut queue = simd.open_queue().expect("a queue");
         let mut tasks: VecDeque<_> = (0..4).map(|token| raw(token, &opened, 9)).collect();
         tasks[0].input.fill(0xff);
@@ -251,9 +226,7 @@ fn bad_task_does_not_affect_the_others_of_its_batch() {
 #[test]
 fn queue_full_of_bad_tasks_ends_every_task() {
     let simd = Simd::with(Implementation::Portable);
-    let opened = simd
-        .open_key(&keys::rsa_2048().private_key())
-        .expect("a good key");
+    let opened = simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
     let mut queue = simd.open_queue().expect("a queue");
     let mut tasks: VecDeque<_> = (0..4).map(|token| raw(token, &opened, 9)).collect();
     for task in &mut tasks {
@@ -270,9 +243,7 @@ fn queue_full_of_bad_tasks_ends_every_task() {
 fn many_threads_share_a_key_and_its_blinding_pairs() {
     for implementation in fast() {
         let simd = Simd::with(implementation);
-        let opened = simd
-            .open_key(&keys::rsa_2048().private_key())
-            .expect("a good key");
+        let opened = simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (simd, opened) = (&simd, &opened);
@@ -314,10 +285,7 @@ fn keys_with_different_public_exponents_share_a_batch() {
             .iter()
             .map(|der| simd.open_key(&keys::private_key(der)).expect("a good key"))
             .collect();
-        let tasks = (0..)
-            .zip(&opened)
-            .map(|(token, key)| raw(token, key, 5))
-            .collect();
+        let tasks = (0..).zip(&opened).map(|(token, key)| raw(token, key, 5)).collect();
         for (token, done) in drive(&mut *queue, tasks) {
             let output = done.result.expect("a good task");
             let spki = &opened[token as usize].info.spki;
@@ -343,12 +311,9 @@ fn simd_describes_itself_and_refuses_other_keys() {
         }
     }
     for key in [keys::p_256(), keys::rsa_8192(), keys::dsa_2048()] {
-        let refused = simd
-            .open_key(&key.private_key())
-            .map(|opened| opened.info.key_type);
+        let refused = simd.open_key(&key.private_key()).map(|opened| opened.info.key_type);
         assert_eq!(refused, Err(KeyError::NotOffered), "{}", key.name);
     }
-    simd.open_key(&keys::rsa_2048().private_key())
-        .expect("a good key");
+    simd.open_key(&keys::rsa_2048().private_key()).expect("a good key");
     assert!(format!("{simd:?}").ends_with(", 1 keys)"), "{simd:?}");
 }

@@ -176,12 +176,8 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
         .collect();
     let bad: Vec<Vec<u8>> = (0..64).map(|_| random.number(256)).collect();
     let classes = [good, bad];
-    let operations = [
-        Operation::RsaPkcs1Decrypt,
-        Operation::RsaTlsPremaster {
-            client_version: 0x0303,
-        },
-    ];
+    let operations =
+        [Operation::RsaPkcs1Decrypt, Operation::RsaTlsPremaster { client_version: 0x0303 }];
     for (name, backend, batch) in subjects() {
         let keys = [open(&*backend, key.der)];
         for operation in &operations {
@@ -225,10 +221,7 @@ fn keys_on_curves_take_the_same_time() {
     for (name, make, operation, input) in cases {
         let classes: [Vec<_>; 2] = [
             (0..KEYS).map(|_| open(&backend, &make(&small))).collect(),
-            random_scalars
-                .iter()
-                .map(|scalar| open(&backend, &make(scalar)))
-                .collect(),
+            random_scalars.iter().map(|scalar| open(&backend, &make(scalar))).collect(),
         ];
         let mut bench = Bench::new(&backend, 1);
         Timing::from_environment().same_time(&format!("software, {name}"), |class| {

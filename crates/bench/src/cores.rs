@@ -17,9 +17,7 @@ use crate::error::BenchError;
 /// The cores that this process may use, lowest first.
 pub(crate) fn usable() -> Result<Vec<usize>, BenchError> {
     let set = sched_getaffinity(None).map_err(BenchError::system("read the CPU affinity"))?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|core| set.is_set(*core))
-        .collect())
+    Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
 
 /// The two cores of a measurement: those that were asked for, else the first and the second usable one (the
@@ -34,9 +32,7 @@ pub(crate) fn two(
     let usable = usable()?;
     for core in first.iter().chain(&second) {
         if !usable.contains(core) {
-            return Err(BenchError::Usage(format!(
-                "core {core} is not usable: {usable:?} are"
-            )));
+            return Err(BenchError::Usage(format!("core {core} is not usable: {usable:?} are")));
         }
     }
     let lowest = usable.first().copied().unwrap_or(0);
@@ -110,7 +106,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::process::{Process, command};
+    use crate::process::{ChildProcess, command};
 
     #[test]
     fn work_shows_in_both_clocks() {
@@ -125,7 +121,7 @@ mod tests {
         command.args(["-c", "while :; do :; done"]);
         let core = usable().expect("affinity")[0];
         let log = folder.path().join("log");
-        let mut child = Process::start("sh", core, command, &log).expect("start");
+        let mut child = ChildProcess::start("sh", core, command, &log).expect("start");
         let id = child.id();
         let busy = || tree_cpu_time(id) > Duration::from_millis(20);
         child.wait_until(busy).expect("it works");

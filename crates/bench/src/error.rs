@@ -43,7 +43,7 @@ pub enum BenchError {
     Missing {
         /// The program.
         program: String,
-        /// How to get it.
+        /// Command that installs it.
         remedy: String,
     },
     /// Resource: a file could not be read or written.
@@ -88,7 +88,7 @@ pub enum BenchError {
     Goals {
         /// The requirement.
         wanted: Reach,
-        /// Which numbers fall short.
+        /// The numbers that fall short.
         missed: String,
     },
     /// The user asked to stop.
@@ -98,10 +98,7 @@ pub enum BenchError {
 
 impl BenchError {
     pub(crate) fn missing(program: impl Into<String>, remedy: impl ToString) -> Self {
-        Self::Missing {
-            program: program.into(),
-            remedy: remedy.to_string(),
-        }
+        Self::Missing { program: program.into(), remedy: remedy.to_string() }
     }
 
     pub(crate) fn file(
@@ -109,17 +106,10 @@ impl BenchError {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File {
-            action,
-            path,
-            source,
-        }
+        move |source| Self::File { action, path, source }
     }
 
     pub(crate) fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System {
-            action,
-            source: source.into(),
-        }
+        move |source| Self::System { action, source: source.into() }
     }
 }

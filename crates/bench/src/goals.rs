@@ -13,7 +13,7 @@ use crate::error::BenchError;
 use crate::report::table;
 use crate::stats::{MeanRatio, Spread};
 
-/// How far a measured value reaches.
+/// Relation of a measured value to its goal.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum, strum::Display,
 )]
@@ -79,12 +79,7 @@ impl Goal {
         aim: f64,
         measured: impl Into<Option<Spread>>,
     ) -> Option<Self> {
-        Some(Self::new(
-            what.into(),
-            [must, aim],
-            MeasuredValue::Rounds(measured.into()?),
-            1.0,
-        ))
+        Some(Self::new(what.into(), [must, aim], MeasuredValue::Rounds(measured.into()?), 1.0))
     }
 
     /// Reached if the median is at most `must`, and better still at most `aim`; `None` if it was not measured.
@@ -94,12 +89,7 @@ impl Goal {
         aim: f64,
         measured: impl Into<Option<Spread>>,
     ) -> Option<Self> {
-        Some(Self::new(
-            what.into(),
-            [must, aim],
-            MeasuredValue::Rounds(measured.into()?),
-            -1.0,
-        ))
+        Some(Self::new(what.into(), [must, aim], MeasuredValue::Rounds(measured.into()?), -1.0))
     }
 
     /// Reached if the mean ratio is at most `must`, and better still at most `aim`.
@@ -109,12 +99,7 @@ impl Goal {
         aim: f64,
         measured: MeanRatio,
     ) -> Self {
-        Self::new(
-            what.into(),
-            [must, aim],
-            MeasuredValue::Mean(measured),
-            -1.0,
-        )
+        Self::new(what.into(), [must, aim], MeasuredValue::Mean(measured), -1.0)
     }
 
     /// `sign` is 1 where more is better, and -1 where less is.
@@ -197,19 +182,11 @@ impl Goals {
     pub(crate) fn require(&self, wanted: Option<Reach>) -> Result<(), BenchError> {
         let Some(wanted) = wanted else { return Ok(()) };
         let short = |goal: &&Goal| goal.reached.is_some_and(|reached| reached < wanted);
-        let missed: Vec<&str> = self
-            .0
-            .iter()
-            .filter(short)
-            .map(|goal| &*goal.what)
-            .collect();
+        let missed: Vec<&str> = self.0.iter().filter(short).map(|goal| &*goal.what).collect();
         if missed.is_empty() {
             Ok(())
         } else {
-            Err(BenchError::Goals {
-                wanted,
-                missed: missed.join("; "),
-            })
+            Err(BenchError::Goals { wanted, missed: missed.join("; ") })
         }
     }
 }
@@ -235,26 +212,16 @@ mod tests {
     use super::*;
 
     fn spread(median: f64) -> Spread {
-        Spread {
-            median,
-            min: 0.0,
-            max: 9.0,
-        }
+        Spread { median, min: 0.0, max: 9.0 }
     }
 
     #[test]
     fn median_decides_what_is_reached() {
         let reached = |goal: Option<Goal>| goal.and_then(|goal| goal.reached).expect("it applies");
         let at_least = |median| reached(Goal::at_least("a", 2.0, 3.0, spread(median)));
-        assert_eq!(
-            [1.9, 2.0, 3.0].map(at_least),
-            [Reach::Missed, Reach::Must, Reach::Aim]
-        );
+        assert_eq!([1.9, 2.0, 3.0].map(at_least), [Reach::Missed, Reach::Must, Reach::Aim]);
         let at_most = |median| reached(Goal::at_most("a", 5.0, 3.0, spread(median)));
-        assert_eq!(
-            [5.1, 5.0, 2.0].map(at_most),
-            [Reach::Missed, Reach::Must, Reach::Aim]
-        );
+        assert_eq!([5.1, 5.0, 2.0].map(at_most), [Reach::Missed, Reach::Must, Reach::Aim]);
     }
 
     #[test]
@@ -266,9 +233,7 @@ mod tests {
             Goals(missed.into_iter().chain(other).collect())
         };
         assert!(goals(true).require(None).is_ok());
-        let error = goals(true)
-            .require(Some(Reach::Must))
-            .expect_err("one is missed");
+        let error = goals(true).require(Some(Reach::Must)).expect_err("one is missed");
         assert!(
             error.to_string().contains("rate") && !error.to_string().contains("other"),
             "{error}"
@@ -276,10 +241,7 @@ mod tests {
         assert!(goals(false).require(Some(Reach::Must)).is_ok());
         assert!(goals(false).require(Some(Reach::Aim)).is_err());
         let text = goals(false).render();
-        assert!(
-            text.contains("rate [no IFMA]") && text.contains("nothing is promised"),
-            "{text}"
-        );
+        assert!(text.contains("rate [no IFMA]") && text.contains("nothing is promised"), "{text}");
         assert!(!text.contains("missed"), "{text}");
     }
 }

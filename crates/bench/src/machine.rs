@@ -22,7 +22,7 @@ const FLAGS_THAT_MATTER: [&str; 9] = [
 
 /// A machine and what runs on it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineRecord {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) cpu_flags: Vec<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Machine {
     pub(crate) date: String,
 }
 
-impl Machine {
+impl MachineRecord {
     /// Reads processor, memory, kernel and versions; what cannot be read says `unknown`.
     pub(crate) fn here() -> Self {
         let root = Root::open("/").ok();
@@ -77,19 +77,8 @@ impl Machine {
 
     /// Two lines of text.
     pub(crate) fn describe(&self) -> String {
-        let Self {
-            cpu,
-            cores,
-            memory_mib,
-            kernel,
-            system,
-            ..
-        } = self;
-        let virtualised = if self.hypervisor {
-            ", virtual machine"
-        } else {
-            ""
-        };
+        let Self { cpu, cores, memory_mib, kernel, system, .. } = self;
+        let virtualised = if self.hypervisor { ", virtual machine" } else { "" };
         let versions = [&self.openssl, &self.haproxy, &self.nginx].map(String::as_str);
         format!(
             "{cpu} ({cores} cores{virtualised}; {}), {memory_mib} MiB, Linux {kernel}, {system}\n\

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::error::BenchError;
-use crate::process::{Process, command, free_addresses, output_of, temporary_folder};
+use crate::process::{ChildProcess, command, free_addresses, output_of, temporary_folder};
 
 /// Options of a node.
 pub(crate) struct NodeOptions {
@@ -35,7 +35,7 @@ pub(crate) struct NodeOptions {
 
 /// A running node.
 pub(crate) struct Node {
-    process: Process,
+    process: ChildProcess,
     program: PathBuf,
     socket: PathBuf,
     /// TCP address of the node, if it has one.
@@ -85,15 +85,10 @@ impl Node {
         if let Some(tcp) = tcp {
             up.args(["--listen-tcp", &tcp.to_string()]);
         }
-        let mut process = Process::start("node", options.core, up, &dir.path().join("node.log"))?;
+        let mut process =
+            ChildProcess::start("node", options.core, up, &dir.path().join("node.log"))?;
         process.wait_until(|| UnixStream::connect(&socket).is_ok())?;
-        Ok(Self {
-            process,
-            program,
-            socket,
-            tcp,
-            dir,
-        })
+        Ok(Self { process, program, socket, tcp, dir })
     }
 
     /// Endpoint of the node's unix socket.

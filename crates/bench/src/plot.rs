@@ -56,9 +56,8 @@ const HEADROOM: f64 = 1.18;
 const MAX_VALUES: usize = 10_000;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLOURS: [&str; 7] = [
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555",
-];
+const COLOURS: [&str; 7] =
+    ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555"];
 
 /// A measured value: the middle, and its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,19 +70,13 @@ pub struct Value {
 
 impl From<f64> for Value {
     fn from(middle: f64) -> Self {
-        Self {
-            middle,
-            range: None,
-        }
+        Self { middle, range: None }
     }
 }
 
 impl From<Spread> for Value {
     fn from(spread: Spread) -> Self {
-        Self {
-            middle: spread.median,
-            range: Some((spread.min, spread.max)),
-        }
+        Self { middle: spread.median, range: Some((spread.min, spread.max)) }
     }
 }
 
@@ -118,18 +111,12 @@ pub struct Axis {
 impl Axis {
     /// An even axis.
     pub fn linear(label: impl Into<String>) -> Self {
-        Self {
-            label: label.into(),
-            scale: Scale::Linear,
-        }
+        Self { label: label.into(), scale: Scale::Linear }
     }
 
     /// An axis of factors.
     pub fn logarithmic(label: impl Into<String>) -> Self {
-        Self {
-            label: label.into(),
-            scale: Scale::Logarithmic,
-        }
+        Self { label: label.into(), scale: Scale::Logarithmic }
     }
 }
 
@@ -196,17 +183,14 @@ impl BarChart {
                 canvas.text(beside, "start", 12, &short(value.middle));
             }
         }
-        canvas.legend(
-            (left, bottom + AXIS),
-            self.series.iter().map(|bars| &*bars.name),
-        );
+        canvas.legend((left, bottom + AXIS), self.series.iter().map(|bars| &*bars.name));
         Ok(canvas.finish())
     }
 }
 
 /// One line of a [`LineChart`].
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct PlotLine {
     /// The name in the legend.
     pub name: String,
     /// Points from left to right.
@@ -223,7 +207,7 @@ pub struct LineChart {
     /// Vertical axis, from bottom to top.
     pub y: Axis,
     /// The lines.
-    pub series: Vec<Line>,
+    pub series: Vec<PlotLine>,
 }
 
 impl LineChart {
@@ -240,10 +224,8 @@ impl LineChart {
         canvas.x_axis(x, &self.x.label);
         canvas.y_axis(y, &self.y.label);
         for (line, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
-            let shown = line
-                .points
-                .iter()
-                .filter(|(at, value)| x.shows((*at).into()) && y.shows(*value));
+            let shown =
+                line.points.iter().filter(|(at, value)| x.shows((*at).into()) && y.shows(*value));
             let points =
                 shown.map(|&(at, value)| ((canvas.x(x, at), canvas.y(y, value.middle)), value));
             let points: Vec<((f64, f64), Value)> = points.collect();
@@ -258,10 +240,7 @@ impl LineChart {
                 ));
             }
         }
-        canvas.legend(
-            (LEFT + 10.0, TOP + 8.0),
-            self.series.iter().map(|line| &*line.name),
-        );
+        canvas.legend((LEFT + 10.0, TOP + 8.0), self.series.iter().map(|line| &*line.name));
         Ok(canvas.finish())
     }
 }
@@ -306,10 +285,7 @@ impl Canvas {
 
     /// Text at a place, which is its `start`, `middle` or `end`.
     fn text(&mut self, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
-        let text = text
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;");
+        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         self.add(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{text}</text>"
         ));
@@ -348,9 +324,7 @@ impl Canvas {
         }
         self.line([(left, TOP), (left, bottom)], "#000000", 1);
         let middle = f64::midpoint(TOP, bottom);
-        self.add(format_args!(
-            "<g transform=\"translate(20 {middle:.0}) rotate(-90)\">"
-        ));
+        self.add(format_args!("<g transform=\"translate(20 {middle:.0}) rotate(-90)\">"));
         self.text((0.0, 0.0), "middle", 14, label);
         self.add(format_args!("</g>"));
     }
@@ -384,9 +358,7 @@ pub fn stack(charts: &[String]) -> String {
     let mut top = 0;
     for chart in charts {
         let height = attribute(chart, "height").unwrap_or(0);
-        body.push_str(&format!(
-            "<g transform=\"translate(0 {top})\">\n{chart}</g>\n"
-        ));
+        body.push_str(&format!("<g transform=\"translate(0 {top})\">\n{chart}</g>\n"));
         top += height;
     }
     format!(
@@ -442,10 +414,8 @@ impl Span {
             ends.chain(usable.iter().map(|value| value.middle))
                 .filter(|end| end.is_finite() && (scale == Scale::Linear || *end > 0.0))
         };
-        let (low, high) = (
-            finite().fold(f64::INFINITY, f64::min),
-            finite().fold(f64::NEG_INFINITY, f64::max),
-        );
+        let (low, high) =
+            (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
         Ok(match scale {
             Scale::Linear => {
                 let low = low.min(0.0) * HEADROOM;
@@ -453,11 +423,9 @@ impl Span {
                 let high = if high > low { high } else { low + 1.0 };
                 Self { scale, low, high }
             }
-            Scale::Logarithmic => Self {
-                scale,
-                low: low / HEADROOM,
-                high: high * HEADROOM * HEADROOM,
-            },
+            Scale::Logarithmic => {
+                Self { scale, low: low / HEADROOM, high: high * HEADROOM * HEADROOM }
+            }
         })
     }
 
@@ -492,11 +460,7 @@ impl Span {
             }
             Scale::Logarithmic => {
                 let decades = (self.high / self.low).log10();
-                let factors: &[f64] = if decades > 4.0 {
-                    &[1.0]
-                } else {
-                    &[1.0, 2.0, 5.0]
-                };
+                let factors: &[f64] = if decades > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "exponents of finite numbers are within 400"
@@ -543,17 +507,11 @@ mod tests {
                 Bars {
                     name: "local".to_owned(),
                     values: vec![
-                        Some(Value {
-                            middle: 0.433,
-                            range: Some((0.42, 0.46)),
-                        }),
+                        Some(Value { middle: 0.433, range: Some((0.42, 0.46)) }),
                         Some(0.2.into()),
                     ],
                 },
-                Bars {
-                    name: "pooled".to_owned(),
-                    values: vec![Some(0.245.into()), None],
-                },
+                Bars { name: "pooled".to_owned(), values: vec![Some(0.245.into()), None] },
             ],
         }
     }
@@ -561,13 +519,7 @@ mod tests {
     #[test]
     fn bars_show_names_values_and_escaped_text() {
         let svg = bars().render().expect("a chart");
-        for text in [
-            "haproxy, rsa-2048",
-            "local",
-            "pooled",
-            "0.433",
-            "&lt;per&gt;",
-        ] {
+        for text in ["haproxy, rsa-2048", "local", "pooled", "0.433", "&lt;per&gt;"] {
             assert!(svg.contains(text), "{text} in {svg}");
         }
         assert!(!svg.contains("<per>"));
@@ -580,13 +532,9 @@ mod tests {
             title: "throughput".to_owned(),
             x: Axis::logarithmic("bytes"),
             y: Axis::logarithmic("MB/s"),
-            series: vec![Line {
+            series: vec![PlotLine {
                 name: "aes-128-gcm".to_owned(),
-                points: vec![
-                    (16.0, 0.0.into()),
-                    (64.0, 100.0.into()),
-                    (8192.0, 9e3.into()),
-                ],
+                points: vec![(16.0, 0.0.into()), (64.0, 100.0.into()), (8192.0, 9e3.into())],
             }],
         };
         let svg = chart.render().expect("a chart");
@@ -618,9 +566,6 @@ mod tests {
             span(Scale::Linear, 0.0, 1.1).ticks(6),
             [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]
         );
-        assert_eq!(
-            span(Scale::Logarithmic, 0.9, 60.0).ticks(9),
-            [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]
-        );
+        assert_eq!(span(Scale::Logarithmic, 0.9, 60.0).ticks(9), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
     }
 }

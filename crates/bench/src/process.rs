@@ -4,7 +4,7 @@
 //! Child processes that end with this one, whatever happens.
 //!
 //! A server writes into a log in the run's folder, is pinned before it has threads, and is stopped by its id when
-//! its [`Process`] is dropped. Where `setpriv` exists (util-linux, essential on Debian) the kernel also ends it if
+//! its [`ChildProcess`] is dropped. Where `setpriv` exists (util-linux, essential on Debian) the kernel also ends it if
 //! this process is killed.
 
 use std::fs::{self, File};
@@ -35,13 +35,13 @@ const LOG_TAIL_LEN: usize = 2000;
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ChildProcess {
     name: String,
     child: OwnedChild,
     log: PathBuf,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts a [`command`] on one core, its output going to `log`.
     pub(crate) fn start(
         name: &str,
@@ -119,13 +119,11 @@ impl Process {
     }
 
     fn ended(&mut self) -> Result<Option<ExitStatus>, BenchError> {
-        self.child
-            .try_wait()
-            .map_err(BenchError::system("wait for a child"))
+        self.child.try_wait().map_err(BenchError::system("wait for a child"))
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), pid)
@@ -150,9 +148,7 @@ pub(crate) fn command(program: &Path) -> Command {
     if command.get_program() != program {
         command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     }
-    command
-        .env_remove("OPENSSL_CONF")
-        .env_remove("OPENSSL_MODULES");
+    command.env_remove("OPENSSL_CONF").env_remove("OPENSSL_MODULES");
     command
 }
 
@@ -163,20 +159,17 @@ pub(crate) fn command(program: &Path) -> Command {
 /// [`BenchError::Child`] with its standard error, if it fails.
 pub(crate) fn output_of(name: &str, command: &mut Command) -> Result<String, BenchError> {
     command.env_remove("OPENSSL_CONF").stdin(Stdio::null());
-    let output = command
-        .output()
-        .map_err(|error| BenchError::missing(name, error))?;
+    let output = command.output().map_err(|error| BenchError::missing(name, error))?;
     let [printed, errors] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    match output.status.success() {
-        true if printed.is_empty() => Ok(errors),
-        true => Ok(printed),
-        false => Err(BenchError::Child {
+    if !output.status.success() {
+        return Err(BenchError::Child {
             name: name.to_owned(),
             problem: format!("failed ({})", output.status),
             log: errors,
-        }),
+        });
     }
+    Ok(if printed.is_empty() { errors } else { printed })
 }
 
 /// A folder of this run, removed with its value.
@@ -229,13 +222,10 @@ mod tests {
         command.args(["-c", "echo no such luck; exit 3"]);
         let core = cores::usable().expect("cores")[0];
         let mut child =
-            Process::start("sh", core, command, &dir.path().join("log")).expect("start");
+            ChildProcess::start("sh", core, command, &dir.path().join("log")).expect("start");
         let error = child.wait_until(|| false).expect_err("it ends");
         let text = error.to_string();
-        assert!(
-            text.contains("ended at once") && text.contains("no such luck"),
-            "{text}"
-        );
+        assert!(text.contains("ended at once") && text.contains("no such luck"), "{text}");
     }
 
     #[test]
@@ -244,7 +234,8 @@ mod tests {
         let mut command = command(Path::new("sleep"));
         command.arg("600");
         let core = cores::usable().expect("cores")[0];
-        let child = Process::start("sleep", core, command, &dir.path().join("log")).expect("start");
+        let child =
+            ChildProcess::start("sleep", core, command, &dir.path().join("log")).expect("start");
         let id = child.id();
         drop(child);
         assert!(!Path::new(&format!("/proc/{id}")).exists());

@@ -45,13 +45,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Ok(Self {
-            bar,
-            done: 0,
-            steps,
-            last_line: None,
-            stop,
-        })
+        Ok(Self { bar, done: 0, steps, last_line: None, stop })
     }
 
     /// Shows what happens now.
@@ -59,9 +53,7 @@ impl Progress {
     /// # Errors
     /// As [`Self::check`].
     pub(crate) fn now(&mut self, what: &str) -> Result<(), BenchError> {
-        let due = self
-            .last_line
-            .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+        let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
             None if due => {
@@ -84,11 +76,7 @@ impl Progress {
     /// # Errors
     /// [`BenchError::Interrupted`] once the user asked to stop.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        if self.stop.load(Ordering::Relaxed) {
-            Err(BenchError::Interrupted)
-        } else {
-            Ok(())
-        }
+        if self.stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }
 

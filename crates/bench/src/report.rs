@@ -12,16 +12,16 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::goals::{Goals, Reach};
-use crate::machine::Machine;
+use crate::machine::MachineRecord;
 use crate::stats::Spread;
 
 /// A table: the first column is text, the rest is aligned to the right.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct ReportTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl ReportTable {
     pub(crate) fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut table = Self { rows: Vec::new() };
         table.row(head);
@@ -58,8 +58,11 @@ impl Table {
 pub(crate) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// A table that is declared by its columns.
-pub(crate) fn table<R>(rows: impl IntoIterator<Item = R>, columns: &[Column<'_, R>]) -> Table {
-    let mut table = Table::new(columns.iter().map(|(head, _)| *head));
+pub(crate) fn table<R>(
+    rows: impl IntoIterator<Item = R>,
+    columns: &[Column<'_, R>],
+) -> ReportTable {
+    let mut table = ReportTable::new(columns.iter().map(|(head, _)| *head));
     for row in rows {
         table.row(columns.iter().map(|(_, cell)| cell(&row)));
     }
@@ -73,9 +76,9 @@ pub(crate) fn table_by<R, V>(
     values: &[V],
     head: impl Fn(&V) -> String,
     cell: impl Fn(&R, &V) -> String,
-) -> Table {
+) -> ReportTable {
     let heads = columns.iter().map(|(head, _)| (*head).to_owned());
-    let mut table = Table::new(heads.chain(values.iter().map(head)));
+    let mut table = ReportTable::new(heads.chain(values.iter().map(head)));
     for row in rows {
         let first = columns.iter().map(|(_, cell)| cell(&row));
         table.row(first.chain(values.iter().map(|value| cell(&row, value))));
@@ -100,14 +103,10 @@ pub(crate) fn dash(text: Option<String>) -> String {
 
 /// A remark about two cores; empty unless they are the same one.
 pub(crate) fn sharing(one: usize, other: usize) -> &'static str {
-    if one == other {
-        " (the same: figures are not comparable)"
-    } else {
-        ""
-    }
+    if one == other { " (the same: figures are not comparable)" } else { "" }
 }
 
-/// Where the report of a benchmark goes.
+/// Destination of the report of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct OutputArgs {
     /// Print the report with its raw rounds as JSON instead of the tables
@@ -124,15 +123,9 @@ pub(crate) struct OutputArgs {
 impl OutputArgs {
     /// Prints `text`, or the report as JSON, and writes the file.
     pub(crate) fn deliver(&self, report: &impl Serialize, text: &str) -> Result<(), BenchError> {
-        let Self {
-            json,
-            output,
-            file_of_json,
-        } = self;
+        let Self { json, output, file_of_json } = self;
         let former = file_of_json.as_deref();
-        let file = output
-            .as_deref()
-            .or_else(|| former.filter(|file| *file != Path::new("-")));
+        let file = output.as_deref().or_else(|| former.filter(|file| *file != Path::new("-")));
         if *json && (former.is_none() || file.is_none()) {
             print(&json_of(report)?)?;
         } else {
@@ -161,7 +154,7 @@ pub(crate) struct BenchReport<P, F> {
     /// Raised when a field changes its meaning.
     schema: u32,
     benchmark: &'static str,
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineRecord,
     pub(crate) plan: P,
     #[serde(flatten)]
     pub(crate) figures: F,
@@ -174,7 +167,7 @@ impl<P: Serialize, F: Serialize> BenchReport<P, F> {
         Self {
             schema,
             benchmark,
-            machine: Machine::here(),
+            machine: MachineRecord::here(),
             plan,
             figures,
             goals: Goals::default(),
@@ -190,10 +183,9 @@ impl<P: Serialize, F: Serialize> BenchReport<P, F> {
 /// Prints to stdout. A reader that went away is no error.
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(BenchError::System {
-            action: "write to stdout",
-            source: error,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(BenchError::System { action: "write to stdout", source: error })
+        }
         _ => Ok(()),
     }
 }
@@ -235,7 +227,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(["key", "rate"]);
+        let mut table = ReportTable::new(["key", "rate"]);
         table.row(["rsa", "5"]);
         table.row(["p-256", "1234"]);
         assert_eq!(table.render(), "key    rate\nrsa       5\np-256  1234\n");

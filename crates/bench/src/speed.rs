@@ -27,11 +27,7 @@ pub(crate) fn openssl_rate(core: usize, algorithm: &str, seconds: u32) -> Result
 fn parse(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with("+F"))?;
     let column = if line.starts_with("+F6:") { 4 } else { 3 };
-    line.split(':')
-        .nth(column)?
-        .parse()
-        .ok()
-        .filter(|rate: &f64| *rate > 0.0)
+    line.split(':').nth(column)?.parse().ok().filter(|rate: &f64| *rate > 0.0)
 }
 
 #[cfg(test)]
@@ -40,22 +36,10 @@ mod tests {
 
     #[test]
     fn rate_is_taken_from_the_machine_readable_line() {
-        assert_eq!(
-            parse("+DTP:2048:private\n+F2:2:2048:4520.000000:75278.000000\n"),
-            Some(4520.0)
-        );
-        assert_eq!(
-            parse("+F4:3:256:67216.161616:18984.000000\n"),
-            Some(67_216.161_616)
-        );
-        assert_eq!(
-            parse("+F5:22:253:39760.294118:0.000025\n"),
-            Some(39_760.294_118)
-        );
-        assert_eq!(
-            parse("+F6:0:253:Ed25519:43642.105263:14816.666667\n"),
-            Some(43_642.105_263)
-        );
+        assert_eq!(parse("+DTP:2048:private\n+F2:2:2048:4520.000000:75278.000000\n"), Some(4520.0));
+        assert_eq!(parse("+F4:3:256:67216.161616:18984.000000\n"), Some(67_216.161_616));
+        assert_eq!(parse("+F5:22:253:39760.294118:0.000025\n"), Some(39_760.294_118));
+        assert_eq!(parse("+F6:0:253:Ed25519:43642.105263:14816.666667\n"), Some(43_642.105_263));
         assert_eq!(parse("nothing"), None);
         assert_eq!(parse("+F2:2:2048:0:0\n"), None);
     }

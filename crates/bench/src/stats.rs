@@ -23,9 +23,7 @@ impl Default for Latencies {
 impl Latencies {
     pub(crate) fn push(&mut self, latency: Duration) {
         // Fails only where a histogram may not grow; these may.
-        let _ = self
-            .0
-            .record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        let _ = self.0.record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn extend(&mut self, other: &Self) {
@@ -93,11 +91,7 @@ impl Spread {
 
     pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Self {
         let (a, b) = (f(self.min), f(self.max));
-        Self {
-            median: f(self.median),
-            min: a.min(b),
-            max: a.max(b),
-        }
+        Self { median: f(self.median), min: a.min(b), max: a.max(b) }
     }
 }
 
@@ -128,9 +122,8 @@ impl MeanRatio {
         let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / rounds as f64;
         let mut random = fastrand::Rng::with_seed(rounds as u64);
         let mut draw = || logarithms[random.usize(..rounds)];
-        let mut means: Vec<f64> = (0..SAMPLES)
-            .map(|_| mean(&mut (0..rounds).map(|_| draw())))
-            .collect();
+        let mut means: Vec<f64> =
+            (0..SAMPLES).map(|_| mean(&mut (0..rounds).map(|_| draw()))).collect();
         means.sort_by(f64::total_cmp);
         Some(Self {
             mean: mean(&mut logarithms.iter().copied()).exp(),
@@ -142,9 +135,7 @@ impl MeanRatio {
 
     /// `0.87 (0.84 to 0.90)`
     pub(crate) fn show(&self, decimals: usize) -> String {
-        let Self {
-            mean, low, high, ..
-        } = self;
+        let Self { mean, low, high, .. } = self;
         format!("{mean:.decimals$} ({low:.decimals$} to {high:.decimals$})")
     }
 
@@ -181,10 +172,7 @@ mod tests {
         }
         assert_eq!(orders[3], order(5, 3));
         for first in 0..5 {
-            assert!(
-                orders.iter().any(|order| order[0] == first),
-                "{first} is never first"
-            );
+            assert!(orders.iter().any(|order| order[0] == first), "{first} is never first");
         }
     }
 
@@ -198,14 +186,8 @@ mod tests {
         assert!((found.low - 0.5).abs() < 1e-9 && (found.high - 2.0).abs() < 1e-9);
         let noisy = |round: u32| 0.8 + 0.02 * f64::from(round % 5);
         let found = MeanRatio::of_ratios((0..40).map(noisy), [1.0; 40]).expect("ratios");
-        assert!(
-            found.low < found.mean && found.mean < found.high,
-            "{found:?}"
-        );
-        assert!(
-            found.high - found.low < 0.03,
-            "forty rounds make it narrow: {found:?}"
-        );
+        assert!(found.low < found.mean && found.mean < found.high, "{found:?}");
+        assert!(found.high - found.low < 0.03, "forty rounds make it narrow: {found:?}");
     }
 
     #[test]

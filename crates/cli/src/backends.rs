@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use millrace_backends::cuda::Arithmetic;
-use millrace_backends::{Cuda, Qat, Simd, Software};
+use millrace_backends::{Cuda, Kernel, Qat, Simd, Software};
 use millrace_engine::Backend;
 use millrace_engine::backend::Unusable;
+use millrace_hostfs::Root;
+use millrace_inspect::kernel::crypto::{Algorithm, ComputeSite};
+use millrace_inspect::kernel::preferred;
 use millrace_inspect::qat::formats::is_bus_address;
 use millrace_server::config::{MAX_QAT_ANSWER_MS, NodeConfig, QatConfig};
 
@@ -40,6 +43,7 @@ pub(crate) fn configured(qat_config: &QatConfig) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(cuda()),
         Arc::new(qat(qat_config)),
+        Arc::new(Kernel::new(rsa_driver)),
         Arc::new(Simd::new()),
         Arc::new(Software::new()),
     ]
@@ -64,13 +68,7 @@ fn cuda() -> Cuda {
 
 /// The qat backend. It opens Intel's library when it is probed.
 fn qat(config: &QatConfig) -> Qat {
-    let QatConfig {
-        library,
-        memory,
-        functions,
-        instances,
-        answer_time,
-    } = config;
+    let QatConfig { library, memory, functions, instances, answer_time } = config;
     Qat::new()
         .libraries(library.clone(), memory.clone())
         .functions(*functions)
@@ -115,12 +113,36 @@ fn merge_qat(
     }
 }
 
+/// The driver to which the kernel gives RSA.
+fn rsa_driver() -> Result<String, Unusable> {
+    let root = Root::open("/").map_err(|error| Unusable(error.to_string()))?;
+    let read = preferred(&root, "rsa");
+    let found = read.map_err(|error| Unusable(format!("/proc/crypto: {error}")))?;
+    driver_of(found)
+}
+
+/// The name of the implementation, unless the processor computes it: the other backends are faster there.
+fn driver_of(found: Option<Algorithm>) -> Result<String, Unusable> {
+    match found {
+        Some(found) if matches!(found.site(), ComputeSite::Device | ComputeSite::Other) => {
+            Ok(found.driver)
+        }
+        Some(found) => Err(Unusable(format!(
+            "no device computes RSA for the kernel, which prefers {}: load the device's driver",
+            found.driver
+        ))),
+        None => Err(Unusable("the kernel has no RSA: load the device's driver".to_owned())),
+    }
+}
+
 fn kernels(exe: &Path) -> Option<PathBuf> {
     Some(exe.parent()?.join(CUDA_KERNELS))
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_inspect::kernel::crypto;
+
     use super::*;
 
     #[test]
@@ -144,14 +166,26 @@ mod tests {
     }
 
     #[test]
+    fn kernel_serves_with_the_driver_of_a_device_and_not_with_portable_code() {
+        let found = |driver: &str| {
+            let text = format!("name : rsa\ndriver : {driver}\nselftest : passed\ninternal : no\n");
+            driver_of(crypto::algorithms(&text).pop())
+        };
+        for device in ["virtio-crypto-rsa", "qat-rsa", "hpre-rsa", "rsa-caam", "rsa-ccp"] {
+            assert_eq!(found(device).as_deref(), Ok(device));
+        }
+        let portable = found("rsa-generic").expect_err("the processor computes");
+        assert!(portable.0.contains("prefers rsa-generic"), "{portable}");
+        let none = driver_of(None).expect_err("no RSA");
+        assert!(none.0.contains("no RSA"), "{none}");
+    }
+
+    #[test]
     fn wrong_answer_time_in_the_environment_is_an_error() {
         for wrong in ["abc", "", "0", "-1", "10001", "99999999999999999999"] {
             let set = |name: &str| (name == QAT_ANSWER_MS).then(|| wrong.into());
             let problem = merge_qat(NodeConfig::default().qat, set).expect_err(wrong);
-            assert!(
-                problem.contains(QAT_ANSWER_MS) && problem.contains("10000"),
-                "{problem}"
-            );
+            assert!(problem.contains(QAT_ANSWER_MS) && problem.contains("10000"), "{problem}");
         }
     }
 

@@ -41,10 +41,7 @@ impl std::error::Error for Coded {}
 
 /// An error with a specific exit code.
 pub(crate) fn fail(failure: Failure, message: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(Coded {
-        failure,
-        message: message.into(),
-    })
+    anyhow::Error::new(Coded { failure, message: message.into() })
 }
 
 /// Ends the command with this exit code and no message: the command has printed its result.
@@ -72,12 +69,7 @@ pub(crate) trait ContextCode<T> {
 
 impl<T, E: Into<anyhow::Error>> ContextCode<T> for Result<T, E> {
     fn or_fail(self, failure: Failure, message: impl FnOnce() -> String) -> anyhow::Result<T> {
-        self.map_err(|error| {
-            error.into().context(Coded {
-                failure,
-                message: message(),
-            })
-        })
+        self.map_err(|error| error.into().context(Coded { failure, message: message() }))
     }
 }
 
@@ -90,16 +82,10 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     if let Some(ExitCodeOnly(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    let label = if styled(&io::stderr()) {
-        "\x1b[1;31merror\x1b[0m"
-    } else {
-        "error"
-    };
+    let label = if styled(&io::stderr()) { "\x1b[1;31merror\x1b[0m" } else { "error" };
     // If standard error is closed, too, there is no place for output.
     let _ = writeln!(io::stderr(), "{label}: {}", chain(&error));
-    let failure = error
-        .downcast_ref::<Coded>()
-        .map_or(Failure::Failed, |coded| coded.failure);
+    let failure = error.downcast_ref::<Coded>().map_or(Failure::Failed, |coded| coded.failure);
     ExitCode::from(failure as u8)
 }
 
@@ -154,9 +140,6 @@ mod tests {
     #[test]
     fn code_survives_further_context() {
         let error = fail(Failure::NoNode, "no node answers").context("asking for the status");
-        assert_eq!(
-            error.downcast_ref::<Coded>().unwrap().failure,
-            Failure::NoNode
-        );
+        assert_eq!(error.downcast_ref::<Coded>().unwrap().failure, Failure::NoNode);
     }
 }

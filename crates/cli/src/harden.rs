@@ -19,15 +19,9 @@ pub(crate) fn process(lock_memory: bool) -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(io::Error::from)
         .context("making the process undumpable")?;
-    setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    )
-    .map_err(io::Error::from)
-    .context("turning off core dumps")?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .map_err(io::Error::from)
+        .context("turning off core dumps")?;
     if lock_memory {
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(io::Error::from).context(
             "locking memory (grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK, or leave out --lock-memory)",

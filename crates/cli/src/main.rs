@@ -44,9 +44,7 @@ use std::process::ExitCode;
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    exit::report(run(
-        Cli::read(env::args_os()).unwrap_or_else(|error| error.exit())
-    ))
+    exit::report(run(Cli::read(env::args_os()).unwrap_or_else(|error| error.exit())))
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {

@@ -36,9 +36,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 
 /// The UTC date of a time in seconds since 1970: `2026-11-21`; `-` after the year 9999.
 pub(crate) fn date(seconds: u64) -> String {
-    let moment = i64::try_from(seconds)
-        .ok()
-        .map(OffsetDateTime::from_unix_timestamp);
+    let moment = i64::try_from(seconds).ok().map(OffsetDateTime::from_unix_timestamp);
     match moment {
         Some(Ok(moment)) => moment.date().to_string(),
         _ => "-".to_owned(),
@@ -66,9 +64,7 @@ pub(crate) fn or(value: Option<impl ToString>, absent: &str) -> String {
 /// The items with commas between them, or the word for none.
 pub(crate) fn joined(items: impl IntoIterator<Item = impl ToString>, none: &str) -> String {
     let items = items.into_iter().map(|item| item.to_string());
-    items
-        .reduce(|all, item| format!("{all}, {item}"))
-        .unwrap_or_else(|| none.to_owned())
+    items.reduce(|all, item| format!("{all}, {item}")).unwrap_or_else(|| none.to_owned())
 }
 
 /// Columns between two cells.
@@ -84,10 +80,7 @@ impl Table {
         let names = columns.iter().map(|(name, _)| name);
         let cells = |row: R| columns.iter().map(|(_, cell)| cell(&row)).collect();
         Self {
-            header: names
-                .clone()
-                .map(|name| name.trim_start_matches('>').to_uppercase())
-                .collect(),
+            header: names.clone().map(|name| name.trim_start_matches('>').to_uppercase()).collect(),
             numeric: names.map(|name| name.starts_with('>')).collect(),
             rows: rows.into_iter().map(cells).collect(),
         }
@@ -103,11 +96,8 @@ impl Table {
         let widths = self.widths(columns);
         let mut text = String::new();
         for (index, row) in [&self.header].into_iter().chain(&self.rows).enumerate() {
-            let cells: Vec<Vec<String>> = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| broken(cell, *width))
-                .collect();
+            let cells: Vec<Vec<String>> =
+                row.iter().zip(&widths).map(|(cell, width)| broken(cell, *width)).collect();
             for number in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
                 let mut line = String::new();
                 for ((cell, width), numeric) in cells.iter().zip(&widths).zip(&self.numeric) {
@@ -153,9 +143,7 @@ impl Table {
             };
             let floors: Vec<usize> = all.clone().map(floor).collect();
             while columns.is_some_and(|most| widths.iter().sum::<usize>() + gaps > most) {
-                let shrinkable = all
-                    .clone()
-                    .filter(|column| widths[*column] > floors[*column]);
+                let shrinkable = all.clone().filter(|column| widths[*column] > floors[*column]);
                 match shrinkable.max_by_key(|column| widths[*column]) {
                     Some(widest) => widths[widest] -= 1,
                     None => break,
@@ -191,19 +179,14 @@ mod tests {
     #[test]
     fn absent_values_and_empty_lists_have_their_word() {
         assert_eq!([or(Some(7), "-"), or(None::<u8>, "-")], ["7", "-"]);
-        assert_eq!(
-            [joined(["a", "b"], "none"), joined([""; 0], "none")],
-            ["a, b", "none"]
-        );
+        assert_eq!([joined(["a", "b"], "none"), joined([""; 0], "none")], ["a, b", "none"]);
     }
 
     #[test]
     fn columns_line_up_and_numbers_end_together() {
         let rows = [("www", 7), ("mail-relay", 12345)];
-        let columns: [TableColumn<'_, (&str, u32)>; 2] = [
-            ("name", &|(name, _)| (*name).to_owned()),
-            (">jobs", &|(_, jobs)| jobs.to_string()),
-        ];
+        let columns: [TableColumn<'_, (&str, u32)>; 2] =
+            [("name", &|(name, _)| (*name).to_owned()), (">jobs", &|(_, jobs)| jobs.to_string())];
         let table = Table::of(rows, &columns);
         assert_eq!(
             table.render(false, None),

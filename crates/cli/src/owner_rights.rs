@@ -40,10 +40,7 @@ struct Rights {
 
 impl Rights {
     fn take(user: Uid, group: Gid) -> io::Result<Self> {
-        let before = Self {
-            user: geteuid(),
-            group: getegid(),
-        };
+        let before = Self { user: geteuid(), group: getegid() };
         // The group first: after the change of the user the thread may no longer change it.
         set_thread_res_gid(None, group, None)?;
         set_thread_res_uid(None, user, None)?;
@@ -74,9 +71,7 @@ mod tests {
             millrace_testkit::skip!("this root may not change the owner of files: {error}");
         }
         let file = folder.path().join("file");
-        as_owner_of(&file, || fs::write(&file, b"x"))
-            .unwrap()
-            .unwrap();
+        as_owner_of(&file, || fs::write(&file, b"x")).unwrap().unwrap();
         let metadata = fs::metadata(&file).unwrap();
         assert_eq!((metadata.uid(), metadata.gid()), (65_534, 65_534));
         assert!(geteuid().is_root());

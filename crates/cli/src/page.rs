@@ -26,10 +26,7 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn new() -> Self {
-        Self {
-            text: String::new(),
-            styled: styled(&io::stdout()),
-        }
+        Self { text: String::new(), styled: styled(&io::stdout()) }
     }
 
     /// Adds a heading.
@@ -47,8 +44,7 @@ impl Page {
     /// Adds one fact. A terminal breaks its value; a file or a pipe gets one line.
     pub(crate) fn fact(&mut self, name: &str, value: &str) {
         let prefix = format!("{MARGIN}{name:<NAME_WIDTH$} ");
-        self.text
-            .push_str(&hanging(&prefix, &plain(value), columns()));
+        self.text.push_str(&hanging(&prefix, &plain(value), columns()));
     }
 
     /// Adds a fact, if it is known.
@@ -78,8 +74,7 @@ impl Page {
 
     fn hang(&mut self, prefix: &str, text: &str) {
         let columns = prose_columns() - MARGIN.len();
-        self.text
-            .push_str(&hanging(prefix, &plain(text), Some(columns)));
+        self.text.push_str(&hanging(prefix, &plain(text), Some(columns)));
     }
 
     /// Adds the facts of a section that could not be read, with the reason.
@@ -101,16 +96,13 @@ impl Page {
 
 /// Text without control characters.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Facts without a margin, one per line or more: names and values.
 pub(crate) fn facts(rows: &[(&str, String)]) -> String {
-    let lines = rows
-        .iter()
-        .map(|(name, value)| hanging(&format!("{name:<12} "), &plain(value), columns()));
+    let lines =
+        rows.iter().map(|(name, value)| hanging(&format!("{name:<12} "), &plain(value), columns()));
     lines.collect()
 }
 
@@ -122,10 +114,7 @@ fn hanging(prefix: &str, text: &str, columns: Option<usize>) -> String {
         None => vec![text.to_owned()],
     };
     let margin = format!("\n{}", " ".repeat(indent));
-    format!(
-        "{}\n",
-        format!("{prefix}{}", lines.join(&margin)).trim_end()
-    )
+    format!("{}\n", format!("{prefix}{}", lines.join(&margin)).trim_end())
 }
 
 #[cfg(test)]
@@ -140,10 +129,7 @@ mod tests {
     #[test]
     fn long_values_are_indented_below_their_first_line() {
         let text = hanging("  has           ", "aes-ni, vaes, pclmul", Some(30));
-        assert_eq!(
-            text,
-            "  has           aes-ni, vaes,\n                pclmul\n"
-        );
+        assert_eq!(text, "  has           aes-ni, vaes,\n                pclmul\n");
         assert_eq!(hanging("x ", "a b c", None), "x a b c\n");
     }
 }

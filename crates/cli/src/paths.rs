@@ -52,7 +52,5 @@ pub(crate) fn is_root() -> bool {
 
 /// A variable with an absolute path; the XDG specification says to ignore relative ones.
 fn absolute(variable: &str) -> Option<PathBuf> {
-    env::var_os(variable)
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }

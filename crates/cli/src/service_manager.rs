@@ -43,29 +43,21 @@ fn watched(timeout_us: Option<&str>, of: Option<&str>, process: u32) -> Option<D
 /// Detects workers that no longer work: jobs of a class wait at two successive checks, and no job of the node has
 /// ended on a backend in between. The longest operation takes milliseconds, and checks are seconds apart.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct WatchdogProgress {
     ended: u64,
     waiting: [bool; 3],
 }
 
-impl Progress {
+impl WatchdogProgress {
     /// Whether the workers have worked since the last check, or had nothing to do.
     pub(crate) fn check(&mut self, now: &EngineSnapshot) -> bool {
-        let ended = now
-            .series
-            .iter()
-            .map(|row| row.completed + row.failed)
-            .sum();
+        let ended = now.series.iter().map(|row| row.completed + row.failed).sum();
         let mut waiting = [false; 3];
         for (waits, (_, jobs)) in waiting.iter_mut().zip(now.waiting) {
             *waits = jobs > 0;
         }
         let before = std::mem::replace(self, Self { ended, waiting });
-        let stuck = before
-            .waiting
-            .iter()
-            .zip(waiting)
-            .any(|(before, now)| *before && now);
+        let stuck = before.waiting.iter().zip(waiting).any(|(before, now)| *before && now);
         ended != before.ended || !stuck
     }
 }
@@ -86,9 +78,7 @@ fn send(target: &OsStr, message: &str) -> io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(target)?,
     };
-    UnixDatagram::unbound()?
-        .send_to_addr(message.as_bytes(), &address)
-        .map(drop)
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]
@@ -118,7 +108,7 @@ mod tests {
         engine.stop();
         let mut busy = idle.clone();
         busy.waiting[2].1 = 5;
-        let mut progress = Progress::default();
+        let mut progress = WatchdogProgress::default();
         assert!(progress.check(&idle));
         assert!(progress.check(&busy), "they have just arrived");
         assert!(!progress.check(&busy));

@@ -85,11 +85,7 @@ impl Settings {
     }
 
     fn of(store: &StoreArgs, socket: Option<&Path>) -> Result<Self> {
-        let StoreArgs {
-            config,
-            state,
-            kek_file,
-        } = store;
+        let StoreArgs { config, state, kek_file } = store;
         let config = config.config.as_deref();
         Self::load(config, state.as_deref(), kek_file.as_deref(), socket)
     }
@@ -99,12 +95,7 @@ impl Settings {
     /// # Errors
     /// As [`Self::for_node`].
     pub(crate) fn for_status(args: &StatusArgs) -> Result<Self> {
-        Self::load(
-            args.config.config.as_deref(),
-            None,
-            None,
-            args.socket.socket.as_deref(),
-        )
+        Self::load(args.config.config.as_deref(), None, None, args.socket.socket.as_deref())
     }
 
     /// Settings for commands that only ask the node of this machine.
@@ -172,10 +163,7 @@ impl Settings {
             }
         }
         if let Some(path) = kek {
-            node.store.kek = KekSource::File {
-                path: path.to_owned(),
-                create: false,
-            };
+            node.store.kek = KekSource::File { path: path.to_owned(), create: false };
         }
         if node.store.kek == KekSource::Credential && paths::is_root() && !has_credential() {
             node.store.kek = credential_for_root(&Root::open("/")?)?;
@@ -224,10 +212,7 @@ impl Settings {
     /// The folder cannot be used.
     pub(crate) fn view_store(&self) -> Result<(Store, Option<String>)> {
         let kek = match &self.node.store.kek {
-            KekSource::File { path, .. } => KekSource::File {
-                path: path.clone(),
-                create: false,
-            },
+            KekSource::File { path, .. } => KekSource::File { path: path.clone(), create: false },
             other => other.clone(),
         };
         match self.unlock(&kek) {
@@ -359,10 +344,7 @@ fn default_kek(state: &Path) -> KekSource {
     if has_credential() {
         KekSource::Credential
     } else {
-        KekSource::File {
-            path: state.join("kek"),
-            create: true,
-        }
+        KekSource::File { path: state.join("kek"), create: true }
     }
 }
 
@@ -391,10 +373,7 @@ fn credential_for_root(root: &Root) -> Result<KekSource> {
         return Err(fail(Failure::Usage, message));
     }
     let path = of("LoadCredential").unwrap_or_else(|| PathBuf::from(paths::INSTALLED_KEK));
-    Ok(KekSource::File {
-        path,
-        create: false,
-    })
+    Ok(KekSource::File { path, create: false })
 }
 
 /// The configuration of the installed node, for root and for the owner of its store: another user's node has
@@ -419,33 +398,21 @@ mod tests {
         let units = folder.path().join("etc/systemd/system");
         fs::create_dir_all(&units).unwrap();
         let found = || credential_for_root(&Root::open(folder.path()).unwrap());
-        let file = |path: &str| KekSource::File {
-            path: PathBuf::from(path),
-            create: false,
-        };
+        let file = |path: &str| KekSource::File { path: PathBuf::from(path), create: false };
         assert_eq!(found().unwrap(), file(paths::INSTALLED_KEK));
         let unit = units.join(paths::UNIT);
         fs::write(&unit, "[Service]\nLoadCredential=millrace-kek:/srv/kek\n").unwrap();
         assert_eq!(found().unwrap(), file("/srv/kek"));
-        fs::write(
-            &unit,
-            "[Service]\nLoadCredentialEncrypted=millrace-kek:/srv/kek.cred\n",
-        )
-        .unwrap();
+        fs::write(&unit, "[Service]\nLoadCredentialEncrypted=millrace-kek:/srv/kek.cred\n")
+            .unwrap();
         let error = found().unwrap_err().to_string();
-        assert!(
-            error.contains("systemd-run") && error.contains("/srv/kek.cred"),
-            "{error}"
-        );
+        assert!(error.contains("systemd-run") && error.contains("/srv/kek.cred"), "{error}");
     }
 
     #[test]
     fn status_socket_is_in_the_folder_of_the_client_socket() {
         let beside = |path| beside(Path::new(path), "status");
-        assert_eq!(
-            beside("/run/millrace/node.sock"),
-            Path::new("/run/millrace/status.sock")
-        );
+        assert_eq!(beside("/run/millrace/node.sock"), Path::new("/run/millrace/status.sock"));
         assert_eq!(beside("/tmp/two.sock"), Path::new("/tmp/two-status.sock"));
     }
 
@@ -468,27 +435,16 @@ mod tests {
     fn flags_win_over_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("node.toml");
-        fs::write(
-            &file,
-            "name = \"from-file\"\n[store]\ndirectory = \"/file/keys\"\n",
-        )
-        .unwrap();
+        fs::write(&file, "name = \"from-file\"\n[store]\ndirectory = \"/file/keys\"\n").unwrap();
         let settings = Settings::load(Some(&file), None, None, None).unwrap();
         assert_eq!(settings.node.name, "from-file");
         assert_eq!(settings.node.store.directory, Path::new("/file/keys"));
         assert_eq!(settings.tls, Path::new("/file/tls"));
-        let settings = Settings::load(
-            Some(&file),
-            Some(Path::new("/flag")),
-            Some(Path::new("/k")),
-            None,
-        )
-        .unwrap();
+        let settings =
+            Settings::load(Some(&file), Some(Path::new("/flag")), Some(Path::new("/k")), None)
+                .unwrap();
         assert_eq!(settings.node.store.directory, Path::new("/flag/keys"));
-        let kek = KekSource::File {
-            path: PathBuf::from("/k"),
-            create: false,
-        };
+        let kek = KekSource::File { path: PathBuf::from("/k"), create: false };
         assert_eq!(settings.node.store.kek, kek);
     }
 }

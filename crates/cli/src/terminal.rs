@@ -54,10 +54,7 @@ const BREAKS: [char; 4] = [' ', '/', ',', '-'];
 /// Columns of the longest part of a text that [`broken`] keeps whole where it fits.
 pub(crate) fn longest_piece(text: &str) -> usize {
     let pieces = text.split_inclusive(BREAKS);
-    pieces
-        .map(|piece| width(piece.trim_end()))
-        .max()
-        .unwrap_or(0)
+    pieces.map(|piece| width(piece.trim_end())).max().unwrap_or(0)
 }
 
 /// Breaks text into lines of at most `columns`: after spaces, `/`, `,` and `-`, and within words that are longer
@@ -78,10 +75,7 @@ pub(crate) fn broken(text: &str, columns: usize) -> Vec<String> {
         }
     }
     lines.push(line);
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_owned())
-        .collect()
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Columns that text takes. Characters that take two are not counted as such: names of devices have none.

@@ -67,10 +67,7 @@ impl OutBuffer {
     /// Notes that the first `n` pending bytes were sent.
     pub(crate) fn consume(&mut self, n: usize) {
         self.sent += n;
-        debug_assert!(
-            self.sent <= self.bytes.len(),
-            "more was sent than there was"
-        );
+        debug_assert!(self.sent <= self.bytes.len(), "more was sent than there was");
         if self.is_empty() {
             self.wipe();
         } else if self.sent >= KEPT.max(self.pending().len()) {
@@ -138,8 +135,7 @@ mod tests {
         out.append_secret().extend_from_slice(&[7; 1000]);
         let before = out.append().as_ptr();
         // What `append` promises to a public frame: it fits without another allocation.
-        out.append()
-            .extend_from_slice(&vec![1; millrace_wire::MAX_FRAME_LEN]);
+        out.append().extend_from_slice(&vec![1; millrace_wire::MAX_FRAME_LEN]);
         assert_eq!(out.bytes.as_ptr(), before);
     }
 

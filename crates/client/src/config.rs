@@ -118,10 +118,7 @@ impl PoolConfig {
     /// The defaults with these nodes.
     #[must_use]
     pub fn new(nodes: Vec<Endpoint>) -> Self {
-        Self {
-            nodes,
-            ..Self::default()
-        }
+        Self { nodes, ..Self::default() }
     }
 
     setters! {
@@ -167,18 +164,9 @@ impl PoolConfig {
     pub fn check(&self) -> Result<(), ClientError> {
         let rules = [
             (self.nodes.is_empty(), "no node is configured"),
-            (
-                self.nodes.len() > MAX_NODES,
-                "more than 64 nodes are configured",
-            ),
-            (
-                self.max_in_flight == 0,
-                "`max_in_flight` must be at least 1",
-            ),
-            (
-                self.max_in_flight > MAX_IN_FLIGHT,
-                "`max_in_flight` must be at most 1048576",
-            ),
+            (self.nodes.len() > MAX_NODES, "more than 64 nodes are configured"),
+            (self.max_in_flight == 0, "`max_in_flight` must be at least 1"),
+            (self.max_in_flight > MAX_IN_FLIGHT, "`max_in_flight` must be at most 1048576"),
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {
             Some((_, text)) => Err(ClientError::Config(text.to_owned())),
@@ -255,7 +243,7 @@ impl Endpoint {
     }
 }
 
-/// What is wrong with the text of an [`Endpoint`].
+/// Text that is no [`Endpoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("an endpoint is `unix:/path` or `tcp:host:port` (`tcp:[address]:port` for IPv6)")]
 pub struct EndpointError;
@@ -286,11 +274,7 @@ impl FromStr for Endpoint {
         if host.is_empty() || port == 0 {
             return Err(EndpointError);
         }
-        Ok(Self::Tcp {
-            host: host.to_owned(),
-            port,
-            tls: TlsConfig::default(),
-        })
+        Ok(Self::Tcp { host: host.to_owned(), port, tls: TlsConfig::default() })
     }
 }
 
@@ -320,24 +304,12 @@ mod tests {
 
     #[test]
     fn endpoint_survives_its_text() {
-        for text in [
-            "unix:/run/millrace/node.sock",
-            "tcp:node-1:4433",
-            "tcp:[::1]:4433",
-        ] {
+        for text in ["unix:/run/millrace/node.sock", "tcp:node-1:4433", "tcp:[::1]:4433"] {
             let endpoint: Endpoint = text.parse().expect(text);
             assert_eq!(endpoint.to_string(), text);
         }
-        let bad = [
-            "",
-            "unix:",
-            "tcp:",
-            "tcp:host",
-            "tcp::1",
-            "tcp:a:0",
-            "tcp:a:65536",
-            "tcp:::1:5",
-        ];
+        let bad =
+            ["", "unix:", "tcp:", "tcp:host", "tcp::1", "tcp:a:0", "tcp:a:65536", "tcp:::1:5"];
         for text in bad.into_iter().chain(["tcp:[::1:5", "tcp:[x]:5", "/run/x"]) {
             assert_eq!(text.parse::<Endpoint>(), Err(EndpointError), "{text}");
         }
@@ -356,12 +328,7 @@ mod tests {
         assert!(PoolConfig::default().check().is_err());
         let unix = Endpoint::Unix("/x".into());
         assert!(PoolConfig::new(vec![unix.clone(); 65]).check().is_err());
-        assert!(
-            PoolConfig::new(vec![unix.clone()])
-                .max_in_flight(0)
-                .check()
-                .is_err()
-        );
+        assert!(PoolConfig::new(vec![unix.clone()]).max_in_flight(0).check().is_err());
         assert!(PoolConfig::new(vec![unix]).check().is_ok());
     }
 }

@@ -10,13 +10,14 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_engine::error::JobError;
 use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_engine::operation::{Hash, Operation, Output};
 use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_engine::sync::lock;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, JobId, KeyRefusal,
     KeySelector, MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,
@@ -78,7 +79,7 @@ struct Peer {
 
 /// State of a callback.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallbackState {
     Open { deadline: Instant },
     Ended,
 }
@@ -90,7 +91,7 @@ struct World {
     peers: [Peer; NODES],
     handles: Vec<JobRef>,
     callers: Vec<(JobRef, Instant)>,
-    fates: Arc<Mutex<Vec<Fate>>>,
+    callbacks: Arc<Mutex<Vec<CallbackState>>>,
 }
 
 impl World {
@@ -109,7 +110,7 @@ impl World {
             peers: Default::default(),
             handles: Vec::new(),
             callers: Vec::new(),
-            fates: Arc::default(),
+            callbacks: Arc::default(),
         }
     }
 
@@ -162,26 +163,22 @@ impl World {
 
     fn submit(&mut self, key: usize, millis: u8) {
         let deadline = self.now + Duration::from_millis(u64::from(millis) * 4);
-        let fates = Arc::clone(&self.fates);
-        let number = lock(&fates).len();
+        let callbacks = Arc::clone(&self.callbacks);
+        let number = lock(&callbacks).len();
         let recipient = Recipient::Callback(Box::new(move |_| {
-            let fate = mem::replace(&mut lock(&fates)[number], Fate::Ended);
-            assert!(fate != Fate::Ended, "a job ended twice");
+            let state = mem::replace(&mut lock(&callbacks)[number], CallbackState::Ended);
+            assert!(state != CallbackState::Ended, "a job ended twice");
         }));
         let job = Job::new(Arc::clone(&self.keys[key]), job(), recipient, deadline);
         if let Ok(handle) = self.dispatcher.submit(job, self.now) {
-            lock(&self.fates).push(Fate::Open { deadline });
+            lock(&self.callbacks).push(CallbackState::Open { deadline });
             self.handles.push(handle);
         }
     }
 
     fn call(&mut self, key: usize, choice: u8) {
         let deadline = self.now + Duration::from_millis(u64::from(choice) * 4);
-        let request = if choice & 1 == 0 {
-            JobRequest::OpenKey
-        } else {
-            job()
-        };
+        let request = if choice & 1 == 0 { JobRequest::OpenKey } else { job() };
         let recipient = Recipient::Caller { waiter: None };
         let key = Arc::clone(&self.keys[key]);
         let job = Job::new(key, request, recipient, deadline);
@@ -210,8 +207,8 @@ impl World {
     fn tick(&mut self) {
         self.dispatcher.handle_timeout(self.now);
         self.call_back();
-        for fate in lock(&self.fates).iter() {
-            if let Fate::Open { deadline } = fate {
+        for state in lock(&self.callbacks).iter() {
+            if let CallbackState::Open { deadline } = state {
                 assert!(*deadline > self.now, "a job outlived its deadline");
             }
         }
@@ -228,9 +225,7 @@ impl World {
             return;
         };
         if choice == 0 {
-            return self
-                .dispatcher
-                .handle_lost(at, "refused".to_owned(), self.now);
+            return self.dispatcher.handle_lost(at, "refused".to_owned(), self.now);
         }
         self.peers[at] = Peer::default();
         let distrust = (choice & 2 != 0).then(|| "another user's socket".to_owned());
@@ -284,10 +279,7 @@ impl World {
                     | ClientMessage::ImportKey { request, .. } => peer.requests.push(request),
                     ClientMessage::Submit(jobs) => peer.jobs.extend(jobs.iter().map(|job| job.id)),
                     ClientMessage::Report(report) => {
-                        assert!(
-                            peer.reported.since(&report).is_zero(),
-                            "it counts backwards"
-                        );
+                        assert!(peer.reported.since(&report).is_zero(), "it counts backwards");
                         peer.reported = *report;
                     }
                     ClientMessage::Hello(_)
@@ -322,10 +314,7 @@ impl World {
                     request,
                     handle: u32::from(choice % 8),
                     // Sometimes not the key that another node has.
-                    info: KeyInfo {
-                        key_type: KeyType::Ed25519,
-                        spki: vec![choice >> 7; 44],
-                    },
+                    info: KeyInfo { key_type: KeyType::Ed25519, spki: vec![choice >> 7; 44] },
                     operations: OperationSet::new(),
                     hashes: HashAlgorithms::new(),
                 }
@@ -367,7 +356,7 @@ impl World {
     fn end(&mut self) {
         self.dispatcher.close();
         self.call_back();
-        assert!(lock(&self.fates).iter().all(|fate| *fate == Fate::Ended));
+        assert!(lock(&self.callbacks).iter().all(|state| *state == CallbackState::Ended));
         for (caller, _) in mem::take(&mut self.callers) {
             let answer = self.dispatcher.take_done(caller);
             assert!(answer.is_some(), "a caller waits for ever");
@@ -397,11 +386,7 @@ fn take<T: From<u8> + Copy>(asked: &mut Vec<T>, steps: &mut Steps<'_>) -> Option
     let at = usize::from(choice % 16);
     if at < asked.len() {
         // With the highest bit it is answered a second time later.
-        return Some(if choice & 0x80 == 0 {
-            asked.remove(at)
-        } else {
-            asked[at]
-        });
+        return Some(if choice & 0x80 == 0 { asked.remove(at) } else { asked[at] });
     }
     Some(T::from(choice))
 }
@@ -420,10 +405,6 @@ fn new_key(number: usize) -> Arc<KeyData> {
         KeySource::Selector(KeySelector::Name(format!("k{number}")))
     };
     Arc::new(KeyData::new(source))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -56,10 +56,7 @@ pub(crate) enum JobRequest {
     /// Open the key at some node.
     OpenKey,
     /// An operation with the key.
-    Operation {
-        operation: Operation,
-        input: Vec<u8>,
-    },
+    Operation { operation: Operation, input: Vec<u8> },
 }
 
 /// Recipient of a job's answer.
@@ -209,10 +206,7 @@ impl Job {
 
     /// Whether an attempt waits for this node to open the key.
     pub(crate) fn awaits_key_at(&self, node: NodeIndex) -> bool {
-        let attempt = self
-            .attempts
-            .slot_at(node)
-            .and_then(|slot| self.attempts[slot].as_ref());
+        let attempt = self.attempts.slot_at(node).and_then(|slot| self.attempts[slot].as_ref());
         attempt.is_some_and(|attempt| matches!(attempt.stage, Stage::AwaitingKey))
     }
 }
@@ -274,26 +268,16 @@ impl JobTable {
             let entry = &mut self.entries[index as usize];
             entry.serial = entry.serial.wrapping_add(1);
             entry.job = Some(job);
-            return JobRef {
-                index,
-                serial: entry.serial,
-            };
+            return JobRef { index, serial: entry.serial };
         }
         let index = u32::try_from(self.entries.len()).expect("bounded by max_in_flight");
-        self.entries.push(JobSlot {
-            serial: 0,
-            job: Some(job),
-        });
+        self.entries.push(JobSlot { serial: 0, job: Some(job) });
         JobRef { index, serial: 0 }
     }
 
     pub(crate) fn get(&mut self, id: JobRef) -> Option<&mut Job> {
         let entry = self.entries.get_mut(id.index as usize)?;
-        if entry.serial == id.serial {
-            entry.job.as_mut()
-        } else {
-            None
-        }
+        if entry.serial == id.serial { entry.job.as_mut() } else { None }
     }
 
     pub(crate) fn remove(&mut self, id: JobRef) -> Option<Job> {
@@ -307,10 +291,7 @@ impl JobTable {
         let name = |(index, entry): (usize, &JobSlot)| {
             let index = u32::try_from(index).ok()?;
             let chosen = entry.job.as_ref().is_some_and(&wanted);
-            chosen.then_some(JobRef {
-                index,
-                serial: entry.serial,
-            })
+            chosen.then_some(JobRef { index, serial: entry.serial })
         };
         self.entries.iter().enumerate().filter_map(name).collect()
     }
@@ -348,10 +329,7 @@ mod tests {
 
     #[test]
     fn name_survives_the_wire() {
-        let id = JobRef {
-            index: 0x00ab_cdef,
-            serial: 0x8765_4321,
-        };
+        let id = JobRef { index: 0x00ab_cdef, serial: 0x8765_4321 };
         assert_eq!(JobRef::from_job_id(id.job_id(3)), (id, 3));
         assert_eq!(id.job_id(3), 0x8765_4321_abcd_ef03);
     }

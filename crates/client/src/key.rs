@@ -46,11 +46,7 @@ pub(crate) struct KeyData {
 impl KeyData {
     pub(crate) fn new(source: KeySource) -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self {
-            id,
-            source,
-            facts: OnceLock::new(),
-        }
+        Self { id, source, facts: OnceLock::new() }
     }
 
     /// Whether this process holds the private key, so that its jobs need not wait for a node.
@@ -83,9 +79,7 @@ struct OwnedKey {
 impl RemoteKey {
     /// A key that a node has opened, with the facts it stated.
     pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<PoolShared>) -> Self {
-        Self {
-            inner: Arc::new(OwnedKey { data, facts, pool }),
-        }
+        Self { inner: Arc::new(OwnedKey { data, facts, pool }) }
     }
 
     /// Type and public half of the key.

@@ -75,7 +75,6 @@ mod random;
 mod report;
 mod spin;
 mod stats;
-pub mod stub;
 mod tls;
 mod trust;
 
@@ -83,7 +82,7 @@ pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConf
 pub use error::ClientError;
 pub use job::Reply;
 pub use key::RemoteKey;
-pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector};
+pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector, stub};
 pub use pool::{HostLoop, JobHandle, Pool};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};
 pub use report::ReportSource;

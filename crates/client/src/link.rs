@@ -128,8 +128,7 @@ impl Link {
     /// Whether decrypted bytes are still to be read: the socket does not become readable for those.
     pub(crate) fn holds_plaintext(&mut self) -> bool {
         self.tls.as_mut().is_some_and(|tls| {
-            tls.process_new_packets()
-                .is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+            tls.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
         })
     }
 
@@ -190,9 +189,7 @@ fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::R
         }
         if tls.read_tls(&mut Socket(fd))? == 0 {
             return if tls.is_handshaking() {
-                Err(io::Error::other(
-                    "the node closed the connection during the TLS handshake",
-                ))
+                Err(io::Error::other("the node closed the connection during the TLS handshake"))
             } else {
                 Ok(0)
             };
@@ -205,9 +202,7 @@ fn read_tls(fd: &OwnedFd, tls: &mut ClientConnection, space: &mut [u8]) -> io::R
         }
         if handshaking && !tls.is_handshaking() && tls.alpn_protocol() != Some(millrace_wire::ALPN)
         {
-            return Err(io::Error::other(
-                "the server does not speak Millrace (ALPN)",
-            ));
+            return Err(io::Error::other("the server does not speak Millrace (ALPN)"));
         }
     }
 }
@@ -243,13 +238,7 @@ fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<Link> {
     // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     let distrust = trust::objection(&fd, path).map(|why| format!("{endpoint}: {why}"));
-    Ok(Link {
-        fd,
-        tls: None,
-        connecting: false,
-        blocked: false,
-        distrust,
-    })
+    Ok(Link { fd, tls: None, connecting: false, blocked: false, distrust })
 }
 
 fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result<Link, LinkError> {
@@ -260,23 +249,14 @@ fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result
     let tls = ClientConnection::new(Arc::new(config), name)?;
     let address = resolve(host, port, attempt)?;
     let fd = start_tcp(address)?;
-    Ok(Link {
-        fd,
-        tls: Some(Box::new(tls)),
-        connecting: true,
-        blocked: false,
-        distrust: None,
-    })
+    Ok(Link { fd, tls: Some(Box::new(tls)), connecting: true, blocked: false, distrust: None })
 }
 
 /// One address of a name: each attempt takes the next one.
 fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, LinkError> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
-        .map_err(|error| LinkError::Unresolved {
-            host: host.to_owned(),
-            error,
-        })?
+        .map_err(|error| LinkError::Unresolved { host: host.to_owned(), error })?
         .collect();
     if addresses.is_empty() {
         return Err(LinkError::NoAddress(host.to_owned()));
@@ -285,11 +265,7 @@ fn resolve(host: &str, port: u16, attempt: usize) -> Result<SocketAddr, LinkErro
 }
 
 fn start_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = stream(family)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
     // Detects peers that vanished while nothing was in flight.

@@ -214,30 +214,19 @@ impl Node {
         }
         self.failures = 0;
         self.last_error = why;
-        self.state = if orderly {
-            ConnectionState::Idle
-        } else {
-            ConnectionState::Wanted
-        };
+        self.state = if orderly { ConnectionState::Idle } else { ConnectionState::Wanted };
     }
 
     /// Waits a random time, exponentially longer each time (full jitter), so that the clients of a node
     /// that comes back do not come back together.
     pub(crate) fn back_off(&mut self, why: String, random: &mut Random, now: Instant) {
-        let bound = BACKOFF_BASE
-            .saturating_mul(1 << self.failures.min(10))
-            .min(BACKOFF_MAX);
+        let bound = BACKOFF_BASE.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
         self.last_error = why;
-        let retry = if self.is_near {
-            NEAR_RETRY
-        } else {
-            FAR_RETRY / 2 + random.up_to(FAR_RETRY / 2)
-        };
-        self.state = ConnectionState::Backoff {
-            until: now + random.up_to(bound),
-            soonest: now + retry,
-        };
+        let retry =
+            if self.is_near { NEAR_RETRY } else { FAR_RETRY / 2 + random.up_to(FAR_RETRY / 2) };
+        self.state =
+            ConnectionState::Backoff { until: now + random.up_to(bound), soonest: now + retry };
     }
 
     /// Records that the node answered a job.
@@ -290,15 +279,9 @@ struct Latency {
 
 impl Latency {
     fn add(&mut self, latency: Duration, now: Instant) {
-        let sample = u64::try_from(latency.as_micros())
-            .unwrap_or(u64::MAX >> 8)
-            .min(u64::MAX >> 8);
+        let sample = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX >> 8).min(u64::MAX >> 8);
         // Weight 1/8: follows a change within some ten jobs, and ignores one slow key among them.
-        self.micros = if self.micros == 0 {
-            sample
-        } else {
-            (self.micros * 7 + sample) / 8
-        };
+        self.micros = if self.micros == 0 { sample } else { (self.micros * 7 + sample) / 8 };
         self.at = now;
     }
 
@@ -321,10 +304,9 @@ mod tests {
     fn needed_node_is_tried_again_soon_and_not_sooner() {
         let now = Instant::now();
         let mut random = Random::new();
-        for (endpoint, shortest, longest) in [
-            ("unix:/x", NEAR_RETRY, NEAR_RETRY),
-            ("tcp:a:1", FAR_RETRY / 2, FAR_RETRY),
-        ] {
+        for (endpoint, shortest, longest) in
+            [("unix:/x", NEAR_RETRY, NEAR_RETRY), ("tcp:a:1", FAR_RETRY / 2, FAR_RETRY)]
+        {
             for _ in 0..100 {
                 let mut node = node(endpoint, now);
                 node.failures = 20;
@@ -349,17 +331,10 @@ mod tests {
         for (endpoint, hurried) in [("unix:/x", true), ("tcp:a:1", false)] {
             let mut node = node(endpoint, now);
             node.want(now);
-            assert!(
-                matches!(node.state, ConnectionState::Wanted),
-                "the first job connects"
-            );
+            assert!(matches!(node.state, ConnectionState::Wanted), "the first job connects");
             node.connect_failed("refused".to_owned(), &mut Random::new(), now);
             node.want(now + FAR_RETRY);
-            assert_eq!(
-                matches!(node.state, ConnectionState::Wanted),
-                hurried,
-                "{endpoint}"
-            );
+            assert_eq!(matches!(node.state, ConnectionState::Wanted), hurried, "{endpoint}");
         }
     }
 
@@ -370,12 +345,8 @@ mod tests {
         let mut node = node("unix:/x", now);
         for attempt in 0..40 {
             node.connect_failed("refused".to_owned(), &mut random, now);
-            let ConnectionState::Backoff { until, .. } = node.state else {
-                panic!("no backoff")
-            };
-            let bound = BACKOFF_BASE
-                .saturating_mul(1 << attempt.min(10))
-                .min(BACKOFF_MAX);
+            let ConnectionState::Backoff { until, .. } = node.state else { panic!("no backoff") };
+            let bound = BACKOFF_BASE.saturating_mul(1 << attempt.min(10)).min(BACKOFF_MAX);
             assert!(until >= now && until <= now + bound, "attempt {attempt}");
         }
         assert!(!node.is_hopeful());
@@ -387,29 +358,11 @@ mod tests {
         let start = Instant::now();
         let mut random = Random::new();
         let mut node = node("unix:/x", start);
-        node.lost(
-            start,
-            false,
-            "gone".to_owned(),
-            &mut random,
-            start + STABLE_AFTER,
-        );
+        node.lost(start, false, "gone".to_owned(), &mut random, start + STABLE_AFTER);
         assert!(node.is_hopeful());
-        node.lost(
-            start,
-            true,
-            "gone".to_owned(),
-            &mut random,
-            start + STABLE_AFTER,
-        );
+        node.lost(start, true, "gone".to_owned(), &mut random, start + STABLE_AFTER);
         assert!(matches!(node.state, ConnectionState::Idle));
-        node.lost(
-            start,
-            false,
-            "gone".to_owned(),
-            &mut random,
-            start + STABLE_AFTER / 2,
-        );
+        node.lost(start, false, "gone".to_owned(), &mut random, start + STABLE_AFTER / 2);
         assert!(matches!(node.state, ConnectionState::Backoff { .. }));
     }
 

@@ -15,12 +15,13 @@
 use std::os::fd::BorrowedFd;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::key::PrivateKey;
 use millrace_engine::operation::Operation;
+use millrace_engine::sync::lock;
 use millrace_wire::{KeyRefusal, KeySelector};
 
 use crate::config::{PoolConfig, selector_is_sane};
@@ -122,15 +123,8 @@ impl Pool {
     /// also reports a wrong configuration; [`PoolConfig::check`] does so earlier.
     #[must_use]
     pub fn new(config: PoolConfig) -> Self {
-        let slots = (0..MAX_GENERATIONS)
-            .map(|_| ProcessSlot::default())
-            .collect();
-        Self {
-            shared: Arc::new(PoolShared {
-                config: Arc::new(config),
-                slots,
-            }),
-        }
+        let slots = (0..MAX_GENERATIONS).map(|_| ProcessSlot::default()).collect();
+        Self { shared: Arc::new(PoolShared { config: Arc::new(config), slots }) }
     }
 
     /// The configured deadline from now.
@@ -225,10 +219,7 @@ impl Pool {
         deadline: Instant,
     ) -> Result<Reply, ClientError> {
         self.check(key, operation, input)?;
-        let request = JobRequest::Operation {
-            operation: operation.clone(),
-            input: input.to_vec(),
-        };
+        let request = JobRequest::Operation { operation: operation.clone(), input: input.to_vec() };
         let recipient = Recipient::Caller { waiter: None };
         let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
         self.shared.instance()?.run(job)?.ok_or(ClientError::Closed)
@@ -253,10 +244,7 @@ impl Pool {
         let recipient = Recipient::Callback(done);
         let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
         let id = self.shared.instance()?.submit(job)?;
-        Ok(JobHandle {
-            id,
-            pid: process::id(),
-        })
+        Ok(JobHandle { id, pid: process::id() })
     }
 
     /// Ends a job early: its callback is called with [`ClientError::Cancelled`], unless it ended
@@ -307,24 +295,14 @@ impl Pool {
         if !key.belongs_to(&self.shared) {
             return Err(ClientError::ForeignKey);
         }
-        operation
-            .check(key.info().key_type, input)
-            .map_err(ClientError::Job)
+        operation.check(key.info().key_type, input).map_err(ClientError::Job)
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nodes: Vec<String> = self
-            .shared
-            .config
-            .nodes
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        f.debug_struct("Pool")
-            .field("nodes", &nodes)
-            .finish_non_exhaustive()
+        let nodes: Vec<String> = self.shared.config.nodes.iter().map(ToString::to_string).collect();
+        f.debug_struct("Pool").field("nodes", &nodes).finish_non_exhaustive()
     }
 }
 
@@ -336,9 +314,7 @@ impl PoolShared {
             let owner = slot.pid.load(Ordering::Acquire);
             owner == pid
                 || (owner == 0
-                    && match slot
-                        .pid
-                        .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+                    && match slot.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
                     {
                         Ok(_) => true,
                         Err(winner) => winner == pid,
@@ -352,7 +328,7 @@ impl PoolShared {
         if let Some(instance) = slot.instance.get() {
             return Ok(instance);
         }
-        let _starting = slot.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _starting = lock(&slot.starting);
         if let Some(instance) = slot.instance.get() {
             return Ok(instance);
         }
@@ -364,10 +340,7 @@ impl PoolShared {
     /// The pool in this process, if it was started.
     fn existing(&self) -> Option<&Arc<Instance>> {
         let pid = process::id();
-        let own = self
-            .slots
-            .iter()
-            .find(|slot| slot.pid.load(Ordering::Acquire) == pid)?;
+        let own = self.slots.iter().find(|slot| slot.pid.load(Ordering::Acquire) == pid)?;
         own.instance.get()
     }
 

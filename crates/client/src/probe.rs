@@ -113,10 +113,7 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
     version::accept(&hello, &welcome).map_err(|error| ProbeError::Protocol(error.to_string()))?;
     let mut keys = Vec::with_capacity(request.keys.len());
     for (number, selector) in (0..).zip(&request.keys) {
-        talk.say(&ClientMessage::OpenKey {
-            request: number,
-            selector: selector.clone(),
-        });
+        talk.say(&ClientMessage::OpenKey { request: number, selector: selector.clone() });
         let answer = talk.hear()?;
         if let NodeMessage::KeyOpened { info, handle, .. } = answer {
             talk.say(&ClientMessage::CloseKey { handle });
@@ -161,10 +158,7 @@ fn certificates(endpoint: &Endpoint, link: &Link) -> Option<Certificates> {
         return None;
     };
     let own = CertificateDer::from_pem_file(&tls.cert).ok()?;
-    Some(Certificates {
-        own: own.to_vec(),
-        node: link.peer_certificate()?.to_vec(),
-    })
+    Some(Certificates { own: own.to_vec(), node: link.peer_certificate()?.to_vec() })
 }
 
 /// One connection, question by question.
@@ -241,11 +235,7 @@ impl Conversation {
             }
             // The read may have made TLS want to write.
             self.link.flush(Some(&mut self.out)).map_err(io_error)?;
-            let more = if self.link.wants_write() {
-                PollFlags::OUT
-            } else {
-                PollFlags::empty()
-            };
+            let more = if self.link.wants_write() { PollFlags::OUT } else { PollFlags::empty() };
             self.wait(PollFlags::IN | more)?;
         }
     }
@@ -283,9 +273,7 @@ fn tls_error(failure: &TlsFailure) -> ProbeError {
 }
 
 fn io_error(error: io::Error) -> ProbeError {
-    let tls = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<TlsFailure>());
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsFailure>());
     match tls {
         Some(failure) => tls_error(failure),
         None => match error.kind() {

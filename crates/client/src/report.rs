@@ -51,12 +51,7 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     pub(crate) fn new(source: ReportSource) -> Self {
-        Self {
-            source,
-            reported: EdgeReport::default(),
-            due: None,
-            last: None,
-        }
+        Self { source, reported: EdgeReport::default(), due: None, last: None }
     }
 
     /// A job or operation ended at `now`: it was counted, or will be soon.

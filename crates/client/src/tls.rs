@@ -36,9 +36,7 @@ pub(crate) enum TlsSetupError {
 pub(crate) fn client_config(files: &TlsConfig) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.ca)? {
-        roots
-            .add(certificate)
-            .map_err(|error| unusable(&files.ca, error))?;
+        roots.add(certificate).map_err(|error| unusable(&files.ca, error))?;
     }
     let chain = certificates(&files.cert)?;
     let key =

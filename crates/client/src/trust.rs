@@ -50,16 +50,11 @@ pub(crate) fn objection(fd: &OwnedFd, path: &Path) -> Option<String> {
 
 /// The folder of a socket, then those above it.
 fn folders(path: &Path) -> io::Result<Vec<Folder>> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::canonicalize(folder.unwrap_or_else(|| Path::new(".")))?;
     let examine = |folder: &Path| {
         let meta = fs::metadata(folder)?;
-        Ok(Folder {
-            owner: meta.uid(),
-            mode: meta.mode(),
-        })
+        Ok(Folder { owner: meta.uid(), mode: meta.mode() })
     };
     folder.ancestors().map(examine).collect()
 }
@@ -91,21 +86,9 @@ mod tests {
             ("root's folder", &[(ROOT, 0o755), (ROOT, 0o755)], false),
             ("/tmp", &[(ROOT, 0o1777), (ROOT, 0o755)], false),
             ("another user's", &[(EVE, 0o755), (ROOT, 0o755)], false),
-            (
-                "below /tmp",
-                &[(NODE, 0o755), (ROOT, 0o1777), (ROOT, 0o755)],
-                false,
-            ),
-            (
-                "below a user",
-                &[(NODE, 0o755), (EVE, 0o755), (ROOT, 0o755)],
-                false,
-            ),
-            (
-                "below its own",
-                &[(NODE, 0o755), (NODE, 0o755), (OWN, 0o755)],
-                true,
-            ),
+            ("below /tmp", &[(NODE, 0o755), (ROOT, 0o1777), (ROOT, 0o755)], false),
+            ("below a user", &[(NODE, 0o755), (EVE, 0o755), (ROOT, 0o755)], false),
+            ("below its own", &[(NODE, 0o755), (NODE, 0o755), (OWN, 0o755)], true),
         ];
         for (what, folders, trusted) in cases {
             let folders = folders.iter().map(|&(owner, mode)| Folder { owner, mode });

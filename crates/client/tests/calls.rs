@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake::{
-    Auto, FakeNode, PATIENCE, SIGN, Seen, completion, digest, import, is_answer, open, pool, soon,
+    Auto, FakeNode, SIGN, SOON, Seen, assert_answered, completion, digest, import, is_answer, open,
+    pool, soon, start_call,
 };
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
 use millrace_engine::error::JobError;
@@ -30,18 +31,13 @@ fn call_is_answered_by_its_node() {
     let pool = pool(&[&node]);
     let key = open(&pool);
     for number in 0..100 {
-        let reply = pool
-            .call(&key, &SIGN, &digest(number), soon())
-            .expect("an answer");
+        let reply = pool.call(&key, &SIGN, &digest(number), soon()).expect("an answer");
         assert!(is_answer(&digest(number), &reply));
         assert_eq!(&*reply.node, "fake");
         assert_eq!(reply.service_time, Duration::from_micros(20));
     }
     let stats = pool.stats();
-    assert_eq!(
-        (stats.totals.jobs, stats.totals.succeeded, stats.in_flight),
-        (100, 100, 0)
-    );
+    assert_eq!((stats.totals.jobs, stats.totals.succeeded, stats.in_flight), (100, 100, 0));
     assert_eq!(stats.nodes[0].counters.jobs, 100);
 }
 
@@ -54,8 +50,7 @@ fn each_callback_is_called_once_in_any_order() {
     for number in 0..20 {
         let done = done.clone();
         let tell = move |result: Result<_, _>| done.send((number, result)).expect("open");
-        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell))
-            .expect("taken");
+        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell)).expect("taken");
     }
     let mut jobs: Vec<_> = (0..20).map(|_| node.next_job()).collect();
     jobs.reverse();
@@ -65,15 +60,12 @@ fn each_callback_is_called_once_in_any_order() {
         peer.answer(job);
     }
     for expected in (0..20).rev() {
-        let (number, result) = ended.recv_timeout(PATIENCE).expect("a callback");
+        let (number, result) = ended.recv_timeout(SOON).expect("a callback");
         assert_eq!(number, expected);
         assert!(is_answer(&digest(number), &result.expect("an answer")));
     }
     // A round trip, after which everything sent before has been read.
-    let last = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(99), soon()))
-    };
+    let last = start_call(&pool, &key, 99);
     let (peer, job) = node.next_job();
     peer.answer(&job);
     last.join().expect("no panic").expect("an answer");
@@ -86,29 +78,13 @@ fn completions_of_unknown_jobs_end_no_job() {
     let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
-    let caller = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
-    };
+    let caller = start_call(&pool, &key, 1);
     let (peer, job) = node.next_job();
-    for id in [
-        0u64,
-        1,
-        u64::MAX,
-        job.id + 1,
-        job.id ^ (1 << 40),
-        job.id ^ (1 << 20),
-    ] {
-        peer.send(&NodeMessage::Complete(vec![JobCompletion {
-            id,
-            ..completion(&job)
-        }]));
+    for id in [0u64, 1, u64::MAX, job.id + 1, job.id ^ (1 << 40), job.id ^ (1 << 20)] {
+        peer.send(&NodeMessage::Complete(vec![JobCompletion { id, ..completion(&job) }]));
     }
     peer.answer(&job);
-    assert!(is_answer(
-        &digest(1),
-        &caller.join().expect("no panic").expect("an answer")
-    ));
+    assert_answered(1, caller);
 }
 
 #[test]
@@ -116,20 +92,14 @@ fn half_a_frame_is_kept_until_the_rest_comes() {
     let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
-    let caller = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
-    };
+    let caller = start_call(&pool, &key, 1);
     let (peer, job) = node.next_job();
     let mut bytes = Vec::new();
     NodeMessage::Complete(vec![completion(&job)]).encode(&mut bytes);
     for byte in bytes {
         peer.send_raw(&[byte]);
     }
-    assert!(is_answer(
-        &digest(1),
-        &caller.join().expect("no panic").expect("an answer")
-    ));
+    assert_answered(1, caller);
 }
 
 #[test]
@@ -141,13 +111,9 @@ fn callers_of_a_silent_node_return_at_their_deadline() {
     let deadline = Instant::now() + Duration::from_secs(2);
     let (done, ended) = channel();
     let tell = move |result: Result<_, _>| done.send(result.map(drop)).expect("open");
-    pool.submit(&key, SIGN, digest(1), deadline, Box::new(tell))
-        .expect("taken");
-    assert_eq!(
-        pool.call(&key, &SIGN, &digest(2), deadline).err(),
-        Some(ClientError::TimedOut)
-    );
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(Err(ClientError::TimedOut)));
+    pool.submit(&key, SIGN, digest(1), deadline, Box::new(tell)).expect("taken");
+    assert_eq!(pool.call(&key, &SIGN, &digest(2), deadline).err(), Some(ClientError::TimedOut));
+    assert_eq!(ended.recv_timeout(SOON), Ok(Err(ClientError::TimedOut)));
     assert!(Instant::now() >= deadline);
     // The node is asked to stop; its later answer is counted as a late reply.
     let mut jobs = Vec::new();
@@ -159,24 +125,14 @@ fn callers_of_a_silent_node_return_at_their_deadline() {
             _ => {}
         }
     }
-    assert_eq!(
-        pool.stats().in_flight,
-        2,
-        "what the node owes stays counted"
-    );
+    assert_eq!(pool.stats().in_flight, 2, "what the node owes stays counted");
     for (peer, job) in &jobs {
         peer.answer(job);
     }
-    let caller = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(3), soon()))
-    };
+    let caller = start_call(&pool, &key, 3);
     let (peer, job) = node.next_job();
     peer.answer(&job);
-    assert!(is_answer(
-        &digest(3),
-        &caller.join().expect("no panic").expect("an answer")
-    ));
+    assert_answered(3, caller);
     let stats = pool.stats();
     assert_eq!((stats.totals.late_completions, stats.in_flight), (2, 0));
 }
@@ -187,10 +143,7 @@ fn job_with_a_past_deadline_is_not_sent() {
     let pool = pool(&[&node]);
     let key = open(&pool);
     let past = Instant::now();
-    assert_eq!(
-        pool.call(&key, &SIGN, &digest(1), past).err(),
-        Some(ClientError::TimedOut)
-    );
+    assert_eq!(pool.call(&key, &SIGN, &digest(1), past).err(), Some(ClientError::TimedOut));
     assert_eq!(pool.stats().nodes[0].counters.jobs, 0);
 }
 
@@ -199,10 +152,7 @@ fn garbage_ends_the_connection_and_the_next_one_works() {
     let node = FakeNode::alone(Auto::NO_JOBS);
     let pool = pool(&[&node]);
     let key = open(&pool);
-    let caller = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
-    };
+    let caller = start_call(&pool, &key, 1);
     let (peer, _) = node.next_job();
     peer.send_raw(&[0xff; 64]);
     let give_up = soon();
@@ -239,10 +189,7 @@ fn retry_until_served(pool: &Pool, key: &millrace_client::RemoteKey, node: &Fake
     };
     let (peer, job) = node.next_job();
     peer.answer(&job);
-    assert!(is_answer(
-        &digest(7),
-        &caller.join().expect("no panic").expect("an answer")
-    ));
+    assert_answered(7, caller);
 }
 
 #[test]
@@ -251,10 +198,7 @@ fn own_key_fails_at_once_if_no_node_can_be_reached() {
     let missing = Endpoint::Unix(folder.path().join("absent"));
     let pool = Pool::new(PoolConfig::new(vec![missing]));
     let error = import(&pool).expect_err("no node");
-    assert!(
-        matches!(&error, ClientError::NoNode(why) if why.contains("absent")),
-        "{error}"
-    );
+    assert!(matches!(&error, ClientError::NoNode(why) if why.contains("absent")), "{error}");
     assert!(pool.stats().totals.no_node >= 1);
 }
 
@@ -268,9 +212,7 @@ fn calls_with_an_own_key_fail_at_once_while_the_node_is_down() {
     node.kill();
     let give_up = soon();
     // Until the loss is noticed the call may be on its way; it ends as soon as it is.
-    let error = pool
-        .call(&key, &SIGN, &digest(1), give_up)
-        .expect_err("no node");
+    let error = pool.call(&key, &SIGN, &digest(1), give_up).expect_err("no node");
     assert!(matches!(error, ClientError::NoNode(_)), "{error}");
     assert!(Instant::now() < give_up);
     drop(node);
@@ -304,12 +246,11 @@ fn calls_with_a_pool_key_wait_for_the_node() {
         drop(node);
         let (blocked, (done, ended)) = (call(&pool, Some(&key)), channel());
         let tell = move |result: Result<_, _>| done.send(result.is_ok()).expect("open");
-        pool.submit(&key, SIGN, digest(2), soon(), Box::new(tell))
-            .expect("it waits");
+        pool.submit(&key, SIGN, digest(2), soon(), Box::new(tell)).expect("it waits");
         failed_attempts(&pool, 3);
         node = FakeNode::start(&path, Auto::ALL);
         blocked.join().expect("it has waited");
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(ended.recv_timeout(SOON), Ok(true));
     }
 }
 
@@ -317,9 +258,7 @@ fn calls_with_a_pool_key_wait_for_the_node() {
 fn failed_attempts(pool: &Pool, count: u64) {
     let failures = || {
         let nodes = pool.stats().nodes;
-        nodes
-            .first()
-            .map_or(0, |node| node.counters.connect_failures)
+        nodes.first().map_or(0, |node| node.counters.connect_failures)
     };
     let (goal, give_up) = (failures() + count, soon());
     while failures() < goal {
@@ -373,11 +312,7 @@ fn imported_key_arrives_unchanged_and_is_closed_when_dropped() {
 #[test]
 fn key_that_the_node_forgot_is_opened_again() {
     let folder = folder();
-    let auto = Auto {
-        keys: false,
-        jobs: false,
-        ..Auto::ALL
-    };
+    let auto = Auto { keys: false, jobs: false, ..Auto::ALL };
     let node = FakeNode::start(&folder.path().join("node"), auto);
     let pool = pool(&[&node]);
     let caller = {
@@ -410,25 +345,15 @@ fn job_beyond_max_in_flight_is_refused_at_once() {
     for number in 0..3 {
         let done = done.clone();
         let tell = move |result: Result<_, _>| done.send(result.is_ok()).expect("open");
-        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell))
-            .expect("taken");
+        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell)).expect("taken");
     }
-    let refused = pool.submit(
-        &key,
-        SIGN,
-        digest(4),
-        soon(),
-        Box::new(|_| panic!("not taken")),
-    );
+    let refused = pool.submit(&key, SIGN, digest(4), soon(), Box::new(|_| panic!("not taken")));
     assert_eq!(refused, Err(ClientError::Busy));
-    assert_eq!(
-        pool.call(&key, &SIGN, &digest(5), soon()).err(),
-        Some(ClientError::Busy)
-    );
+    assert_eq!(pool.call(&key, &SIGN, &digest(5), soon()).err(), Some(ClientError::Busy));
     for _ in 0..3 {
         let (peer, job) = node.next_job();
         peer.answer(&job);
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(ended.recv_timeout(SOON), Ok(true));
     }
 }
 
@@ -437,9 +362,7 @@ fn bad_input_never_leaves_the_process() {
     let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
-    let error = pool
-        .call(&key, &SIGN, &[0; 31], soon())
-        .expect_err("too short");
+    let error = pool.call(&key, &SIGN, &[0; 31], soon()).expect_err("too short");
     assert_eq!(error, ClientError::Job(JobError::BadInput));
     assert_eq!(pool.stats().totals.jobs, 0);
 }
@@ -451,22 +374,14 @@ fn cancelled_job_ends_as_cancelled() {
     let key = open(&pool);
     let (done, ended) = channel();
     let tell = move |result: Result<_, _>| done.send(result.map(drop)).expect("open");
-    let ticket = pool
-        .submit(&key, SIGN, digest(1), soon(), Box::new(tell))
-        .expect("taken");
+    let ticket = pool.submit(&key, SIGN, digest(1), soon(), Box::new(tell)).expect("taken");
     let (peer, job) = node.next_job();
     pool.cancel(ticket);
     pool.cancel(ticket);
-    assert_eq!(
-        ended.recv_timeout(PATIENCE),
-        Ok(Err(ClientError::Cancelled))
-    );
+    assert_eq!(ended.recv_timeout(SOON), Ok(Err(ClientError::Cancelled)));
     node.wait_for(|seen| matches!(seen, Seen::Cancel(id) if id == job.id).then_some(()));
     peer.fail(&job, JobError::Cancelled);
-    assert!(
-        ended.recv_timeout(PATIENCE).is_err(),
-        "the callback was dropped"
-    );
+    assert!(ended.recv_timeout(SOON).is_err(), "the callback was dropped");
 }
 
 #[test]
@@ -474,21 +389,12 @@ fn panic_in_a_callback_is_counted_and_other_jobs_go_on() {
     let node = FakeNode::alone(Auto::ALL);
     let pool = pool(&[&node]);
     let key = open(&pool);
-    pool.submit(
-        &key,
-        SIGN,
-        digest(1),
-        soon(),
-        Box::new(|_| panic!("on purpose")),
-    )
-    .expect("taken");
+    pool.submit(&key, SIGN, digest(1), soon(), Box::new(|_| panic!("on purpose"))).expect("taken");
     let (done, ended) = channel();
     let tell = move |result: Result<_, _>| done.send(result.is_ok()).expect("open");
-    pool.submit(&key, SIGN, digest(2), soon(), Box::new(tell))
-        .expect("taken");
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
-    pool.call(&key, &SIGN, &digest(3), soon())
-        .expect("an answer");
+    pool.submit(&key, SIGN, digest(2), soon(), Box::new(tell)).expect("taken");
+    assert_eq!(ended.recv_timeout(SOON), Ok(true));
+    pool.call(&key, &SIGN, &digest(3), soon()).expect("an answer");
     // It is counted when the callbacks that came with it have been called, too.
     pool.shutdown();
     assert_eq!(pool.stats().totals.callback_panics, 1);
@@ -502,17 +408,12 @@ fn callback_may_use_the_pool() {
     let (done, ended) = channel();
     let (inner_pool, inner_key) = (pool.clone(), key.clone());
     let first = move |_: Result<_, _>| {
-        inner_pool
-            .call(&inner_key, &SIGN, &digest(2), soon())
-            .expect("a call from a callback");
+        inner_pool.call(&inner_key, &SIGN, &digest(2), soon()).expect("a call from a callback");
         let tell = move |result: Result<_, _>| done.send(result.is_ok()).expect("open");
-        inner_pool
-            .submit(&inner_key, SIGN, digest(3), soon(), Box::new(tell))
-            .expect("taken");
+        inner_pool.submit(&inner_key, SIGN, digest(3), soon(), Box::new(tell)).expect("taken");
     };
-    pool.submit(&key, SIGN, digest(1), soon(), Box::new(first))
-        .expect("taken");
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+    pool.submit(&key, SIGN, digest(1), soon(), Box::new(first)).expect("taken");
+    assert_eq!(ended.recv_timeout(SOON), Ok(true));
 }
 
 #[test]
@@ -542,8 +443,7 @@ fn eight_threads_call_and_submit_at_once() {
                             finished.send(()).expect("open");
                         }
                     };
-                    pool.submit(&key, SIGN, input, soon(), Box::new(tell))
-                        .expect("taken");
+                    pool.submit(&key, SIGN, input, soon(), Box::new(tell)).expect("taken");
                     if number % (SUBMITS / CALLS) == 0 {
                         let input = digest((thread << 40 | number) as u64);
                         let reply = pool.call(&key, &SIGN, &input, soon()).expect("an answer");
@@ -556,7 +456,7 @@ fn eight_threads_call_and_submit_at_once() {
     for thread in threads {
         thread.join().expect("no wrong answer");
     }
-    all.recv_timeout(PATIENCE).expect("every callback");
+    all.recv_timeout(SOON).expect("every callback");
     let totals = pool.stats().totals;
     assert_eq!(totals.callback_panics, 0);
     assert_eq!(totals.jobs, totals.succeeded);
@@ -593,8 +493,7 @@ fn shutdown_ends_every_job() {
     let key = open(&pool);
     let (done, ended) = channel();
     let tell = move |result: Result<_, _>| done.send(result.map(drop)).expect("open");
-    pool.submit(&key, SIGN, digest(1), soon(), Box::new(tell))
-        .expect("taken");
+    pool.submit(&key, SIGN, digest(1), soon(), Box::new(tell)).expect("taken");
     let caller = {
         let (pool, key) = (pool.clone(), key.clone());
         thread::spawn(move || pool.call(&key, &SIGN, &digest(2), soon()).map(drop))
@@ -603,12 +502,9 @@ fn shutdown_ends_every_job() {
         node.next_job();
     }
     pool.shutdown();
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(Err(ClientError::Closed)));
+    assert_eq!(ended.recv_timeout(SOON), Ok(Err(ClientError::Closed)));
     assert_eq!(caller.join().expect("no panic"), Err(ClientError::Closed));
-    assert_eq!(
-        pool.call(&key, &SIGN, &digest(3), soon()).err(),
-        Some(ClientError::Closed)
-    );
+    assert_eq!(pool.call(&key, &SIGN, &digest(3), soon()).err(), Some(ClientError::Closed));
     pool.shutdown();
 }
 
@@ -617,8 +513,5 @@ fn key_of_another_pool_is_refused() {
     let node = FakeNode::alone(Auto::ALL);
     let (one, other) = (pool(&[&node]), pool(&[&node]));
     let key = open(&one);
-    assert_eq!(
-        other.call(&key, &SIGN, &digest(1), soon()).err(),
-        Some(ClientError::ForeignKey)
-    );
+    assert_eq!(other.call(&key, &SIGN, &digest(1), soon()).err(), Some(ClientError::ForeignKey));
 }

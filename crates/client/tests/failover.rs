@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake::{
-    Auto, FakeNode, PATIENCE, Peer, SIGN, Seen, config, digest, import, is_answer, open, pool, soon,
+    Auto, FakeNode, Peer, SIGN, SOON, Seen, assert_answered, config, digest, import, is_answer,
+    open, pool, soon, start_call,
 };
 use millrace_client::{
     ClientError, Endpoint, Hedge, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply,
@@ -29,15 +30,14 @@ fn submit_many(pool: &Pool, key: &RemoteKey, count: u64, deadline: Instant) -> E
     for number in 0..count {
         let done = done.clone();
         let tell = move |result| drop(done.send((number, result)));
-        pool.submit(key, SIGN, digest(number), deadline, Box::new(tell))
-            .expect("taken");
+        pool.submit(key, SIGN, digest(number), deadline, Box::new(tell)).expect("taken");
     }
     ended
 }
 
 fn expect_all(ended: &Ends, count: u64) {
     for _ in 0..count {
-        let (number, result) = ended.recv_timeout(PATIENCE).expect("every job ends");
+        let (number, result) = ended.recv_timeout(SOON).expect("every job ends");
         assert!(is_answer(&digest(number), &result.expect("an answer")));
     }
     assert!(ended.try_recv().is_err(), "a job ended twice");
@@ -60,11 +60,7 @@ impl TwoNodes {
 fn two_nodes() -> (TwoNodes, Pool, RemoteKey) {
     let folder = folder();
     let start = |name| FakeNode::start(&folder.path().join(name), Auto::NO_JOBS);
-    let nodes = TwoNodes {
-        one: start("one"),
-        two: start("two"),
-        _folder: folder,
-    };
+    let nodes = TwoNodes { one: start("one"), two: start("two"), _folder: folder };
     let pool = pool(&nodes.both());
     let key = open(&pool);
     both_connected(&pool);
@@ -85,10 +81,7 @@ fn collect(nodes: [&FakeNode; 2], count: usize) -> Vec<(usize, Peer, SubmittedJo
     let mut jobs = Vec::new();
     let give_up = soon();
     while jobs.len() < count {
-        assert!(
-            Instant::now() < give_up,
-            "the nodes should have got {count} jobs"
-        );
+        assert!(Instant::now() < give_up, "the nodes should have got {count} jobs");
         for (at, node) in nodes.iter().enumerate() {
             while let Ok(seen) = node.seen.recv_timeout(Duration::from_millis(1)) {
                 if let Seen::Job(peer, job) = seen {
@@ -107,10 +100,7 @@ fn load_is_spread_over_healthy_nodes() {
     let ended = submit_many(&pool, &key, 1000, soon());
     let jobs = collect(nodes.both(), 1000);
     let at_one = jobs.iter().filter(|(node, ..)| *node == 0).count();
-    assert!(
-        (499..=501).contains(&at_one),
-        "{at_one} of 1000 at the first node"
-    );
+    assert!((499..=501).contains(&at_one), "{at_one} of 1000 at the first node");
     for (_, peer, job) in &jobs {
         peer.answer(job);
     }
@@ -124,10 +114,7 @@ fn jobs_of_a_node_that_dies_are_done_by_the_other() {
     let ended = submit_many(&pool, &key, JOBS as u64, soon());
     let jobs = collect(nodes.both(), JOBS);
     let at_one = jobs.iter().filter(|(node, ..)| *node == 0).count();
-    assert!(
-        at_one > 0 && at_one < JOBS,
-        "{at_one} of {JOBS} jobs at the first node"
-    );
+    assert!(at_one > 0 && at_one < JOBS, "{at_one} of {JOBS} jobs at the first node");
     nodes.one.kill();
     for (_, peer, job) in jobs.iter().filter(|(node, ..)| *node == 1) {
         peer.answer(job);
@@ -143,10 +130,7 @@ fn jobs_of_a_node_that_dies_are_done_by_the_other() {
 #[test]
 fn blocked_caller_gets_its_answer_although_its_node_died() {
     let (mut nodes, pool, key) = two_nodes();
-    let caller = {
-        let (pool, key) = (pool.clone(), key.clone());
-        thread::spawn(move || pool.call(&key, &SIGN, &digest(1), soon()))
-    };
+    let caller = start_call(&pool, &key, 1);
     let first = collect(nodes.both(), 1).remove(0).0;
     let survivor = if first == 0 {
         nodes.one.kill();
@@ -157,10 +141,7 @@ fn blocked_caller_gets_its_answer_although_its_node_died() {
     };
     let (peer, job) = survivor.next_job();
     peer.answer(&job);
-    assert!(is_answer(
-        &digest(1),
-        &caller.join().expect("no panic").expect("an answer")
-    ));
+    assert_answered(1, caller);
 }
 
 #[test]
@@ -176,25 +157,17 @@ fn job_that_a_node_declines_is_done_by_the_other() {
         expect_all(&ended, 1);
     }
     let retries = pool.stats().totals.retries;
-    assert_eq!(
-        (retries.busy, retries.failed, retries.not_offered),
-        (1, 1, 1)
-    );
+    assert_eq!((retries.busy, retries.failed, retries.not_offered), (1, 1, 1));
 }
 
 #[test]
 fn error_that_another_node_would_repeat_is_final() {
     let (nodes, pool, key) = two_nodes();
-    for reason in [
-        JobError::Denied,
-        JobError::BadInput,
-        JobError::Expired,
-        JobError::OverQuota,
-    ] {
+    for reason in [JobError::Denied, JobError::BadInput, JobError::Expired, JobError::OverQuota] {
         let ended = submit_many(&pool, &key, 1, soon());
         let (_, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, reason);
-        let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
+        let (_, result) = ended.recv_timeout(SOON).expect("an end");
         assert_eq!(result.err(), Some(ClientError::Job(reason)));
     }
 }
@@ -207,7 +180,7 @@ fn job_ends_as_busy_if_every_node_is_busy() {
         let (_, peer, job) = collect(nodes.both(), 1).remove(0);
         peer.fail(&job, JobError::Busy);
     }
-    let (_, result) = ended.recv_timeout(PATIENCE).expect("an end");
+    let (_, result) = ended.recv_timeout(SOON).expect("an end");
     assert_eq!(result.err(), Some(ClientError::Job(JobError::Busy)));
 }
 
@@ -230,10 +203,7 @@ fn retries_stay_within_their_budget_under_overload() {
         ends += ended.try_iter().count() as u64;
     }
     // One retry for ten jobs, and ten to begin with.
-    assert!(
-        answered <= JOBS + JOBS / 10 + 10,
-        "{answered} answers to {JOBS} jobs"
-    );
+    assert!(answered <= JOBS + JOBS / 10 + 10, "{answered} answers to {JOBS} jobs");
     assert!(pool.stats().totals.budget_exhausted > 0);
 }
 
@@ -261,9 +231,7 @@ fn draining_node_finishes_its_jobs_and_gets_no_new_ones() {
         peer.answer(job);
     }
     expect_all(&ended, 50);
-    nodes
-        .one
-        .wait_for(|seen| matches!(seen, Seen::Closed).then_some(()));
+    nodes.one.wait_for(|seen| matches!(seen, Seen::Closed).then_some(()));
 }
 
 #[test]
@@ -282,13 +250,11 @@ fn node_without_the_key_gets_no_job() {
         }
     });
     let endpoints = ["one", "two"].map(|name| Endpoint::Unix(folder.path().join(name)));
-    let pool = Pool::new(PoolConfig::new(endpoints.to_vec()).health(PATIENCE, PATIENCE));
+    let pool = Pool::new(PoolConfig::new(endpoints.to_vec()).health(SOON, SOON));
     let key = open(&pool);
     both_connected(&pool);
     for number in 0..50 {
-        let reply = pool
-            .call(&key, &SIGN, &digest(number), soon())
-            .expect("an answer");
+        let reply = pool.call(&key, &SIGN, &digest(number), soon()).expect("an answer");
         assert!(is_answer(&digest(number), &reply));
     }
     assert_eq!(pool.stats().nodes[0].counters.jobs, 0);
@@ -303,8 +269,7 @@ fn node_with_another_key_of_the_same_name_is_not_used() {
     let mut one = FakeNode::start_named(&folder.path().join("one"), Auto::ALL, "one", 1);
     let pool = Pool::new(config(&[&one]));
     let key = open(&pool);
-    pool.call(&key, &SIGN, &digest(1), soon())
-        .expect("an answer");
+    pool.call(&key, &SIGN, &digest(1), soon()).expect("an answer");
     one.kill();
     let two = FakeNode::start_named(&one.path, Auto::ALL, "two", 2);
     let give_up = soon();
@@ -334,11 +299,7 @@ fn node_that_hangs_is_replaced_before_the_deadline() {
         expect_all(&ended, 1);
     }
     hanging.wait_for(|seen| matches!(seen, Seen::Ping(..)).then_some(()));
-    assert!(
-        pool.stats().nodes[0].last_error.contains("silent"),
-        "{:?}",
-        pool.stats()
-    );
+    assert!(pool.stats().nodes[0].last_error.contains("silent"), "{:?}", pool.stats());
 }
 
 #[test]
@@ -347,10 +308,7 @@ fn node_that_never_sends_welcome_is_given_up() {
     let mute = FakeNode::start(&folder.path().join("mute"), Auto::MUTE);
     let pool = Pool::new(config(&[&mute]).connect_timeout(Duration::from_millis(30)));
     let error = import(&pool).expect_err("no welcome");
-    assert!(
-        matches!(&error, ClientError::NoNode(why) if why.contains("welcome")),
-        "{error}"
-    );
+    assert!(matches!(&error, ClientError::NoNode(why) if why.contains("welcome")), "{error}");
 }
 
 #[test]

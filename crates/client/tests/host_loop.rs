@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-use fake::{Auto, FakeNode, PATIENCE, SIGN, digest, is_answer, open, pool, soon};
+use fake::{Auto, FakeNode, SIGN, SOON, digest, is_answer, open, pool, soon};
 use millrace_client::{ClientError, HostLoop, Pool, RemoteKey, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -48,9 +48,7 @@ impl Host {
             let _ = tell.send((number, thread::current().id(), result));
             rustix::io::write(&*wake, &1_u64.to_ne_bytes()).expect("room");
         };
-        self.pool
-            .submit(key, SIGN, digest(number), soon(), Box::new(done))
-            .expect("taken");
+        self.pool.submit(key, SIGN, digest(number), soon(), Box::new(done)).expect("taken");
     }
 
     /// Goes round once.
@@ -58,14 +56,9 @@ impl Host {
         self.rounds.set(self.rounds.get() + 1);
         self.host_loop.before_wait();
         let readiness = self.host_loop.fd();
-        let mut fds = [
-            PollFd::new(&readiness, PollFlags::IN),
-            PollFd::new(&*self.wake, PollFlags::IN),
-        ];
-        let second = Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
+        let mut fds =
+            [PollFd::new(&readiness, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         poll(&mut fds, Some(&second)).expect("poll");
         if fds[1].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
@@ -78,7 +71,7 @@ impl Host {
     /// Goes round until something ended.
     fn next(&self) -> Ended {
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < SOON {
             if let Ok(ended) = self.ended.1.try_recv() {
                 return ended;
             }
@@ -144,10 +137,9 @@ fn host_loop_takes_over_at_any_moment() {
         // The I/O thread has the sockets, or leaves them to callers, or goes from one to the other.
         if turn % 2 == 0 {
             let tell = move |result: Result<Reply, _>| done.send(result).expect("open");
-            pool.submit(&key, SIGN, digest(turn), soon(), Box::new(tell))
-                .expect("taken");
+            pool.submit(&key, SIGN, digest(turn), soon(), Box::new(tell)).expect("taken");
             if turn % 4 == 0 {
-                let result = ended.recv_timeout(PATIENCE).expect("a callback");
+                let result = ended.recv_timeout(SOON).expect("a callback");
                 assert!(is_answer(&digest(turn), &result.expect("an answer")));
             }
         }

@@ -41,27 +41,17 @@ fn alone(name: &str, test: impl FnOnce()) {
         .spawn()
         .expect("this binary runs");
     let mut child = Guard(child);
-    assert!(
-        child.0.wait().expect("it ends").success(),
-        "{name} failed; see above"
-    );
+    assert!(child.0.wait().expect("it ends").success(), "{name} failed; see above");
 }
 
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
-    tasks
-        .flatten()
-        .filter_map(name)
-        .map(|name| name.trim().to_owned())
-        .collect()
+    tasks.flatten().filter_map(name).map(|name| name.trim().to_owned()).collect()
 }
 
 fn io_threads() -> usize {
-    threads()
-        .iter()
-        .filter(|name| *name == "millrace-io")
-        .count()
+    threads().iter().filter(|name| *name == "millrace-io").count()
 }
 
 fn descriptors() -> usize {
@@ -81,26 +71,21 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn client_starts_no_thread_and_no_socket_before_the_first_key() {
-    alone(
-        "client_starts_no_thread_and_no_socket_before_the_first_key",
-        || {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
-            let before = (threads().len(), descriptors());
-            let pool = pool(&[&node]);
-            let _ = pool.stats();
-            assert_eq!((threads().len(), descriptors()), before);
-            let key = open(&pool);
-            assert_eq!(io_threads(), 1);
-            let another = pool.clone();
-            another
-                .call(&key, &SIGN, &digest(1), soon())
-                .expect("an answer");
-            assert_eq!(io_threads(), 1);
-            drop((pool, another, key));
-            eventually("the last handle ends the thread", || io_threads() == 0);
-        },
-    );
+    alone("client_starts_no_thread_and_no_socket_before_the_first_key", || {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
+        let before = (threads().len(), descriptors());
+        let pool = pool(&[&node]);
+        let _ = pool.stats();
+        assert_eq!((threads().len(), descriptors()), before);
+        let key = open(&pool);
+        assert_eq!(io_threads(), 1);
+        let another = pool.clone();
+        another.call(&key, &SIGN, &digest(1), soon()).expect("an answer");
+        assert_eq!(io_threads(), 1);
+        drop((pool, another, key));
+        eventually("the last handle ends the thread", || io_threads() == 0);
+    });
 }
 
 #[test]
@@ -111,10 +96,7 @@ fn io_thread_that_could_not_start_is_tried_again() {
         let node = FakeNode::start(&folder.path().join("node"), Auto::ALL);
         let pool = pool(&[&node]);
         let limit = |descriptors: libc::rlim_t| {
-            let limit = libc::rlimit {
-                rlim_cur: descriptors,
-                rlim_max: 1024,
-            };
+            let limit = libc::rlimit { rlim_cur: descriptors, rlim_max: 1024 };
             // SAFETY: `limit` is a valid structure; the limit of this process alone changes.
             let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
             assert_eq!(set, 0);
@@ -122,14 +104,10 @@ fn io_thread_that_could_not_start_is_tried_again() {
         limit(3);
         let selector = millrace_client::KeySelector::Name("site".to_owned());
         let error = pool.open_key(selector, soon()).expect_err("no descriptors");
-        assert!(
-            matches!(error, millrace_client::ClientError::Start(_)),
-            "{error}"
-        );
+        assert!(matches!(error, millrace_client::ClientError::Start(_)), "{error}");
         limit(1024);
         let key = open(&pool);
-        pool.call(&key, &SIGN, &digest(1), soon())
-            .expect("an answer");
+        pool.call(&key, &SIGN, &digest(1), soon()).expect("an answer");
     });
 }
 
@@ -143,27 +121,11 @@ fn io_thread_takes_no_signals_of_its_host() {
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
         let tasks = fs::read_dir("/proc/self/task").expect("procfs");
         let all: Vec<String> = tasks.flatten().filter_map(status).collect();
-        let io = all
-            .iter()
-            .find(|s| s.contains("millrace-io"))
-            .expect("the thread");
-        let blocked = io
-            .lines()
-            .find_map(|l| l.strip_prefix("SigBlk:"))
-            .expect("its mask");
+        let io = all.iter().find(|s| s.contains("millrace-io")).expect("the thread");
+        let blocked = io.lines().find_map(|l| l.strip_prefix("SigBlk:")).expect("its mask");
         let blocked = u64::from_str_radix(blocked.trim(), 16).expect("a mask in hex");
-        for signal in [
-            libc::SIGHUP,
-            libc::SIGINT,
-            libc::SIGTERM,
-            libc::SIGUSR1,
-            libc::SIGCHLD,
-        ] {
-            assert_ne!(
-                blocked & (1 << (signal - 1)),
-                0,
-                "signal {signal} is not blocked"
-            );
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD] {
+            assert_ne!(blocked & (1 << (signal - 1)), 0, "signal {signal} is not blocked");
         }
     });
 }
@@ -223,9 +185,7 @@ fn pool_survives_many_losses_of_its_node() {
         let sockets = |name: &str| {
             let links = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
             let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
-            targets
-                .filter(|target| target.to_string_lossy().contains(name))
-                .count()
+            targets.filter(|target| target.to_string_lossy().contains(name)).count()
         };
         assert_eq!((sockets("eventpoll"), sockets("eventfd")), (1, 1));
         assert_eq!(io_threads(), 1);
@@ -252,8 +212,7 @@ fn fork_and(child: impl FnOnce() -> u8) -> (libc::pid_t, UnixStream) {
 #[expect(unsafe_code, reason = "the other half of fork")]
 fn reap((pid, mut pipe): (libc::pid_t, UnixStream)) -> u8 {
     let mut answer = [0];
-    pipe.set_read_timeout(Some(fake::PATIENCE))
-        .expect("a timeout");
+    pipe.set_read_timeout(Some(fake::SOON)).expect("a timeout");
     let read = pipe.read_exact(&mut answer);
     // SAFETY: `pid` is a child that has not been waited for; it is killed in case it hangs.
     unsafe {
@@ -303,11 +262,7 @@ fn both_sides_of_a_fork_use_connections_of_their_own() {
             stop.store(true, Ordering::Relaxed);
         });
         assert!(good(1));
-        assert_eq!(
-            pool.stats().nodes[0].counters.connects,
-            1,
-            "the parent lost its connection"
-        );
+        assert_eq!(pool.stats().nodes[0].counters.connects, 1, "the parent lost its connection");
         assert_eq!(pool.stats().totals.stray_completions, 0);
     });
 }
@@ -327,7 +282,6 @@ fn forked_child_may_drop_the_inherited_pool() {
         });
         assert_eq!(reap(child), 1);
         drop(inherited);
-        mine.call(&my_key, &SIGN, &digest(1), soon())
-            .expect("the parent is untouched");
+        mine.call(&my_key, &SIGN, &digest(1), soon()).expect("the parent is untouched");
     });
 }

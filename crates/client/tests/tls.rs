@@ -50,10 +50,7 @@ fn leaf(folder: &Path, name: &str, issuer: &Authority, expired: bool) -> (PathBu
     }
     let key = KeyPair::generate().expect("a key");
     let certificate = params.signed_by(&key, issuer).expect("a certificate");
-    let paths = (
-        folder.join(format!("{name}.crt")),
-        folder.join(format!("{name}.key")),
-    );
+    let paths = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
     fs::write(&paths.0, certificate.pem()).expect("written");
     fs::write(&paths.1, key.serialize_pem()).expect("written");
     paths
@@ -84,9 +81,7 @@ impl TlsNode {
     ) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(ca).expect("a CA"))
-            .expect("a CA");
+        roots.add(CertificateDer::from_pem_file(ca).expect("a CA")).expect("a CA");
         let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
             .build()
             .expect("a verifier");
@@ -113,19 +108,11 @@ impl TlsNode {
                 thread::spawn(move || serve(StreamOwned::new(tls, stream)));
             }
         });
-        Self {
-            address,
-            stop,
-            thread: Some(thread),
-        }
+        Self { address, stop, thread: Some(thread) }
     }
 
     fn endpoint(&self, tls: TlsConfig) -> Endpoint {
-        Endpoint::Tcp {
-            host: "127.0.0.1".to_owned(),
-            port: self.address.port(),
-            tls,
-        }
+        Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: self.address.port(), tls }
     }
 }
 
@@ -169,9 +156,7 @@ fn babble(mut stream: impl Read + Write) {
 
 fn serve(mut stream: impl Read + Write) {
     let (unused, _) = UnixStream::pair().expect("a pair");
-    let peer = Peer {
-        stream: Arc::new(Mutex::new(unused)),
-    };
+    let peer = Peer { stream: Arc::new(Mutex::new(unused)) };
     let mut decoder = Decoder::<ClientMessage>::new();
     let (mut keys, mut replies) = (0, Vec::new());
     while let Ok(n @ 1..) = stream.read(decoder.space()) {
@@ -179,11 +164,7 @@ fn serve(mut stream: impl Read + Write) {
         while let Some(message) = decoder.next().expect("the client sends what decodes") {
             fake::react(message, &peer, Auto::ALL, "tls", 1, &mut keys, &mut replies);
         }
-        if stream
-            .write_all(&replies)
-            .and_then(|()| stream.flush())
-            .is_err()
-        {
+        if stream.write_all(&replies).and_then(|()| stream.flush()).is_err() {
             return;
         }
         replies.clear();
@@ -192,8 +173,8 @@ fn serve(mut stream: impl Read + Write) {
 
 fn pool(endpoint: Endpoint) -> Pool {
     // On a busy test machine no node is given up for slowness.
-    let config = PoolConfig::new(vec![endpoint]).connect_timeout(fake::PATIENCE);
-    Pool::new(config.health(fake::PATIENCE, fake::PATIENCE))
+    let config = PoolConfig::new(vec![endpoint]).connect_timeout(fake::SOON);
+    Pool::new(config.health(fake::SOON, fake::SOON))
 }
 
 fn trouble(endpoint: Endpoint) -> String {
@@ -218,13 +199,7 @@ impl World {
         let ca = ca_file(folder.path(), "ca", &authority);
         let node = leaf(folder.path(), "node", &authority, false);
         let client = leaf(folder.path(), "gateway-1", &authority, false);
-        Self {
-            folder,
-            authority,
-            ca,
-            node,
-            client,
-        }
+        Self { folder, authority, ca, node, client }
     }
 
     fn tls(&self) -> TlsConfig {
@@ -244,9 +219,7 @@ fn jobs_go_over_tls() {
     let pool = pool(node.endpoint(world.tls()));
     let key = open(&pool);
     for number in 0..200 {
-        let reply = pool
-            .call(&key, &SIGN, &digest(number), soon())
-            .expect("an answer");
+        let reply = pool.call(&key, &SIGN, &digest(number), soon()).expect("an answer");
         assert!(is_answer(&digest(number), &reply));
         assert_eq!(&*reply.node, "tls");
     }
@@ -257,11 +230,10 @@ fn jobs_go_over_tls() {
             let right = is_answer(&digest(number), &reply.expect("an answer"));
             done.send(right).expect("open");
         };
-        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell))
-            .expect("taken");
+        pool.submit(&key, SIGN, digest(number), soon(), Box::new(tell)).expect("taken");
     }
     for _ in 0..2000 {
-        assert_eq!(ended.recv_timeout(fake::PATIENCE), Ok(true));
+        assert_eq!(ended.recv_timeout(fake::SOON), Ok(true));
     }
     // A key larger than a TLS record's worth of small frames goes the same way.
     let import = PrivateKey::from_pkcs8(zeroize::Zeroizing::new(vec![0x30; 8000]));
@@ -280,7 +252,7 @@ fn caller_of_a_node_that_never_stops_talking_returns_in_time() {
         let deadline = Instant::now() + Duration::from_secs(1);
         drop(done.send(caller.open_key(selector, deadline).map(drop)));
     });
-    let answer = ended.recv_timeout(fake::PATIENCE);
+    let answer = ended.recv_timeout(fake::SOON);
     assert_eq!(answer, Ok(Err(ClientError::TimedOut)));
 }
 
@@ -307,10 +279,7 @@ fn node_with_expired_certificate_is_not_trusted() {
 fn node_of_another_name_is_not_trusted() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
-    let tls = TlsConfig {
-        server_name: Some("elsewhere.example".to_owned()),
-        ..world.tls()
-    };
+    let tls = TlsConfig { server_name: Some("elsewhere.example".to_owned()), ..world.tls() };
     let why = trouble(node.endpoint(tls));
     assert!(why.contains("set `server_name`"), "{why}");
 }
@@ -320,11 +289,7 @@ fn client_without_accepted_certificate_sees_the_reason() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, millrace_wire::ALPN);
     let (cert, key) = leaf(world.folder.path(), "guest", &authority("wrong"), false);
-    let why = trouble(node.endpoint(TlsConfig {
-        cert,
-        key,
-        ..world.tls()
-    }));
+    let why = trouble(node.endpoint(TlsConfig { cert, key, ..world.tls() }));
     assert!(why.contains("refused the TLS handshake"), "{why}");
 }
 
@@ -336,7 +301,7 @@ fn probe_keeps_the_type_of_an_error() {
     let ask = |tls: TlsConfig, node: &TlsNode| {
         let request = ProbeRequest {
             keys: vec![KeySelector::Name("site".to_owned())],
-            timeout: fake::PATIENCE,
+            timeout: fake::SOON,
             agent: "test".to_owned(),
         };
         probe(&node.endpoint(tls), &request)
@@ -356,26 +321,15 @@ fn probe_keeps_the_type_of_an_error() {
     let expired = leaf(folder, "old", &world.authority, true);
     let old = TlsNode::start(&world.ca, &expired, millrace_wire::ALPN);
     assert_eq!(fault(world.tls(), &old), TlsFault::NodeExpired);
-    let elsewhere = TlsConfig {
-        server_name: Some("elsewhere.example".to_owned()),
-        ..world.tls()
-    };
+    let elsewhere = TlsConfig { server_name: Some("elsewhere.example".to_owned()), ..world.tls() };
     assert_eq!(fault(elsewhere, &node), TlsFault::WrongName);
-    for ((cert, key), expected) in [
-        (stranger, TlsFault::UnknownToNode),
-        (expired, TlsFault::Expired),
-    ] {
-        let tls = TlsConfig {
-            cert,
-            key,
-            ..world.tls()
-        };
+    for ((cert, key), expected) in
+        [(stranger, TlsFault::UnknownToNode), (expired, TlsFault::Expired)]
+    {
+        let tls = TlsConfig { cert, key, ..world.tls() };
         assert_eq!(fault(tls, &node), expected);
     }
-    let gone = TlsConfig {
-        cert: folder.join("missing.pem"),
-        ..world.tls()
-    };
+    let gone = TlsConfig { cert: folder.join("missing.pem"), ..world.tls() };
     assert!(matches!(ask(gone, &node), Err(ProbeError::Files(why)) if why.contains("missing.pem")));
 }
 
@@ -384,10 +338,7 @@ fn server_of_another_protocol_is_not_a_node() {
     let world = World::new();
     let node = TlsNode::start(&world.ca, &world.node, b"h2");
     let why = trouble(node.endpoint(world.tls()));
-    assert!(
-        why.contains("refused the TLS handshake") || why.contains("ALPN"),
-        "{why}"
-    );
+    assert!(why.contains("refused the TLS handshake") || why.contains("ALPN"), "{why}");
 }
 
 #[test]

@@ -121,10 +121,7 @@ fn walk(stream: &[u8]) -> Result<Walked, Malformed> {
             return Err(Malformed);
         }
         if last {
-            return Ok(Walked {
-                last_header: header,
-                end: bits.at,
-            });
+            return Ok(Walked { last_header: header, end: bits.at });
         }
     }
 }
@@ -177,28 +174,22 @@ const INVALID: u8 = 0x30;
 const WHAT: u8 = 0x30;
 
 /// Extra bits of the length codes 257 to 285 and of the distance codes (RFC 1951, section 3.2.5).
-const LENGTH_EXTRA: [u8; 29] = [
-    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0,
-];
+const LENGTH_EXTRA: [u8; 29] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 const DISTANCE_EXTRA: [u8; 30] = [
     0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13,
     13,
 ];
 
 /// The order of the lengths of the code for code lengths (RFC 1951, section 3.2.7).
-const ORDER: [usize; 19] = [
-    16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
-];
+const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
 const LITERALS: usize = 288;
 const DISTANCES: usize = 32;
 
 impl Codes {
     fn new() -> Self {
-        Self {
-            literals: Code::new(),
-            distances: Code::new(),
-        }
+        Self { literals: Code::new(), distances: Code::new() }
     }
 
     /// The fixed code (RFC 1951, section 3.2.6).
@@ -224,8 +215,7 @@ impl Codes {
         for place in &ORDER[..of_lengths] {
             widths[*place] = u8::try_from(bits.take(3)?).map_err(|_| Malformed)?;
         }
-        self.literals
-            .build(&widths, |symbol| u8::try_from(symbol).unwrap_or(INVALID))?;
+        self.literals.build(&widths, |symbol| u8::try_from(symbol).unwrap_or(INVALID))?;
         let mut lengths = [0; LITERALS + DISTANCES];
         let mut filled = 0;
         while filled < literals + distances {
@@ -323,10 +313,8 @@ impl Code {
         let mut code = 0_u32;
         for length in 1..=MAX_BITS {
             code <<= 1;
-            for (symbol, _) in lengths
-                .iter()
-                .enumerate()
-                .filter(|(_, one)| usize::from(**one) == length)
+            for (symbol, _) in
+                lengths.iter().enumerate().filter(|(_, one)| usize::from(**one) == length)
             {
                 let what = what(symbol);
                 self.whats.push(what);
@@ -398,9 +386,7 @@ mod tests {
 
     fn inflate(stream: &[u8]) -> Vec<u8> {
         let mut found = Vec::new();
-        DeflateDecoder::new(stream)
-            .read_to_end(&mut found)
-            .expect("a deflate stream");
+        DeflateDecoder::new(stream).read_to_end(&mut found).expect("a deflate stream");
         found
     }
 
@@ -413,9 +399,7 @@ mod tests {
     #[test]
     fn stored_blocks_have_the_promised_length_and_content() {
         for length in [0, 1, 65_534, 65_535, 65_536, 200_000] {
-            let input: Vec<u8> = (0..length)
-                .map(|byte: usize| byte.to_le_bytes()[0])
-                .collect();
+            let input: Vec<u8> = (0..length).map(|byte: usize| byte.to_le_bytes()[0]).collect();
             let mut last = Vec::new();
             store(&input, true, &mut last);
             assert_eq!(last.len(), stored_len(length, true), "{length}");
@@ -436,11 +420,7 @@ mod tests {
             cut.resize(length + REOPEN_BYTES, 0);
             assert_eq!(reopen(&mut cut, length), Err(Malformed), "{length}");
         }
-        assert_eq!(
-            reopen(&mut whole.clone(), whole.len()),
-            Err(Malformed),
-            "no room"
-        );
+        assert_eq!(reopen(&mut whole.clone(), whole.len()), Err(Malformed), "no room");
     }
 
     proptest! {

@@ -12,8 +12,9 @@
 //!
 //! Every kind of text wants the same engine (`docs/adr/0033-kinds-of-content.md` has the figures).
 
-use crate::engine::EngineKind;
-use crate::settings::Goal;
+use millrace_edge::compression::EngineKind;
+
+use crate::settings::CompressionGoal;
 
 /// Longest chunk, in bytes, that libdeflate compresses at level 1 whatever was asked: at 1,000 bytes 8.5 µs instead of
 /// 13, for output that is 0.4 to 1.9 % longer than zlib's; at 2,000 bytes it would be up to 3.7 %.
@@ -57,11 +58,7 @@ impl ContentKind {
         // The reciprocal of the probability that two samples are equal.
         let samples = STRETCHES * STRETCH;
         let pairs: usize = counts.iter().map(|count| count * count).sum();
-        if samples * samples / pairs >= PACKED_VALUES {
-            Self::Packed
-        } else {
-            Self::Text
-        }
+        if samples * samples / pairs >= PACKED_VALUES { Self::Packed } else { Self::Text }
     }
 }
 
@@ -81,28 +78,20 @@ const DEEPEST_ISAL: u8 = 6;
 
 /// The engines to try for a chunk, in this order.
 #[must_use]
-pub fn choose(level: u8, goal: Goal, chunk: &[u8]) -> [StreamChoice; 2] {
-    let isal = StreamChoice {
-        engine: EngineKind::Isal,
-        level,
-        or_stored: false,
-    };
+pub fn choose(level: u8, goal: CompressionGoal, chunk: &[u8]) -> [StreamChoice; 2] {
+    let isal = StreamChoice { engine: EngineKind::Isal, level, or_stored: false };
     let libdeflate = StreamChoice {
         engine: EngineKind::Libdeflate,
         level: if chunk.len() <= SHORT { 1 } else { level },
         or_stored: false,
     };
-    if level <= 1 || goal == Goal::Cpu {
+    if level <= 1 || goal == CompressionGoal::Cpu {
         return [isal, libdeflate];
     }
     match ContentKind::of(chunk) {
         ContentKind::Text => [libdeflate, isal],
         ContentKind::Packed => {
-            let deepest = StreamChoice {
-                level: level.max(DEEPEST_ISAL),
-                or_stored: true,
-                ..isal
-            };
+            let deepest = StreamChoice { level: level.max(DEEPEST_ISAL), or_stored: true, ..isal };
             [deepest, libdeflate]
         }
     }
@@ -123,7 +112,7 @@ mod tests {
         (0..length).map(|_| next()).collect()
     }
 
-    fn first(level: u8, goal: Goal, chunk: &[u8]) -> (EngineKind, u8) {
+    fn first(level: u8, goal: CompressionGoal, chunk: &[u8]) -> (EngineKind, u8) {
         let [first, second] = choose(level, goal, chunk);
         assert_ne!(first.engine, second.engine);
         (first.engine, first.level)
@@ -135,20 +124,16 @@ mod tests {
         let packed = noise(LEAST_SAMPLED);
         let (isal, libdeflate) = (EngineKind::Isal, EngineKind::Libdeflate);
         for level in 2..=9 {
-            let same = |chunk| first(level, Goal::Same, chunk);
+            let same = |chunk| first(level, CompressionGoal::Same, chunk);
             assert_eq!(same(&packed), (isal, level.max(DEEPEST_ISAL)));
-            assert!(choose(level, Goal::Same, &packed)[0].or_stored);
+            assert!(choose(level, CompressionGoal::Same, &packed)[0].or_stored);
             assert_eq!(same(text.as_bytes()), (libdeflate, level));
-            assert_eq!(
-                same(&packed[1..]),
-                (libdeflate, level),
-                "too short to look at"
-            );
+            assert_eq!(same(&packed[1..]), (libdeflate, level), "too short to look at");
             assert_eq!(same(&packed[..SHORT]), (libdeflate, 1));
-            assert_eq!(first(level, Goal::Cpu, text.as_bytes()), (isal, level));
+            assert_eq!(first(level, CompressionGoal::Cpu, text.as_bytes()), (isal, level));
         }
-        assert_eq!(first(1, Goal::Same, text.as_bytes()), (isal, 1));
-        assert_eq!(first(1, Goal::Same, &[]), (isal, 1));
+        assert_eq!(first(1, CompressionGoal::Same, text.as_bytes()), (isal, 1));
+        assert_eq!(first(1, CompressionGoal::Same, &[]), (isal, 1));
     }
 
     #[test]
@@ -157,10 +142,8 @@ mod tests {
         page.extend(noise(60_000));
         assert_eq!(ContentKind::of(&page), ContentKind::Packed);
         let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        let base64: Vec<u8> = noise(60_000)
-            .iter()
-            .map(|byte| digits[usize::from(byte % 64)])
-            .collect();
+        let base64: Vec<u8> =
+            noise(60_000).iter().map(|byte| digits[usize::from(byte % 64)]).collect();
         assert_eq!(ContentKind::of(&base64), ContentKind::Text);
         assert_eq!(ContentKind::of(&vec![0; 60_000]), ContentKind::Text);
     }

@@ -5,14 +5,15 @@
 
 use std::time::Instant;
 
+use millrace_edge::compression::{Counter, Counters, EngineKind};
+
 use crate::blocks::{self, FINAL_EMPTY};
 use crate::choice::choose;
-use crate::counters::{Counter, Counters};
-use crate::engine::{Chunk, Engine, EngineError, EngineKind};
+use crate::engine::{Chunk, Engine, EngineError};
 use crate::isal::Isal;
 use crate::libdeflate::{Decompressor, Libdeflate};
 use crate::qat::QatEngine;
-use crate::settings::{DeviceUse, Settings, Verify};
+use crate::settings::{ChunkVerification, DeviceUse, Settings};
 
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
@@ -76,9 +77,7 @@ impl Compressor {
             counters,
             engines: Engines {
                 isal: engines.isal.filter(|_| settings.isal && processor),
-                libdeflate: engines
-                    .libdeflate
-                    .filter(|_| settings.libdeflate && processor),
+                libdeflate: engines.libdeflate.filter(|_| settings.libdeflate && processor),
                 qat: engines.qat.filter(|_| settings.device != DeviceUse::Off),
             },
             verifier: Verifier::new(),
@@ -90,11 +89,7 @@ impl Compressor {
     /// too, and sent as they are.
     #[must_use]
     pub fn is_useful(&self) -> bool {
-        let Engines {
-            isal,
-            libdeflate,
-            qat,
-        } = &self.engines;
+        let Engines { isal, libdeflate, qat } = &self.engines;
         self.settings.device == DeviceUse::Only
             || [isal, libdeflate, qat]
                 .into_iter()
@@ -136,10 +131,7 @@ impl Compressor {
     /// Appends what the chosen engine of the processor makes of the chunk. False if none made it shorter.
     fn by_processor(&mut self, chunk: &Chunk<'_>, output: &mut Vec<u8>) -> bool {
         for choice in choose(chunk.level, self.settings.goal, chunk.input) {
-            let chunk = Chunk {
-                level: choice.level,
-                ..*chunk
-            };
+            let chunk = Chunk { level: choice.level, ..*chunk };
             let result = Place::of(choice.engine)
                 .map_or(Attempt::Failed, |place| self.attempt(place, &chunk, output));
             match result {
@@ -159,24 +151,14 @@ impl Compressor {
             Place::Qat => &mut self.engines.qat,
         };
         let kind = place.kind();
-        let Some(engine) = engine
-            .as_mut()
-            .filter(|_| !self.counters.is_quarantined(kind))
-        else {
+        let Some(engine) = engine.as_mut().filter(|_| !self.counters.is_quarantined(kind)) else {
             return Attempt::Failed;
         };
-        let history = if engine.uses_history() {
-            chunk.history
-        } else {
-            &[]
-        };
+        let history = if engine.uses_history() { chunk.history } else { &[] };
         let chunk = Chunk { history, ..*chunk };
         let before = output.len();
         // One byte more than stored blocks take would be too long.
-        output.resize(
-            before + blocks::stored_len(chunk.input.len(), chunk.last),
-            0,
-        );
+        output.resize(before + blocks::stored_len(chunk.input.len(), chunk.last), 0);
         let start = Instant::now();
         let result = engine.compress(&chunk, &mut output[before..]);
         let took = start.elapsed();
@@ -197,8 +179,7 @@ impl Compressor {
             output.truncate(before);
             return Attempt::Failed;
         }
-        self.counters
-            .add_chunk(kind, chunk.input.len(), length, took);
+        self.counters.add_chunk(kind, chunk.input.len(), length, took);
         Attempt::Done
     }
 
@@ -209,10 +190,10 @@ impl Compressor {
         let due = match self.settings.verify {
             // Nothing else knows what a device did.
             _ if kind == EngineKind::Qat => true,
-            Verify::Off => false,
-            Verify::All => true,
-            Verify::Auto if all => true,
-            Verify::Auto => {
+            ChunkVerification::Off => false,
+            ChunkVerification::All => true,
+            ChunkVerification::Auto if all => true,
+            ChunkVerification::Auto => {
                 self.unsampled = (self.unsampled + 1) % SAMPLE;
                 self.unsampled == 0
             }
@@ -301,11 +282,7 @@ struct Verifier {
 
 impl Verifier {
     fn new() -> Option<Self> {
-        Some(Self {
-            decompressor: Decompressor::new()?,
-            stream: Vec::new(),
-            back: Vec::new(),
-        })
+        Some(Self { decompressor: Decompressor::new()?, stream: Vec::new(), back: Vec::new() })
     }
 
     fn check(&mut self, chunk: &Chunk<'_>, output: &[u8]) -> bool {

@@ -3,40 +3,11 @@
 
 //! The contract of an engine.
 
-use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
+use millrace_edge::compression::EngineKind;
 use thiserror::Error;
 
 /// Longest distance back that a deflate stream may refer to, in bytes (RFC 1951, section 2).
 pub const WINDOW: usize = 32 * 1024;
-
-/// Kind of the engine that compressed a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter, IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
-pub enum EngineKind {
-    /// Intel's ISA-L, loaded at run time.
-    Isal,
-    /// libdeflate, linked.
-    Libdeflate,
-    /// An Intel QAT card.
-    Qat,
-    /// No compression: the bytes as they are, in stored blocks.
-    Stored,
-    /// The zlib of the system, for streams that are flushed.
-    System,
-}
-
-impl EngineKind {
-    /// The word for it in settings, counters and tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-
-    /// Every kind, in the order of tables.
-    pub fn all() -> impl Iterator<Item = Self> {
-        Self::iter()
-    }
-}
 
 /// A piece of a stream.
 #[derive(Clone, Copy, Debug)]

@@ -18,14 +18,13 @@
 //! - [`engine`]: the contract. [`isal`], [`libdeflate`], [`qat`]: the engines.
 //! - [`choice`]: which engine compresses a chunk. [`compressor`]: verification, what happens when one fails.
 //! - [`blocks`]: deflate blocks as bits: stored blocks, and how a final block becomes one that is not.
-//! - [`settings`]: what an administrator may set. [`counters`]: what is counted, and how others read it.
+//! - [`settings`]: what an administrator may set. What is counted, and how others read it: `edge::compression`.
 //!
 //! The crate knows no C interface of zlib; that is `crates/zlib`.
 
 pub mod blocks;
 pub mod choice;
 pub mod compressor;
-pub mod counters;
 pub mod engine;
 pub mod isal;
 pub mod libdeflate;

@@ -6,12 +6,11 @@
 
 use std::time::Duration;
 
-use crate::engine::EngineKind;
+use millrace_edge::compression::EngineKind;
 
 /// Names of the variables; nginx forgets variables that no `env` directive names.
-pub const VARIABLES: [&str; 8] = [
-    SCOPE, GOAL, VERIFY, ENGINES, GATHER, DEVICE, DEVICE_MIN, DEVICE_MS,
-];
+pub const VARIABLES: [&str; 8] =
+    [SCOPE, GOAL, VERIFY, ENGINES, GATHER, DEVICE, DEVICE_MIN, DEVICE_MS];
 
 const SCOPE: &str = "MILLRACE_GZIP";
 const GOAL: &str = "MILLRACE_GZIP_GOAL";
@@ -34,7 +33,7 @@ const DEVICE_MILLISECONDS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
 /// Programs that are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum ServedPrograms {
     /// The web servers that the library knows.
     #[default]
     Servers,
@@ -46,7 +45,7 @@ pub enum Scope {
 
 /// Purpose of the levels above 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Goal {
+pub enum CompressionGoal {
     /// The size that zlib's level has, for less time.
     #[default]
     Same,
@@ -68,7 +67,7 @@ pub enum DeviceUse {
 
 /// Outputs that are decompressed and compared before they are sent. The output of a device always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verify {
+pub enum ChunkVerification {
     /// Outputs of libdeflate from level 2 and 32 KiB on, where it costs about a tenth; of the others one in 64.
     #[default]
     Auto,
@@ -82,11 +81,11 @@ pub enum Verify {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `MILLRACE_GZIP`: `on`, `any`, `off`.
-    pub scope: Scope,
+    pub scope: ServedPrograms,
     /// `MILLRACE_GZIP_GOAL`: `same`, `cpu`.
-    pub goal: Goal,
+    pub goal: CompressionGoal,
     /// `MILLRACE_GZIP_VERIFY`: `auto`, `all`, `off`.
-    pub verify: Verify,
+    pub verify: ChunkVerification,
     /// `MILLRACE_GZIP_ENGINES`: whether `isal` is in the list.
     pub isal: bool,
     /// `MILLRACE_GZIP_ENGINES`: whether `libdeflate` is in the list.
@@ -104,9 +103,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            scope: Scope::default(),
-            goal: Goal::default(),
-            verify: Verify::default(),
+            scope: ServedPrograms::default(),
+            goal: CompressionGoal::default(),
+            verify: ChunkVerification::default(),
             isal: true,
             libdeflate: true,
             gather: 128 * 1024,
@@ -124,31 +123,23 @@ impl Settings {
         let mut problems = Vec::new();
         let mut set = |name: &str, wanted: &str, apply: &mut dyn FnMut(&str) -> bool| {
             if let Some(value) = variable(name).filter(|value| !value.is_empty() && !apply(value)) {
-                problems.push(format!(
-                    "{name}: {value:?} is not {wanted}; the default holds"
-                ));
+                problems.push(format!("{name}: {value:?} is not {wanted}; the default holds"));
             }
         };
         let scopes = [
-            ("on", Scope::Servers),
-            ("any", Scope::Any),
-            ("off", Scope::Off),
+            ("on", ServedPrograms::Servers),
+            ("any", ServedPrograms::Any),
+            ("off", ServedPrograms::Off),
         ];
-        let goals = [("same", Goal::Same), ("cpu", Goal::Cpu)];
+        let goals = [("same", CompressionGoal::Same), ("cpu", CompressionGoal::Cpu)];
         let verifies = [
-            ("auto", Verify::Auto),
-            ("all", Verify::All),
-            ("off", Verify::Off),
+            ("auto", ChunkVerification::Auto),
+            ("all", ChunkVerification::All),
+            ("off", ChunkVerification::Off),
         ];
-        set(SCOPE, "on, any or off", &mut |word| {
-            choose(&scopes, word, &mut found.scope)
-        });
-        set(GOAL, "same or cpu", &mut |word| {
-            choose(&goals, word, &mut found.goal)
-        });
-        set(VERIFY, "auto, all or off", &mut |word| {
-            choose(&verifies, word, &mut found.verify)
-        });
+        set(SCOPE, "on, any or off", &mut |word| choose(&scopes, word, &mut found.scope));
+        set(GOAL, "same or cpu", &mut |word| choose(&goals, word, &mut found.goal));
+        set(VERIFY, "auto, all or off", &mut |word| choose(&verifies, word, &mut found.verify));
         set(ENGINES, "a list of isal and libdeflate", &mut |list| {
             let has = |kind: EngineKind| list.split(',').any(|word| word.trim() == kind.name());
             let (isal, libdeflate) = (has(EngineKind::Isal), has(EngineKind::Libdeflate));
@@ -159,39 +150,26 @@ impl Settings {
             known
         });
         set(GATHER, "16k to 256k", &mut |size| {
-            let number = size
-                .strip_suffix(['k', 'K'])
-                .and_then(|number| number.parse().ok());
+            let number = size.strip_suffix(['k', 'K']).and_then(|number| number.parse().ok());
             let good = number.filter(|number| GATHER_KIB.contains(number));
             found.gather = good.map_or(found.gather, |number| number * 1024);
             good.is_some()
         });
-        let devices = [
-            ("off", DeviceUse::Off),
-            ("failover", DeviceUse::Failover),
-            ("only", DeviceUse::Only),
-        ];
-        set(DEVICE, "off, failover or only", &mut |word| {
-            choose(&devices, word, &mut found.device)
-        });
+        let devices =
+            [("off", DeviceUse::Off), ("failover", DeviceUse::Failover), ("only", DeviceUse::Only)];
+        set(DEVICE, "off, failover or only", &mut |word| choose(&devices, word, &mut found.device));
         set(DEVICE_MIN, "128 to 262144, or 1k to 256k", &mut |size| {
             let (digits, unit) = match size.strip_suffix(['k', 'K']) {
                 Some(kib) => (kib, 1024),
                 None => (size, 1),
             };
-            let bytes = digits
-                .parse()
-                .ok()
-                .and_then(|number: usize| number.checked_mul(unit));
+            let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
             let good = bytes.filter(|bytes| DEVICE_MIN_BYTES.contains(bytes));
             found.device_min = good.unwrap_or(found.device_min);
             good.is_some()
         });
         set(DEVICE_MS, "1 to 10000 milliseconds", &mut |time| {
-            let good = time
-                .parse()
-                .ok()
-                .filter(|time| DEVICE_MILLISECONDS.contains(time));
+            let good = time.parse().ok().filter(|time| DEVICE_MILLISECONDS.contains(time));
             found.device_time = good.map_or(found.device_time, Duration::from_millis);
             good.is_some()
         });
@@ -231,9 +209,9 @@ mod tests {
             (DEVICE_MS, "20"),
         ]);
         let wanted = Settings {
-            scope: Scope::Any,
-            goal: Goal::Cpu,
-            verify: Verify::All,
+            scope: ServedPrograms::Any,
+            goal: CompressionGoal::Cpu,
+            verify: ChunkVerification::All,
             isal: false,
             libdeflate: true,
             gather: 64 * 1024,
@@ -264,10 +242,7 @@ mod tests {
         ] {
             let (found, problems) = read(&[(name, value)]);
             assert_eq!(found, Settings::default(), "{name}={value}");
-            assert!(
-                problems.len() == 1 && problems[0].contains(name),
-                "{problems:?}"
-            );
+            assert!(problems.len() == 1 && problems[0].contains(name), "{problems:?}");
         }
         assert_eq!(read(&[(GATHER, "16k")]).0.gather, 16 * 1024);
         assert_eq!(read(&[(GATHER, "256k")]).0.gather, 256 * 1024);

@@ -11,32 +11,26 @@ use flate2::read::DeflateDecoder;
 use flate2::{Decompress, FlushDecompress};
 use millrace_deflate::blocks::{self, FINAL_EMPTY};
 use millrace_deflate::compressor::{Compressor, Engines};
-use millrace_deflate::counters::{Counter, Counters};
-use millrace_deflate::engine::{Chunk, Engine, EngineError, EngineKind, WINDOW};
+use millrace_deflate::engine::{Chunk, Engine, EngineError, WINDOW};
 use millrace_deflate::isal::Isal;
-use millrace_deflate::settings::{Settings, Verify};
+use millrace_deflate::settings::{ChunkVerification, Settings};
+use millrace_edge::compression::{Counter, Counters, EngineKind};
 use proptest::prelude::*;
 
 fn inflate(stream: &[u8]) -> Vec<u8> {
     let mut found = Vec::new();
-    DeflateDecoder::new(stream)
-        .read_to_end(&mut found)
-        .expect("a deflate stream");
+    DeflateDecoder::new(stream).read_to_end(&mut found).expect("a deflate stream");
     found
 }
 
 /// Text, and bytes that do not compress.
 fn sample(kind: usize, length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 16
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     let mut found = Vec::with_capacity(length + 16);
     while found.len() < length {
         match kind {
-            0 => found.extend(format!("<li id=\"{}\">item</li>\n", next() % 500).into_bytes()),
-            1 => found.extend(next().to_le_bytes()[..2].iter()),
+            0 => found.extend(format!("<li id=\"{}\">item</li>\n", random.u32(..500)).into_bytes()),
+            1 => found.push(random.u8(..)),
             _ => found.push(b'a'),
         }
     }
@@ -48,24 +42,16 @@ fn compressors() -> Vec<(&'static str, Compressor, Counters)> {
     let only = |isal: bool| Settings {
         isal,
         libdeflate: !isal,
-        verify: Verify::All,
+        verify: ChunkVerification::All,
         ..Settings::default()
     };
     let mut found = Vec::new();
     let counters = Counters::private();
-    found.push((
-        "libdeflate",
-        Compressor::new(only(false), counters, None, None),
-        counters,
-    ));
+    found.push(("libdeflate", Compressor::new(only(false), counters, None, None), counters));
     match Isal::load() {
         Ok(isal) => {
             let counters = Counters::private();
-            found.push((
-                "isal",
-                Compressor::new(only(true), counters, Some(isal), None),
-                counters,
-            ));
+            found.push(("isal", Compressor::new(only(true), counters, Some(isal), None), counters));
         }
         Err(error) => eprintln!("without ISA-L: {error}"),
     }
@@ -91,10 +77,7 @@ fn every_engine_level_and_kind_of_data_comes_back() {
                         let before = stream.len();
                         compressor.compress(&chunk, &mut stream);
                         let most = blocks::stored_len(input.len(), chunk.last);
-                        assert!(
-                            stream.len() - before <= most,
-                            "{name} {level} {kind} {length}"
-                        );
+                        assert!(stream.len() - before <= most, "{name} {level} {kind} {length}");
                         history = &input[input.len().saturating_sub(WINDOW)..];
                     }
                     assert!(inflate(&stream) == text, "{name} {level} {kind} {length}");
@@ -171,10 +154,7 @@ impl Engine for Liar {
             Lie::FlippedBit => output[length / 2] ^= 0x10,
             Lie::TooShort => return Ok(length / 2),
             Lie::NotItsInput => {
-                let other = Chunk {
-                    input: &chunk.input[1..],
-                    ..*chunk
-                };
+                let other = Chunk { input: &chunk.input[1..], ..*chunk };
                 return honest.compress(&other, output);
             }
             Lie::Error => return Err(EngineError::Failed(-7)),
@@ -190,24 +170,13 @@ fn unfinished_chunk_ends_with_an_empty_stored_block_at_every_level() {
     let noise = sample(1, 50_000);
     let mut looks_flushed = sample(1, 9_000);
     looks_flushed.extend(EMPTY);
-    let inputs = [
-        &b"a"[..],
-        &noise[..300],
-        &noise[..9_000],
-        &noise,
-        &looks_flushed,
-        &sample(0, 50_000),
-    ];
+    let inputs =
+        [&b"a"[..], &noise[..300], &noise[..9_000], &noise, &looks_flushed, &sample(0, 50_000)];
     for (name, mut compressor, _) in compressors() {
         for (level, input) in (1..=9).flat_map(|level| inputs.map(|input| (level, input))) {
             let place = || format!("{name}, level {level}, {} bytes", input.len());
             for history in [&noise[..WINDOW], &[]] {
-                let chunk = Chunk {
-                    level,
-                    history,
-                    input,
-                    last: false,
-                };
+                let chunk = Chunk { level, history, input, last: false };
                 let mut output = Vec::new();
                 compressor.compress(&chunk, &mut output);
                 assert!(output.ends_with(&EMPTY), "{}", place());
@@ -235,51 +204,28 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
         for spare in [true, false] {
             for last in [true, false] {
                 let counters = Counters::private();
-                let settings = Settings {
-                    verify: Verify::All,
-                    ..Settings::default()
-                };
-                let liar = Liar {
-                    kind: EngineKind::Isal,
-                    lie,
-                };
+                let settings = Settings { verify: ChunkVerification::All, ..Settings::default() };
+                let liar = Liar { kind: EngineKind::Isal, lie };
                 let honest = spare.then(|| {
                     Box::new(millrace_deflate::libdeflate::Libdeflate::default()) as Box<dyn Engine>
                 });
                 let mut compressor = Compressor::with_engines(
                     settings,
                     counters,
-                    Engines {
-                        isal: Some(Box::new(liar)),
-                        libdeflate: honest,
-                        qat: None,
-                    },
+                    Engines { isal: Some(Box::new(liar)), libdeflate: honest, qat: None },
                 );
                 let mut stream = Vec::new();
-                let chunk = Chunk {
-                    level: 1,
-                    history: &[],
-                    input: &text,
-                    last,
-                };
+                let chunk = Chunk { level: 1, history: &[], input: &text, last };
                 compressor.compress(&chunk, &mut stream);
                 if !last {
                     stream.extend(FINAL_EMPTY);
                 }
                 assert!(inflate(&stream) == text, "{lie:?} {spare} {last}");
-                let by = if spare {
-                    Counter::LibdeflateChunks
-                } else {
-                    Counter::StoredChunks
-                };
+                let by = if spare { Counter::LibdeflateChunks } else { Counter::StoredChunks };
                 assert_eq!(counters.get(by), 1, "{lie:?} {spare} {last}");
                 // An error is no wrong output: the engine is tried again.
                 let quarantined = lie != Lie::Error;
-                assert_eq!(
-                    counters.is_quarantined(EngineKind::Isal),
-                    quarantined,
-                    "{lie:?}"
-                );
+                assert_eq!(counters.is_quarantined(EngineKind::Isal), quarantined, "{lie:?}");
                 assert_eq!(compressor.is_useful(), spare || !quarantined, "{lie:?}");
             }
         }
@@ -299,17 +245,9 @@ fn bytes_that_do_not_compress_are_stored() {
         .collect();
     for (name, mut compressor, counters) in compressors() {
         let mut stream = Vec::new();
-        let chunk = Chunk {
-            level: 6,
-            history: &[],
-            input: &noise,
-            last: true,
-        };
+        let chunk = Chunk { level: 6, history: &[], input: &noise, last: true };
         compressor.compress(&chunk, &mut stream);
-        assert!(
-            stream.len() <= blocks::stored_len(noise.len(), true),
-            "{name}"
-        );
+        assert!(stream.len() <= blocks::stored_len(noise.len(), true), "{name}");
         assert!(inflate(&stream) == noise, "{name}");
         assert_eq!(
             counters.get(Counter::FailedIsal) + counters.get(Counter::FailedLibdeflate),
@@ -342,9 +280,8 @@ impl Engine for Overflowing {
 
 #[test]
 fn packed_bytes_that_one_engine_cannot_shorten_are_stored_without_the_other() {
-    let packed: Vec<u8> = (0..20_000_u32)
-        .map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0])
-        .collect();
+    let packed: Vec<u8> =
+        (0..20_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     for (input, tried_by_libdeflate) in [(packed, 0), (sample(0, 20_000), 1)] {
         let calls = [(); 2].map(|()| Rc::new(Cell::new(0)));
         let engine = |kind, calls: &Rc<Cell<u32>>| {
@@ -362,12 +299,7 @@ fn packed_bytes_that_one_engine_cannot_shorten_are_stored_without_the_other() {
             },
         );
         let mut stream = Vec::new();
-        let chunk = Chunk {
-            level: 6,
-            history: &[],
-            input: &input,
-            last: true,
-        };
+        let chunk = Chunk { level: 6, history: &[], input: &input, last: true };
         compressor.compress(&chunk, &mut stream);
         assert!(inflate(&stream) == input);
         assert_eq!(counters.get(Counter::StoredChunks), 1);

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use flate2::read::DeflateDecoder;
 use millrace_deflate::blocks::FINAL_EMPTY;
 use millrace_deflate::compressor::Compressor;
-use millrace_deflate::counters::{Counter, Counters};
 use millrace_deflate::engine::Chunk;
 use millrace_deflate::qat::{Card, CardFiles, QatEngine};
-use millrace_deflate::settings::{DeviceUse, Settings, Verify};
+use millrace_deflate::settings::{ChunkVerification, DeviceUse, Settings};
+use millrace_edge::compression::{Counter, Counters};
 use millrace_testkit::qat::{
     ALL_COMPRESSION, ANSWERS, CardEvent, DMA_FAULTS, FAIL_EVERY, LATENCY_US, LOSE_EVERY,
     QatControls, QatMachine, RING_MAP, UNKNOWN_FUNCTIONS, VERSIONS, WRONG, WRONG_EVERY, inside,
@@ -85,7 +85,7 @@ fn settings(device: DeviceUse, time: Duration) -> Settings {
         device_min: 1024,
         device_time: time,
         // A device's output is verified all the same.
-        verify: Verify::Off,
+        verify: ChunkVerification::Off,
         ..Settings::default()
     }
 }
@@ -97,16 +97,10 @@ impl OnCard {
         let files = CardFiles::read(|_| None);
         let report = |what: &str| SAID.lock().expect("no panic").push(what.to_owned());
         let card = Card::open(&files, counters, time, report).expect("Intel's libraries");
-        assert!(
-            Card::open(&files, counters, time, report).is_err(),
-            "one per process"
-        );
+        assert!(Card::open(&files, counters, time, report).is_err(), "one per process");
         let engine = Some(QatEngine::on(&card));
         let compressor = Compressor::new(settings(device, time), counters, None, engine);
-        let mut made = Self {
-            compressor,
-            counters,
-        };
+        let mut made = Self { compressor, counters };
         made.until_served("it starts");
         made
     }
@@ -115,21 +109,12 @@ impl OnCard {
     fn served(&mut self, level: u8, input: &[u8], last: bool) -> bool {
         let before = self.counters.get(Counter::QatChunks);
         let mut stream = b"before".to_vec();
-        let chunk = Chunk {
-            level,
-            history: b"text before",
-            input,
-            last,
-        };
+        let chunk = Chunk { level, history: b"text before", input, last };
         self.compressor.compress(&chunk, &mut stream);
         if !last {
             stream.extend(FINAL_EMPTY);
         }
-        assert!(
-            inflate(&stream[6..]) == input,
-            "{level} {} {last}",
-            input.len()
-        );
+        assert!(inflate(&stream[6..]) == input, "{level} {} {last}", input.len());
         self.counters.get(Counter::QatChunks) > before
     }
 
@@ -137,10 +122,7 @@ impl OnCard {
         let start = Instant::now();
         while !self.served(1, &sample(false, 5_000), true) {
             let said = SAID.lock().expect("no panic").clone();
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "never: {what}; {said:?}"
-            );
+            assert!(start.elapsed() < Duration::from_secs(60), "never: {what}; {said:?}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -155,10 +137,7 @@ fn card_compresses_chunks_of_every_level_and_length() {
         return;
     };
     let mut card = OnCard::new(DeviceUse::Failover, PATIENCE);
-    assert!(
-        !card.served(6, &sample(false, 1023), true),
-        "shorter than the shortest"
-    );
+    assert!(!card.served(6, &sample(false, 1023), true), "shorter than the shortest");
     for level in 1..=9 {
         for length in [1024, 4_097, 70_000, 262_144, 390_000] {
             for last in [true, false] {
@@ -175,18 +154,10 @@ fn card_compresses_chunks_of_every_level_and_length() {
     }
     let count = |counter| card.counters.get(counter);
     assert!(count(Counter::Verified) >= count(Counter::QatChunks));
-    let none = [
-        Counter::WrongQat,
-        Counter::FailedQat,
-        Counter::QatLate,
-        Counter::QatRestarts,
-    ];
+    let none = [Counter::WrongQat, Counter::FailedQat, Counter::QatLate, Counter::QatRestarts];
     assert_eq!(none.map(count), [0; 4]);
     assert!(controls.get(ANSWERS) >= count(Counter::QatChunks));
-    assert_eq!(
-        [DMA_FAULTS, UNKNOWN_FUNCTIONS].map(|what| controls.get(what)),
-        [0, 0]
-    );
+    assert_eq!([DMA_FAULTS, UNKNOWN_FUNCTIONS].map(|what| controls.get(what)), [0, 0]);
 }
 
 #[test]
@@ -201,10 +172,7 @@ fn wrong_output_of_a_card_is_replaced_and_the_card_not_used() {
     assert!(!card.served(6, &sample(false, 50_000), false));
     assert_eq!(controls.get(WRONG), 1);
     controls.set(WRONG_EVERY, 0);
-    assert!(
-        !card.served(6, &sample(false, 50_000), true),
-        "in quarantine"
-    );
+    assert!(!card.served(6, &sample(false, 50_000), true), "in quarantine");
     assert_eq!(card.counters.get(Counter::WrongQat), 1);
     assert_eq!(card.counters.get(Counter::LibdeflateChunks), before + 2);
 }
@@ -222,11 +190,7 @@ fn errors_of_a_card_leave_the_chunk_to_the_processor() {
     assert_eq!(card.counters.get(Counter::FailedQat), 2);
     controls.set(FAIL_EVERY, 0);
     card.until_served("it serves again");
-    assert_eq!(
-        card.counters.get(Counter::QatRestarts),
-        0,
-        "an error is no reason to restart"
-    );
+    assert_eq!(card.counters.get(Counter::QatRestarts), 0, "an error is no reason to restart");
 }
 
 #[test]
@@ -242,22 +206,12 @@ fn lost_request_costs_one_deadline_and_the_card_starts_again() {
     assert!(!card.served(6, &sample(false, 50_000), true));
     assert_eq!(card.counters.get(Counter::QatLate), before + 1);
     let start = Instant::now();
-    assert!(
-        !card.served(6, &sample(false, 50_000), true),
-        "not asked again"
-    );
-    assert!(
-        start.elapsed() < Duration::from_millis(400),
-        "and not waited for"
-    );
+    assert!(!card.served(6, &sample(false, 50_000), true), "not asked again");
+    assert!(start.elapsed() < Duration::from_millis(400), "and not waited for");
     controls.set(LOSE_EVERY, 0);
     card.until_served("it serves again");
     assert!(card.counters.get(Counter::QatRestarts) > 0);
-    assert_eq!(
-        controls.get(DMA_FAULTS),
-        0,
-        "memory of the lost request stayed"
-    );
+    assert_eq!(controls.get(DMA_FAULTS), 0, "memory of the lost request stayed");
 }
 
 #[test]
@@ -283,17 +237,10 @@ fn reset_and_fatal_error_of_a_card_are_survived() {
             controls.send(CardEvent::Restarted);
         }
         card.until_served("it serves again");
-        assert!(
-            card.counters.get(Counter::QatRestarts) > before,
-            "{event:?}"
-        );
+        assert!(card.counters.get(Counter::QatRestarts) > before, "{event:?}");
     }
     assert_eq!(card.counters.get(Counter::WrongQat), 0);
-    assert_eq!(
-        controls.get(DMA_FAULTS),
-        0,
-        "memory of lost requests stayed"
-    );
+    assert_eq!(controls.get(DMA_FAULTS), 0, "memory of lost requests stayed");
 }
 
 #[test]
@@ -314,17 +261,10 @@ fn many_threads_share_the_instances_of_a_card() {
                     None,
                     engine,
                 );
-                let mut own = OnCard {
-                    compressor,
-                    counters,
-                };
+                let mut own = OnCard { compressor, counters };
                 let start = Instant::now();
                 for round in 0..40 {
-                    own.served(
-                        6,
-                        &sample(false, 2_000 + 997 * (number + round)),
-                        round % 2 == 0,
-                    );
+                    own.served(6, &sample(false, 2_000 + 997 * (number + round)), round % 2 == 0);
                 }
                 while counters.get(Counter::QatChunks) == 0
                     && start.elapsed() < Duration::from_secs(60)
@@ -348,11 +288,7 @@ fn device_alone_sends_what_it_cannot_compress_as_it_is() {
     };
     let mut card = OnCard::new(DeviceUse::Only, PATIENCE);
     assert!(
-        card.served(
-            6,
-            b"a few bytes, a few bytes, a few bytes, a few bytes",
-            true
-        ),
+        card.served(6, b"a few bytes, a few bytes, a few bytes, a few bytes", true),
         "no shortest chunk"
     );
     controls.set(FAIL_EVERY, 1);
@@ -387,16 +323,9 @@ fn library_without_a_card_says_what_is_missing() {
     let report = |what: &str| SAID.lock().expect("no panic").push(what.to_owned());
     let card = Card::open(&CardFiles::read(|_| None), counters, PATIENCE, report);
     let engine = Some(QatEngine::on(&card.expect("Intel's libraries")));
-    let compressor = Compressor::new(
-        settings(DeviceUse::Failover, PATIENCE),
-        counters,
-        None,
-        engine,
-    );
-    let mut without = OnCard {
-        compressor,
-        counters,
-    };
+    let compressor =
+        Compressor::new(settings(DeviceUse::Failover, PATIENCE), counters, None, engine);
+    let mut without = OnCard { compressor, counters };
     let start = Instant::now();
     while SAID.lock().expect("no panic").is_empty() {
         assert!(!without.served(6, &sample(false, 50_000), true));

@@ -53,10 +53,7 @@ impl SysfsRoot {
 impl Sysfs for SysfsRoot {
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
         // Not created: a file that the kernel does not have is an error, not a new file.
-        let mut file = OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(self.root.join(path))?;
+        let mut file = OpenOptions::new().write(true).truncate(true).open(self.root.join(path))?;
         file.write_all(format!("{value}\n").as_bytes())
     }
 
@@ -66,24 +63,24 @@ impl Sysfs for SysfsRoot {
     }
 }
 
-/// How a device ended.
+/// State of a device after the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum DeviceOutcome {
-    /// It was so already.
+    /// The device was as planned before.
     Unchanged,
-    /// It is what the plan says.
+    /// The device is as planned.
     Applied,
-    /// It is what it was before.
+    /// The device is as it was before the run.
     RolledBack {
-        /// Why it could not become what the plan says
+        /// Error of the step that failed
         reason: String,
     },
-    /// It is neither.
+    /// The device is neither as planned nor as before.
     Broken {
-        /// Why it could not become what the plan says
+        /// Error of the step that failed
         reason: String,
-        /// Why it could not go back
+        /// Error of the way back
         then: String,
     },
 }
@@ -125,9 +122,7 @@ fn perform(sysfs: &dyn Sysfs, planned: &DevicePlan, limit: Duration) -> Result<(
     for step in &planned.steps {
         perform_step(sysfs, &planned.device, step, limit)?;
     }
-    wait(sysfs, &planned.device, limit, |device| {
-        differences(device, &planned.after)
-    })
+    wait(sysfs, &planned.device, limit, |device| differences(device, &planned.after))
 }
 
 fn perform_step(
@@ -154,29 +149,22 @@ fn perform_step(
         }
         DeviceStep::State(state) => {
             write(format!("{folder}/qat/state"), state.text())?;
-            let wanted = DeviceSettings {
-                state: Some(*state),
-                ..DeviceSettings::default()
-            };
+            let wanted = DeviceSettings { state: Some(*state), ..DeviceSettings::default() };
             wait(sysfs, device, limit, |found| differences(found, &wanted))
         }
         DeviceStep::Services(services) => {
             write(format!("{folder}/qat/cfg_services"), services.text())
         }
-        DeviceStep::AutoReset(on) => write(
-            format!("{folder}/qat/auto_reset"),
-            if *on { "on" } else { "off" },
-        ),
+        DeviceStep::AutoReset(on) => {
+            write(format!("{folder}/qat/auto_reset"), if *on { "on" } else { "off" })
+        }
         DeviceStep::FunctionDriver(driver) => {
             for function in now(sysfs, device)?.functions {
                 let own = format!("sys/bus/pci/devices/{}", function.address);
                 if function.driver.as_deref() == driver.name() {
                     continue;
                 }
-                write(
-                    format!("{own}/driver_override"),
-                    driver.name().unwrap_or_default(),
-                )?;
+                write(format!("{own}/driver_override"), driver.name().unwrap_or_default())?;
                 if function.driver.is_some() {
                     write(format!("{own}/driver/unbind"), &function.address)?;
                 }
@@ -209,10 +197,7 @@ fn explained(error: &io::Error) -> String {
 }
 
 fn now(sysfs: &dyn Sysfs, device: &str) -> Result<Observed, String> {
-    let found = sysfs
-        .observe()
-        .into_iter()
-        .find(|one| one.device.address == device);
+    let found = sysfs.observe().into_iter().find(|one| one.device.address == device);
     found.ok_or_else(|| format!("{device} is gone: see dmesg"))
 }
 
@@ -230,11 +215,7 @@ fn wait(
             return Ok(());
         }
         if start.elapsed() >= limit {
-            return Err(format!(
-                "{device} after {} s: {}",
-                limit.as_secs(),
-                problems.join("; ")
-            ));
+            return Err(format!("{device} after {} s: {}", limit.as_secs(), problems.join("; ")));
         }
         thread::sleep(PAUSE);
     }
@@ -243,22 +224,14 @@ fn wait(
 /// Differences between a device and the wanted settings, one sentence each.
 #[must_use]
 pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
-    let DeviceSettings {
-        services,
-        state,
-        virtual_functions,
-        function_driver,
-        auto_reset,
-    } = wanted;
+    let DeviceSettings { services, state, virtual_functions, function_driver, auto_reset } = wanted;
     let is = device.settings();
     let mut found = Vec::new();
     if let Some(services) = services
         && !services.are(&device.device.services)
     {
-        found.push(format!(
-            "its services are {}, not {services}",
-            device.device.services.join(";")
-        ));
+        found
+            .push(format!("its services are {}, not {services}", device.device.services.join(";")));
     }
     if let Some(state) = state
         && is.state != Some(*state)
@@ -276,26 +249,18 @@ pub fn differences(device: &Observed, wanted: &DeviceSettings) -> Vec<String> {
         found.push(format!("it has {has} virtual functions, not {count}"));
     }
     if let Some(driver) = function_driver {
-        let others = device
-            .functions
-            .iter()
-            .filter(|function| function.driver.as_deref() != driver.name());
+        let others =
+            device.functions.iter().filter(|function| function.driver.as_deref() != driver.name());
         let others: Vec<&str> = others.map(|function| function.address.as_str()).collect();
         if !others.is_empty() {
             let name = driver.name().unwrap_or("none");
-            found.push(format!(
-                "{} have another driver than {name}",
-                others.join(", ")
-            ));
+            found.push(format!("{} have another driver than {name}", others.join(", ")));
         }
     }
     if let Some(reset) = auto_reset
         && is.auto_reset != Some(*reset)
     {
-        found.push(format!(
-            "auto_reset is not {}",
-            if *reset { "on" } else { "off" }
-        ));
+        found.push(format!("auto_reset is not {}", if *reset { "on" } else { "off" }));
     }
     found
 }
@@ -343,11 +308,7 @@ impl SavedState {
     #[must_use]
     pub fn of(plans: &[DevicePlan]) -> Self {
         let changed = plans.iter().filter(|plan| !plan.steps.is_empty());
-        Self {
-            devices: changed
-                .map(|plan| (plan.device.clone(), plan.before.clone()))
-                .collect(),
-        }
+        Self { devices: changed.map(|plan| (plan.device.clone(), plan.before.clone())).collect() }
     }
 
     /// Reads it.
@@ -358,10 +319,7 @@ impl SavedState {
         let path = root.join(SAVED_STATE);
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => SavedStateError::Missing(path.clone()),
-            _ => SavedStateError::Io {
-                path: path.clone(),
-                source,
-            },
+            _ => SavedStateError::Io { path: path.clone(), source },
         };
         let mut text = Vec::new();
         let file = fs::File::open(&path).map_err(failed)?;
@@ -382,9 +340,6 @@ impl SavedState {
             }
             replace_file(&path, &serde_json::to_vec_pretty(self)?, None)
         };
-        write().map_err(|source| SavedStateError::Io {
-            path: path.clone(),
-            source,
-        })
+        write().map_err(|source| SavedStateError::Io { path: path.clone(), source })
     }
 }

@@ -29,7 +29,7 @@ pub struct KernelUse {
     pub preferred_priority: i64,
     /// Whether the card serves it
     pub by_card: bool,
-    /// What to know before changing that; null if there is nothing
+    /// Warning about a change of that; null if there is none
     pub warning: Option<String>,
 }
 
@@ -40,16 +40,12 @@ pub fn kernel_uses(kernel: &Kernel) -> Vec<KernelUse> {
 }
 
 fn of(choice: &AlgorithmChoice) -> Option<KernelUse> {
-    let card = choice
-        .candidates
-        .iter()
-        .find(|one| one.driver.to_ascii_lowercase().starts_with("qat"))?;
+    let card =
+        choice.candidates.iter().find(|one| one.driver.to_ascii_lowercase().starts_with("qat"))?;
     let preferred = choice.candidates.first()?;
     let by_card = card.driver == preferred.driver;
-    let with_instructions = choice
-        .candidates
-        .iter()
-        .find(|one| one.site == ComputeSite::Instructions);
+    let with_instructions =
+        choice.candidates.iter().find(|one| one.site == ComputeSite::Instructions);
     let warning = with_instructions.filter(|_| by_card).map(|other| {
         format!(
             "the processor has {}: for packets of a network (1,500 bytes and less) it is faster, and the card adds \
@@ -76,13 +72,7 @@ mod tests {
     use super::*;
 
     fn candidate(driver: &str, priority: i64, site: ComputeSite) -> AlgorithmCandidate {
-        AlgorithmCandidate {
-            driver: driver.to_owned(),
-            priority,
-            site,
-            device: None,
-            tested: true,
-        }
+        AlgorithmCandidate { driver: driver.to_owned(), priority, site, device: None, tested: true }
     }
 
     #[test]
@@ -100,12 +90,7 @@ mod tests {
             }
         };
         let above = of(&choice(4001)).expect("a card");
-        assert!(
-            above.by_card
-                && above
-                    .warning
-                    .is_some_and(|text| text.contains("cbc-aes-aesni"))
-        );
+        assert!(above.by_card && above.warning.is_some_and(|text| text.contains("cbc-aes-aesni")));
         let below = of(&choice(100)).expect("a card");
         assert_eq!(
             (below.by_card, below.warning, &*below.preferred),

@@ -19,7 +19,7 @@ use crate::settings::{DeviceSettings, DeviceState, FunctionDriver};
 pub struct Observed {
     /// Its number among the physical devices of this machine, by bus address; VyOS calls it `qat_devN`
     pub number: usize,
-    /// What the machine says about it
+    /// The device as `inspect` reports it
     pub device: QatDevice,
     /// Its virtual functions, by bus address
     pub functions: Vec<ObservedFunction>,
@@ -43,9 +43,7 @@ pub struct ObservedFunction {
 pub fn observe(root: &Root) -> Vec<Observed> {
     let all = qat::section(root).known.unwrap_or_default().devices;
     let functions_of = |address: &str| {
-        let own = all
-            .iter()
-            .filter(|device| device.parent.as_deref() == Some(address));
+        let own = all.iter().filter(|device| device.parent.as_deref() == Some(address));
         let function = |device: &QatDevice| ObservedFunction {
             address: device.address.clone(),
             driver: device.driver.clone(),
@@ -54,10 +52,7 @@ pub fn observe(root: &Root) -> Vec<Observed> {
         };
         own.map(function).collect()
     };
-    let physical = all
-        .iter()
-        .filter(|device| !device.virtual_function)
-        .enumerate();
+    let physical = all.iter().filter(|device| !device.virtual_function).enumerate();
     let observed = |(number, device): (usize, &QatDevice)| Observed {
         number,
         functions: functions_of(&device.address),
@@ -85,13 +80,7 @@ impl Observed {
     /// State of the device, as settings; unknown or mixed values are `None`.
     #[must_use]
     pub fn settings(&self) -> DeviceSettings {
-        let state = self.device.up.map(|up| {
-            if up {
-                DeviceState::Up
-            } else {
-                DeviceState::Down
-            }
-        });
+        let state = self.device.up.map(|up| if up { DeviceState::Up } else { DeviceState::Down });
         let driver = |driver: FunctionDriver| {
             let mut functions = self.functions.iter();
             functions.all(|function| function.driver.as_deref() == driver.name())
@@ -111,23 +100,19 @@ impl Observed {
     /// The processes that have one of its functions open.
     pub fn holders(&self) -> impl Iterator<Item = (&ObservedFunction, &FunctionHolder)> {
         let functions = self.functions.iter();
-        functions.flat_map(|function| {
-            function
-                .holders
-                .iter()
-                .map(move |holder| (function, holder))
-        })
+        functions.flat_map(|function| function.holders.iter().map(move |holder| (function, holder)))
     }
 }
 
 /// A name that is no device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no device {name:?}: {}", match .known.is_empty() {
-    true => "this machine has no QAT device with a driver (`millrace doctor` says why)".to_owned(),
-    false => format!("name one of {}, or all", .known.join(", ")),
+#[error("there is no device {name:?}: {}", if .known.is_empty() {
+    "this machine has no QAT device with a driver (`millrace doctor` says why)".to_owned()
+} else {
+    format!("name one of {}, or all", .known.join(", "))
 })]
 pub struct NoSuchDevice {
-    /// What was named.
+    /// The given name.
     pub name: String,
     /// The devices that there are.
     pub known: Vec<String>,
@@ -144,10 +129,7 @@ pub fn find<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>
     let found: Vec<&Observed> = devices.iter().filter(is_named).collect();
     if found.is_empty() {
         let known = devices.iter().map(|one| one.device.address.clone());
-        return Err(NoSuchDevice {
-            name: name.to_owned(),
-            known: known.collect(),
-        });
+        return Err(NoSuchDevice { name: name.to_owned(), known: known.collect() });
     }
     Ok(found)
 }

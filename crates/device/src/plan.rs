@@ -34,9 +34,9 @@ pub enum DeviceStep {
 pub struct DevicePlan {
     /// Bus address
     pub device: String,
-    /// What it is
+    /// Settings before the change
     pub before: DeviceSettings,
-    /// What it will be
+    /// Settings after the change
     pub after: DeviceSettings,
     /// The steps, in order; none if it is so already
     pub steps: Vec<DeviceStep>,
@@ -83,9 +83,9 @@ pub enum PlanError {
     TooManyFunctions {
         /// Bus address.
         device: String,
-        /// What was asked for.
+        /// Requested number of virtual functions.
         wanted: u32,
-        /// What it has.
+        /// Number of virtual functions that the device has.
         possible: u32,
     },
     /// Functions of a device that is down.
@@ -95,7 +95,7 @@ pub enum PlanError {
     FunctionsOfDown {
         /// Bus address.
         device: String,
-        /// What was asked for.
+        /// Requested number of virtual functions.
         wanted: u32,
     },
 }
@@ -109,16 +109,11 @@ pub fn plan(observed: &Observed, wanted: &DeviceSettings) -> Result<DevicePlan, 
     check(observed, &before, wanted)?;
     let up = before.state == Some(DeviceState::Up);
     let stays_up = wanted.state.or(before.state) == Some(DeviceState::Up);
-    let services = wanted
-        .services
-        .clone()
-        .filter(|services| !services.are(&observed.device.services));
+    let services =
+        wanted.services.clone().filter(|services| !services.are(&observed.device.services));
     let goes_down = up && (services.is_some() || !stays_up);
     let enabled = before.virtual_functions.unwrap_or(0);
-    let functions = match stays_up {
-        true => wanted.virtual_functions.unwrap_or(enabled),
-        false => 0,
-    };
+    let functions = if stays_up { wanted.virtual_functions.unwrap_or(enabled) } else { 0 };
     let removes = enabled > 0 && (goes_down || functions != enabled);
     let driver = wanted.function_driver.or(before.function_driver);
     let mut steps = Vec::new();
@@ -132,9 +127,7 @@ pub fn plan(observed: &Observed, wanted: &DeviceSettings) -> Result<DevicePlan, 
     if stays_up && (goes_down || !up) {
         steps.push(DeviceStep::State(DeviceState::Up));
     }
-    let reset = wanted
-        .auto_reset
-        .filter(|reset| before.auto_reset != Some(*reset));
+    let reset = wanted.auto_reset.filter(|reset| before.auto_reset != Some(*reset));
     steps.extend(reset.map(DeviceStep::AutoReset));
     let remaining = if removes { 0 } else { enabled };
     if functions != remaining {
@@ -176,10 +169,7 @@ fn check(
         return Err(PlanError::OldGeneration { device: device() });
     }
     if observed.device.driver.is_none() {
-        return Err(PlanError::NoDriver {
-            device: device(),
-            module: observed.device.module(),
-        });
+        return Err(PlanError::NoDriver { device: device(), module: observed.device.module() });
     }
     let files = [
         (
@@ -188,41 +178,19 @@ fn check(
             "state",
             "6.0",
         ),
-        (
-            wanted.services.is_some(),
-            !observed.device.services.is_empty(),
-            "cfg_services",
-            "6.0",
-        ),
-        (
-            wanted.auto_reset.is_some(),
-            before.auto_reset.is_some(),
-            "auto_reset",
-            "6.8",
-        ),
+        (wanted.services.is_some(), !observed.device.services.is_empty(), "cfg_services", "6.0"),
+        (wanted.auto_reset.is_some(), before.auto_reset.is_some(), "auto_reset", "6.8"),
     ];
     if let Some((_, _, file, since)) = files.into_iter().find(|(wants, has, ..)| *wants && !has) {
-        return Err(PlanError::NoFile {
-            device: device(),
-            file,
-            since,
-        });
+        return Err(PlanError::NoFile { device: device(), file, since });
     }
-    let possible = observed
-        .device
-        .functions
-        .map_or(0, |functions| functions.possible);
+    let possible = observed.device.functions.map_or(0, |functions| functions.possible);
     match wanted.virtual_functions {
-        Some(wanted) if wanted > possible => Err(PlanError::TooManyFunctions {
-            device: device(),
-            wanted,
-            possible,
-        }),
+        Some(wanted) if wanted > possible => {
+            Err(PlanError::TooManyFunctions { device: device(), wanted, possible })
+        }
         Some(count) if count > 0 && wanted.state == Some(DeviceState::Down) => {
-            Err(PlanError::FunctionsOfDown {
-                device: device(),
-                wanted: count,
-            })
+            Err(PlanError::FunctionsOfDown { device: device(), wanted: count })
         }
         Some(_) | None => Ok(()),
     }
@@ -237,10 +205,9 @@ impl DeviceStep {
             Self::VirtualFunctions(count) => format!("echo {count} > {folder}/sriov_numvfs"),
             Self::State(state) => format!("echo {} > {folder}/qat/state", state.text()),
             Self::Services(services) => format!("echo '{services}' > {folder}/qat/cfg_services"),
-            Self::AutoReset(on) => format!(
-                "echo {} > {folder}/qat/auto_reset",
-                if *on { "on" } else { "off" }
-            ),
+            Self::AutoReset(on) => {
+                format!("echo {} > {folder}/qat/auto_reset", if *on { "on" } else { "off" })
+            }
             Self::FunctionDriver(FunctionDriver::VfioPci) => {
                 format!(
                     "for f in {folder}/virtfn*; do driverctl --nosave set-override $(basename $(readlink $f)) vfio-pci; done"

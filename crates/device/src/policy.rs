@@ -41,7 +41,7 @@ pub enum PolicyError {
     Address {
         /// Line of the section.
         line: usize,
-        /// What stands there.
+        /// The value in that line.
         name: String,
     },
 }
@@ -95,24 +95,14 @@ mod tests {
             .collect();
         let policy = DevicePolicy::from_toml(&all).expect("every key");
         let settings = policy.of("0000:6b:00.0");
-        assert_eq!(
-            settings.services.map(String::from).as_deref(),
-            Some("sym;asym")
-        );
-        assert_eq!(
-            settings.function_driver,
-            Some(FunctionDriver::VfioPci),
-            "from [qat]"
-        );
+        assert_eq!(settings.services.map(String::from).as_deref(), Some("sym;asym"));
+        assert_eq!(settings.function_driver, Some(FunctionDriver::VfioPci), "from [qat]");
         let other = policy.of("0000:70:00.0");
         assert_eq!(
             (other.state, other.virtual_functions, other.auto_reset),
             (Some(DeviceState::Up), Some(16), Some(true))
         );
-        assert_eq!(
-            DevicePolicy::from_toml(&policy.to_toml()).expect("its own text"),
-            policy
-        );
+        assert_eq!(DevicePolicy::from_toml(&policy.to_toml()).expect("its own text"), policy);
     }
 
     #[test]
@@ -126,13 +116,8 @@ mod tests {
             ("[gpu]\n", "line 1", "qat"),
             ("[qat\n", "line 1", ""),
         ] {
-            let error = DevicePolicy::from_toml(text)
-                .expect_err("a mistake")
-                .to_string();
-            assert!(
-                error.contains(line) && error.contains(remedy),
-                "{text:?}: {error}"
-            );
+            let error = DevicePolicy::from_toml(text).expect_err("a mistake").to_string();
+            assert!(error.contains(line) && error.contains(remedy), "{text:?}: {error}");
         }
     }
 

@@ -12,28 +12,17 @@ use serde::{Deserialize, Serialize};
 /// The values of `cfg_services`, each with what it is for.
 ///
 /// Source: `Documentation/ABI/testing/sysfs-driver-qat` of Linux 6.18, without the orders that mean the same.
+#[rustfmt::skip]
 pub const SERVICES: [(&str, &str); 10] = [
-    (
-        "asym",
-        "public-key operations: the backend qat, with twice as many instances",
-    ),
-    (
-        "sym;asym",
-        "the kernel's crypto (IPsec, disks) and public-key operations",
-    ),
-    (
-        "sym",
-        "symmetric ciphers in user space; nothing for the kernel",
-    ),
+    ("asym", "public-key operations: the backend qat, with twice as many instances"),
+    ("sym;asym", "the kernel's crypto (IPsec, disks) and public-key operations"),
+    ("sym", "symmetric ciphers in user space; nothing for the kernel"),
     ("dc", "compression"),
     ("dcc", "compression chained with hashes"),
     ("asym;dc", "public-key operations and compression"),
     ("sym;dc", "symmetric ciphers in user space and compression"),
     ("decomp", "decompression alone (6xxx)"),
-    (
-        "asym;decomp",
-        "public-key operations and decompression (6xxx)",
-    ),
+    ("asym;decomp", "public-key operations and decompression (6xxx)"),
     ("sym;decomp", "symmetric ciphers and decompression (6xxx)"),
 ];
 
@@ -64,20 +53,15 @@ impl FromStr for Services {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Vec<String> = text
-            .split([';', ','])
-            .map(|part| part.trim().to_owned())
-            .collect();
+        let parts: Vec<String> =
+            text.split([';', ',']).map(|part| part.trim().to_owned()).collect();
         let found = SERVICES
             .iter()
             .map(|(services, _)| Self((*services).to_owned()))
             .find(|one| one.are(&parts));
         found.ok_or_else(|| {
             let all: Vec<&str> = SERVICES.iter().map(|(services, _)| *services).collect();
-            format!(
-                "there are no services {text:?}; name one of {}",
-                all.join(", ")
-            )
+            format!("there are no services {text:?}; name one of {}", all.join(", "))
         })
     }
 }
@@ -106,9 +90,9 @@ impl fmt::Display for Services {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceState {
-    /// It serves.
+    /// The device serves.
     Up,
-    /// It does not, and its virtual functions are gone.
+    /// The device does not serve, and its virtual functions are gone.
     Down,
 }
 
@@ -144,11 +128,11 @@ impl FunctionDriver {
     }
 }
 
-/// What a device shall be. What is `None` stays as it is.
+/// Wanted settings of a device. Settings that are `None` stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct DeviceSettings {
-    /// What it computes
+    /// Services that it computes
     #[serde(skip_serializing_if = "Option::is_none")]
     pub services: Option<Services>,
     /// Whether it serves
@@ -169,13 +153,7 @@ impl DeviceSettings {
     /// These settings, and those of `other` where this has none.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
-        let Self {
-            services,
-            state,
-            virtual_functions,
-            function_driver,
-            auto_reset,
-        } = self;
+        let Self { services, state, virtual_functions, function_driver, auto_reset } = self;
         Self {
             services: services.or_else(|| other.services.clone()),
             state: state.or(other.state),
@@ -199,8 +177,7 @@ mod tests {
             ("sym,asym", "sym;asym"),
         ] {
             assert_eq!(
-                text.parse::<Services>()
-                    .map(|found| found.text().to_owned()),
+                text.parse::<Services>().map(|found| found.text().to_owned()),
                 Ok(own.to_owned())
             );
         }

@@ -47,9 +47,9 @@ pub struct VyosError {
     pub line: usize,
     /// The line.
     pub text: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: &'static str,
-    /// What to write.
+    /// The line to write instead.
     pub remedy: &'static str,
 }
 
@@ -103,10 +103,7 @@ fn parse_line(line: &str) -> Result<VyosCommand, (&'static str, &'static str)> {
             "is not about system acceleration qat",
             "leave such lines out: only those of accelerators are read here",
         )),
-        _ => Err((
-            "is no command of VyOS",
-            "write set, delete or show system acceleration qat",
-        )),
+        _ => Err(("is no command of VyOS", "write set, delete or show system acceleration qat")),
     }
 }
 
@@ -114,30 +111,20 @@ fn parse_line(line: &str) -> Result<VyosCommand, (&'static str, &'static str)> {
 #[must_use]
 pub fn settings_of_set() -> DeviceSettings {
     let services: Option<Services> = "sym;asym".parse().ok();
-    DeviceSettings {
-        services,
-        state: Some(DeviceState::Up),
-        ..DeviceSettings::default()
-    }
+    DeviceSettings { services, state: Some(DeviceState::Up), ..DeviceSettings::default() }
 }
 
 /// Settings for `delete system acceleration qat`.
 #[must_use]
 pub fn settings_of_delete() -> DeviceSettings {
-    DeviceSettings {
-        state: Some(DeviceState::Down),
-        ..DeviceSettings::default()
-    }
+    DeviceSettings { state: Some(DeviceState::Down), ..DeviceSettings::default() }
 }
 
 /// The commands that make a machine with VyOS what this one is.
 #[must_use]
 pub fn commands(devices: &[Observed]) -> Vec<String> {
     let any_up = devices.iter().any(|device| device.device.up == Some(true));
-    any_up
-        .then(|| "set system acceleration qat".to_owned())
-        .into_iter()
-        .collect()
+    any_up.then(|| "set system acceleration qat".to_owned()).into_iter().collect()
 }
 
 /// The answer to a `show`.
@@ -164,19 +151,11 @@ fn summary(devices: &[Observed]) -> String {
     }
     let mut text = "Intel QuickAssist Technology acceleration detected\n\nDevices:\n".to_owned();
     for device in devices {
-        let ready = if is_ready(device) {
-            "Ready"
-        } else {
-            "Not ready"
-        };
+        let ready = if is_ready(device) { "Ready" } else { "Not ready" };
         let _ = writeln!(text, "  {}: {ready}", device.name());
     }
     let any = devices.iter().any(is_ready);
-    let _ = writeln!(
-        text,
-        "\nStatus: {}",
-        if any { "Available" } else { "Not available" }
-    );
+    let _ = writeln!(text, "\nStatus: {}", if any { "Available" } else { "Not available" });
     text
 }
 
@@ -187,13 +166,7 @@ fn is_ready(device: &Observed) -> bool {
 fn status(devices: &[Observed]) -> String {
     let mut text = "QAT Device Status:\n".to_owned();
     for device in devices {
-        let QatDeviceLine {
-            state,
-            node,
-            kind,
-            services,
-            functions,
-        } = QatDeviceLine::of(device);
+        let QatDeviceLine { state, node, kind, services, functions } = QatDeviceLine::of(device);
         let _ = write!(
             text,
             "\nDevice {}:\n  State: {state}\n  Node Id: {node}\n  Device Type: {kind}\n  Services: {services}\n  \
@@ -201,15 +174,8 @@ fn status(devices: &[Observed]) -> String {
             device.name()
         );
     }
-    let active = devices
-        .iter()
-        .filter(|device| device.device.up == Some(true))
-        .count();
-    let _ = write!(
-        text,
-        "\nTotal Devices: {}\nActive Devices: {active}\n",
-        devices.len()
-    );
+    let active = devices.iter().filter(|device| device.device.up == Some(true)).count();
+    let _ = write!(text, "\nTotal Devices: {}\nActive Devices: {active}\n", devices.len());
     text
 }
 
@@ -247,10 +213,8 @@ fn config(observed: &Observed, root: &Root) -> String {
         .names(folder)
         .into_iter()
         .find(|name| name.starts_with("qat_") && name.ends_with(address.as_str()));
-    let text = own.and_then(|name| {
-        root.text(&format!("{folder}/{name}/dev_cfg"), ATTRIBUTE_BYTES)
-            .ok()
-    });
+    let text =
+        own.and_then(|name| root.text(&format!("{folder}/{name}/dev_cfg"), ATTRIBUTE_BYTES).ok());
     text.unwrap_or_else(|| {
         let services = observed.device.services.join(";");
         let functions = observed.device.functions.map_or(0, |functions| functions.enabled);
@@ -276,9 +240,7 @@ fn flows(observed: &Observed) -> String {
             engine.engine, engine.requests, engine.responses
         );
     }
-    let errors = device
-        .errors
-        .map_or(0, |errors| errors.nonfatal.saturating_add(errors.fatal));
+    let errors = device.errors.map_or(0, |errors| errors.nonfatal.saturating_add(errors.fatal));
     let _ = write!(
         text,
         "  Total Operations: {}\n  Not answered yet: {}\n\nErrors: {errors}\n",
@@ -318,21 +280,9 @@ mod tests {
     #[test]
     fn other_lines_are_named_with_their_number_and_a_remedy() {
         for (text, line, remedy) in [
-            (
-                "set system acceleration qat services asym",
-                1,
-                "millrace device services",
-            ),
-            (
-                "\n\nset vpn ipsec interface eth0",
-                3,
-                "leave such lines out",
-            ),
-            (
-                "show system acceleration qat device qat_dev0",
-                1,
-                "qat_dev0 config",
-            ),
+            ("set system acceleration qat services asym", 1, "millrace device services"),
+            ("\n\nset vpn ipsec interface eth0", 3, "leave such lines out"),
+            ("show system acceleration qat device qat_dev0", 1, "qat_dev0 config"),
             ("commit\nreload", 2, "show system acceleration qat"),
         ] {
             let error = parse(text).expect_err("no such command");

@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use millrace_device::apply::{DeviceOutcome, SavedState, Sysfs, SysfsRoot, apply}
 use millrace_device::observe::{Observed, find};
 use millrace_device::plan::{PlanError, plan};
 use millrace_device::settings::{DeviceSettings, DeviceState, FunctionDriver};
+use millrace_testkit::machine::MachineFolder;
 use tempfile::TempDir;
 
 const CARD: &str = "0000:6b:00.0";
@@ -35,60 +35,22 @@ enum Fault {
 
 /// A machine with one card, whose files behave.
 struct FakeKernel {
-    dir: TempDir,
+    machine: MachineFolder,
     fault: Fault,
     writes: RefCell<Vec<String>>,
+    _dir: TempDir,
 }
 
 impl FakeKernel {
     fn new(fault: Fault) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let kernel = Self {
-            dir,
-            fault,
-            writes: RefCell::default(),
-        };
-        let card = format!("sys/bus/pci/devices/{CARD}");
-        for (file, text) in [
-            ("vendor", "0x8086"),
-            ("device", "0x4940"),
-            ("sriov_numvfs", "0"),
-            ("sriov_totalvfs", "16"),
-            ("qat/state", "up"),
-            ("qat/cfg_services", "sym;asym"),
-            ("qat/auto_reset", "off"),
-        ] {
-            kernel.put(&format!("{card}/{file}"), text);
-        }
-        kernel.bind(CARD, Some("4xxx"));
-        kernel
+        let machine = MachineFolder::new(dir.path());
+        machine.qat_card(CARD);
+        Self { machine, fault, writes: RefCell::default(), _dir: dir }
     }
 
     fn root(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn put(&self, path: &str, text: &str) {
-        let path = self.root().join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        fs::write(path, format!("{text}\n")).expect("a file");
-    }
-
-    fn get(&self, path: &str) -> String {
-        fs::read_to_string(self.root().join(path))
-            .expect("a file")
-            .trim()
-            .to_owned()
-    }
-
-    fn bind(&self, device: &str, driver: Option<&str>) {
-        let link = self
-            .root()
-            .join(format!("sys/bus/pci/devices/{device}/driver"));
-        let _ = fs::remove_file(&link);
-        if let Some(driver) = driver {
-            symlink(format!("../../../../bus/pci/drivers/{driver}"), link).expect("a link");
-        }
+        self.machine.path()
     }
 
     fn functions(&self, count: u32) {
@@ -100,24 +62,7 @@ impl FakeKernel {
         }
         for number in 1..=count {
             let address = format!("0000:6b:{:02x}.{}", number / 8, number % 8);
-            let own = format!("sys/bus/pci/devices/{address}");
-            for (file, text) in [
-                ("vendor", "0x8086"),
-                ("device", "0x4941"),
-                ("driver_override", "(null)"),
-            ] {
-                self.put(&format!("{own}/{file}"), text);
-            }
-            symlink(
-                format!("../{CARD}"),
-                self.root().join(format!("{own}/physfn")),
-            )
-            .expect("a link");
-            symlink(
-                format!("../../../kernel/iommu_groups/{}", 100 + number),
-                self.root().join(format!("{own}/iommu_group")),
-            )
-            .expect("a link");
+            self.machine.qat_function(CARD, &address, 100 + number);
         }
     }
 
@@ -134,25 +79,24 @@ impl FakeKernel {
 
 impl Sysfs for FakeKernel {
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        self.writes.borrow_mut().push(format!(
-            "{} {value}",
-            path.rsplit('/').next().expect("a name")
-        ));
+        self.writes
+            .borrow_mut()
+            .push(format!("{} {value}", path.rsplit('/').next().expect("a name")));
         let card = format!("sys/bus/pci/devices/{CARD}");
         let (state, enabled) = (
-            self.get(&format!("{card}/qat/state")),
-            self.get(&format!("{card}/sriov_numvfs")),
+            self.machine.get(&format!("{card}/qat/state")),
+            self.machine.get(&format!("{card}/sriov_numvfs")),
         );
         let refused = |kind: io::ErrorKind| Err(io::Error::from(kind));
         match path.strip_prefix(&format!("{card}/")) {
             Some("qat/state") => {
-                let services = self.get(&format!("{card}/qat/cfg_services"));
+                let services = self.machine.get(&format!("{card}/qat/cfg_services"));
                 match (value, self.fault) {
                     ("down", Fault::Busy) => return refused(io::ErrorKind::ResourceBusy),
                     ("up", Fault::StaysDown(with)) if services == with => return Ok(()),
                     ("down", _) => {
                         self.functions(0);
-                        self.put(&format!("{card}/sriov_numvfs"), "0");
+                        self.machine.put(&format!("{card}/sriov_numvfs"), "0");
                     }
                     _ => {}
                 }
@@ -173,12 +117,13 @@ impl Sysfs for FakeKernel {
             }
             Some(_) => {}
             None if path == "sys/bus/pci/drivers_probe" => {
-                let wanted = self.get(&format!("sys/bus/pci/devices/{value}/driver_override"));
-                self.bind(value, Some(&wanted));
+                let wanted =
+                    self.machine.get(&format!("sys/bus/pci/devices/{value}/driver_override"));
+                self.machine.bind(value, Some(&wanted));
                 return Ok(());
             }
             None if path.ends_with("/driver/unbind") => {
-                self.bind(value, None);
+                self.machine.bind(value, None);
                 return Ok(());
             }
             None => {}
@@ -222,32 +167,15 @@ fn card_becomes_what_is_wanted_in_the_order_of_the_kernel_and_stays_so() {
     assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Unchanged);
     assert!(kernel.writes.borrow().is_empty());
     // Another number: through zero, with the driver that the functions had.
-    let five = DeviceSettings {
-        virtual_functions: Some(5),
-        ..DeviceSettings::default()
-    };
+    let five = DeviceSettings { virtual_functions: Some(5), ..DeviceSettings::default() };
     assert_eq!(kernel.make(&five), DeviceOutcome::Applied);
-    assert_eq!(
-        kernel.writes.borrow()[..2],
-        ["sriov_numvfs 0", "sriov_numvfs 5"]
-    );
-    assert_eq!(
-        kernel.card().settings().function_driver,
-        Some(FunctionDriver::VfioPci)
-    );
+    assert_eq!(kernel.writes.borrow()[..2], ["sriov_numvfs 0", "sriov_numvfs 5"]);
+    assert_eq!(kernel.card().settings().function_driver, Some(FunctionDriver::VfioPci));
     // Without a driver, for virtual machines.
-    let bare = DeviceSettings {
-        function_driver: Some(FunctionDriver::None),
-        ..DeviceSettings::default()
-    };
+    let bare =
+        DeviceSettings { function_driver: Some(FunctionDriver::None), ..DeviceSettings::default() };
     assert_eq!(kernel.make(&bare), DeviceOutcome::Applied);
-    assert!(
-        kernel
-            .card()
-            .functions
-            .iter()
-            .all(|function| function.driver.is_none())
-    );
+    assert!(kernel.card().functions.iter().all(|function| function.driver.is_none()));
 }
 
 #[test]
@@ -255,40 +183,24 @@ fn card_that_does_not_come_up_goes_back_to_what_it_was() {
     let kernel = FakeKernel::new(Fault::StaysDown("dc"));
     assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Applied);
     let before = kernel.card().settings();
-    let wanted = DeviceSettings {
-        services: "dc".parse().ok(),
-        ..DeviceSettings::default()
-    };
+    let wanted = DeviceSettings { services: "dc".parse().ok(), ..DeviceSettings::default() };
     let DeviceOutcome::RolledBack { reason } = kernel.make(&wanted) else {
         panic!("it cannot come up");
     };
     assert!(reason.contains("it is not up"), "{reason}");
-    assert_eq!(
-        kernel.card().settings(),
-        before,
-        "services, functions and their driver"
-    );
+    assert_eq!(kernel.card().settings(), before, "services, functions and their driver");
 }
 
 #[test]
 fn refusals_of_the_kernel_are_passed_on_with_what_to_do() {
     let kernel = FakeKernel::new(Fault::Busy);
-    let wanted = DeviceSettings {
-        services: "asym".parse().ok(),
-        ..DeviceSettings::default()
-    };
+    let wanted = DeviceSettings { services: "asym".parse().ok(), ..DeviceSettings::default() };
     let DeviceOutcome::RolledBack { reason } = kernel.make(&wanted) else {
         panic!("it is in use");
     };
-    assert!(
-        reason.contains("qat/state") && reason.contains("end the programs"),
-        "{reason}"
-    );
+    assert!(reason.contains("qat/state") && reason.contains("end the programs"), "{reason}");
     let kernel = FakeKernel::new(Fault::NoFunctions);
-    let wanted = DeviceSettings {
-        virtual_functions: Some(2),
-        ..DeviceSettings::default()
-    };
+    let wanted = DeviceSettings { virtual_functions: Some(2), ..DeviceSettings::default() };
     let outcome = kernel.make(&wanted);
     assert!(!outcome.is_success(), "{outcome:?}");
 }
@@ -297,42 +209,23 @@ fn refusals_of_the_kernel_are_passed_on_with_what_to_do() {
 fn impossible_wishes_are_refused_before_anything_is_written() {
     let kernel = FakeKernel::new(Fault::None);
     let wish = |wanted: DeviceSettings| plan(&kernel.card(), &wanted).expect_err("impossible");
-    let many = wish(DeviceSettings {
-        virtual_functions: Some(17),
-        ..DeviceSettings::default()
-    });
-    assert!(
-        matches!(many, PlanError::TooManyFunctions { possible: 16, .. }),
-        "{many}"
-    );
+    let many = wish(DeviceSettings { virtual_functions: Some(17), ..DeviceSettings::default() });
+    assert!(matches!(many, PlanError::TooManyFunctions { possible: 16, .. }), "{many}");
     let down = wish(DeviceSettings {
         state: Some(DeviceState::Down),
         virtual_functions: Some(1),
         ..DeviceSettings::default()
     });
     assert!(matches!(down, PlanError::FunctionsOfDown { .. }), "{down}");
-    fs::remove_file(
-        kernel
-            .root()
-            .join(format!("sys/bus/pci/devices/{CARD}/qat/auto_reset")),
-    )
-    .expect("a file");
-    let old = wish(DeviceSettings {
-        auto_reset: Some(true),
-        ..DeviceSettings::default()
-    });
+    fs::remove_file(kernel.root().join(format!("sys/bus/pci/devices/{CARD}/qat/auto_reset")))
+        .expect("a file");
+    let old = wish(DeviceSettings { auto_reset: Some(true), ..DeviceSettings::default() });
     assert!(old.to_string().contains("Linux 6.8"), "{old}");
-    kernel.bind(CARD, None);
-    let bare = wish(DeviceSettings {
-        state: Some(DeviceState::Up),
-        ..DeviceSettings::default()
-    });
+    kernel.machine.bind(CARD, None);
+    let bare = wish(DeviceSettings { state: Some(DeviceState::Up), ..DeviceSettings::default() });
     assert!(bare.to_string().contains("modprobe qat_4xxx"), "{bare}");
-    kernel.put(&format!("sys/bus/pci/devices/{CARD}/device"), "0x37c8");
-    let old = wish(DeviceSettings {
-        state: Some(DeviceState::Up),
-        ..DeviceSettings::default()
-    });
+    kernel.machine.put(&format!("sys/bus/pci/devices/{CARD}/device"), "0x37c8");
+    let old = wish(DeviceSettings { state: Some(DeviceState::Up), ..DeviceSettings::default() });
     assert!(old.to_string().contains("adf_ctl"), "{old}");
     assert!(kernel.writes.borrow().is_empty());
 }
@@ -341,20 +234,12 @@ fn impossible_wishes_are_refused_before_anything_is_written() {
 fn programs_that_lose_a_function_are_named_in_the_plan() {
     let kernel = FakeKernel::new(Fault::None);
     assert_eq!(kernel.make(&all_at_once()), DeviceOutcome::Applied);
-    let process = kernel.root().join("proc/42");
-    fs::create_dir_all(process.join("fd")).expect("a folder");
-    fs::write(process.join("comm"), "millrace\n").expect("a file");
-    symlink("/dev/vfio/102", process.join("fd/9")).expect("a link");
+    kernel.machine.put("proc/42/comm", "millrace");
+    kernel.machine.link("proc/42/fd/9", "/dev/vfio/102");
     let one = |wanted: DeviceSettings| plan(&kernel.card(), &wanted).expect("a plan").ends;
-    let fewer = one(DeviceSettings {
-        virtual_functions: Some(1),
-        ..DeviceSettings::default()
-    });
+    let fewer = one(DeviceSettings { virtual_functions: Some(1), ..DeviceSettings::default() });
     assert_eq!(fewer, ["millrace (42) has 0000:6b:00.2"]);
-    let harmless = one(DeviceSettings {
-        auto_reset: Some(false),
-        ..DeviceSettings::default()
-    });
+    let harmless = one(DeviceSettings { auto_reset: Some(false), ..DeviceSettings::default() });
     assert!(harmless.is_empty());
 }
 
@@ -377,8 +262,5 @@ fn state_before_a_change_is_kept_and_a_damaged_file_is_named() {
     assert_eq!(kernel.card().settings().services, "sym;asym".parse().ok());
     fs::write(kernel.root().join(millrace_device::apply::SAVED_STATE), "{").expect("a file");
     let damaged = SavedState::read(kernel.root()).expect_err("damaged");
-    assert!(
-        damaged.to_string().contains("millrace device apply"),
-        "{damaged}"
-    );
+    assert!(damaged.to_string().contains("millrace device apply"), "{damaged}");
 }

@@ -60,13 +60,8 @@ pub mod event {
     pub const PAIRS_DROPPED: &str = "pairs-dropped";
 
     /// All events, in the order of their cells.
-    pub const ALL: [&str; 5] = [
-        FETCH_HITS,
-        FETCH_MISSES,
-        TICKETS_JOINED,
-        PAIRS_AHEAD,
-        PAIRS_DROPPED,
-    ];
+    pub const ALL: [&str; 5] =
+        [FETCH_HITS, FETCH_MISSES, TICKETS_JOINED, PAIRS_AHEAD, PAIRS_DROPPED];
 }
 
 /// Prefix of a primitive's name in the cell of its cost here.
@@ -184,9 +179,6 @@ mod tests {
             assert_eq!(CellKind::of(name), (CellKind::Events, name));
         }
         assert_eq!(CellKind::of("ns X25519"), (CellKind::CostHere, "X25519"));
-        assert_eq!(
-            CellKind::of("stock X25519"),
-            (CellKind::CostThere, "X25519")
-        );
+        assert_eq!(CellKind::of("stock X25519"), (CellKind::CostThere, "X25519"));
     }
 }

@@ -17,10 +17,7 @@ pub const DEFAULT_LOCAL: &str = "off";
 
 /// The words of a value, which commas separate.
 pub fn words(value: &str) -> impl Iterator<Item = &str> {
-    value
-        .split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty())
+    value.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
 /// The value of `local`: which primitives the provider computes in the gateway's own process.
@@ -55,14 +52,12 @@ impl<'a> LocalChoice<'a> {
         match self {
             Self::Off => false,
             Self::IfFaster | Self::All => true,
-            Self::Named(words) => words
-                .iter()
-                .any(|word| word.eq_ignore_ascii_case(primitive)),
+            Self::Named(words) => words.iter().any(|word| word.eq_ignore_ascii_case(primitive)),
         }
     }
 }
 
-/// What the value of a key is. Words are separated by commas.
+/// Form of a key's value. Words are separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueForm {
     /// Endpoints of nodes.
@@ -85,7 +80,7 @@ pub enum ValueForm {
 }
 
 impl ValueForm {
-    /// What the columns of a row after the key say.
+    /// Reads the columns of a row after the key.
     fn of(mut columns: impl Iterator<Item = &'static str>) -> Option<Self> {
         let (form, words) = (columns.next()?, columns.next().unwrap_or_default());
         Some(match form {
@@ -93,10 +88,7 @@ impl ValueForm {
             "text" => Self::Text,
             "ms" => Self::Milliseconds(words.parse().ok()?),
             "one of" => Self::OneOf(words),
-            "list" => Self::List {
-                words,
-                alone: columns.next().unwrap_or_default(),
-            },
+            "list" => Self::List { words, alone: columns.next().unwrap_or_default() },
             "openssl" => Self::OfOpenssl,
             _ => return None,
         })

@@ -49,20 +49,14 @@ impl Arithmetic {
         let start = Instant::now();
         work(tried);
         let steps = tried as f64 * duration.as_secs_f64() / start.elapsed().as_secs_f64();
-        Self {
-            steps: steps as u64,
-        }
+        Self { steps: steps as u64 }
     }
 }
 
 fn work(steps: u64) {
     let mut state = black_box(1_u64);
     for _ in 0..steps {
-        state = black_box(
-            state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1),
-        );
+        state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     }
 }
 
@@ -77,31 +71,18 @@ impl Backend for Arithmetic {
     }
     fn capabilities(&self) -> &[Capability] {
         const KEY: KeyType = KeyType::Rsa { bits: 2048 };
-        &[Capability {
-            operation: OperationKind::RsaPkcs1Sign,
-            smallest: KEY,
-            largest: KEY,
-        }]
+        &[Capability { operation: OperationKind::RsaPkcs1Sign, smallest: KEY, largest: KEY }]
     }
     fn probe(&self) -> Result<(), Unusable> {
         Ok(())
     }
     fn open_key(&self, _: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let key_type = KeyType::Rsa { bits: 2048 };
-        Ok(OpenedKey {
-            key: BackendKey(0),
-            info: KeyInfo {
-                key_type,
-                spki: vec![],
-            },
-        })
+        Ok(OpenedKey { key: BackendKey(0), info: KeyInfo { key_type, spki: vec![] } })
     }
     fn close_key(&self, _: BackendKey) {}
     fn open_queue(&self) -> Result<Box<dyn Queue>, Unusable> {
-        Ok(Box::new(Tasks {
-            steps: self.steps,
-            tasks: VecDeque::new(),
-        }))
+        Ok(Box::new(Tasks { steps: self.steps, tasks: VecDeque::new() }))
     }
 }
 
@@ -124,11 +105,7 @@ impl Queue for Tasks {
             let start = Instant::now();
             work(self.steps);
             let result = Ok(Output::new(task.input.clone()));
-            done.push(Done {
-                task,
-                result,
-                service_time: start.elapsed(),
-            });
+            done.push(Done { task, result, service_time: start.elapsed() });
         }
         self.tasks.len()
     }
@@ -145,10 +122,7 @@ struct Counter {
 
 impl CompletionSink for Counter {
     fn complete(&self, completions: &mut Vec<Completion>) {
-        let refused = completions
-            .iter()
-            .filter(|completion| completion.result.is_err())
-            .count();
+        let refused = completions.iter().filter(|completion| completion.result.is_err()).count();
         self.refused.fetch_add(refused, Ordering::Relaxed);
         let _locked = self.lock.lock();
         self.done.fetch_add(completions.len(), Ordering::Relaxed);
@@ -205,9 +179,7 @@ fn round(engine: &Engine, key: &Arc<Key>, flood: bool, victim: bool, length: Dur
                     sent += due;
                     flood_sink.wait_above(done + WAITING / 10);
                 }
-                sessions
-                    .iter()
-                    .for_each(|session| engine.close_session(session));
+                sessions.iter().for_each(|session| engine.close_session(session));
             });
         }
         std::thread::sleep(Duration::from_millis(300));
@@ -247,25 +219,17 @@ fn quantile(latencies: &mut [Duration], quantile: f64) -> f64 {
 }
 
 fn main() {
-    let arguments: Vec<u64> = std::env::args()
-        .skip(1)
-        .filter_map(|word| word.parse().ok())
-        .collect();
+    let arguments: Vec<u64> =
+        std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     let argument = |index: usize, default: u64| arguments.get(index).copied().unwrap_or(default);
     let length = Duration::from_secs(argument(0, 4));
     let backend = Arithmetic::new(Duration::from_micros(argument(1, 500)));
     let mut config = EngineConfig::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     config.workers = argument(2, workers as u64) as usize;
-    println!(
-        "{} workers, jobs of {} µs",
-        config.workers,
-        argument(1, 500)
-    );
+    println!("{} workers, jobs of {} µs", config.workers, argument(1, 500));
     let engine = Engine::start(config, vec![Arc::new(backend)]).expect("the backend is usable");
-    let key = engine
-        .load_key(&PrivateKey::from_pkcs8(vec![].into()))
-        .expect("any key will do");
+    let key = engine.load_key(&PrivateKey::from_pkcs8(vec![].into())).expect("any key will do");
     println!(
         "round | alone p50 p99 | flooded p50 p99 µs | ratio p50 p99 | flood/s alone, with victim | refused"
     );

@@ -130,7 +130,7 @@ use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Operation, OperationKind, Output};
 
 coded_enum! {
-    /// Which implementation served a job (`served_by`).
+    /// Implementation that served a job (`served_by`).
     pub enum BackendKind {
         /// A well-kept library on the CPU, one operation at a time.
         Software = 0x01 "software",
@@ -354,17 +354,9 @@ pub struct Task {
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            token,
-            key,
-            operation,
-            input,
-        } = self;
+        let Self { token, key, operation, input } = self;
         let (key, kind, len) = (key.0, operation.kind(), input.len());
-        write!(
-            f,
-            "Task({token}, {kind} with key {key}, input of {len} bytes)"
-        )
+        write!(f, "Task({token}, {kind} with key {key}, input of {len} bytes)")
     }
 }
 
@@ -380,11 +372,7 @@ pub struct Done {
 
 impl fmt::Debug for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            task,
-            result,
-            service_time,
-        } = self;
+        let Self { task, result, service_time } = self;
         f.debug_struct("Done")
             .field("task", task)
             .field("result", &result.as_ref().map(|output| output.len()))
@@ -406,18 +394,8 @@ mod tests {
             input: vec![0xaa; 3],
         };
         let result = Ok(Output::new(vec![0xbb; 5]));
-        let text = format!(
-            "{:?}",
-            Done {
-                task,
-                result,
-                service_time: Duration::ZERO
-            }
-        );
-        assert!(
-            text.contains("input of 3 bytes") && text.contains("Ok(5)"),
-            "{text}"
-        );
+        let text = format!("{:?}", Done { task, result, service_time: Duration::ZERO });
+        assert!(text.contains("input of 3 bytes") && text.contains("Ok(5)"), "{text}");
         for byte in ["170", "187", "aa", "bb"] {
             assert!(!text.contains(byte), "{text}");
         }

@@ -55,9 +55,7 @@ impl<'a> DerReader<'a> {
             0..=0x7f => (usize::from(*first), rest),
             0x81..=0x84 => {
                 let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                let len = digits
-                    .iter()
-                    .fold(0, |len, digit| len << 8 | usize::from(*digit));
+                let len = digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit));
                 // The shortest form has no leading zero, and uses the long form only for lengths from 128.
                 (digits[0] != 0 && len >= 0x80).then_some((len, rest))?
             }
@@ -72,11 +70,7 @@ impl<'a> DerReader<'a> {
     ///
     /// Returns `None` for a malformed element, and `Some(None)` at the end or for another tag.
     pub fn take_optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
-        if self.peek() == Some(tag) {
-            self.take(tag).map(Some)
-        } else {
-            Some(None)
-        }
+        if self.peek() == Some(tag) { self.take(tag).map(Some) } else { Some(None) }
     }
 
     /// Takes the next element. Returns the whole element with its tag and length, and its content.
@@ -215,10 +209,7 @@ mod tests {
         let mut reader = DerReader::new(&[0xa0, 1, 7, 4, 0]);
         assert_eq!(reader.take_optional(tag::CONTEXT_1), Some(None));
         assert_eq!(reader.take_optional(tag::CONTEXT_0), Some(Some(&[7][..])));
-        assert_eq!(
-            reader.take_whole(tag::OCTET_STRING),
-            Some((&[4, 0][..], &[][..]))
-        );
+        assert_eq!(reader.take_whole(tag::OCTET_STRING), Some((&[4, 0][..], &[][..])));
         assert_eq!(reader.take_optional(tag::NULL), Some(None));
         assert_eq!(DerReader::new(&[5, 9]).take_optional(tag::NULL), None);
     }

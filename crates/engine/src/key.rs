@@ -337,11 +337,7 @@ mod tests {
     fn every_key_kind_has_operations_and_codes_that_round_trip() {
         let mut stored = std::collections::HashSet::new();
         for kind in KeyKind::ALL.iter().copied() {
-            assert!(
-                OperationKind::of(kind).count() > 0,
-                "{} has no operation",
-                kind.name()
-            );
+            assert!(OperationKind::of(kind).count() > 0, "{} has no operation", kind.name());
             for key_type in kind.extremes() {
                 assert_eq!(key_type.kind(), kind);
                 assert_eq!(kind.with_bits(key_type.bits()), Some(key_type));
@@ -352,11 +348,7 @@ mod tests {
             assert_eq!(kind.with_bits(u16::MAX), None);
             assert_eq!(kind.with_bits(1), None);
         }
-        assert_eq!(
-            stored.len(),
-            KeyKind::ALL.len(),
-            "two kinds share a code in key files"
-        );
+        assert_eq!(stored.len(), KeyKind::ALL.len(), "two kinds share a code in key files");
         assert_eq!(KeyType::from_stored(2, 0), None);
         assert_eq!(KeyType::from_stored(3, 1), None);
     }

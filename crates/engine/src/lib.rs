@@ -25,6 +25,7 @@
 //! - [`error`]: why a backend, a job or a key failed.
 //! - [`der`]: the part of DER that key and signature formats need.
 //! - [`stats`]: counters and histograms.
+//! - [`sync`]: a lock that a panic does not poison.
 //! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub mod operation;
 mod queue;
 pub mod sets;
 pub mod stats;
+pub mod sync;
 pub mod traditional;
 
 pub use backend::{Backend, BackendKind};

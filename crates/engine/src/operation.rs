@@ -259,11 +259,7 @@ impl Operation {
         }
         let good = match self {
             Self::RsaPkcs1Sign { hash } => input.len() == hash.digest_len(),
-            Self::RsaPssSign {
-                hash,
-                mgf_hash,
-                salt_len,
-            } => {
+            Self::RsaPssSign { hash, mgf_hash, salt_len } => {
                 let room = key_type.modulus_len().saturating_sub(hash.digest_len() + 2);
                 *hash != Hash::Md5Sha1
                     && *mgf_hash != Hash::Md5Sha1
@@ -273,11 +269,7 @@ impl Operation {
             Self::EcdsaSign { hash } | Self::DsaSign { hash } => {
                 *hash != Hash::Md5Sha1 && input.len() == hash.digest_len()
             }
-            Self::RsaOaepDecrypt {
-                hash,
-                mgf_hash,
-                label,
-            } => {
+            Self::RsaOaepDecrypt { hash, mgf_hash, label } => {
                 *hash != Hash::Md5Sha1
                     && *mgf_hash != Hash::Md5Sha1
                     && label.len() <= MAX_LABEL_LEN
@@ -291,19 +283,11 @@ impl Operation {
             }
             Self::X25519 => input.len() == 32,
             Self::Ed25519Sign => input.len() <= MAX_INPUT_LEN,
-            Self::MlDsaSign {
-                input: MlDsaInput::Message,
-            } => input.len() <= MAX_INPUT_LEN,
-            Self::MlDsaSign {
-                input: MlDsaInput::Mu,
-            } => input.len() == ML_DSA_MU_LEN,
+            Self::MlDsaSign { input: MlDsaInput::Message } => input.len() <= MAX_INPUT_LEN,
+            Self::MlDsaSign { input: MlDsaInput::Mu } => input.len() == ML_DSA_MU_LEN,
             Self::DhDerive => !input.is_empty() && input.len() <= key_type.modulus_len(),
         };
-        if good {
-            Ok(())
-        } else {
-            Err(JobError::BadInput)
-        }
+        if good { Ok(()) } else { Err(JobError::BadInput) }
     }
 }
 
@@ -380,10 +364,7 @@ impl OperationKind {
 
     /// The operations of keys of this kind.
     pub fn of(kind: KeyKind) -> impl Iterator<Item = Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .filter(move |operation| operation.fits_kind(kind))
+        Self::ALL.iter().copied().filter(move |operation| operation.fits_kind(kind))
     }
 }
 
@@ -483,14 +464,8 @@ mod tests {
     #[test]
     fn operation_of_another_key_type_is_not_offered() {
         let sign = Operation::EcdsaSign { hash: Hash::Sha256 };
-        assert_eq!(
-            sign.check(KeyType::Rsa { bits: 2048 }, &[0; 32]),
-            Err(JobError::NotOffered)
-        );
-        assert_eq!(
-            sign.check(KeyType::X25519, &[0; 32]),
-            Err(JobError::NotOffered)
-        );
+        assert_eq!(sign.check(KeyType::Rsa { bits: 2048 }, &[0; 32]), Err(JobError::NotOffered));
+        assert_eq!(sign.check(KeyType::X25519, &[0; 32]), Err(JobError::NotOffered));
         assert_eq!(sign.check(KeyType::Ec(Curve::P384), &[0; 32]), Ok(()));
     }
 
@@ -500,16 +475,9 @@ mod tests {
         let rsa = KeyType::Rsa { bits: 2048 };
         let hash = Hash::Md5Sha1;
         assert_eq!(Operation::RsaPkcs1Sign { hash }.check(rsa, &digest), Ok(()));
-        let pss = Operation::RsaPssSign {
-            hash,
-            mgf_hash: Hash::Sha1,
-            salt_len: 20,
-        };
+        let pss = Operation::RsaPssSign { hash, mgf_hash: Hash::Sha1, salt_len: 20 };
         assert_eq!(pss.check(rsa, &digest), Err(JobError::BadInput));
         let ec = KeyType::Ec(Curve::P256);
-        assert_eq!(
-            Operation::EcdsaSign { hash }.check(ec, &digest),
-            Err(JobError::BadInput)
-        );
+        assert_eq!(Operation::EcdsaSign { hash }.check(ec, &digest), Err(JobError::BadInput));
     }
 }

@@ -74,9 +74,7 @@ mod tests {
 
     #[test]
     fn sets_survive_their_bits_and_drop_unknown_ones() {
-        let set: OperationSet = [OperationKind::Ecdh, OperationKind::RsaRaw]
-            .into_iter()
-            .collect();
+        let set: OperationSet = [OperationKind::Ecdh, OperationKind::RsaRaw].into_iter().collect();
         assert_eq!(OperationSet::from_bits(set.bits()), set);
         assert_eq!(OperationSet::from_bits(0x8000_0001), OperationSet::new());
     }

@@ -28,10 +28,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self {
-            buckets: array::from_fn(|_| AtomicU64::new(0)),
-            sum_ns: AtomicU64::new(0),
-        }
+        Self { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
     }
 }
 
@@ -47,11 +44,7 @@ impl Histogram {
     #[must_use]
     pub fn snapshot(&self) -> HistogramSnapshot {
         HistogramSnapshot {
-            buckets: self
-                .buckets
-                .iter()
-                .map(|b| b.load(Ordering::Relaxed))
-                .collect(),
+            buckets: self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect(),
             sum: Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)),
         }
     }
@@ -94,10 +87,7 @@ impl HistogramSnapshot {
 
     /// The buckets as (exclusive upper bound, count); the bound of the last means infinity.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
-        self.buckets
-            .iter()
-            .enumerate()
-            .map(|(i, n)| (Duration::from_nanos(bound_of(i)), *n))
+        self.buckets.iter().enumerate().map(|(i, n)| (Duration::from_nanos(bound_of(i)), *n))
     }
 
     /// An upper bound on the given quantile (0.0 to 1.0), at most 25 % above the true value; zero
@@ -140,12 +130,7 @@ impl HistogramSnapshot {
     pub fn since(&self, earlier: &Self) -> Self {
         let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
         Self {
-            buckets: self
-                .buckets
-                .iter()
-                .zip(before)
-                .map(|(a, b)| a.saturating_sub(b))
-                .collect(),
+            buckets: self.buckets.iter().zip(before).map(|(a, b)| a.saturating_sub(b)).collect(),
             sum: self.sum.saturating_sub(earlier.sum),
         }
     }
@@ -176,12 +161,7 @@ pub(crate) struct Statistics {
 
 impl Statistics {
     pub(crate) fn new() -> Self {
-        let row = || {
-            OperationKind::ALL
-                .iter()
-                .map(|_| Series::default())
-                .collect()
-        };
+        let row = || OperationKind::ALL.iter().map(|_| Series::default()).collect();
         Self {
             series: BackendKind::ALL.iter().map(|_| row()).collect(),
             errors: array::from_fn(|_| AtomicU64::new(0)),
@@ -331,9 +311,6 @@ mod tests {
 
     #[test]
     fn quantile_of_an_empty_histogram_is_zero() {
-        assert_eq!(
-            Histogram::default().snapshot().quantile(0.5),
-            Duration::ZERO
-        );
+        assert_eq!(Histogram::default().snapshot().quantile(0.5), Duration::ZERO);
     }
 }

@@ -43,17 +43,11 @@ impl PrivateKey {
         }
         let curve = match fields.take(tag::CONTEXT_0) {
             Some(oid) => CURVES.iter().find(|(_, known)| *known == oid),
-            None => CURVES
-                .iter()
-                .find(|(curve, _)| curve.field_len() == scalar.len()),
+            None => CURVES.iter().find(|(curve, _)| curve.field_len() == scalar.len()),
         };
         let (_, oid) = curve.ok_or(Sec1Error::Curve)?;
         let mut algorithm = Vec::new();
-        push_header(
-            &mut algorithm,
-            tag::SEQUENCE,
-            EC_PUBLIC_KEY.len() + oid.len(),
-        );
+        push_header(&mut algorithm, tag::SEQUENCE, EC_PUBLIC_KEY.len() + oid.len());
         algorithm.extend_from_slice(EC_PUBLIC_KEY);
         algorithm.extend_from_slice(oid);
         Ok(Self::from_pkcs8(wrap(&algorithm, key)))
@@ -77,17 +71,13 @@ fn wrap(algorithm: &[u8], key: &[u8]) -> Zeroizing<Vec<u8>> {
 
 const VERSION_0: &[u8] = &[tag::INTEGER, 1, 0];
 /// `AlgorithmIdentifier` of rsaEncryption, with its NULL (RFC 8017 appendix A.1).
-const RSA_ALGORITHM: &[u8] = &[
-    0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
-];
+const RSA_ALGORITHM: &[u8] =
+    &[0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 /// OBJECT IDENTIFIER id-ecPublicKey (RFC 5480 section 2.1.1).
 const EC_PUBLIC_KEY: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 /// OBJECT IDENTIFIER of each curve (RFC 5480 section 2.1.1.1).
 const CURVES: &[(Curve, &[u8])] = &[
-    (
-        Curve::P256,
-        &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
-    ),
+    (Curve::P256, &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07]),
     (Curve::P384, &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22]),
     (Curve::P521, &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23]),
 ];

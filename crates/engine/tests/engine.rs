@@ -25,11 +25,7 @@ fn every_job_ends_exactly_once_with_its_own_result() {
         let jobs: Vec<_> = (0..30)
             .map(|i| {
                 let id = round * 30 + i;
-                if i % 3 == 0 {
-                    fixture.slow_job(id)
-                } else {
-                    fixture.fast_job(id)
-                }
+                if i % 3 == 0 { fixture.slow_job(id) } else { fixture.fast_job(id) }
             })
             .collect();
         fixture.engine.submit(jobs);
@@ -57,9 +53,7 @@ fn lone_fast_job_ends_before_submit_returns() {
 fn fast_batch_is_shared_among_several_workers() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 2);
-    fixture
-        .engine
-        .submit((0..3).map(|id| fixture.fast_job(id)).collect());
+    fixture.engine.submit((0..3).map(|id| fixture.fast_job(id)).collect());
     assert_eq!(fixture.sink.take(3).len(), 3);
     assert_eq!(fixture.engine.stats().ran_inline, 0);
 }
@@ -68,15 +62,11 @@ fn fast_batch_is_shared_among_several_workers() {
 fn fast_batch_with_one_worker_runs_inline_up_to_its_bound() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);
-    fixture
-        .engine
-        .submit((0..64).map(|id| fixture.fast_job(id)).collect());
+    fixture.engine.submit((0..64).map(|id| fixture.fast_job(id)).collect());
     assert_eq!(fixture.engine.in_flight(), 0);
     assert_eq!(fixture.engine.stats().ran_inline, 64);
     assert_eq!(fixture.sink.take(64).len(), 64);
-    fixture
-        .engine
-        .submit((0..65).map(|id| fixture.fast_job(id)).collect());
+    fixture.engine.submit((0..65).map(|id| fixture.fast_job(id)).collect());
     assert_eq!(fixture.sink.take(65).len(), 65);
     assert_eq!(fixture.engine.stats().ran_inline, 64);
 }
@@ -87,12 +77,8 @@ fn worker_takes_enough_jobs_to_fill_the_lanes() {
     let fixture = Fixture::new(&[&backend], 4);
     backend.gate.close();
     // One worker takes the four that wait together; with a share each, four would stand at the gate.
-    fixture
-        .engine
-        .submit((0..4).map(|id| fixture.slow_job(id)).collect());
-    fixture
-        .engine
-        .submit((4..8).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..4).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((4..8).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(2);
     assert!(backend.gate.waiting() <= 2);
     backend.gate.open();
@@ -104,9 +90,7 @@ fn worker_leaves_the_others_a_share_although_a_device_takes_more() {
     let device = Scripted::with(BackendKind::Cuda, 1_000, false);
     let fixture = Fixture::new(&[&device], 2);
     device.gate.close();
-    fixture
-        .engine
-        .submit((0..8).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..8).map(|id| fixture.slow_job(id)).collect());
     // Both workers stand at the gate: neither took everything.
     device.gate.wait_for(2);
     device.gate.open();
@@ -118,14 +102,10 @@ fn slow_class_never_blocks_a_fast_one() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::with_limits(&[&backend], 1, 256);
     backend.gate.close();
-    fixture
-        .engine
-        .submit((0..8).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..8).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(1);
     // Enough jobs that they cannot run inline.
-    fixture
-        .engine
-        .submit((100..180).map(|id| fixture.fast_job(id)).collect());
+    fixture.engine.submit((100..180).map(|id| fixture.fast_job(id)).collect());
     let fast = fixture.sink.take(80);
     assert_eq!(fixture.engine.stats().ran_inline, 0);
     assert!(fast.iter().all(|completion| completion.id >= 100));
@@ -210,9 +190,7 @@ fn each_worker_of_each_class_is_placed_once() {
     engine.stop();
     let mut placed = recorder.0.lock().unwrap().clone();
     placed.sort_unstable();
-    let expected = (0..3)
-        .map(WorkerThread::Regular)
-        .chain([WorkerThread::Express]);
+    let expected = (0..3).map(WorkerThread::Regular).chain([WorkerThread::Express]);
     let of_three_classes: Vec<_> = expected.flat_map(|worker| [worker; 3]).collect();
     assert_eq!(placed, of_three_classes);
 }
@@ -270,19 +248,13 @@ fn jobs_with_a_single_backend_are_not_measured() {
 
 #[test]
 fn job_with_only_faulty_backends_fails_without_a_result() {
-    let backends = [
-        Scripted::new(BackendKind::Simd),
-        Scripted::new(BackendKind::Software),
-    ];
+    let backends = [Scripted::new(BackendKind::Simd), Scripted::new(BackendKind::Software)];
     for backend in &backends {
         *backend.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::Fault);
     }
     let fixture = Fixture::new(&[&backends[0], &backends[1]], 1);
     fixture.engine.submit(vec![fixture.slow_job(1)]);
-    assert_eq!(
-        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
-        &JobError::Failed
-    );
+    assert_eq!(fixture.sink.take(1)[0].result.as_ref().unwrap_err(), &JobError::Failed);
 }
 
 #[test]
@@ -292,10 +264,7 @@ fn job_with_bad_input_is_not_tried_on_another_backend() {
     *first.behaviour.lock().unwrap() = Behaviour::Fail(BackendError::BadInput);
     let fixture = Fixture::new(&[&first, &second], 1);
     fixture.engine.submit(vec![fixture.slow_job(1)]);
-    assert_eq!(
-        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
-        &JobError::BadInput
-    );
+    assert_eq!(fixture.sink.take(1)[0].result.as_ref().unwrap_err(), &JobError::BadInput);
     assert_eq!(second.served.load(Ordering::SeqCst), 0);
     assert!(!fixture.engine.backends()[0].quarantined);
 }
@@ -305,15 +274,9 @@ fn panic_in_a_backend_ends_its_jobs_and_not_the_worker() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     *backend.behaviour.lock().unwrap() = Behaviour::Panic;
-    fixture
-        .engine
-        .submit((0..10).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..10).map(|id| fixture.slow_job(id)).collect());
     let completions = fixture.sink.take(10);
-    assert!(
-        completions
-            .iter()
-            .all(|c| c.result.as_ref().unwrap_err() == &JobError::Failed)
-    );
+    assert!(completions.iter().all(|c| c.result.as_ref().unwrap_err() == &JobError::Failed));
     assert!(fixture.engine.stats().panics >= 1);
     *backend.behaviour.lock().unwrap() = Behaviour::Answer;
     fixture.engine.submit(vec![fixture.slow_job(11)]);
@@ -327,9 +290,7 @@ fn panic_moves_waiting_tasks_to_another_backend() {
     *broken.behaviour.lock().unwrap() = Behaviour::Panic;
     let fixture = Fixture::new(&[&broken, &good], 1);
     // More than the queue of the broken backend holds (4), so that some still wait for it.
-    fixture
-        .engine
-        .submit((0..10).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..10).map(|id| fixture.slow_job(id)).collect());
     let completions = fixture.sink.take(10);
     let served = completions.iter().filter(|c| c.result.is_ok()).count();
     assert!(served >= 6, "{served} of 10 served");
@@ -347,10 +308,7 @@ fn waiting_job_expires_although_the_worker_is_stuck() {
     late.deadline = Instant::now() + Duration::from_millis(1);
     fixture.engine.submit(vec![late]);
     let completion = fixture.sink.take(1).remove(0);
-    assert_eq!(
-        (completion.id, completion.result.unwrap_err()),
-        (2, JobError::Expired)
-    );
+    assert_eq!((completion.id, completion.result.unwrap_err()), (2, JobError::Expired));
     backend.gate.open();
     assert!(fixture.sink.take(1)[0].result.is_ok());
 }
@@ -367,15 +325,8 @@ fn waiting_job_can_be_cancelled_and_one_in_service_cannot() {
     assert!(!fixture.engine.cancel(&fixture.session, 2));
     assert!(!fixture.engine.cancel(&fixture.session, 1));
     let other = Arc::new(Collector::default()) as Arc<dyn CompletionSink>;
-    assert!(
-        !fixture
-            .engine
-            .cancel(&fixture.engine.open_session(other, Owner::new(1, 1)), 1)
-    );
-    assert_eq!(
-        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
-        &JobError::Cancelled
-    );
+    assert!(!fixture.engine.cancel(&fixture.engine.open_session(other, Owner::new(1, 1)), 1));
+    assert_eq!(fixture.sink.take(1)[0].result.as_ref().unwrap_err(), &JobError::Cancelled);
     backend.gate.open();
     assert_eq!(fixture.sink.take(1)[0].id, 1);
 }
@@ -385,9 +336,7 @@ fn closed_session_gets_no_completion_and_leaks_no_job() {
     let backend = Scripted::new(BackendKind::Software);
     let fixture = Fixture::new(&[&backend], 1);
     backend.gate.close();
-    fixture
-        .engine
-        .submit((0..5).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..5).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(1);
     fixture.engine.close_session(&fixture.session);
     backend.gate.open();
@@ -405,14 +354,9 @@ fn session_with_a_full_queue_gets_busy_at_once() {
     fixture.engine.submit(vec![fixture.slow_job(0)]);
     backend.gate.wait_for(1);
     // The session's share is 32.
-    fixture
-        .engine
-        .submit((1..=33).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((1..=33).map(|id| fixture.slow_job(id)).collect());
     let refused = fixture.sink.take(1).remove(0);
-    assert_eq!(
-        (refused.id, refused.result.unwrap_err()),
-        (33, JobError::Busy)
-    );
+    assert_eq!((refused.id, refused.result.unwrap_err()), (33, JobError::Busy));
     assert_eq!(refused.retry_after, None, "nothing was measured yet");
     backend.gate.open();
     assert_eq!(fixture.sink.take(33).len(), 33);
@@ -427,10 +371,7 @@ fn draining_engine_serves_accepted_jobs_and_refuses_new_ones() {
     backend.gate.wait_for(1);
     fixture.engine.drain();
     fixture.engine.submit(vec![fixture.slow_job(2)]);
-    assert_eq!(
-        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
-        &JobError::Draining
-    );
+    assert_eq!(fixture.sink.take(1)[0].result.as_ref().unwrap_err(), &JobError::Draining);
     backend.gate.open();
     assert!(fixture.sink.take(1)[0].result.is_ok());
 }
@@ -442,10 +383,7 @@ fn wrong_digest_length_never_reaches_a_backend() {
     let mut job = fixture.slow_job(1);
     job.input.pop();
     fixture.engine.submit(vec![job]);
-    assert_eq!(
-        fixture.sink.take(1)[0].result.as_ref().unwrap_err(),
-        &JobError::BadInput
-    );
+    assert_eq!(fixture.sink.take(1)[0].result.as_ref().unwrap_err(), &JobError::BadInput);
     assert_eq!(backend.served.load(Ordering::SeqCst), 0);
 }
 
@@ -460,10 +398,7 @@ fn key_is_closed_with_its_last_clone_and_bad_keys_are_refused() {
     drop(loaded);
     assert_eq!(backend.open_keys.load(Ordering::SeqCst), before);
     let bad = PrivateKey::from_pkcs8(b"?".to_vec().into());
-    assert_eq!(
-        fixture.engine.load_key(&bad).unwrap_err(),
-        KeyError::Malformed
-    );
+    assert_eq!(fixture.engine.load_key(&bad).unwrap_err(), KeyError::Malformed);
 }
 
 #[test]
@@ -487,17 +422,11 @@ fn single_job_is_served_while_another_owner_keeps_every_worker_busy() {
     let fixture = Fixture::new(&[&backend], 2);
     let (second, victim) = (fixture.session_of(OWNER), fixture.session_of(OWNER + 1));
     backend.gate.close();
-    fixture
-        .engine
-        .submit((0..20).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((0..20).map(|id| fixture.slow_job(id)).collect());
     backend.gate.wait_for(2);
     // Another session of the owner that is served already is no newcomer.
-    fixture
-        .engine
-        .submit(vec![of(&second, fixture.slow_job(100))]);
-    fixture
-        .engine
-        .submit(vec![of(&victim, fixture.slow_job(200))]);
+    fixture.engine.submit(vec![of(&second, fixture.slow_job(100))]);
+    fixture.engine.submit(vec![of(&victim, fixture.slow_job(200))]);
     backend.gate.wait_for(3);
     assert!(fixture.engine.cancel(&second, 100), "it waits");
     assert!(!fixture.engine.cancel(&victim, 200), "it is in service");
@@ -514,26 +443,18 @@ fn owner_that_fills_the_queue_gives_way_to_another_up_to_its_share() {
     // One in service, and four of each session waiting: the queue is full.
     fixture.engine.submit(vec![fixture.slow_job(0)]);
     backend.gate.wait_for(1);
-    fixture
-        .engine
-        .submit((1..5).map(|id| fixture.slow_job(id)).collect());
-    fixture
-        .engine
-        .submit((5..9).map(|id| of(&second, fixture.slow_job(id))).collect());
+    fixture.engine.submit((1..5).map(|id| fixture.slow_job(id)).collect());
+    fixture.engine.submit((5..9).map(|id| of(&second, fixture.slow_job(id))).collect());
     fixture.engine.submit(vec![fixture.slow_job(9)]);
     assert_eq!(fixture.sink.take(1)[0].id, 9, "no room");
     // The first goes to the express worker, four more may wait: half of eight.
-    fixture
-        .engine
-        .submit(vec![of(&victim, fixture.slow_job(200))]);
+    fixture.engine.submit(vec![of(&victim, fixture.slow_job(200))]);
     backend.gate.wait_for(2);
     let jobs = (201..206).map(|id| of(&victim, fixture.slow_job(id)));
     fixture.engine.submit(jobs.collect());
     let refused = fixture.sink.take(5);
     assert!(
-        refused
-            .iter()
-            .all(|completion| completion.result.as_ref().unwrap_err() == &JobError::Busy)
+        refused.iter().all(|completion| completion.result.as_ref().unwrap_err() == &JobError::Busy)
     );
     let ids: BTreeSet<u64> = refused.iter().map(|completion| completion.id).collect();
     assert!(ids.contains(&205), "{ids:?}");
@@ -555,23 +476,15 @@ fn weight_that_changes_holds_for_the_next_jobs_of_an_open_session() {
     backend.gate.wait_for(1);
     for id in 1..9 {
         let session = if id < 5 { &fixture.session } else { &second };
-        fixture
-            .engine
-            .submit(vec![of(session, fixture.slow_job(id))]);
+        fixture.engine.submit(vec![of(session, fixture.slow_job(id))]);
     }
-    heavy
-        .iter()
-        .for_each(|session| session.set_share(3, PriorityLevel::Normal));
+    heavy.iter().for_each(|session| session.set_share(3, PriorityLevel::Normal));
     // The first goes to the express worker. At weight 1, four more could wait; at weight 3, six can.
-    fixture
-        .engine
-        .submit(vec![of(&heavy[0], fixture.slow_job(200))]);
+    fixture.engine.submit(vec![of(&heavy[0], fixture.slow_job(200))]);
     backend.gate.wait_for(2);
     for id in 201..207 {
         let session = &heavy[usize::from(id > 203)];
-        fixture
-            .engine
-            .submit(vec![of(session, fixture.slow_job(id))]);
+        fixture.engine.submit(vec![of(session, fixture.slow_job(id))]);
     }
     let refused = fixture.sink.take(6);
     let ids: BTreeSet<u64> = refused.iter().map(|completion| completion.id).collect();
@@ -591,11 +504,7 @@ fn large_batches_run_inline_only_while_one_owner_uses_the_class() {
     fixture.engine.submit(vec![of(&other, fixture.fast_job(0))]);
     assert_eq!(fixture.engine.stats().ran_inline, 65);
     fixture.engine.submit(batch(64));
-    assert_eq!(
-        fixture.engine.stats().ran_inline,
-        65,
-        "the owners take turns"
-    );
+    assert_eq!(fixture.engine.stats().ran_inline, 65, "the owners take turns");
     assert_eq!(fixture.sink.take(129).len(), 129);
 }
 
@@ -612,26 +521,19 @@ fn refused_queue_is_reported_and_not_asked_for_at_every_job() {
     }
     assert!(refusing.queues_asked_for.load(Ordering::SeqCst) < 50);
     let status = fixture.engine.backends();
-    assert_eq!(
-        status[0].queue_refused.as_deref(),
-        Some("all instances are taken")
-    );
+    assert_eq!(status[0].queue_refused.as_deref(), Some("all instances are taken"));
     assert_eq!(status[1].queue_refused, None);
 }
 
 #[test]
 fn backends_beyond_the_bound_are_listed_and_not_used() {
-    let backends: Vec<_> = std::iter::repeat_with(|| Scripted::new(BackendKind::Software))
-        .take(33)
-        .collect();
+    let backends: Vec<_> =
+        std::iter::repeat_with(|| Scripted::new(BackendKind::Software)).take(33).collect();
     let fixture = Fixture::new(&backends.iter().collect::<Vec<_>>(), 1);
     let status = fixture.engine.backends();
     let (last, used) = status.split_last().expect("33 backends");
     assert!(used.iter().all(|backend| backend.unusable.is_none()));
-    assert_eq!(
-        last.unusable.as_deref(),
-        Some("an engine uses at most 32 backends")
-    );
+    assert_eq!(last.unusable.as_deref(), Some("an engine uses at most 32 backends"));
     let keys = |backend: &Arc<Scripted>| backend.open_keys.load(Ordering::SeqCst);
     assert_eq!((keys(&backends[31]), keys(&backends[32])), (2, 0));
 }

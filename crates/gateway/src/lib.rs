@@ -8,12 +8,11 @@
 //! settings   the input of a recipe
 //! recipe     one file per application: Settings ──► Plan
 //! plan       files, lines for the user's own files, commands, as values
-//! write      Plan ──► compare ──► Changes ──► apply ──► (restore)
-//! verify     the server's own test of its configuration
+//! write      the plan's files compared with those of a host; removal
 //! check      a running server ──► Report
 //! ```
 //!
-//! The crate reads files and processes with `hostfs` and makes TLS handshakes from outside; of other crates it knows
+//! The crate reads and writes files with `hostfs`, which also looks at processes, and makes TLS handshakes from outside; of other crates it knows
 //! nothing. Answers that only a node has come in through [`check::Nodes`]. It starts only the servers' own tests
 //! (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
@@ -23,7 +22,7 @@ pub mod plan;
 mod provider_keys;
 pub mod recipe;
 pub mod settings;
-pub mod verify;
+mod users;
 pub mod write;
 
 pub use plan::Plan;

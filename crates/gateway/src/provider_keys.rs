@@ -36,7 +36,7 @@ pub(crate) fn refused(name: &str, value: &str) -> Option<String> {
     refuses(takes, value)
 }
 
-/// What is accepted, if `value` is not.
+/// Accepted values, if `value` is none.
 fn refuses(takes: ValueForm, value: &str) -> Option<String> {
     let value = value.trim();
     match takes {
@@ -47,10 +47,7 @@ fn refuses(takes: ValueForm, value: &str) -> Option<String> {
             let good = value.parse().is_ok_and(|ms: u64| (1..=most).contains(&ms));
             (!good).then(|| format!("1 to {most}"))
         }
-        ValueForm::List {
-            words: known,
-            alone,
-        } => {
+        ValueForm::List { words: known, alone } => {
             let is_known = |word: &str| words(known).any(|known| known.eq_ignore_ascii_case(word));
             let good = words(alone).any(|word| word == value) || words(value).all(is_known);
             (!good).then(|| format!("{}, or some of {known}", alone.replace(',', ", ")))
@@ -115,10 +112,7 @@ mod tests {
             ("pairs_ahead", "8"),
             ("verify", "off"),
         ] {
-            assert!(
-                matches!(one(key, value)[..], [Wrong::Value(..)]),
-                "{key} = {value}"
-            );
+            assert!(matches!(one(key, value)[..], [Wrong::Value(..)]), "{key} = {value}");
         }
         for (key, value) in [
             ("activate", "1"),

@@ -54,7 +54,7 @@ pub enum SettingsError {
     },
 }
 
-/// How handshakes wait for the pool.
+/// Manner in which handshakes wait for the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[strum(serialize_all = "lowercase")]
@@ -146,11 +146,7 @@ impl Settings {
         for (name, value) in provider {
             plain(name, value)?;
             if let Some(accepted) = provider_keys::refused(name, value) {
-                return Err(SettingsError::Refused {
-                    what: name,
-                    value: value.clone(),
-                    accepted,
-                });
+                return Err(SettingsError::Refused { what: name, value: value.clone(), accepted });
             }
         }
         Ok(settings)
@@ -158,17 +154,10 @@ impl Settings {
 
     /// Whether a node is named by a host name, which has to be resolved.
     pub(crate) fn has_names(&self) -> bool {
-        let hosts = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.strip_prefix("tcp:"));
+        let hosts = self.nodes.iter().filter_map(|node| node.strip_prefix("tcp:"));
         hosts
             .filter_map(|address| address.rsplit_once(':'))
-            .any(|(host, _)| {
-                host.trim_matches(['[', ']'])
-                    .parse::<std::net::IpAddr>()
-                    .is_err()
-            })
+            .any(|(host, _)| host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err())
     }
 
     /// The unix sockets among the nodes.
@@ -180,10 +169,7 @@ impl Settings {
 
 fn plain_path(what: &'static str, path: &Path) -> Result<(), SettingsError> {
     if !path.is_absolute() {
-        return Err(SettingsError::Relative {
-            what,
-            path: path.to_owned(),
-        });
+        return Err(SettingsError::Relative { what, path: path.to_owned() });
     }
     match path.to_str() {
         Some(text) => plain(what, text),
@@ -193,24 +179,15 @@ fn plain_path(what: &'static str, path: &Path) -> Result<(), SettingsError> {
 
 fn plain(what: &'static str, value: &str) -> Result<(), SettingsError> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+[]".contains(&byte);
-    if !value.is_empty() && value.bytes().all(good) {
-        Ok(())
-    } else {
-        Err(unquotable(what, value))
-    }
+    if !value.is_empty() && value.bytes().all(good) { Ok(()) } else { Err(unquotable(what, value)) }
 }
 
 fn unquotable(what: &'static str, value: &str) -> SettingsError {
-    SettingsError::Unquotable {
-        what,
-        value: value.to_owned(),
-    }
+    SettingsError::Unquotable { what, value: value.to_owned() }
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), SettingsError> {
-    let relative = endpoint
-        .strip_prefix("unix:")
-        .is_some_and(|path| !path.starts_with('/'));
+    let relative = endpoint.strip_prefix("unix:").is_some_and(|path| !path.starts_with('/'));
     // A comma separates endpoints.
     if !is_endpoint(endpoint) || relative || endpoint.contains(',') {
         return Err(SettingsError::Endpoint(endpoint.to_owned()));
@@ -233,9 +210,7 @@ pub(crate) mod tests {
             plain_keys: false,
             local: false,
             module: PathBuf::from("/usr/lib/x86_64-linux-gnu/ossl-modules/millrace.so"),
-            preload: Some(PathBuf::from(
-                "/usr/local/lib/millrace/libmillrace_preload.so",
-            )),
+            preload: Some(PathBuf::from("/usr/local/lib/millrace/libmillrace_preload.so")),
             compression: None,
             mode: WaitMode::Async,
             provider: Vec::new(),
@@ -275,12 +250,7 @@ pub(crate) mod tests {
             Settings::new(settings)
         };
         assert!(with(&|_| ()).is_ok());
-        for module in [
-            "/usr/lib/mill race.so",
-            "/lib/$HOME/x.so",
-            "lib/x.so",
-            "/a\n[x]",
-        ] {
+        for module in ["/usr/lib/mill race.so", "/lib/$HOME/x.so", "lib/x.so", "/a\n[x]"] {
             assert!(with(&|s| s.module = module.into()).is_err(), "{module}");
         }
         for key in ["", "../x", "a/b", ".hidden", "a;b", "a b"] {

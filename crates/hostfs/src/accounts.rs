@@ -32,10 +32,7 @@ fn find(passwd: &str, name: &str) -> Option<UserAccount> {
         let mut fields = line.split(':');
         let (known, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
         (known == name || uid == name).then_some(())?;
-        Some(UserAccount {
-            uid: uid.parse().ok()?,
-            gid: gid.parse().ok()?,
-        })
+        Some(UserAccount { uid: uid.parse().ok()?, gid: gid.parse().ok()? })
     })
 }
 

@@ -49,10 +49,10 @@ pub enum ChildError {
     /// The program is missing, or this user may not run it.
     #[error("cannot be started: {0}")]
     Start(io::Error),
-    /// It exceeded [`ChildLimits::time`].
+    /// The child exceeded [`ChildLimits::time`].
     #[error("did not end within {0:?}")]
     TimedOut(Duration),
-    /// It exceeded [`ChildLimits::output_bytes`].
+    /// The child exceeded [`ChildLimits::output_bytes`].
     #[error("printed more than {0} bytes")]
     TooMuchOutput(usize),
     /// Waiting for its pipes or its end failed.
@@ -74,10 +74,7 @@ impl OwnedChild {
     /// The program is missing, or this user may not run it.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.spawn()?;
-        Ok(Self {
-            child,
-            group: false,
-        })
+        Ok(Self { child, group: false })
     }
 }
 
@@ -131,22 +128,14 @@ pub fn run(
     limits: ChildLimits,
 ) -> Result<ChildOutput, ChildError> {
     let deadline = Instant::now() + limits.time;
-    command.process_group(0).stdin(if input.is_empty() {
-        Stdio::null()
-    } else {
-        Stdio::piped()
-    });
+    command.process_group(0).stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
     let mut child = OwnedChild::spawn(command).map_err(ChildError::Start)?;
     child.group = true;
     let [stdout, stderr] = collect_output(&mut child, input, limits, deadline)?;
     loop {
         if let Some(status) = child.try_wait()? {
             child.group = false;
-            return Ok(ChildOutput {
-                status,
-                stdout,
-                stderr,
-            });
+            return Ok(ChildOutput { status, stdout, stderr });
         }
         if Instant::now() >= deadline {
             return Err(ChildError::TimedOut(limits.time));
@@ -191,9 +180,8 @@ fn collect_output(
             };
             let is_open = if index == 0 {
                 // An error means that the child has closed its input.
-                let written = pipe
-                    .write(&input[..input.len().min(PIPE_BUF)])
-                    .unwrap_or(input.len());
+                let written =
+                    pipe.write(&input[..input.len().min(PIPE_BUF)]).unwrap_or(input.len());
                 input = &input[written..];
                 !input.is_empty()
             } else {
@@ -242,10 +230,7 @@ mod tests {
 
     fn shell(script: &str, input: &[u8], time: Duration) -> Result<ChildOutput, ChildError> {
         let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", script])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let output_bytes = 1 << 20;
         run(&mut command, input, ChildLimits { time, output_bytes })
     }
@@ -274,11 +259,7 @@ mod tests {
     #[test]
     fn child_that_exceeds_its_time_is_killed_with_its_children() {
         // The first holds its output open, the second closes it, and a child of the third holds it.
-        for script in [
-            "exec sleep 1000",
-            "exec >&- 2>&-; exec sleep 1000",
-            "sleep 1000 & exit 0",
-        ] {
+        for script in ["exec sleep 1000", "exec >&- 2>&-; exec sleep 1000", "sleep 1000 & exit 0"] {
             let begun = Instant::now();
             let result = shell(script, b"", SHORT);
             assert!(matches!(result, Err(ChildError::TimedOut(_))), "{result:?}");
@@ -289,18 +270,12 @@ mod tests {
     #[test]
     fn child_that_prints_without_end_is_killed() {
         let result = shell("exec yes", b"", LONG);
-        assert!(
-            matches!(result, Err(ChildError::TooMuchOutput(_))),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(ChildError::TooMuchOutput(_))), "{result:?}");
     }
 
     #[test]
     fn missing_program_cannot_be_started() {
-        let limits = ChildLimits {
-            time: LONG,
-            output_bytes: 0,
-        };
+        let limits = ChildLimits { time: LONG, output_bytes: 0 };
         let result = run(&mut Command::new("/nonexistent"), b"", limits);
         assert!(matches!(result, Err(ChildError::Start(_))), "{result:?}");
     }

@@ -21,10 +21,7 @@ pub fn files(root: &Root, pattern: &str) -> Vec<String> {
             });
             names.collect()
         } else {
-            found
-                .iter()
-                .map(|folder| format!("{folder}/{part}"))
-                .collect()
+            found.iter().map(|folder| format!("{folder}/{part}")).collect()
         };
         found = next;
     }

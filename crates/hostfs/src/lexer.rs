@@ -25,8 +25,7 @@ pub(crate) fn words(line: &str, quoting: &Quoting) -> Vec<String> {
         match open {
             _ if escaped => {
                 escaped = false;
-                word.get_or_insert_default()
-                    .push((quoting.escape)(character));
+                word.get_or_insert_default().push((quoting.escape)(character));
             }
             _ if character == '\\' && (open.is_none() || open != quoting.verbatim) => {
                 escaped = true

@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Reads a host: the running machine, a mounted file system, a fixture or a support bundle.
+//! Reads a host: the running machine, a mounted file system, a fixture or a support bundle; writes files that commands
+//! generate.
 //!
 //! The crate handles files, processes and configuration syntax. It contains no cryptography and depends on no
 //! other crate of Millrace.
@@ -11,6 +12,7 @@
 //!            unavailable   reasons for which something could not be read
 //!            glob          names of files with wildcards
 //!            replace       a file replaced as a whole
+//!            generated/    files that a command generates: compared, written, tested, restored
 //! processes  process       processes; maps: the files that they have mapped
 //!            cpu_list      lists of processors
 //! configs    systemd       unit files, and the environment of a service; environment: its syntax
@@ -35,6 +37,7 @@ pub mod accounts;
 pub mod child;
 pub mod cpu_list;
 pub mod environment;
+pub mod generated;
 pub mod glob;
 pub mod haproxy;
 mod lexer;

@@ -87,26 +87,19 @@ fn file(mapping: Mapping) -> Option<MappedFile> {
         None => (name, false),
     };
     // The kernel writes a line end in a name as `\012`.
-    name.starts_with('/').then(|| MappedFile {
-        path: name.replace("\\012", "\n").into(),
-        deleted,
-    })
+    name.starts_with('/').then(|| MappedFile { path: name.replace("\\012", "\n").into(), deleted })
 }
 
 /// The first file whose name begins with `prefix`.
 #[must_use]
 pub fn library<'a>(files: &'a [MappedFile], prefix: &str) -> Option<&'a MappedFile> {
-    files
-        .iter()
-        .find(|file| file_name(&file.path).starts_with(prefix))
+    files.iter().find(|file| file_name(&file.path).starts_with(prefix))
 }
 
 /// The last component of a path, as text.
 #[must_use]
 pub fn file_name(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or("")
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
 #[cfg(test)]
@@ -127,15 +120,9 @@ mod tests {
     fn each_file_is_listed_once_with_whether_it_is_deleted() {
         let files = files(MAPS);
         let names: Vec<&str> = files.iter().map(|file| file_name(&file.path)).collect();
-        assert_eq!(
-            names,
-            ["zero", "libmillrace_preload.so", "libssl.so.3", "nginx"]
-        );
+        assert_eq!(names, ["zero", "libmillrace_preload.so", "libssl.so.3", "nginx"]);
         let preload = library(&files, "libmillrace_preload").expect("it is mapped");
-        assert_eq!(
-            preload.path,
-            Path::new("/opt/my lib/libmillrace_preload.so")
-        );
+        assert_eq!(preload.path, Path::new("/opt/my lib/libmillrace_preload.so"));
         assert!(preload.deleted);
         assert!(!library(&files, "libssl.so").expect("mapped").deleted);
         assert!(library(&files, "libcrypto.so").is_none());
@@ -160,18 +147,8 @@ zzzz-7fff r-xp 0 0 0 /x
 1000-2000 r-xp
 \xff\xfe\x00";
         let code: Vec<Mapping> = mappings(text).filter(|mapping| mapping.is_code).collect();
-        let paths: Vec<_> = code
-            .iter()
-            .map(|mapping| mapping.path.to_string_lossy())
-            .collect();
-        assert_eq!(
-            paths,
-            [
-                "/usr/bin/app",
-                "/lib/a b/libcrypto.so.3 (deleted)",
-                "[vdso]"
-            ]
-        );
+        let paths: Vec<_> = code.iter().map(|mapping| mapping.path.to_string_lossy()).collect();
+        assert_eq!(paths, ["/usr/bin/app", "/lib/a b/libcrypto.so.3 (deleted)", "[vdso]"]);
         assert_eq!(code[0].file_offset(0x55d0_c8a6_0010), Some(0x2010));
         assert_eq!(code[0].file_offset(0x55d0_c8a6_4000), None);
         assert_eq!(code[0].file_offset(1), None);

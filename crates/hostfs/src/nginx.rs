@@ -88,10 +88,7 @@ impl<'a> Lexer<'a> {
     /// Starts at line 1.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
-        Self {
-            rest: text.chars().peekable(),
-            line: 1,
-        }
+        Self { rest: text.chars().peekable(), line: 1 }
     }
 
     fn take(&mut self) -> Option<char> {
@@ -154,10 +151,7 @@ impl Iterator for Lexer<'_> {
                 ' ' | '\t' | '\r' | '\n' => {}
                 '#' => while self.rest.next_if(|next| *next != '\n').is_some() {},
                 ';' => return Some(Statement::Directive(words)),
-                '{' if words
-                    .last()
-                    .is_some_and(|word| word.ends_with("_by_lua_block")) =>
-                {
+                '{' if words.last().is_some_and(|word| word.ends_with("_by_lua_block")) => {
                     self.skip_block();
                     words.clear();
                 }
@@ -185,12 +179,7 @@ mod tests {
     fn directives_keep_quoted_text_and_variables() {
         assert_eq!(
             words("a b; # c;\nd { e \"f;g\" 'h\\'i'; } j ${k}l;"),
-            [
-                vec!["a", "b"],
-                vec!["d"],
-                vec!["e", "f;g", "h'i"],
-                vec!["j", "${k}l"]
-            ]
+            [vec!["a", "b"], vec!["d"], vec!["e", "f;g", "h'i"], vec!["j", "${k}l"]]
         );
         let lua = words("content_by_lua_block { local t = {1; 2} } listen 443 ssl;");
         assert_eq!(lua, [["listen", "443", "ssl"]]);
@@ -205,11 +194,7 @@ mod tests {
             ("\na", 2, UnfinishedDirective),
             (&"a {".repeat(100), 1, TooDeep),
         ] {
-            assert_eq!(
-                parse(text, |_| ()),
-                Err(SyntaxError { line, problem }),
-                "{text}"
-            );
+            assert_eq!(parse(text, |_| ()), Err(SyntaxError { line, problem }), "{text}");
         }
         for odd in ["\"", "\\", "${", "$", "#"] {
             let _ = parse(odd, |_| ());

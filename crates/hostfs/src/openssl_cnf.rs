@@ -142,17 +142,7 @@ mod tests {
 
     #[test]
     fn invalid_lines_are_skipped() {
-        for text in [
-            "",
-            "[",
-            "]",
-            "=",
-            "[]\n=\n",
-            "\\",
-            "\"",
-            "[a\nb",
-            "x\n\\\n\\",
-        ] {
+        for text in ["", "[", "]", "=", "[]\n=\n", "\\", "\"", "[a\nb", "x\n\\\n\\"] {
             let _ = Cnf::parse(text);
         }
     }

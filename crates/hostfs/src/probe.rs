@@ -12,10 +12,7 @@ use crate::child::{self, ChildLimits};
 use crate::{ReadResult, Unavailable};
 
 /// These programs print and exit, but may lie on a slow disk. The longest known output has 2 KB.
-const LIMITS: ChildLimits = ChildLimits {
-    time: Duration::from_secs(10),
-    output_bytes: 256 << 10,
-};
+const LIMITS: ChildLimits = ChildLimits { time: Duration::from_secs(10), output_bytes: 256 << 10 };
 
 /// A program to run, without input and with only the given environment.
 #[derive(Clone, Debug)]
@@ -82,10 +79,7 @@ mod tests {
             ("exec yes", "more than 262144 bytes"),
         ] {
             let reason = run(script).unwrap_err().to_string();
-            assert!(
-                reason.starts_with("/bin/sh ") && reason.contains(expected),
-                "{reason}"
-            );
+            assert!(reason.starts_with("/bin/sh ") && reason.contains(expected), "{reason}");
         }
     }
 }

@@ -29,11 +29,8 @@ const MAX_DESCRIPTORS: usize = 100_000;
 /// The process ids among the names of `/proc`, in ascending order.
 #[must_use]
 pub fn pids(root: &Root) -> Vec<u32> {
-    let mut pids: Vec<u32> = root
-        .names("proc")
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
+    let mut pids: Vec<u32> =
+        root.names("proc").iter().filter_map(|name| name.parse().ok()).collect();
     pids.sort_unstable();
     pids
 }
@@ -56,20 +53,14 @@ pub fn named(root: &Root, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
     let pids = pids(root).into_iter();
     let found = pids.filter_map(|pid| {
         // A process may end at any time.
-        let comm = root
-            .lossy_text(&format!("proc/{pid}/comm"), MAX_SMALL)
-            .ok()?;
+        let comm = root.lossy_text(&format!("proc/{pid}/comm"), MAX_SMALL).ok()?;
         let name = comm.trim().to_owned();
         if !wanted(&name) {
             return None;
         }
         let status = root.lossy_text(&format!("proc/{pid}/status"), MAX_SMALL);
         let status = status.unwrap_or_default();
-        (!has_ended(&status)).then(|| Named {
-            pid,
-            name,
-            uid: effective(&status, "Uid"),
-        })
+        (!has_ended(&status)).then(|| Named { pid, name, uid: effective(&status, "Uid") })
     });
     found.collect()
 }
@@ -97,9 +88,7 @@ fn age(stat: &str, uptime: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let start: u32 = fields.split_whitespace().nth(START)?.parse().ok()?;
     let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
-    Duration::try_from_secs_f64(now)
-        .ok()?
-        .checked_sub(TICK * start)
+    Duration::try_from_secs_f64(now).ok()?.checked_sub(TICK * start)
 }
 
 /// `/proc` of the running machine, or a folder of the same form in tests.
@@ -150,10 +139,7 @@ impl Proc {
     /// # Errors
     /// There is no such folder.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        Ok(Self {
-            folder: folder.to_owned(),
-            root: Root::open(folder)?,
-        })
+        Ok(Self { folder: folder.to_owned(), root: Root::open(folder)? })
     }
 
     /// All processes whose name is `wanted`, by id.
@@ -162,9 +148,7 @@ impl Proc {
     /// The folder cannot be listed.
     pub fn named(&self, wanted: impl Fn(&str) -> bool) -> ReadResult<Vec<Process>> {
         let pids = self.root.list("")?.names;
-        let processes = pids
-            .iter()
-            .filter_map(|name| self.process(name.parse().ok()?));
+        let processes = pids.iter().filter_map(|name| self.process(name.parse().ok()?));
         let mut found: Vec<Process> = processes.filter(|process| wanted(&process.name)).collect();
         found.sort_by_key(|process| process.pid);
         Ok(found)
@@ -196,10 +180,7 @@ impl Proc {
     /// One process; `None` if it has ended, also where it remains as a zombie.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
-        let status = self
-            .root
-            .lossy_text(&format!("{pid}/status"), MAX_SMALL)
-            .ok()?;
+        let status = self.root.lossy_text(&format!("{pid}/status"), MAX_SMALL).ok()?;
         let arguments = self.strings(pid, "cmdline", MAX_SMALL).unwrap_or_default();
         parse_status(pid, &status, arguments)
     }
@@ -212,9 +193,7 @@ impl Proc {
         let variables = self.strings(pid, "environ", MAX_ENVIRONMENT)?;
         // A title is padded with NULs, and variables are not empty.
         if variables.iter().any(String::is_empty) {
-            return Err(Unavailable::unreadable(
-                "the process has overwritten it with its title",
-            ));
+            return Err(Unavailable::unreadable("the process has overwritten it with its title"));
         }
         let found = variables.iter().find_map(|variable| {
             let (known, value) = variable.split_once('=')?;
@@ -237,10 +216,7 @@ impl Proc {
     /// A soft limit of a process, by its name in `limits`; `None` if it is unlimited or unknown.
     #[must_use]
     pub fn soft_limit(&self, pid: u32, name: &str) -> Option<u64> {
-        let limits = self
-            .root
-            .lossy_text(&format!("{pid}/limits"), MAX_SMALL)
-            .ok()?;
+        let limits = self.root.lossy_text(&format!("{pid}/limits"), MAX_SMALL).ok()?;
         soft_limit(&limits, name)?.parse().ok()
     }
 
@@ -259,12 +235,8 @@ impl Proc {
     pub fn eventfds(&self, pid: u32) -> ReadResult<usize> {
         let folder = format!("{pid}/fd");
         let names = self.root.list(&folder)?.names;
-        let links = names
-            .iter()
-            .map(|name| self.root.link(&format!("{folder}/{name}")));
-        Ok(links
-            .filter(|link| matches!(link, Ok(Some(target)) if target == EVENTFD))
-            .count())
+        let links = names.iter().map(|name| self.root.link(&format!("{folder}/{name}")));
+        Ok(links.filter(|link| matches!(link, Ok(Some(target)) if target == EVENTFD)).count())
     }
 
     /// The first `most` bytes of the memory file (memfd_create(2)) that a process has open under this name; `None` if
@@ -319,9 +291,7 @@ impl Proc {
             return Ok(Vec::new());
         }
         let strings = bytes.split(|byte| *byte == 0);
-        Ok(strings
-            .map(|string| String::from_utf8_lossy(string).into_owned())
-            .collect())
+        Ok(strings.map(|string| String::from_utf8_lossy(string).into_owned()).collect())
     }
 }
 
@@ -373,10 +343,7 @@ mod tests {
     #[test]
     fn age_is_the_uptime_without_the_time_of_the_start() {
         let stat = "42 (a) b) S 7 42 42 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 1250 9000 300 1";
-        assert_eq!(
-            age(stat, "13.75 20.00\n"),
-            Some(Duration::from_millis(1250))
-        );
+        assert_eq!(age(stat, "13.75 20.00\n"), Some(Duration::from_millis(1250)));
         assert_eq!(age(stat, "12.00 20.00\n"), None, "started in the future");
         assert_eq!(age("42 (a) S 7", "13.75 20.00\n"), None);
     }
@@ -401,10 +368,7 @@ mod tests {
         assert_eq!(found[0].user.groups, [33, 112]);
         assert_eq!((proc.tree(7), proc.tree(42)), (vec![7, 42], vec![42]));
         assert_eq!(found[0].arguments[0], "nginx: worker process");
-        assert_eq!(
-            proc.variable(42, "OPENSSL_CONF").expect("readable"),
-            Some("/x.cnf".to_owned())
-        );
+        assert_eq!(proc.variable(42, "OPENSSL_CONF").expect("readable"), Some("/x.cnf".to_owned()));
         assert_eq!(proc.variable(42, "B").expect("readable"), None);
         assert_eq!(proc.soft_limit(42, "Max open files"), Some(1024));
         fs::write(one.join("environ"), "-c /x=y\0\0\0\0").expect("file");
@@ -424,16 +388,9 @@ mod tests {
         }
         let pids = |found: Vec<Process>| -> Vec<u32> { found.iter().map(|one| one.pid).collect() };
         let proc = Proc::open(&dir.path().join("proc")).expect("folder");
-        assert_eq!(
-            pids(proc.named(|name| name == "nginx").expect("listed")),
-            [8]
-        );
+        assert_eq!(pids(proc.named(|name| name == "nginx").expect("listed")), [8]);
         let root = Root::open(dir.path()).expect("root");
-        let expected = Named {
-            pid: 8,
-            name: "nginx".to_owned(),
-            uid: Some(33),
-        };
+        let expected = Named { pid: 8, name: "nginx".to_owned(), uid: Some(33) };
         assert_eq!(named(&root, |name| name == "nginx"), [expected]);
     }
 
@@ -457,12 +414,7 @@ mod tests {
 
     #[test]
     fn status_without_required_lines_is_refused() {
-        for text in [
-            "",
-            "Name:\tx\n",
-            "Name: x\nPPid: y\nUid: 1 1\nGid: 1 1\n",
-            "Uid:\n",
-        ] {
+        for text in ["", "Name:\tx\n", "Name: x\nPPid: y\nUid: 1 1\nGid: 1 1\n", "Uid:\n"] {
             assert!(parse_status(1, text, Vec::new()).is_none(), "{text}");
         }
     }

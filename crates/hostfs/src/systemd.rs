@@ -172,8 +172,7 @@ impl ServiceEnvironment {
                 "PassEnvironment" if value.is_empty() => self.passed.clear(),
                 "PassEnvironment" => {
                     let names = words(value).into_iter();
-                    self.passed
-                        .extend(names.map(|name| (name, file.to_owned())));
+                    self.passed.extend(names.map(|name| (name, file.to_owned())));
                 }
                 "UnsetEnvironment" if value.is_empty() => self.unset.clear(),
                 "UnsetEnvironment" => {
@@ -196,11 +195,7 @@ impl ServiceEnvironment {
 
     /// Reads the files named by one `EnvironmentFile=`.
     fn files_of_variables(&mut self, root: &Root, named: &EnvironmentFile, budget: &mut usize) {
-        let EnvironmentFile {
-            pattern,
-            optional,
-            named_by,
-        } = named;
+        let EnvironmentFile { pattern, optional, named_by } = named;
         let by = named_by.display();
         let path = pattern.replace("%%", "\0");
         if path.contains('%') || !path.starts_with('/') {
@@ -210,9 +205,7 @@ impl ServiceEnvironment {
         }
         let found = glob::files(root, &path.replace('\0', "%"));
         if found.is_empty() && !optional {
-            self.problem(format!(
-                "EnvironmentFile={pattern} in {by}: there is no such file"
-            ));
+            self.problem(format!("EnvironmentFile={pattern} in {by}: there is no such file"));
         }
         for file in found {
             if *budget == 0 {
@@ -260,10 +253,7 @@ fn unit_files(root: &Root, unit: &str) -> Vec<String> {
     };
     let exists =
         |file: &String| masked(file) || root.kind(file).is_ok_and(|kind| kind != FileKind::Folder);
-    let own = FOLDERS
-        .iter()
-        .map(|folder| format!("{folder}/{unit}"))
-        .rfind(exists);
+    let own = FOLDERS.iter().map(|folder| format!("{folder}/{unit}")).rfind(exists);
     let mut drop_ins = BTreeMap::new();
     for folder in FOLDERS.iter().map(|folder| format!("{folder}/{unit}.d")) {
         for name in root.names(&folder) {
@@ -346,31 +336,19 @@ mod tests {
         files.unit("# Environment=A=0\nEnvironment = \"A=1 2\" \\\n; C=3\n  B=2#\n");
         assert_eq!(files.value("A").expect("set"), "1 2");
         assert_eq!(files.value("B").expect("continued"), "2#");
-        files.put(
-            "etc/systemd/system/nginx.service.d/m.conf",
-            b"[Service]\nEnvironment=A=3\n",
-        );
+        files.put("etc/systemd/system/nginx.service.d/m.conf", b"[Service]\nEnvironment=A=3\n");
         let file = PathBuf::from("/etc/systemd/system/nginx.service.d/m.conf");
-        assert_eq!(
-            files.environment().variable("A"),
-            ServiceVariable::Set(file, "3".to_owned())
-        );
+        assert_eq!(files.environment().variable("A"), ServiceVariable::Set(file, "3".to_owned()));
         assert_eq!(files.value("B").expect("set"), "2#");
         files.put(
             "run/systemd/system/nginx.service.d/z.conf",
             b"[Service]\nEnvironment=\n# Environment=A=4\n",
         );
         assert_eq!(files.value("A"), None);
-        files.put(
-            "lib/systemd/system/nginx.service.d/z.txt",
-            b"Environment=A=5\n",
-        );
+        files.put("lib/systemd/system/nginx.service.d/z.txt", b"Environment=A=5\n");
         assert_eq!(files.value("A"), None);
         // A file of the same name in a folder with higher priority.
-        let mask = files
-            .0
-            .path()
-            .join("etc/systemd/system/nginx.service.d/z.conf");
+        let mask = files.0.path().join("etc/systemd/system/nginx.service.d/z.conf");
         std::os::unix::fs::symlink("/dev/null", mask).expect("link");
         assert_eq!(files.value("A").expect("masked"), "3");
         assert!(files.environment().problems.is_empty());
@@ -385,10 +363,7 @@ mod tests {
         files.put("etc/more-2", b"B=4\n");
         let file = PathBuf::from("/etc/default/nginx");
         let environment = files.environment();
-        assert_eq!(
-            environment.variable("A"),
-            ServiceVariable::Set(file, "2".to_owned())
-        );
+        assert_eq!(environment.variable("A"), ServiceVariable::Set(file, "2".to_owned()));
         assert_eq!(files.value("B").expect("the last"), "4");
         assert_eq!(files.value("C").expect("set"), "1");
         assert!(environment.problems.is_empty());
@@ -413,10 +388,7 @@ mod tests {
         let unit = PathBuf::from(format!("/{UNIT}"));
         let environment = files.environment();
         for name in ["A", "B", "D"] {
-            assert_eq!(
-                environment.variable(name),
-                ServiceVariable::Unset(unit.clone())
-            );
+            assert_eq!(environment.variable(name), ServiceVariable::Unset(unit.clone()));
         }
         assert_eq!(files.value("C").expect("another value"), "1");
         assert_eq!(environment.variable("E"), ServiceVariable::Passed(unit));
@@ -434,17 +406,12 @@ mod tests {
         let files = Files::new();
         files.unit("Environment=A=1\nEnvironmentFile=-/etc/v\n");
         let long = vec![b'#'; MAX_FILE + 1];
-        for (bytes, what) in [
-            (&b"A=2\0B=3"[..], "not text"),
-            (b"A=\xff\n", "not text"),
-            (&long, "larger than"),
-        ] {
+        for (bytes, what) in
+            [(&b"A=2\0B=3"[..], "not text"), (b"A=\xff\n", "not text"), (&long, "larger than")]
+        {
             files.put("etc/v", bytes);
             let problem = files.problem();
-            assert!(
-                problem.starts_with("EnvironmentFile=/etc/v in /lib/"),
-                "{problem}"
-            );
+            assert!(problem.starts_with("EnvironmentFile=/etc/v in /lib/"), "{problem}");
             assert!(problem.contains(what), "{problem}");
             assert_eq!(files.value("A").expect("still"), "1");
         }
@@ -477,14 +444,8 @@ mod tests {
 
     #[test]
     fn unit_is_read_from_the_control_group() {
-        assert_eq!(
-            unit_of("0::/system.slice/nginx.service\n"),
-            Some("nginx.service")
-        );
-        assert_eq!(
-            unit_of("1:cpu:/\n0::/system.slice/a.service/x\n"),
-            Some("a.service")
-        );
+        assert_eq!(unit_of("0::/system.slice/nginx.service\n"), Some("nginx.service"));
+        assert_eq!(unit_of("1:cpu:/\n0::/system.slice/a.service/x\n"), Some("a.service"));
         assert_eq!(unit_of("0::/user.slice\n"), None);
         assert_eq!(unit_of("nonsense"), None);
     }

@@ -18,13 +18,13 @@ pub enum Unavailable {
     Missing,
     /// This user may not read it, or the kernel forbids it to all (lockdown)
     Denied,
-    /// It is not an ordinary file
+    /// The path does not lead to an ordinary file
     #[serde(rename_all = "snake_case")]
     NotRegular {
         /// The kind of file
         kind: FileKind,
     },
-    /// It is larger than the bound on such files
+    /// The file is larger than the bound on such files
     TooLarge {
         /// The bound, in bytes
         limit_bytes: usize,
@@ -34,7 +34,7 @@ pub enum Unavailable {
         /// The reason
         reason: String,
     },
-    /// It was read, but its content is not what such a file holds
+    /// The content is not of the form that such a file has
     Malformed {
         /// The reason
         reason: String,
@@ -49,17 +49,13 @@ impl Unavailable {
     /// An error of the system.
     #[must_use]
     pub fn unreadable(reason: impl Into<String>) -> Self {
-        Self::Unreadable {
-            reason: reason.into(),
-        }
+        Self::Unreadable { reason: reason.into() }
     }
 
     /// Content that is not what such a file holds.
     #[must_use]
     pub fn malformed(reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            reason: reason.into(),
-        }
+        Self::Malformed { reason: reason.into() }
     }
 }
 

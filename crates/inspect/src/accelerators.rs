@@ -79,16 +79,10 @@ pub struct AcceleratorUnit {
 ///
 /// Source: the PCI ID database; compute capabilities from NVIDIA's list of GPUs.
 const CAPABILITIES: [(&str, &[&str]); 5] = [
-    (
-        "8.0",
-        &["0x20b0", "0x20b1", "0x20b2", "0x20b3", "0x20b5", "0x20f1"],
-    ),
+    ("8.0", &["0x20b0", "0x20b1", "0x20b2", "0x20b3", "0x20b5", "0x20f1"]),
     ("8.6", &["0x2235", "0x2236", "0x2237"]),
     ("8.9", &["0x26b5", "0x26b9", "0x27b8"]),
-    (
-        "9.0",
-        &["0x2330", "0x2331", "0x2335", "0x2339", "0x233a", "0x2342"],
-    ),
+    ("9.0", &["0x2330", "0x2331", "0x2335", "0x2339", "0x233a", "0x2342"]),
     ("10.0", &["0x2901", "0x2941"]),
 ];
 
@@ -104,9 +98,7 @@ pub fn section(root: &Root) -> Section<Accelerators> {
         virtio_crypto: virtio_crypto(&mut reader),
         dsa: engines(&mut reader, "dsa"),
         iaa: engines(&mut reader, "iax"),
-        dev_crypto: root
-            .kind("dev/crypto")
-            .is_ok_and(|kind| kind == FileKind::CharacterDevice)
+        dev_crypto: root.kind("dev/crypto").is_ok_and(|kind| kind == FileKind::CharacterDevice)
             || is_module(&mut reader, "cryptodev"),
         af_alg: af_alg(&mut reader),
     };
@@ -129,13 +121,9 @@ fn gpus(reader: &mut SectionReader<'_>) -> Vec<Gpu> {
         }
         let numa_node = reader.numa_node(&format!("{PCI}/{address}"));
         let information = format!("proc/driver/nvidia/gpus/{address}/information");
-        let known = CAPABILITIES
-            .iter()
-            .find(|(_, ids)| ids.contains(&device_id.as_str()));
+        let known = CAPABILITIES.iter().find(|(_, ids)| ids.contains(&device_id.as_str()));
         gpus.push(Gpu {
-            model: reader
-                .text_if_there(&information)
-                .and_then(|text| model(&text)),
+            model: reader.text_if_there(&information).and_then(|text| model(&text)),
             compute_capability: known.map(|(capability, _)| (*capability).to_owned()),
             driver: reader.root().link_name(&format!("{PCI}/{address}/driver")),
             numa_node,
@@ -158,10 +146,7 @@ fn model(text: &str) -> Option<String> {
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
     let is_version = |word: &&str| {
-        word.contains('.')
-            && word
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || byte == b'.')
+        word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     };
     line.split_whitespace().find(is_version).map(str::to_owned)
 }
@@ -206,11 +191,7 @@ fn af_alg(reader: &mut SectionReader<'_>) -> Option<bool> {
         return Some(true);
     }
     let protocols = reader.text_if_there("proc/net/protocols")?;
-    Some(
-        protocols
-            .lines()
-            .any(|line| line.split_ascii_whitespace().next() == Some("ALG")),
-    )
+    Some(protocols.lines().any(|line| line.split_ascii_whitespace().next() == Some("ALG")))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::cpu::Architecture;
 /// Bound on the libraries that a file needs. A crypto library needs a few; a crafted table repeats one entry.
 const MAX_NEEDED: usize = 256;
 
-/// What the headers of an ELF file say about it.
+/// Facts from the headers of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Elf {
     /// Processor that the code is for
@@ -26,7 +26,7 @@ pub struct Elf {
     pub bits: u8,
     /// Big-endian byte order
     pub big_endian: bool,
-    /// How floats are passed, where that differs: `hard-float`, `soft-float`, `n32`, …
+    /// Calling convention for floats, where there are several: `hard-float`, `soft-float`, `n32`, …
     pub abi: Option<&'static str>,
     /// Name under which programs ask the dynamic loader for this library
     pub soname: Option<String>,
@@ -68,11 +68,7 @@ fn headers<H: FileHeader<Endian = Endianness>>(
     let header = H::parse(bytes)?;
     let endian = header.endian()?;
     let segments = header.program_headers(endian, bytes)?;
-    let has = |wanted| {
-        segments
-            .iter()
-            .any(|segment| segment.p_type(endian) == wanted)
-    };
+    let has = |wanted| segments.iter().any(|segment| segment.p_type(endian) == wanted);
     let (soname, needed) = dynamic::<H>(segments, endian, bytes).unwrap_or_default();
     let program = header.e_type(endian) == elf::ET_EXEC || has(elf::PT_INTERP);
     Ok(Elf {
@@ -92,9 +88,8 @@ fn dynamic<H: FileHeader<Endian = Endianness>>(
     endian: Endianness,
     bytes: &[u8],
 ) -> Option<(Option<String>, Vec<String>)> {
-    let entries = segments
-        .iter()
-        .find_map(|segment| segment.dynamic(endian, bytes).ok().flatten())?;
+    let entries =
+        segments.iter().find_map(|segment| segment.dynamic(endian, bytes).ok().flatten())?;
     let mut strings_at = None;
     let (mut soname_at, mut needed_at) = (None, Vec::new());
     for entry in entries {
@@ -171,10 +166,7 @@ mod tests {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let elf = Elf::parse(&bytes).unwrap();
         assert_eq!(elf.bits, 64);
-        assert!(
-            elf.needed.iter().any(|name| name.starts_with("libc.so")),
-            "{elf:?}"
-        );
+        assert!(elf.needed.iter().any(|name| name.starts_with("libc.so")), "{elf:?}");
         assert!(!elf.static_program);
     }
 

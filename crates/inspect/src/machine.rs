@@ -27,11 +27,7 @@ pub struct Machine {
 }
 
 /// Files with the name of the operating system; the first existing one counts.
-const RELEASES: &[&str] = &[
-    "etc/os-release",
-    "usr/lib/os-release",
-    "etc/openwrt_release",
-];
+const RELEASES: &[&str] = &["etc/os-release", "usr/lib/os-release", "etc/openwrt_release"];
 
 /// Reads the facts about the machine.
 #[must_use]
@@ -57,18 +53,11 @@ fn product(reader: &mut SectionReader<'_>) -> Option<String> {
         let text = reader.text_if_there(&format!("sys/class/dmi/id/{name}"))?;
         let text = text.trim();
         // Placeholders that makers of boards left in.
-        let empty = [
-            "",
-            "To Be Filled By O.E.M.",
-            "Default string",
-            "System Product Name",
-        ];
+        let empty = ["", "To Be Filled By O.E.M.", "Default string", "System Product Name"];
         (!empty.contains(&text)).then(|| text.to_owned())
     };
-    let words: Vec<String> = [field("sys_vendor"), field("product_name")]
-        .into_iter()
-        .flatten()
-        .collect();
+    let words: Vec<String> =
+        [field("sys_vendor"), field("product_name")].into_iter().flatten().collect();
     (!words.is_empty()).then(|| words.join(" "))
 }
 
@@ -92,8 +81,7 @@ fn kernel_of_modules(reader: &mut SectionReader<'_>) -> Option<String> {
 pub(crate) fn memory(reader: &mut SectionReader<'_>) -> BTreeMap<String, u64> {
     let text = reader.text_if_there("proc/meminfo").unwrap_or_default();
     let rows = counters(&text).into_iter();
-    rows.map(|(name, value)| (name.trim_end_matches(':').to_owned(), value))
-        .collect()
+    rows.map(|(name, value)| (name.trim_end_matches(':').to_owned(), value)).collect()
 }
 
 #[cfg(test)]

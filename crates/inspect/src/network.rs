@@ -53,7 +53,7 @@ pub struct OpenVpn {
     pub out_of_tree: bool,
 }
 
-/// What an interface is for the report: a card, a tunnel of some sort, or neither.
+/// Kind of an interface in the report: a card, a tunnel of some sort, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InterfaceKind {
@@ -130,10 +130,7 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
     for name in reader.names(INTERFACES) {
         let folder = format!("{INTERFACES}/{name}");
         // `lo`, and files other than interfaces (`bonding_masters`).
-        let is_folder = reader
-            .root()
-            .kind(&folder)
-            .is_ok_and(|kind| kind != FileKind::File);
+        let is_folder = reader.root().kind(&folder).is_ok_and(|kind| kind != FileKind::File);
         if name == "lo" || !is_folder {
             continue;
         }
@@ -141,9 +138,7 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
             break;
         }
         let driver = reader.root().link_name(&format!("{folder}/device/driver"));
-        let uevent = reader
-            .text_if_there(&format!("{folder}/uevent"))
-            .unwrap_or_default();
+        let uevent = reader.text_if_there(&format!("{folder}/uevent")).unwrap_or_default();
         let has_tun = reader.root().exists(&format!("{folder}/tun_flags"));
         let kind = kind(&uevent, has_tun, driver.is_some());
         let mut interface = Interface {
@@ -166,9 +161,7 @@ fn interfaces(reader: &mut SectionReader<'_>) -> Vec<Interface> {
 }
 
 fn kind(uevent: &str, has_tun: bool, has_driver: bool) -> InterfaceKind {
-    let said = uevent
-        .lines()
-        .find_map(|line| line.strip_prefix("DEVTYPE="));
+    let said = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
     match said.map(str::trim) {
         Some("wireguard") => InterfaceKind::Wireguard,
         Some("ovpn" | "ovpn-dco") => InterfaceKind::Ovpn,
@@ -199,9 +192,7 @@ fn ask_ethtool(reader: &mut SectionReader<'_>, interface: &mut Interface) {
 }
 
 fn feature(text: &str, name: &str) -> Option<bool> {
-    let value = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?;
+    let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().starts_with("on"))
 }
 

@@ -132,11 +132,7 @@ impl ReportParts {
     /// No section of a machine.
     #[must_use]
     pub fn none(root: &Root) -> Self {
-        Self {
-            format: Report::FORMAT,
-            live: root.is_live(),
-            ..Self::default()
-        }
+        Self { format: Report::FORMAT, live: root.is_live(), ..Self::default() }
     }
 }
 
@@ -199,11 +195,7 @@ impl<'a> SectionReader<'a> {
     /// Begins a section.
     #[must_use]
     pub fn new(root: &'a Root) -> Self {
-        Self {
-            root,
-            unread: Vec::new(),
-            more: 0,
-        }
+        Self { root, unread: Vec::new(), more: 0 }
     }
 
     /// The root, for reads whose failure is not noted.
@@ -229,10 +221,7 @@ impl<'a> SectionReader<'a> {
     /// The text of a small file that need not exist, without blanks, line ends and NULs around it.
     pub fn word(&mut self, path: &str) -> Option<String> {
         let text = self.text_if_there(path)?;
-        Some(
-            text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
-                .to_owned(),
-        )
+        Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
     }
 
     /// The NUMA node of a device; none if the machine has only one, where the kernel says -1.
@@ -244,9 +233,7 @@ impl<'a> SectionReader<'a> {
     /// The names of the loaded modules; none without a list of them.
     pub fn modules(&mut self) -> Vec<String> {
         let text = self.table("proc/modules").unwrap_or_default();
-        let names = text
-            .lines()
-            .filter_map(|line| line.split_ascii_whitespace().next());
+        let names = text.lines().filter_map(|line| line.split_ascii_whitespace().next());
         names.map(str::to_owned).collect()
     }
 
@@ -282,10 +269,7 @@ impl<'a> SectionReader<'a> {
         let parsed = text.trim().parse().ok();
         if parsed.is_none() {
             let shown: String = text.trim().chars().take(40).collect();
-            self.note(
-                path,
-                Unavailable::malformed(format!("no number: {shown:?}")),
-            );
+            self.note(path, Unavailable::malformed(format!("no number: {shown:?}")));
         }
         parsed
     }
@@ -321,10 +305,7 @@ impl<'a> SectionReader<'a> {
 
     /// Notes that something could not be read.
     pub fn note(&mut self, what: &str, why: Unavailable) {
-        let entry = Unread {
-            what: what.trim_start_matches('/').to_owned(),
-            why,
-        };
+        let entry = Unread { what: what.trim_start_matches('/').to_owned(), why };
         if self.unread.contains(&entry) {
             return;
         }
@@ -354,10 +335,7 @@ impl<'a> SectionReader<'a> {
                 why: Unavailable::unreadable("too many to name"),
             });
         }
-        Section {
-            known,
-            unread: self.unread,
-        }
+        Section { known, unread: self.unread }
     }
 }
 
@@ -388,10 +366,7 @@ mod tests {
 
     #[test]
     fn reasons_are_flat_in_json() {
-        let unread = Unread {
-            what: "x".to_owned(),
-            why: Unavailable::TooLarge { limit_bytes: 7 },
-        };
+        let unread = Unread { what: "x".to_owned(), why: Unavailable::TooLarge { limit_bytes: 7 } };
         assert_eq!(
             serde_json::to_string(&unread).unwrap(),
             r#"{"what":"x","why":"too-large","limit_bytes":7}"#

@@ -80,11 +80,7 @@ impl Seen {
     }
 
     fn advice(&self, subject: Subject, goal: Goal, format: Format) -> Advice {
-        let request = AdviseRequest {
-            goal,
-            format,
-            ..AdviseRequest::of(subject)
-        };
+        let request = AdviseRequest { goal, format, ..AdviseRequest::of(subject) };
         advise(&self.report, &self.software, &request)
     }
 
@@ -108,12 +104,9 @@ fn value(advice: &Advice, topic: Topic) -> &str {
 
 /// All test machines: the fixtures, without versions and with the newest versions.
 fn machines() -> Vec<Seen> {
-    let seen = fixtures().into_iter().flat_map(|name| {
-        [
-            Seen::of(&name),
-            Seen::of(&name).with("6.0.4", "2.7.0", "1.29.1"),
-        ]
-    });
+    let seen = fixtures()
+        .into_iter()
+        .flat_map(|name| [Seen::of(&name), Seen::of(&name).with("6.0.4", "2.7.0", "1.29.1")]);
     seen.collect()
 }
 
@@ -143,9 +136,7 @@ fn shown(seen: &Seen) -> String {
 
 #[test]
 fn advice_equals_the_golden_files() {
-    let stale = stale("tests/golden/advise", "txt", |fixture| {
-        shown(&Seen::of(fixture))
-    });
+    let stale = stale("tests/golden/advise", "txt", |fixture| shown(&Seen::of(fixture)));
     assert!(
         stale.is_empty(),
         "advice for {stale:?} changed: see the head of this file for how to accept that"
@@ -175,10 +166,7 @@ fn every_choice_has_a_reason_and_no_comment_ends_early() {
         for advice in seen.all() {
             let mut topics = BTreeSet::new();
             for choice in &advice.choices {
-                assert!(
-                    !choice.value.is_empty() && choice.reason.len() > 10,
-                    "{choice:?}"
-                );
+                assert!(!choice.value.is_empty() && choice.reason.len() > 10, "{choice:?}");
                 assert!(topics.insert(choice.topic), "{:?} twice", choice.topic);
             }
             let comments = advice.configuration.lines();
@@ -202,25 +190,11 @@ fn devices_are_chosen_only_where_they_win() {
     // Behind the processor since the kernel lowered its priority; down; silent.
     for fixture in ["qat-4xxx-16vfs", "qat-8970", "qat-down", "qat-heartbeat"] {
         let advice = Seen::of(fixture).advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
-        assert!(
-            value(&advice, Topic::Cipher).starts_with("AES-128-GCM"),
-            "{fixture}"
-        );
-        assert!(
-            advice.first.iter().any(|first| first.contains("QAT")),
-            "{fixture}"
-        );
+        assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"), "{fixture}");
+        assert!(advice.first.iter().any(|first| first.contains("QAT")), "{fixture}");
     }
-    for fixture in [
-        "arm-a9-router",
-        "arm-a15-router",
-        "devcrypto-router",
-        "no-accelerator",
-    ] {
-        assert!(
-            cipher(fixture, Goal::Throughput).starts_with("ChaCha20-Poly1305"),
-            "{fixture}"
-        );
+    for fixture in ["arm-a9-router", "arm-a15-router", "devcrypto-router", "no-accelerator"] {
+        assert!(cipher(fixture, Goal::Throughput).starts_with("ChaCha20-Poly1305"), "{fixture}");
     }
 }
 
@@ -238,12 +212,7 @@ fn device_with_aes_gcm_is_chosen() {
     let advice = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
     assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"));
     assert_eq!(value(&advice, Topic::ReplayWindow), "2040 packets");
-    assert!(
-        advice
-            .rejected_alternatives
-            .iter()
-            .all(|note| !note.recipe.contains("for QAT"))
-    );
+    assert!(advice.rejected_alternatives.iter().all(|note| !note.recipe.contains("for QAT")));
 }
 
 #[test]
@@ -267,22 +236,12 @@ fn fips_mode_gets_approved_algorithms_only() {
 fn router_engine_is_judged_at_the_packet_size() {
     let seen = Seen::of("devcrypto-router");
     let said = |packet_bytes| {
-        let request = AdviseRequest {
-            packet_bytes,
-            ..AdviseRequest::of(Subject::Ipsec)
-        };
+        let request = AdviseRequest { packet_bytes, ..AdviseRequest::of(Subject::Ipsec) };
         let advice = advise(&seen.report, &seen.software, &request);
-        let cipher = advice
-            .choices
-            .into_iter()
-            .find(|choice| choice.topic == Topic::Cipher);
+        let cipher = advice.choices.into_iter().find(|choice| choice.topic == Topic::Cipher);
         cipher.expect("a cipher").evidence.join(" ")
     };
-    assert!(
-        said(1_400).contains("was 1.6 times as fast"),
-        "{}",
-        said(1_400)
-    );
+    assert!(said(1_400).contains("was 1.6 times as fast"), "{}", said(1_400));
     assert!(said(64).contains("slower than its processor"));
 }
 
@@ -290,11 +249,7 @@ fn router_engine_is_judged_at_the_packet_size() {
 fn slow_libraries_come_first() {
     let advice =
         Seen::of("arm-a15-router").advice(Subject::Openvpn, Goal::Throughput, Format::Openvpn);
-    assert!(
-        advice.first[0].contains("usr/lib/libcrypto.so.3"),
-        "{:?}",
-        advice.first
-    );
+    assert!(advice.first[0].contains("usr/lib/libcrypto.so.3"), "{:?}", advice.first);
 }
 
 #[test]
@@ -329,11 +284,8 @@ fn measurement_outranks_a_rule() {
                 "micros": [middle * 0.95, middle, middle * 1.05],
             })
         };
-        let rows = [
-            row("aes-128-gcm", gcm),
-            row("aes-256-gcm", gcm),
-            row("chacha20-poly1305", chacha),
-        ];
+        let rows =
+            [row("aes-128-gcm", gcm), row("aes-256-gcm", gcm), row("chacha20-poly1305", chacha)];
         let run = serde_json::json!({"format": "millrace-bench-sizes-1", "described": "a machine", "measured": rows});
         Sizes::parse(run.to_string().as_bytes()).expect("a run")
     };
@@ -364,10 +316,7 @@ fn measurement_outranks_a_rule() {
     assert!(value(&foreign, Topic::Cipher).starts_with("ChaCha20"));
     let same = advice("arm-a9-router", 1.0, 1.02);
     assert!(value(&same, Topic::Cipher).starts_with("ChaCha20"));
-    let cipher = same
-        .choices
-        .iter()
-        .find(|choice| choice.topic == Topic::Cipher);
+    let cipher = same.choices.iter().find(|choice| choice.topic == Topic::Cipher);
     let evidence = cipher.expect("a cipher").evidence.join(" ");
     assert!(evidence.contains("no measurable difference"), "{evidence}");
 }
@@ -413,15 +362,9 @@ const KEYWORDS: [&str; 14] = [
 fn swanctl_uses_only_keys_and_keywords_of_strongswan() {
     for seen in machines() {
         for goal in GOALS {
-            let text = seen
-                .advice(Subject::Ipsec, goal, Format::Swanctl)
-                .configuration;
+            let text = seen.advice(Subject::Ipsec, goal, Format::Swanctl).configuration;
             let mut sections: Vec<String> = Vec::new();
-            for line in text
-                .lines()
-                .map(str::trim)
-                .filter(|line| !line.starts_with('#'))
-            {
+            for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
                 if let Some(name) = line.strip_suffix(" {") {
                     sections.push(name.to_owned());
                 } else if line == "}" {
@@ -444,29 +387,16 @@ fn swanctl_uses_only_keys_and_keywords_of_strongswan() {
 
 fn assert_proposal(proposal: &str, ike: bool) {
     let words: Vec<&str> = proposal.split('-').collect();
-    assert!(
-        words.iter().all(|word| KEYWORDS.contains(word)),
-        "{proposal}"
-    );
+    assert!(words.iter().all(|word| KEYWORDS.contains(word)), "{proposal}");
     // IKE needs a PRF; and integrity comes with the cipher, or beside it.
-    assert_eq!(
-        words.iter().any(|word| word.starts_with("prf")),
-        ike,
-        "{proposal}"
-    );
-    assert_eq!(
-        words.contains(&"aes256"),
-        words.contains(&"sha256"),
-        "{proposal}"
-    );
+    assert_eq!(words.iter().any(|word| word.starts_with("prf")), ike, "{proposal}");
+    assert_eq!(words.contains(&"aes256"), words.contains(&"sha256"), "{proposal}");
 }
 
 #[test]
 fn vyos_gets_a_hash_with_every_proposal() {
     for seen in machines() {
-        let text = seen
-            .advice(Subject::Ipsec, Goal::Throughput, Format::Vyos)
-            .configuration;
+        let text = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Vyos).configuration;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.starts_with("set "), "{line}");
             if let Some((head, _)) = line.split_once(" encryption ") {

@@ -31,14 +31,10 @@ fn reports_equal_the_golden_files() {
 #[test]
 fn bundle_gives_the_report_of_its_machine() {
     for fixture in fixtures() {
-        let root = Root::open(folder("fixtures").join(&fixture))
-            .expect("a root")
-            .recording();
+        let root = Root::open(folder("fixtures").join(&fixture)).expect("a root").recording();
         let direct = Report::of(&root);
         let mut bundle = Vec::new();
-        root.into_record()
-            .write_bundle(&mut bundle)
-            .expect("a bundle");
+        root.into_record().write_bundle(&mut bundle).expect("a bundle");
         let replay = Root::from_bundle(bundle.as_slice()).expect("a bundle");
         assert_eq!(Report::of(&replay), direct, "{fixture}");
     }

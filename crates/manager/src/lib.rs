@@ -30,6 +30,7 @@ pub mod model;
 pub mod schema;
 pub mod sealing;
 pub mod store;
+mod timed;
 pub mod vault;
 
 pub use manager::{Manager, ManagerError};

@@ -119,9 +119,7 @@ impl Manager {
     ) -> Result<Self, ManagerError> {
         schema::prepare(&*store)?;
         let snapshot = store.read(PREFIX)?;
-        let keys = [signer.key()]
-            .into_iter()
-            .chain(other_keys.as_slice().iter().copied());
+        let keys = [signer.key()].into_iter().chain(other_keys.as_slice().iter().copied());
         let keys =
             GrantKeys::new(keys).map_err(|error| StoreError::Configuration(error.to_string()))?;
         let manager = Self(Arc::new(Shared {
@@ -134,22 +132,14 @@ impl Manager {
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         }));
-        for (name, run) in [
-            ("mr-follow", Shared::follow as fn(&Shared)),
-            ("mr-plan", Shared::work),
-        ] {
+        for (name, run) in [("mr-follow", Shared::follow as fn(&Shared)), ("mr-plan", Shared::work)]
+        {
             let shared = Arc::clone(&manager.0);
-            let thread = std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || run(&shared));
+            let thread =
+                std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
             let thread = thread
                 .map_err(|error| StoreError::Configuration(format!("thread {name}: {error}")))?;
-            manager
-                .0
-                .threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(thread);
+            manager.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
         Ok(manager)
     }
@@ -158,13 +148,8 @@ impl Manager {
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Release);
         self.0.moved.notify_all();
-        let threads = std::mem::take(
-            &mut *self
-                .0
-                .threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let threads =
+            std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the manager panicked");
@@ -229,10 +214,7 @@ impl Manager {
         if_match: Option<u64>,
     ) -> Result<u64, ManagerError> {
         self.0
-            .commit(|core| {
-                core.command(actor, command, if_match, wall_ms())
-                    .map(|made| (made, ()))
-            })
+            .commit(|core| core.command(actor, command, if_match, wall_ms()).map(|made| (made, ())))
             .map(|made| made.0)
     }
 
@@ -242,9 +224,7 @@ impl Manager {
     /// The node is refused, or the store fails.
     pub fn register(&self, registration: &Registration) -> Result<Registered, ManagerError> {
         self.0.notice_restore(registration.seen);
-        let (_, lease) = self
-            .0
-            .commit(|core| core.register(registration, wall_ms()))?;
+        let (_, lease) = self.0.commit(|core| core.register(registration, wall_ms()))?;
         Ok(Registered {
             lease,
             ttl_ms: millis(self.terms().ttl),
@@ -259,34 +239,20 @@ impl Manager {
     /// [`Refusal::Fenced`]: the node registers again; [`Refusal::Removed`]; the store fails.
     pub fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<GrantSet, ManagerError> {
         if self.0.notice_restore(heartbeat.applied) {
-            return Err(Refusal::Fenced {
-                given: heartbeat.fence,
-                current: 0,
-            }
-            .into());
+            return Err(Refusal::Fenced { given: heartbeat.fence, current: 0 }.into());
         }
-        self.0
-            .commit(|core| core.heartbeat(heartbeat, wall_ms()).map(|made| (made, ())))?;
+        self.0.commit(|core| core.heartbeat(heartbeat, wall_ms()).map(|made| (made, ())))?;
         let core = self.0.core();
         let (node, fence) = (&heartbeat.node, heartbeat.fence);
         let grants = core.grants(node, fence, heartbeat.clock_ms)?;
         let wanted = core.keys(node, fence);
-        let keys = wanted
-            .iter()
-            .map(|key| (key.name.clone(), key.version))
-            .collect();
+        let keys = wanted.iter().map(|key| (key.name.clone(), key.version)).collect();
         let has = |key: &PoolKey| heartbeat.keys.get(&key.name) == Some(&key.version);
         let lacking = wanted.into_iter().filter(|key| !has(key));
         let lacking: Vec<PoolKey> = lacking.cloned().collect();
-        let public = core
-            .view()
-            .node(node)
-            .and_then(|node| node.registration.sealing_key.clone());
-        let (revision, mut next, ttl) = (
-            core.view().revision,
-            core.next_heartbeat(node, fence),
-            core.terms().ttl,
-        );
+        let public = core.view().node(node).and_then(|node| node.registration.sealing_key.clone());
+        let (revision, mut next, ttl) =
+            (core.view().revision, core.next_heartbeat(node, fence), core.terms().ttl);
         drop(core);
         let sealed_keys: Vec<SealedKey> = match (&self.0.vault, public) {
             (Some(vault), Some(public)) => lacking
@@ -300,10 +266,7 @@ impl Manager {
             next = next.min(HASTE);
         }
         let sign = |grant| {
-            self.0
-                .signer
-                .sign(grant)
-                .map_err(|error| ManagerError::Grant(error.to_string()))
+            self.0.signer.sign(grant).map_err(|error| ManagerError::Grant(error.to_string()))
         };
         Ok(GrantSet {
             fence,
@@ -321,9 +284,7 @@ impl Manager {
     /// # Errors
     /// The lease is over already, or the store fails.
     pub fn leave(&self, node: &NodeName, fence: u64) -> Result<(), ManagerError> {
-        self.0
-            .commit(|core| core.leave(node, fence).map(|made| (made, ())))
-            .map(|_| ())
+        self.0.commit(|core| core.leave(node, fence).map(|made| (made, ()))).map(|_| ())
     }
 
     /// Up to `limit` entries of the audit log from number `from` on.
@@ -342,7 +303,7 @@ impl Manager {
     /// Checks the whole audit log; returns its head.
     ///
     /// # Errors
-    /// Where it is broken.
+    /// Place where it is broken.
     pub fn verify_audit(&self) -> Result<AuditHead, ManagerError> {
         let head = self.view(|view| view.audit_head.value);
         let (mut verifier, mut next) = (AuditVerifier::default(), 1);
@@ -415,11 +376,13 @@ impl Shared {
         let until = Instant::now() + CATCH_UP;
         while self.core().view().revision < revision {
             if Instant::now() >= until {
-                return Err(StoreError::Unavailable(
-                    "it does not report its changes".to_owned(),
-                ));
+                return Err(StoreError::Unavailable("it does not report its changes".to_owned()));
             }
-            self.pull(TURN)?;
+            match self.pull(TURN) {
+                // The commit is made: its change comes when the stream of changes is open again.
+                Err(StoreError::Unavailable(_)) => self.pause(RETRY),
+                pulled => pulled?,
+            }
         }
         Ok(())
     }
@@ -528,9 +491,7 @@ impl Shared {
 }
 
 fn wall_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, millis)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
 fn millis(time: Duration) -> u64 {

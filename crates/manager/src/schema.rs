@@ -75,10 +75,7 @@ fn prepare_with(store: &dyn Store, current: u32, steps: &[Step]) -> Result<(), S
             None => (vec![Transaction::default()], current),
             Some(version) if version == current => return Ok(()),
             Some(version) if version > current => {
-                return Err(SchemaError::Newer(Refusal::Schema {
-                    found: version,
-                    known: current,
-                }));
+                return Err(SchemaError::Newer(Refusal::Schema { found: version, known: current }));
             }
             Some(version) => {
                 let step = steps.iter().find(|step| step.from == version);
@@ -120,10 +117,7 @@ fn in_parts(transaction: Transaction) -> Vec<Transaction> {
     let mut parts: Vec<Transaction> = transaction
         .then
         .chunks(most)
-        .map(|then| Transaction {
-            when: transaction.when.clone(),
-            then: then.to_vec(),
-        })
+        .map(|then| Transaction { when: transaction.when.clone(), then: then.to_vec() })
         .collect();
     if parts.is_empty() {
         parts.push(Transaction::default());
@@ -158,11 +152,7 @@ mod tests {
         assert_eq!(version(&store), CURRENT);
         let before = store.read("").unwrap().revision;
         prepare(&store).unwrap();
-        assert_eq!(
-            store.read("").unwrap().revision,
-            before,
-            "a second start writes nothing"
-        );
+        assert_eq!(store.read("").unwrap().revision, before, "a second start writes nothing");
     }
 
     #[test]
@@ -174,10 +164,7 @@ mod tests {
             transaction.put(format!("{PREFIX}x/{n}"), b"a".to_vec());
             store.commit(&transaction).unwrap();
         }
-        let steps = [Step {
-            from: 1,
-            writes: double,
-        }];
+        let steps = [Step { from: 1, writes: double }];
         prepare_with(&store, 2, &steps).unwrap();
         assert_eq!(version(&store), 2);
         let snapshot = store.read("millrace/x/").unwrap();
@@ -200,9 +187,6 @@ mod tests {
         let mut transaction = Transaction::default();
         transaction.put("millrace/other", b"x".to_vec());
         store.commit(&transaction).unwrap();
-        assert!(matches!(
-            prepare(&store),
-            Err(SchemaError::Store(StoreError::Damaged(_)))
-        ));
+        assert!(matches!(prepare(&store), Err(SchemaError::Store(StoreError::Damaged(_)))));
     }
 }

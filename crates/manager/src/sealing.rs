@@ -51,10 +51,10 @@ pub enum SealingError {
     /// HPKE failed: the system has no random numbers, or the public key is none.
     #[error("a key cannot be sealed to the node")]
     Seal,
-    /// It is not base64, or longer than a key can be.
+    /// The sealed key is not base64, or longer than a key can be.
     #[error("the sealed key is damaged")]
     Damaged,
-    /// It was sealed to another node, lease or answer, or was changed.
+    /// The key was sealed to another node, lease or answer, or was changed.
     #[error(
         "the sealed key does not open: it is for another node, lease or answer, or was changed"
     )]
@@ -84,14 +84,7 @@ pub struct TransitContext<'a> {
 impl TransitContext<'_> {
     /// Numbers in 8 bytes, texts after their length in 8 bytes, in this order.
     fn encode(&self) -> Vec<u8> {
-        let Self {
-            node,
-            fence,
-            revision,
-            key,
-            version,
-            tenants,
-        } = self;
+        let Self { node, fence, revision, key, version, tenants } = self;
         let mut out = Vec::with_capacity(256);
         let number = |out: &mut Vec<u8>, value: u64| out.extend_from_slice(&value.to_be_bytes());
         for value in [*fence, *revision, *version, tenants.len() as u64] {
@@ -222,11 +215,7 @@ mod tests {
     fn bundle() -> KeyBundle {
         let policy = KeyPolicy::signing([]);
         let key = PrivateKey::from_pkcs8(Zeroizing::new(SECRET.to_vec()));
-        KeyBundle {
-            operations: policy.operations,
-            hashes: policy.hashes,
-            versions: vec![key],
-        }
+        KeyBundle { operations: policy.operations, hashes: policy.hashes, versions: vec![key] }
     }
 
     fn node(name: &str) -> NodeName {
@@ -277,10 +266,7 @@ mod tests {
     fn longest_key_is_sealed_and_a_longer_text_is_refused_before_it_is_decoded() {
         let pair = SealingPair::generate().unwrap();
         let key = |_| PrivateKey::from_pkcs8(Zeroizing::new(vec![1; 8 * 1024]));
-        let most = KeyBundle {
-            versions: (0..5).map(key).collect(),
-            ..bundle()
-        };
+        let most = KeyBundle { versions: (0..5).map(key).collect(), ..bundle() };
         let mut one = sealed(&pair);
         let context = TransitContext {
             node: &node("a"),
@@ -291,10 +277,7 @@ mod tests {
             tenants: &one.tenants.clone(),
         };
         let sealed = seal(&pair.public_text(), context, &most).unwrap();
-        assert_eq!(
-            pair.open(&node("a"), 3, 9, &sealed).unwrap().versions.len(),
-            5
-        );
+        assert_eq!(pair.open(&node("a"), 3, 9, &sealed).unwrap().versions.len(), 5);
         one.ciphertext = "A".repeat(MAX_CIPHERTEXT_LEN + 1);
         let refused = pair.open(&node("a"), 3, 9, &one).unwrap_err();
         assert_eq!(refused, SealingError::Damaged);

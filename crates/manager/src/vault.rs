@@ -57,7 +57,7 @@ pub enum VaultError {
          anew", path.display()
     )]
     Missing {
-        /// Where it is expected.
+        /// Path where it is expected.
         path: PathBuf,
         /// Id in the records.
         sealed: String,
@@ -161,15 +161,9 @@ impl Vault {
     ) -> Result<Self, VaultError> {
         let (record, _) = read_record(&*store)?;
         if let Some(record) = record.filter(|_| !renew && !path.exists()) {
-            return Err(VaultError::Missing {
-                path: path.to_owned(),
-                sealed: record.id,
-            });
+            return Err(VaultError::Missing { path: path.to_owned(), sealed: record.id });
         }
-        let source = KekSource::File {
-            path: path.to_owned(),
-            create: true,
-        };
+        let source = KekSource::File { path: path.to_owned(), create: true };
         let vault = Self {
             sealer: KeySealer::load(&source)?.ok_or(VaultError::None)?,
             path: path.to_owned(),
@@ -212,11 +206,7 @@ impl Vault {
     }
 
     fn other(&self, sealed: String) -> VaultError {
-        VaultError::OtherKek {
-            path: self.path.clone(),
-            ours: self.sealer.id().to_string(),
-            sealed,
-        }
+        VaultError::OtherKek { path: self.path.clone(), ours: self.sealer.id().to_string(), sealed }
     }
 
     /// The record of a key. Its former versions and, where `rights` does not name them, its operations and hashes are
@@ -236,20 +226,14 @@ impl Vault {
         let key = read_private_key(pem)?;
         let info = (self.check)(&key)?;
         let public = public_hash(&info);
-        let KeyRights {
-            tenants,
-            operations,
-            hashes,
-        } = rights;
+        let KeyRights { tenants, operations, hashes } = rights;
         let tenants = match before {
             Some(before) if tenants.is_empty() => &before.tenants,
             Some(_) | None => tenants,
         };
         let mut policy = KeyPolicy::signing([]);
-        policy.identities = tenants
-            .iter()
-            .map(|tenant| format!("{TENANT_PREFIX}{tenant}"))
-            .collect();
+        policy.identities =
+            tenants.iter().map(|tenant| format!("{TENANT_PREFIX}{tenant}")).collect();
         let described = before.and_then(|before| describe(&before.sealed).ok());
         if let Some(described) = described {
             policy.hashes = described.policy.hashes;
@@ -306,10 +290,7 @@ impl Vault {
         match self.try_transit(key, public, context) {
             Ok(sealed) => Some(sealed),
             Err(reason) => {
-                let mut complained = self
-                    .complained
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
                 if complained.len() >= crate::model::keys::MAX_POOL_KEYS {
                     complained.clear();
                 }
@@ -332,11 +313,7 @@ impl Vault {
         for text in [&key.sealed].into_iter().chain(&key.former) {
             let bytes = STANDARD.decode(text).map_err(|_| TransitError::Encoding)?;
             let file = parse(&bytes)?;
-            let Metadata {
-                name,
-                policy: of_file,
-                ..
-            } = &file.metadata;
+            let Metadata { name, policy: of_file, .. } = &file.metadata;
             let opened = match self.sealer.open(&file) {
                 Ok(opened) => opened,
                 // One that was sealed under a lost key-encryption key must not hold the current version back.
@@ -358,11 +335,7 @@ impl Vault {
             versions.push(opened);
         }
         let policy = policy.ok_or(TransitError::Record)?;
-        let bundle = KeyBundle {
-            operations: policy.operations,
-            hashes: policy.hashes,
-            versions,
-        };
+        let bundle = KeyBundle { operations: policy.operations, hashes: policy.hashes, versions };
         Ok(seal(public, context, &bundle)?)
     }
 }
@@ -383,19 +356,12 @@ pub fn describe(sealed: &str) -> Result<Metadata, FormatError> {
 }
 
 fn public_hash(info: &KeyInfo) -> String {
-    hex::encode(aws_lc_rs::digest::digest(
-        &aws_lc_rs::digest::SHA256,
-        &info.spki,
-    ))
+    hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &info.spki))
 }
 
 fn read_record(store: &dyn Store) -> Result<(Option<KekRecord>, u64), VaultError> {
     let snapshot = store.read(KEK_PREFIX)?;
-    let Some(entry) = snapshot
-        .entries
-        .iter()
-        .find(|entry| entry.key == KEK_RECORD)
-    else {
+    let Some(entry) = snapshot.entries.iter().find(|entry| entry.key == KEK_RECORD) else {
         return Ok((None, 0));
     };
     let record = serde_json::from_slice(&entry.value)

@@ -23,27 +23,18 @@ use millrace_manager::vault::{KeyRights, Vault, VaultError, describe};
 use millrace_manager::{Manager, ManagerError};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
-const ADMIN: Actor<'_> = Actor {
-    name: "admin:test",
-    role: Role::Admin,
-};
+const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };
 
 /// Takes every key, and derives a public half from it.
 fn check(key: &PrivateKey) -> Result<KeyInfo, KeyError> {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.dangerous_pkcs8());
-    Ok(KeyInfo {
-        key_type: KeyType::Ed25519,
-        spki: hash.as_ref().to_vec(),
-    })
+    Ok(KeyInfo { key_type: KeyType::Ed25519, spki: hash.as_ref().to_vec() })
 }
 
 /// A private key whose bytes can be searched for. It begins as a SEQUENCE does, with the digit 0.
 fn pem(number: usize) -> String {
     let secret = format!("0, the secret of key {number:04}");
-    format!(
-        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
-        STANDARD.encode(secret)
-    )
+    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", STANDARD.encode(secret))
 }
 
 fn vault(folder: &Path, store: &Arc<dyn Store>, renew: bool) -> Result<Vault, VaultError> {
@@ -52,10 +43,7 @@ fn vault(folder: &Path, store: &Arc<dyn Store>, renew: bool) -> Result<Vault, Va
 
 fn start(store: &Arc<dyn Store>, vault: Vault) -> Manager {
     let (signer, _) = GrantSigner::generate().unwrap();
-    let terms = Terms {
-        ttl: Duration::from_secs(60),
-        allowance: Duration::from_millis(100),
-    };
+    let terms = Terms { ttl: Duration::from_secs(60), allowance: Duration::from_millis(100) };
     let keys = GrantKeys::default();
     Manager::start_with(Arc::clone(store), signer, &keys, terms, Some(vault)).unwrap()
 }
@@ -73,12 +61,8 @@ fn import(manager: &Manager, name: &str, number: usize, tenants: &[&str]) -> Poo
     let before = manager.view(|view| view.keys.get(&name).map(|key| key.value.clone()));
     let vault = manager.vault().unwrap();
     let (pem, rights) = (pem(number), rights(tenants));
-    let key = vault
-        .make(&name, pem.as_bytes(), &rights, before.as_ref(), 1000)
-        .unwrap();
-    manager
-        .execute(ADMIN, &Command::SetKey(key.clone()), None)
-        .unwrap();
+    let key = vault.make(&name, pem.as_bytes(), &rights, before.as_ref(), 1000).unwrap();
+    manager.execute(ADMIN, &Command::SetKey(key.clone()), None).unwrap();
     key
 }
 
@@ -108,13 +92,7 @@ impl Node {
             sealing_key: Some(pair.public_text()),
         };
         let fence = manager.register(&registration).unwrap().lease.fence;
-        Self {
-            name,
-            pair,
-            fence,
-            applied: 0,
-            keys: BTreeMap::new(),
-        }
+        Self { name, pair, fence, applied: 0, keys: BTreeMap::new() }
     }
 
     fn beat(&mut self, manager: &Manager) -> Result<GrantSet, ManagerError> {
@@ -145,15 +123,10 @@ impl Node {
 
     fn secrets(&self, set: &GrantSet) -> Vec<String> {
         let opened = set.sealed_keys.iter().flat_map(|sealed| {
-            let bundle = self
-                .pair
-                .open(&self.name, set.fence, set.revision, sealed)
-                .unwrap();
+            let bundle = self.pair.open(&self.name, set.fence, set.revision, sealed).unwrap();
             bundle.versions
         });
-        opened
-            .map(|key| String::from_utf8(key.dangerous_pkcs8().to_vec()).unwrap())
-            .collect()
+        opened.map(|key| String::from_utf8(key.dangerous_pkcs8().to_vec()).unwrap()).collect()
     }
 }
 
@@ -163,9 +136,7 @@ fn pool(manager: &Manager) -> (Node, Node) {
     let mut tenant = Tenant::new("acme".parse().unwrap());
     tenant.placement.spread = 1;
     tenant.placement.nodes = ["a".parse().unwrap()].into();
-    manager
-        .execute(ADMIN, &Command::CreateTenant(tenant), None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::CreateTenant(tenant), None).unwrap();
     (a, b)
 }
 
@@ -179,9 +150,7 @@ fn key_goes_to_the_nodes_of_its_tenant_and_leaves_with_it() {
     let set = a.beat_until(&manager, |set| !set.grants.is_empty());
     assert_eq!(set.keys, [(key.name.clone(), key.version)]);
     assert_eq!(a.secrets(&set), ["0, the secret of key 0001"]);
-    let other = b
-        .pair
-        .open(&b.name, set.fence, set.revision, &set.sealed_keys[0]);
+    let other = b.pair.open(&b.name, set.fence, set.revision, &set.sealed_keys[0]);
     assert_eq!(other.unwrap_err(), SealingError::Open);
     let other = b.beat(&manager).unwrap();
     assert_eq!((other.keys.len(), other.sealed_keys.len()), (0, 0));
@@ -192,10 +161,7 @@ fn key_goes_to_the_nodes_of_its_tenant_and_leaves_with_it() {
     let renewed = import(&manager, "www", 2, &[]);
     assert!(renewed.version > key.version && renewed.tenants == key.tenants);
     let set = a.beat(&manager).unwrap();
-    assert_eq!(
-        a.secrets(&set),
-        ["0, the secret of key 0002", "0, the secret of key 0001"]
-    );
+    assert_eq!(a.secrets(&set), ["0, the secret of key 0002", "0, the secret of key 0001"]);
 
     // The tenant moves, and its keys with it.
     let node = "a".parse().unwrap();
@@ -203,9 +169,7 @@ fn key_goes_to_the_nodes_of_its_tenant_and_leaves_with_it() {
     manager.execute(ADMIN, &drain, None).unwrap();
     let mut tenant = Tenant::new("acme".parse().unwrap());
     tenant.placement.spread = 1;
-    manager
-        .execute(ADMIN, &Command::SetTenant(tenant), None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::SetTenant(tenant), None).unwrap();
     let set = a.beat_until(&manager, |set| set.grants.is_empty());
     assert_eq!((set.keys.len(), set.sealed_keys.len()), (0, 0));
     a.beat(&manager).unwrap();
@@ -214,14 +178,9 @@ fn key_goes_to_the_nodes_of_its_tenant_and_leaves_with_it() {
 
     // A removed node gets nothing.
     let node = "b".parse().unwrap();
-    manager
-        .execute(ADMIN, &Command::RemoveNode { node }, None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::RemoveNode { node }, None).unwrap();
     let refused = b.beat(&manager).unwrap_err();
-    assert!(matches!(
-        refused,
-        ManagerError::Refused(Refusal::Removed(_))
-    ));
+    assert!(matches!(refused, ManagerError::Refused(Refusal::Removed(_))));
     manager.stop();
 }
 
@@ -253,21 +212,14 @@ fn pool_has_room_for_a_thousand_keys_and_one_more_is_refused() {
     let first = import(&manager, "key-0", 0, &["acme"]);
     let set = |number: usize| {
         let name = format!("key-{number}").parse().unwrap();
-        let command = Command::SetKey(PoolKey {
-            name,
-            version: 2000,
-            ..first.clone()
-        });
+        let command = Command::SetKey(PoolKey { name, version: 2000, ..first.clone() });
         manager.execute(ADMIN, &command, None)
     };
     for number in 1..MAX_POOL_KEYS {
         set(number).unwrap();
     }
     let refused = set(MAX_POOL_KEYS).unwrap_err();
-    assert!(
-        matches!(refused, ManagerError::Refused(Refusal::TooMany(..))),
-        "{refused}"
-    );
+    assert!(matches!(refused, ManagerError::Refused(Refusal::TooMany(..))), "{refused}");
     set(0).expect("a replacement needs no room");
     let stale = set(0).unwrap_err();
     assert!(stale.to_string().contains("version: higher"), "{stale}");
@@ -284,23 +236,15 @@ fn tenant_with_keys_is_not_removed_and_a_key_needs_its_tenants() {
     let tenant = || "acme".parse().unwrap();
     let remove = Command::RemoveTenant { tenant: tenant() };
     let refused = manager.execute(ADMIN, &remove, None).unwrap_err();
-    assert!(
-        refused.to_string().contains("millrace pool key remove www"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("millrace pool key remove www"), "{refused}");
     let command = Command::RemoveKey { key: key.name };
     manager.execute(ADMIN, &command, None).unwrap();
     manager.execute(ADMIN, &remove, None).unwrap();
     let vault = manager.vault().unwrap();
     let name = "www".parse().unwrap();
-    let orphan = vault
-        .make(&name, pem(1).as_bytes(), &rights(&["acme"]), None, 1)
-        .unwrap();
+    let orphan = vault.make(&name, pem(1).as_bytes(), &rights(&["acme"]), None, 1).unwrap();
     let refused = manager.execute(ADMIN, &Command::SetKey(orphan), None);
-    assert!(matches!(
-        refused.unwrap_err(),
-        ManagerError::Refused(Refusal::NotFound(..))
-    ));
+    assert!(matches!(refused.unwrap_err(), ManagerError::Refused(Refusal::NotFound(..))));
     manager.stop();
 }
 
@@ -321,15 +265,9 @@ fn neither_the_stores_file_nor_the_audit_log_has_the_key() {
         bytes.extend(std::fs::read(entry.unwrap().path()).unwrap());
     }
     let secret = "0, the secret of key 0007";
-    let forms = [
-        secret.to_owned(),
-        STANDARD.encode(secret),
-        hex::encode(secret),
-    ];
+    let forms = [secret.to_owned(), STANDARD.encode(secret), hex::encode(secret)];
     for form in forms {
-        let found = bytes
-            .windows(form.len())
-            .any(|part| part == form.as_bytes());
+        let found = bytes.windows(form.len()).any(|part| part == form.as_bytes());
         assert!(!found, "{form}");
     }
 }
@@ -347,10 +285,7 @@ fn manager_without_the_pools_key_encryption_key_does_not_start() {
     let error = vault(folder.path(), &store, false).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, VaultError::Missing { .. }), "{text}");
-    assert!(
-        text.contains("pool.kek") && text.contains("--new-kek"),
-        "{text}"
-    );
+    assert!(text.contains("pool.kek") && text.contains("--new-kek"), "{text}");
     assert!(!file.exists(), "no other one is made");
 
     let elsewhere = tempfile::tempdir().unwrap();
@@ -392,20 +327,13 @@ fn record_with_tenants_that_its_seal_does_not_name_reaches_no_node() {
     let (mut a, _) = pool(&manager);
     let key = import(&manager, "www", 1, &["acme"]);
     let mallory = Tenant::new("mallory".parse().unwrap());
-    manager
-        .execute(ADMIN, &Command::CreateTenant(mallory), None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::CreateTenant(mallory), None).unwrap();
     let mut changed = key.clone();
     changed.version += 1;
     changed.tenants.insert("mallory".parse().unwrap());
-    manager
-        .execute(ADMIN, &Command::SetKey(changed), None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::SetKey(changed), None).unwrap();
     let set = a.beat_until(&manager, |set| !set.grants.is_empty());
     assert_eq!((set.keys.len(), set.sealed_keys.len()), (1, 0));
-    assert_eq!(
-        describe(&key.sealed).unwrap().policy.identities,
-        ["tenant:acme"]
-    );
+    assert_eq!(describe(&key.sealed).unwrap().policy.identities, ["tenant:acme"]);
     manager.stop();
 }

@@ -17,16 +17,10 @@ use millrace_manager::{Manager, ManagerError};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;
 
-const ADMIN: Actor<'_> = Actor {
-    name: "admin:test",
-    role: Role::Admin,
-};
+const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };
 
 fn terms() -> Terms {
-    Terms {
-        ttl: Duration::from_millis(1500),
-        allowance: Duration::from_millis(100),
-    }
+    Terms { ttl: Duration::from_millis(1500), allowance: Duration::from_millis(100) }
 }
 
 fn manager(store: &Arc<MemoryStore>) -> Manager {
@@ -88,14 +82,8 @@ fn beat_until(
 }
 
 fn ops(set: &GrantSet, tenant: &str) -> u64 {
-    let grants = set
-        .grants
-        .iter()
-        .map(millrace_service::grant::SignedGrant::dangerous_unverified);
-    grants
-        .filter(|grant| grant.tenant == tenant)
-        .map(|grant| grant.rates.ops.per_second)
-        .sum()
+    let grants = set.grants.iter().map(millrace_service::grant::SignedGrant::dangerous_unverified);
+    grants.filter(|grant| grant.tenant == tenant).map(|grant| grant.rates.ops.per_second).sum()
 }
 
 #[test]
@@ -104,29 +92,17 @@ fn quota_is_divided_and_moves_when_a_node_is_drained() {
     let (one, two) = (manager(&store), manager(&store));
     let a = one.register(&registration("a", 1)).unwrap().lease.fence;
     let b = two.register(&registration("b", 2)).unwrap().lease.fence;
-    one.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1001)), None)
-        .unwrap();
+    one.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1001)), None).unwrap();
 
     let set = beat_until(&one, "a", a, |set| ops(set, "acme") > 0);
     assert_eq!(ops(&set, "acme"), 501);
-    let grants = set
-        .verify(&GrantKeys::new(one.grant_keys().as_slice().iter().copied()).unwrap())
-        .unwrap();
-    assert_eq!(
-        (grants[0].incarnation, grants[0].not_before_ms),
-        (a, 1_000_000)
-    );
-    assert_eq!(
-        ops(
-            &beat_until(&two, "b", b, |set| ops(set, "acme") > 0),
-            "acme"
-        ),
-        500
-    );
+    let grants =
+        set.verify(&GrantKeys::new(one.grant_keys().as_slice().iter().copied()).unwrap()).unwrap();
+    assert_eq!((grants[0].incarnation, grants[0].not_before_ms), (a, 1_000_000));
+    assert_eq!(ops(&beat_until(&two, "b", b, |set| ops(set, "acme") > 0), "acme"), 500);
 
     let node = "a".parse().unwrap();
-    two.execute(ADMIN, &Command::DrainNode { node, drain: true }, None)
-        .unwrap();
+    two.execute(ADMIN, &Command::DrainNode { node, drain: true }, None).unwrap();
     let set = beat_until(&one, "a", a, |set| set.grants.is_empty());
     assert_eq!(
         ops(&two.heartbeat(&heartbeat("b", b, 0)).unwrap(), "acme"),
@@ -146,16 +122,11 @@ fn silent_node_keeps_its_safe_share_until_it_is_back() {
     let manager = manager(&store);
     let a = manager.register(&registration("a", 1)).unwrap().lease.fence;
     let b = manager.register(&registration("b", 2)).unwrap().lease.fence;
-    manager
-        .execute(ADMIN, &Command::CreateTenant(tenant("acme", 1000)), None)
-        .unwrap();
+    manager.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1000)), None).unwrap();
     beat_until(&manager, "a", a, |set| ops(set, "acme") == 500);
     beat_until(&manager, "b", b, |set| ops(set, "acme") == 875);
     let late = manager.heartbeat(&heartbeat("a", a, 0)).unwrap_err();
-    assert!(
-        matches!(late, ManagerError::Refused(Refusal::Fenced { .. })),
-        "{late}"
-    );
+    assert!(matches!(late, ManagerError::Refused(Refusal::Fenced { .. })), "{late}");
 
     let mut again = registration("a", 3);
     again.former = vec![1];
@@ -172,18 +143,14 @@ fn manager_that_starts_again_on_its_file_knows_nodes_and_tenants() {
     let open = || store::open(&location).unwrap();
     let first = Manager::start(open(), signer, &GrantKeys::default(), terms()).unwrap();
     let fence = first.register(&registration("a", 1)).unwrap().lease.fence;
-    first
-        .execute(ADMIN, &Command::CreateTenant(tenant("acme", 1000)), None)
-        .unwrap();
+    first.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1000)), None).unwrap();
     let before = beat_until(&first, "a", fence, |set| ops(set, "acme") == 1000);
     first.stop();
     drop(first);
 
     let signer = GrantSigner::from_pkcs8(&pkcs8).unwrap();
     let again = Manager::start(open(), signer, &GrantKeys::default(), terms()).unwrap();
-    let set = again
-        .heartbeat(&heartbeat("a", fence, before.revision))
-        .unwrap();
+    let set = again.heartbeat(&heartbeat("a", fence, before.revision)).unwrap();
     assert_eq!(ops(&set, "acme"), 1000, "the lease outlives the manager");
     assert!(set.revision > before.revision);
     assert_eq!(again.verify_audit().unwrap().seq, 1);
@@ -272,19 +239,13 @@ fn undrained_node_gets_tenants_back_until_the_nodes_are_about_as_full() {
     for n in 0..4 {
         let mut tenant = tenant(&format!("t{n}"), 2000);
         tenant.placement.spread = 1;
-        manager
-            .execute(ADMIN, &Command::CreateTenant(tenant), None)
-            .unwrap();
+        manager.execute(ADMIN, &Command::CreateTenant(tenant), None).unwrap();
     }
     let start = Instant::now();
     let mut until = |what: &str, done: &dyn Fn([u64; 2]) -> bool| {
         while !done(reserved()) {
             beat();
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "{what}: {:?}",
-                reserved()
-            );
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}: {:?}", reserved());
         }
     };
     until("all tenants are on b", &|[a, b]| a == 0 && b == 80);
@@ -312,19 +273,13 @@ fn identity_belongs_to_one_tenant_until_that_one_gives_it_up() {
     run(Command::CreateTenant(tenant("a", &["cert:x", "cert:y"]))).unwrap();
     let taken = run(Command::CreateTenant(tenant("b", &["cert:y", "cert:z"])));
     let refused = |taken: Result<u64, ManagerError>| {
-        matches!(
-            taken,
-            Err(ManagerError::Refused(Refusal::IdentityTaken { .. }))
-        )
+        matches!(taken, Err(ManagerError::Refused(Refusal::IdentityTaken { .. })))
     };
     assert!(refused(taken));
     run(Command::SetTenant(tenant("a", &["cert:x"]))).unwrap();
     run(Command::CreateTenant(tenant("b", &["cert:y", "cert:z"]))).unwrap();
     assert!(refused(run(Command::SetTenant(tenant("b", &["cert:x"])))));
-    run(Command::RemoveTenant {
-        tenant: "a".parse().unwrap(),
-    })
-    .unwrap();
+    run(Command::RemoveTenant { tenant: "a".parse().unwrap() }).unwrap();
     run(Command::SetTenant(tenant("b", &["cert:x"]))).unwrap();
     manager.stop();
 }

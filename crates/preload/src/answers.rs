@@ -45,11 +45,7 @@ pub(crate) struct DigestAnswers {
 }
 
 impl DigestAnswers {
-    pub(crate) const EMPTY: Self = Self {
-        generation: 0,
-        questions: 0,
-        kept: Vec::new(),
-    };
+    pub(crate) const EMPTY: Self = Self { generation: 0, questions: 0, kept: Vec::new() };
 
     /// The answer, if it is known in this generation.
     pub(crate) fn find(&mut self, generation: u64, question: DigestQuestion<'_>) -> Option<i32> {
@@ -60,11 +56,7 @@ impl DigestAnswers {
                 && kept.digest.as_deref() == question.digest
                 && kept.properties.as_deref() == question.properties
         };
-        let kept = self
-            .kept
-            .iter_mut()
-            .find(is_it)
-            .filter(|_| self.generation == generation)?;
+        let kept = self.kept.iter_mut().find(is_it).filter(|_| self.generation == generation)?;
         kept.last_use = now;
         Some(kept.answer)
     }
@@ -80,10 +72,7 @@ impl DigestAnswers {
         self.generation = generation;
         let now = self.questions;
         let stale = |kept: &mut KeptAnswer| all || now - kept.last_use > UNUSED;
-        self.kept
-            .extract_if(.., stale)
-            .map(|kept| kept.key)
-            .collect()
+        self.kept.extract_if(.., stale).map(|kept| kept.key).collect()
     }
 
     /// Whether an answer can be kept.
@@ -109,11 +98,7 @@ mod tests {
     use super::*;
 
     fn of(key: usize, digest: &CStr) -> DigestQuestion<'_> {
-        DigestQuestion {
-            key,
-            digest: Some(digest),
-            properties: None,
-        }
+        DigestQuestion { key, digest: Some(digest), properties: None }
     }
 
     #[test]
@@ -125,10 +110,7 @@ mod tests {
         assert_eq!(answers.find(1, of(7, c"SHA256")), Some(1));
         assert_eq!(answers.find(1, of(7, c"SHA384")), Some(0));
         assert_eq!(answers.find(1, of(8, c"SHA256")), None);
-        let with_query = DigestQuestion {
-            properties: Some(c"fips=yes"),
-            ..of(7, c"SHA256")
-        };
+        let with_query = DigestQuestion { properties: Some(c"fips=yes"), ..of(7, c"SHA256") };
         assert_eq!(answers.find(1, with_query), None);
         assert_eq!(answers.find(2, of(7, c"SHA256")), None);
         assert_eq!(answers.stale(2), [7, 7], "both references are given back");

@@ -41,10 +41,7 @@
 //! [`millrace_preload_cancelling`]: ffi::millrace_preload_cancelling
 
 mod answers;
-#[expect(
-    unsafe_code,
-    reason = "symbol interposition; the only room for it in this crate"
-)]
+#[expect(unsafe_code, reason = "symbol interposition; the only room for it in this crate")]
 pub mod ffi;
 mod methods;
 mod program;

@@ -35,11 +35,7 @@ pub(crate) struct MethodTable {
 }
 
 impl MethodTable {
-    pub(crate) const EMPTY: Self = Self {
-        generation: 0,
-        slots: [const { None }; SLOTS],
-        count: 0,
-    };
+    pub(crate) const EMPTY: Self = Self { generation: 0, slots: [const { None }; SLOTS], count: 0 };
 
     /// Generation of the table's methods.
     pub(crate) fn generation(&self) -> u64 {
@@ -93,20 +89,14 @@ impl MethodTable {
         self.generation = generation;
         self.count = 0;
         let taken = self.slots.iter_mut().filter_map(Option::take);
-        taken
-            .map(|fetched| (fetched.kind, fetched.method))
-            .collect()
+        taken.map(|fetched| (fetched.kind, fetched.method)).collect()
     }
 }
 
 /// The first slot of a fetch (FNV-1a). Names are chosen by the program, not by its clients.
 fn start(kind: u8, name: &CStr) -> usize {
     let step = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let sum = name
-        .to_bytes()
-        .iter()
-        .copied()
-        .fold(step(0x811c_9dc5, kind), step);
+    let sum = name.to_bytes().iter().copied().fold(step(0x811c_9dc5, kind), step);
     (sum ^ (sum >> 16)) as usize % SLOTS
 }
 
@@ -145,10 +135,7 @@ mod tests {
         assert_eq!(table.find(0, &name(kept), None), None, "the search ends");
         let mut methods = table.drain(7);
         methods.sort_unstable();
-        assert_eq!(
-            methods,
-            (0..kept).map(|index| (0, index)).collect::<Vec<_>>()
-        );
+        assert_eq!(methods, (0..kept).map(|index| (0, index)).collect::<Vec<_>>());
         assert_eq!(table.generation(), 7);
         assert_eq!(table.find(0, &name(0), None), None);
         let long = CString::new(vec![b'a'; LONGEST + 1]).expect("no zero byte");

@@ -31,12 +31,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Add the eventfd `fd` with this data, or modify it where `again` says that it is registered.
-    Arm {
-        epoll: i32,
-        fd: i32,
-        data: u64,
-        again: bool,
-    },
+    Arm { epoll: i32, fd: i32, data: u64, again: bool },
     /// Take the eventfd `fd` out.
     Disarm { epoll: i32, fd: i32 },
 }
@@ -161,10 +156,7 @@ impl SocketTable {
 
     /// The job of the connection with this wake token can go on. Does nothing if the connection is gone.
     pub(crate) fn notify(&mut self, token: u64) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the halves of a wake token"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of a wake token")]
         let (socket, token) = ((token as u32).cast_signed(), (token >> 32) as u32);
         let entry = self.entries.get_mut(&socket);
         if let Some(entry) = entry.filter(|entry| entry.token == token && !entry.notified) {
@@ -209,12 +201,7 @@ impl SocketTable {
 
 fn arm(at: Registration, shadows: &[i32], there: impl Fn(i32) -> bool) -> Vec<Action> {
     let Registration { epoll, data } = at;
-    let arm = |&fd| Action::Arm {
-        epoll,
-        fd,
-        data,
-        again: there(fd),
-    };
+    let arm = |&fd| Action::Arm { epoll, fd, data, again: there(fd) };
     shadows.iter().map(arm).collect()
 }
 
@@ -235,12 +222,7 @@ mod tests {
     const EVENT: i32 = 20;
 
     fn arm(fd: i32, data: u64, again: bool) -> Action {
-        Action::Arm {
-            epoll: EPOLL,
-            fd,
-            data,
-            again,
-        }
+        Action::Arm { epoll: EPOLL, fd, data, again }
     }
 
     fn disarm(fd: i32) -> Action {
@@ -304,16 +286,8 @@ mod tests {
         table.registered(SOCKET, EPOLL, 1);
         assert!(table.is_used());
         table.paused(SOCKET, &[EVENT]);
-        let other = Action::Arm {
-            epoll: EPOLL + 1,
-            fd: EVENT,
-            data: 1,
-            again: false,
-        };
-        assert_eq!(
-            table.registered(SOCKET, EPOLL + 1, 1),
-            [disarm(EVENT), other]
-        );
+        let other = Action::Arm { epoll: EPOLL + 1, fd: EVENT, data: 1, again: false };
+        assert_eq!(table.registered(SOCKET, EPOLL + 1, 1), [disarm(EVENT), other]);
     }
 
     #[test]

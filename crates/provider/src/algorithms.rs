@@ -219,11 +219,7 @@ const fn signs_ec(curve: Curve, group: &'static CStr) -> Option<SigningKeys> {
 }
 
 const fn signs_ml_dsa(key_type: KeyType, set: MlDsaSet) -> Option<SigningKeys> {
-    Some(SigningKeys {
-        key_type,
-        exact: millrace_engine::KeyType::MlDsa(set),
-        group: None,
-    })
+    Some(SigningKeys { key_type, exact: millrace_engine::KeyType::MlDsa(set), group: None })
 }
 
 const ED25519: SigningKeys = SigningKeys {
@@ -333,33 +329,17 @@ mod tests {
     #[test]
     fn first_row_of_each_scheme_has_no_digest_in_its_name() {
         for (index, row) in Signature::ROWS.iter().enumerate() {
-            let first = Signature::ROWS
-                .iter()
-                .position(|known| known.scheme == row.scheme);
-            assert_eq!(
-                first == Some(index),
-                !row.name.contains("-SHA"),
-                "{}",
-                row.name
-            );
+            let first = Signature::ROWS.iter().position(|known| known.scheme == row.scheme);
+            assert_eq!(first == Some(index), !row.name.contains("-SHA"), "{}", row.name);
         }
     }
 
     #[test]
     fn spki_is_matched_by_its_own_key_type_only() {
         for key_type in KeyType::ALL {
-            let spki = [
-                &[0x30, 0x82, 1, 0, 0x30, 13][..],
-                key_type.row().oid,
-                &[5, 0, 3],
-            ]
-            .concat();
+            let spki = [&[0x30, 0x82, 1, 0, 0x30, 13][..], key_type.row().oid, &[5, 0, 3]].concat();
             for other in KeyType::ALL {
-                assert_eq!(
-                    other.may_be_of(&spki),
-                    other == key_type,
-                    "{other:?} {key_type:?}"
-                );
+                assert_eq!(other.may_be_of(&spki), other == key_type, "{other:?} {key_type:?}");
             }
         }
         assert!(!KeyType::Ec.may_be_of(&[]));

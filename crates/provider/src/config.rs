@@ -275,10 +275,7 @@ impl Switch {
 /// # Errors
 /// A sentence that names the source and the key.
 pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Config> {
-    let named = section
-        .iter()
-        .find(|(key, _)| key == "millrace_config")
-        .map(|(_, value)| value);
+    let named = section.iter().find(|(key, _)| key == "millrace_config").map(|(_, value)| value);
     let file = match (variable, named) {
         (Some(path), _) => Some(path.to_owned()),
         (None, Some(path)) => Some(PathBuf::from(path)),
@@ -290,10 +287,7 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
     let keys = read(&path)?;
     let names_nodes = keys.contains_key("pool") && !section.iter().any(|(key, _)| key == "pool");
     let config = merge(keys, section)?.resolve()?;
-    let file = names_nodes.then(|| PoolFile {
-        path,
-        section: section.to_vec(),
-    });
+    let file = names_nodes.then(|| PoolFile { path, section: section.to_vec() });
     Ok(Config { file, ..config })
 }
 
@@ -302,10 +296,7 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
 /// # Errors
 /// A sentence that names the first key without.
 pub fn check_section(keys: &[String]) -> Result<()> {
-    match keys
-        .iter()
-        .find(|key| !settings::keys().any(|(known, _)| known == **key))
-    {
+    match keys.iter().find(|key| !settings::keys().any(|(known, _)| known == **key)) {
         None => Ok(()),
         Some(key) => {
             let all: Vec<&str> = section_keys().collect();
@@ -345,9 +336,7 @@ impl Typed {
         let config = Config {
             nodes: self.nodes(default.nodes)?,
             deadline,
-            fallback_after: fallback_after
-                .unwrap_or(default.fallback_after)
-                .min(deadline),
+            fallback_after: fallback_after.unwrap_or(default.fallback_after).min(deadline),
             fallback: match self.fallback.as_ref().map(Switch::text) {
                 None | Some("on") => true,
                 Some("off") => false,
@@ -380,10 +369,7 @@ impl Typed {
             },
             file: None,
         };
-        config
-            .pool()
-            .check()
-            .map_err(|error| bad("pool", &error.to_string()))?;
+        config.pool().check().map_err(|error| bad("pool", &error.to_string()))?;
         Ok(config)
     }
 
@@ -403,9 +389,8 @@ impl Typed {
         };
         let tls = self.tls()?;
         let node = |text: &str| -> Result<Endpoint> {
-            let endpoint: Endpoint = text
-                .parse()
-                .map_err(|error| bad("pool", &format!("{text}: {error}")))?;
+            let endpoint: Endpoint =
+                text.parse().map_err(|error| bad("pool", &format!("{text}: {error}")))?;
             match (&endpoint, &tls) {
                 (Endpoint::Tcp { .. }, None) => {
                     Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"))
@@ -426,10 +411,7 @@ impl Typed {
                 server_name: self.tls_server_name.clone(),
             })),
             (None, None, None) => Ok(None),
-            _ => Err(bad(
-                "tls_ca",
-                "tls_cert and tls_key belong together: give all three or none",
-            )),
+            _ => Err(bad("tls_ca", "tls_cert and tls_key belong together: give all three or none")),
         }
     }
 
@@ -444,10 +426,7 @@ impl Typed {
         for word in words.each() {
             let key_type = KeyType::from_name(word).ok_or_else(|| {
                 let names: Vec<&str> = KeyType::ALL.iter().map(|known| known.name()).collect();
-                bad(
-                    "algorithms",
-                    &format!("{word} is none of {}", names.join(", ")),
-                )
+                bad("algorithms", &format!("{word} is none of {}", names.join(", ")))
             })?;
             offered[key_type as usize] = true;
         }
@@ -494,10 +473,7 @@ fn milliseconds(key: &str, number: Option<&Number>) -> Result<Option<Duration>> 
 }
 
 fn bad(key: &str, what: &str) -> Error {
-    Error::new(
-        Reason::Config,
-        format!("configuration of the provider: {key} {what}"),
-    )
+    Error::new(Reason::Config, format!("configuration of the provider: {key} {what}"))
 }
 
 #[cfg(test)]
@@ -505,10 +481,8 @@ mod tests {
     use super::*;
 
     fn section(pairs: &[(&str, &str)]) -> Result<Config> {
-        let pairs: Vec<_> = pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect();
+        let pairs: Vec<_> =
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         merge(toml::Table::new(), &pairs)?.resolve()
     }
 
@@ -516,9 +490,7 @@ mod tests {
     fn every_row_of_the_table_is_a_key_of_the_parser_and_the_reverse() {
         let file = toml::from_str::<toml::Table>("unknown = 1").expect("TOML");
         let error = merge(file, &[]).expect_err("unknown key").text;
-        let (_, parsed) = error
-            .split_once("expected one of")
-            .expect("the keys of the parser");
+        let (_, parsed) = error.split_once("expected one of").expect("the keys of the parser");
         let parsed: std::collections::BTreeSet<&str> =
             parsed.split('`').skip(1).step_by(2).collect();
         let listed = section_keys().filter(|key| *key != "millrace_config");
@@ -650,22 +622,9 @@ mod tests {
             ("choice_file", "choice.tsv"),
             ("tls_ca", "/x"),
         ] {
-            let pairs = [
-                (key, value),
-                (
-                    "pool",
-                    if key == "tls_ca" {
-                        "tcp:a:1"
-                    } else {
-                        "unix:/x"
-                    },
-                ),
-            ];
-            let pairs = if key == "pool" {
-                &pairs[..1]
-            } else {
-                &pairs[..]
-            };
+            let pairs =
+                [(key, value), ("pool", if key == "tls_ca" { "tcp:a:1" } else { "unix:/x" })];
+            let pairs = if key == "pool" { &pairs[..1] } else { &pairs[..] };
             let error = section(pairs).expect_err(key);
             assert!(error.text.contains(key), "{error}");
         }

@@ -50,7 +50,7 @@ impl Reason {
 pub struct Error {
     /// The reason code.
     pub reason: Reason,
-    /// What happened and what to do, without key material.
+    /// Cause and remedy, without key material.
     pub text: String,
     /// libcrypto has already put a better error on its stack: raise nothing.
     pub silent: bool,
@@ -59,21 +59,13 @@ pub struct Error {
 impl Error {
     /// An error with a sentence.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self {
-            reason,
-            text: text.into(),
-            silent: false,
-        }
+        Self { reason, text: text.into(), silent: false }
     }
 
     /// libcrypto refused and has put the reason on its stack itself.
     #[must_use]
     pub fn library() -> Self {
-        Self {
-            reason: Reason::Library,
-            text: String::new(),
-            silent: true,
-        }
+        Self { reason: Reason::Library, text: String::new(), silent: true }
     }
 }
 

@@ -69,8 +69,5 @@ pub mod route;
 pub mod shared_cells;
 pub mod stats;
 
-#[expect(
-    unsafe_code,
-    reason = "OpenSSL and this module call each other through C pointers"
-)]
+#[expect(unsafe_code, reason = "OpenSSL and this module call each other through C pointers")]
 mod ffi;

@@ -37,15 +37,9 @@ pub fn openssl_name(hash: Hash) -> Option<&'static CStr> {
 /// A digest by its length, where only the length matters (ECDSA and DSA of a bare digest).
 #[must_use]
 pub fn hash_by_len(len: usize) -> Option<Hash> {
-    [
-        Hash::Sha1,
-        Hash::Sha224,
-        Hash::Sha256,
-        Hash::Sha384,
-        Hash::Sha512,
-    ]
-    .into_iter()
-    .find(|hash| hash.digest_len() == len)
+    [Hash::Sha1, Hash::Sha224, Hash::Sha256, Hash::Sha384, Hash::Sha512]
+        .into_iter()
+        .find(|hash| hash.digest_len() == len)
 }
 
 /// Splits an encoded `DigestInfo` (RFC 8017 section 9.2) into its digest algorithm and digest.
@@ -65,9 +59,7 @@ mod tests {
     #[test]
     fn names_are_known_in_every_spelling_that_openssl_uses() {
         for hash in Hash::ALL {
-            let name = openssl_name(*hash)
-                .and_then(|name| name.to_str().ok())
-                .unwrap_or("");
+            let name = openssl_name(*hash).and_then(|name| name.to_str().ok()).unwrap_or("");
             assert_eq!(hash_from_name(name), Some(*hash));
             assert_eq!(hash_from_name(&name.to_lowercase()), Some(*hash));
         }
@@ -79,10 +71,7 @@ mod tests {
     fn digest_info_is_split_only_if_its_length_fits() {
         let mut encoded = Hash::Sha256.digest_info_prefix().to_vec();
         encoded.extend([7; 32]);
-        assert_eq!(
-            split_digest_info(&encoded),
-            Some((Hash::Sha256, &[7; 32][..]))
-        );
+        assert_eq!(split_digest_info(&encoded), Some((Hash::Sha256, &[7; 32][..])));
         encoded.push(0);
         assert_eq!(split_digest_info(&encoded), None);
         assert_eq!(split_digest_info(&[]), None);

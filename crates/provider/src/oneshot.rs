@@ -63,11 +63,7 @@ impl<T> Oneshot<T> {
     /// pausing.
     #[must_use]
     pub fn new(wake: Option<Arc<dyn Wake>>) -> Arc<Self> {
-        Arc::new(Self {
-            value: Mutex::new(None),
-            ready: Condvar::new(),
-            wake,
-        })
+        Arc::new(Self { value: Mutex::new(None), ready: Condvar::new(), wake })
     }
 
     /// Fills it and wakes the waiting thread.
@@ -105,11 +101,7 @@ impl<T> Oneshot<T> {
                 return value.take();
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            value = self
-                .ready
-                .wait_timeout(value, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            value = self.ready.wait_timeout(value, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -45,11 +45,7 @@ impl OpenKey {
     /// A key that a node has opened just now.
     #[must_use]
     pub fn new(remote: Arc<dyn Remote>, now: Instant) -> Self {
-        Self {
-            remote,
-            opened: now,
-            denials: Mutex::default(),
-        }
+        Self { remote, opened: now, denials: Mutex::default() }
     }
 
     /// Whether the pool has denied the operation within [`DENIAL_LASTS`].

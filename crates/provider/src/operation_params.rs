@@ -107,11 +107,7 @@ pub fn rsa_sign(params: &RsaSign, digest: &[u8]) -> Option<(Operation, Vec<u8>)>
         (PAD_PSS, Digest::Known(hash)) => {
             let mgf_hash = params.mgf1.or(hash)?;
             let salt_len = pss_salt_len(params.salt_len, params.bits, hash)?;
-            let operation = Operation::RsaPssSign {
-                hash,
-                mgf_hash,
-                salt_len,
-            };
+            let operation = Operation::RsaPssSign { hash, mgf_hash, salt_len };
             (operation, digest)
         }
         _ => return None,
@@ -129,9 +125,7 @@ fn pss_salt_len(setting: i32, bits: u32, hash: Hash) -> Option<u16> {
         SALT_AUTO_DIGEST_MAX => max.min(hash.digest_len()),
         fixed => usize::try_from(fixed).ok()?,
     };
-    (salt_len <= max)
-        .then(|| u16::try_from(salt_len).ok())
-        .flatten()
+    (salt_len <= max).then(|| u16::try_from(salt_len).ok()).flatten()
 }
 
 /// Settings of an RSA cipher context.
@@ -199,10 +193,7 @@ pub fn is_dsa_signature(der: &[u8]) -> bool {
         return false;
     };
     let mut body = DerReader::new(body);
-    let mut positive = || {
-        body.take_unsigned()
-            .is_some_and(|number| !number.is_empty())
-    };
+    let mut positive = || body.take_unsigned().is_some_and(|number| !number.is_empty());
     positive() && positive() && body.is_empty() && outer.is_empty()
 }
 
@@ -212,13 +203,7 @@ mod tests {
 
     fn pss(salt_len: i32, bits: u32) -> RsaSign {
         let digest = Digest::Known(Hash::Sha256);
-        RsaSign {
-            pad_mode: PAD_PSS,
-            digest,
-            mgf1: Digest::Unset,
-            salt_len,
-            bits,
-        }
+        RsaSign { pad_mode: PAD_PSS, digest, mgf1: Digest::Unset, salt_len, bits }
     }
 
     fn salt_of(params: &RsaSign) -> Option<u16> {
@@ -287,38 +272,21 @@ mod tests {
 
     #[test]
     fn tls_premaster_takes_one_version_only() {
-        let params = RsaDecrypt {
-            pad_mode: PAD_TLS,
-            client_version: 0x0303,
-            ..RsaDecrypt::default()
-        };
+        let params =
+            RsaDecrypt { pad_mode: PAD_TLS, client_version: 0x0303, ..RsaDecrypt::default() };
         assert_eq!(
             rsa_decrypt(&params),
-            Some(Operation::RsaTlsPremaster {
-                client_version: 0x0303
-            })
+            Some(Operation::RsaTlsPremaster { client_version: 0x0303 })
         );
-        let params = RsaDecrypt {
-            negotiated_version: 0x0302,
-            ..params
-        };
+        let params = RsaDecrypt { negotiated_version: 0x0302, ..params };
         assert_eq!(rsa_decrypt(&params), None);
     }
 
     #[test]
     fn pkcs1_decryption_without_implicit_rejection_stays_local() {
-        let params = RsaDecrypt {
-            pad_mode: PAD_PKCS1,
-            ..RsaDecrypt::default()
-        };
+        let params = RsaDecrypt { pad_mode: PAD_PKCS1, ..RsaDecrypt::default() };
         assert_eq!(rsa_decrypt(&params), Some(Operation::RsaPkcs1Decrypt));
-        assert_eq!(
-            rsa_decrypt(&RsaDecrypt {
-                explicit_rejection: true,
-                ..params
-            }),
-            None
-        );
+        assert_eq!(rsa_decrypt(&RsaDecrypt { explicit_rejection: true, ..params }), None);
     }
 
     #[test]

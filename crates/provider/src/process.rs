@@ -65,9 +65,7 @@ pub struct Process {
 
 impl std::fmt::Debug for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Process")
-            .field("breaker", &self.breaker)
-            .finish_non_exhaustive()
+        f.debug_struct("Process").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
 
@@ -136,9 +134,7 @@ impl Process {
                 Joined::Open => return self.open(user, source, stats, pause, deadline),
                 Joined::Wait(oneshot) => oneshot,
             };
-            let opened = oneshot
-                .wait(pause, deadline)
-                .unwrap_or_else(|| Err(unanswered(pause)));
+            let opened = oneshot.wait(pause, deadline).unwrap_or_else(|| Err(unanswered(pause)));
             match opened {
                 // The caller that opened the key had an earlier deadline.
                 Err(error) if error.silent() && Instant::now() < deadline => {}
@@ -154,10 +150,8 @@ impl Process {
             return entry.join(user, pause);
         }
         keys.retain(|_, entry| entry.users.iter().any(|user| user.strong_count() > 0));
-        let entry = KeyEntry {
-            users: vec![Arc::downgrade(user)],
-            state: KeyState::Opening(Vec::new()),
-        };
+        let entry =
+            KeyEntry { users: vec![Arc::downgrade(user)], state: KeyState::Opening(Vec::new()) };
         keys.insert(Arc::new(KeyIdentity::clone(user)), entry);
         Joined::Open
     }
@@ -192,9 +186,8 @@ impl Process {
         };
         let oneshot = Oneshot::new(Some(pause.waker()));
         let result = Arc::clone(&oneshot);
-        let thread = std::thread::Builder::new()
-            .name("millrace-open".to_owned())
-            .stack_size(OPENER_STACK);
+        let thread =
+            std::thread::Builder::new().name("millrace-open".to_owned()).stack_size(OPENER_STACK);
         let body = move || result.put(opening.run(source, &stats, deadline));
         let thread = pause.spawn(thread, Box::new(body));
         if let Err(error) = thread {
@@ -204,9 +197,7 @@ impl Process {
             )
             .unasked());
         }
-        oneshot
-            .wait(Some(pause), deadline)
-            .unwrap_or_else(|| Err(PoolError::abandoned()))
+        oneshot.wait(Some(pause), deadline).unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 }
 
@@ -218,11 +209,7 @@ enum Joined {
 
 impl KeyEntry {
     fn join(&mut self, user: &Arc<KeyIdentity>, pause: Option<&dyn Pause>) -> Joined {
-        if !self
-            .users
-            .iter()
-            .any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(user)))
-        {
+        if !self.users.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(user))) {
             self.users.retain(|known| known.strong_count() > 0);
             self.users.push(Arc::downgrade(user));
         }
@@ -321,10 +308,9 @@ impl Drop for Opening {
 fn unanswered(pause: Option<&dyn Pause>) -> PoolError {
     match pause {
         Some(_) => PoolError::abandoned(),
-        None => PoolError::new(
-            FailureKind::TimedOut,
-            "the key could not be opened by the deadline",
-        ),
+        None => {
+            PoolError::new(FailureKind::TimedOut, "the key could not be opened by the deadline")
+        }
     }
 }
 
@@ -381,25 +367,14 @@ mod tests {
 
     #[test]
     fn caller_that_joined_an_opening_goes_on_when_that_ends_early() {
-        let pool = Arc::new(Late {
-            process: OnceLock::new(),
-            openings: AtomicU32::new(0),
-        });
+        let pool = Arc::new(Late { process: OnceLock::new(), openings: AtomicU32::new(0) });
         let process = Arc::new(Process::new(Arc::new(Arc::clone(&pool))));
         let _ = pool.process.set(Arc::downgrade(&process));
-        let user = Arc::new(KeyIdentity {
-            spki: vec![1],
-            name: Some("www".to_owned()),
-        });
+        let user = Arc::new(KeyIdentity { spki: vec![1], name: Some("www".to_owned()) });
         let open = || {
             let deadline = Instant::now() + Duration::from_secs(60);
-            let opened = process.open_key(
-                &user,
-                || Ok(Source::Resident),
-                &Arc::default(),
-                None,
-                deadline,
-            );
+            let opened =
+                process.open_key(&user, || Ok(Source::Resident), &Arc::default(), None, deadline);
             opened.err().map(|error| error.kind)
         };
         let mut ends = thread::scope(|scope| {
@@ -407,10 +382,7 @@ mod tests {
         });
         // The first caller's time is over; the second one opens the key itself.
         ends.sort_by_key(|end| *end == Some(FailureKind::Refused));
-        assert_eq!(
-            ends,
-            [Some(FailureKind::NoNode), Some(FailureKind::Refused)]
-        );
+        assert_eq!(ends, [Some(FailureKind::NoNode), Some(FailureKind::Refused)]);
         assert_eq!(pool.openings.load(Ordering::SeqCst), 2);
     }
 }

@@ -55,26 +55,16 @@ pub struct PoolError {
 impl PoolError {
     /// A failure with its sentence.
     pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
-        Self {
-            kind,
-            text: text.into(),
-            asked: true,
-        }
+        Self { kind, text: text.into(), asked: true }
     }
 
     /// This failure, marked as one that the process decided without asking the pool.
     pub(crate) fn unasked(self) -> Self {
-        Self {
-            asked: false,
-            ..self
-        }
+        Self { asked: false, ..self }
     }
 
     pub(crate) fn abandoned() -> Self {
-        Self::new(
-            FailureKind::Abandoned,
-            "the connection was given up during the operation",
-        )
+        Self::new(FailureKind::Abandoned, "the connection was given up during the operation")
     }
 
     /// Whether the pool did not answer at all.
@@ -104,11 +94,7 @@ impl From<ClientError> for PoolError {
             ClientError::Job(_) | ClientError::Cancelled => FailureKind::Failed,
             _ => FailureKind::NoNode,
         };
-        Self {
-            kind,
-            text: error.to_string(),
-            asked: !matches!(error, ClientError::Busy),
-        }
+        Self { kind, text: error.to_string(), asked: !matches!(error, ClientError::Busy) }
     }
 }
 
@@ -201,22 +187,14 @@ impl Pool for Client {
     ) -> Result<Arc<dyn Remote>, PoolError> {
         let key = match spki {
             Some(spki) => self.0.open_version(name, spki, deadline)?,
-            None => self
-                .0
-                .open_key(KeySelector::Name(name.to_owned()), deadline)?,
+            None => self.0.open_key(KeySelector::Name(name.to_owned()), deadline)?,
         };
-        Ok(Arc::new(ClientKey {
-            pool: self.0.clone(),
-            key,
-        }))
+        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
     }
 
     fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError> {
         let key = self.0.import_key(key, deadline)?;
-        Ok(Arc::new(ClientKey {
-            pool: self.0.clone(),
-            key,
-        }))
+        Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
     }
 
     fn counted(&self) {
@@ -247,10 +225,7 @@ impl Remote for ClientKey {
         input: &[u8],
         deadline: Instant,
     ) -> Result<Output, PoolError> {
-        Ok(self
-            .pool
-            .call(&self.key, operation, input, deadline)?
-            .output)
+        Ok(self.pool.call(&self.key, operation, input, deadline)?.output)
     }
 
     fn submit(
@@ -263,8 +238,7 @@ impl Remote for ClientKey {
         let done = Box::new(move |result: Result<millrace_client::Reply, ClientError>| {
             done(result.map(|reply| reply.output).map_err(PoolError::from));
         });
-        self.pool
-            .submit(&self.key, operation, input, deadline, done)?;
+        self.pool.submit(&self.key, operation, input, deadline, done)?;
         Ok(())
     }
 }

@@ -35,9 +35,7 @@ pub struct Request<'a> {
 
 impl std::fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request")
-            .field("local", &self.local)
-            .finish_non_exhaustive()
+        f.debug_struct("Request").field("local", &self.local).finish_non_exhaustive()
     }
 }
 
@@ -56,10 +54,8 @@ impl Request<'_> {
     ) -> Result<Output, PoolError> {
         let breaker = &self.process.breaker;
         if self.local && !breaker.admits(Instant::now()) {
-            let result = Err(PoolError::new(
-                FailureKind::Breaker,
-                "the pool did not answer recently",
-            ));
+            let result =
+                Err(PoolError::new(FailureKind::Breaker, "the pool did not answer recently"));
             self.count(&result);
             self.process.pool().counted();
             return result;
@@ -85,15 +81,9 @@ impl Request<'_> {
         source: impl FnOnce() -> Result<Source, PoolError>,
         check: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Output, PoolError> {
-        let time = if self.local {
-            self.config.fallback_after
-        } else {
-            self.config.deadline
-        };
+        let time = if self.local { self.config.fallback_after } else { self.config.deadline };
         let deadline = Instant::now() + time;
-        let key = self
-            .process
-            .open_key(self.key, source, self.stats, self.pause, deadline)?;
+        let key = self.process.open_key(self.key, source, self.stats, self.pause, deadline)?;
         if key.denied_lately(operation, Instant::now()) {
             return Err(denied(operation).unasked());
         }
@@ -115,10 +105,7 @@ impl Request<'_> {
             }
             self.stats.wrong_results.add();
         }
-        Err(PoolError::new(
-            FailureKind::WrongResult,
-            "the pool answered with a wrong result",
-        ))
+        Err(PoolError::new(FailureKind::WrongResult, "the pool answered with a wrong result"))
     }
 
     fn once(
@@ -135,9 +122,7 @@ impl Request<'_> {
         let result = Arc::clone(&oneshot);
         let done = Box::new(move |output| result.put(output));
         remote.submit(operation.clone(), input.to_vec(), deadline, done)?;
-        oneshot
-            .wait(Some(pause), deadline)
-            .unwrap_or_else(|| Err(PoolError::abandoned()))
+        oneshot.wait(Some(pause), deadline).unwrap_or_else(|| Err(PoolError::abandoned()))
     }
 
     /// Counts how the application waited for a job.
@@ -205,10 +190,7 @@ mod tests {
             _: Option<&[u8]>,
             _: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
-            let info = KeyInfo {
-                key_type: KeyType::Rsa { bits: 2048 },
-                spki: vec![1, 2, 3],
-            };
+            let info = KeyInfo { key_type: KeyType::Rsa { bits: 2048 }, spki: vec![1, 2, 3] };
             Ok(Arc::new(ScriptedKey(info, Arc::clone(&self.0))))
         }
 
@@ -235,14 +217,8 @@ mod tests {
         }
 
         fn call(&self, _: &Operation, _: &[u8], _: Instant) -> Result<Output, PoolError> {
-            let next = self
-                .1
-                .lock()
-                .expect("script")
-                .pop_front()
-                .expect("one more answer");
-            next.map(Output::new)
-                .map_err(|kind| PoolError::new(kind, "scripted"))
+            let next = self.1.lock().expect("script").pop_front().expect("one more answer");
+            next.map(Output::new).map_err(|kind| PoolError::new(kind, "scripted"))
         }
 
         fn submit(
@@ -272,10 +248,7 @@ mod tests {
                 process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
                 config: Config::default(),
                 stats: Arc::default(),
-                key: Arc::new(KeyIdentity {
-                    spki: vec![1, 2, 3],
-                    name: Some("key".to_owned()),
-                }),
+                key: Arc::new(KeyIdentity { spki: vec![1, 2, 3], name: Some("key".to_owned()) }),
                 script,
             }
         }
@@ -314,19 +287,13 @@ mod tests {
     fn right_result_is_returned_and_counted() {
         let bench = Bench::new([right()]);
         assert!(bench.sign(true, Hash::Sha256).is_ok());
-        assert_eq!(
-            (bench.stats.pooled.get(), bench.stats.fallback.get()),
-            (1, 0)
-        );
+        assert_eq!((bench.stats.pooled.get(), bench.stats.fallback.get()), (1, 0));
     }
 
     #[test]
     fn wrong_result_is_never_returned() {
         let bench = Bench::new([wrong(), right()]);
-        assert_eq!(
-            bench.sign(true, Hash::Sha256).err(),
-            Some(FailureKind::WrongResult)
-        );
+        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(FailureKind::WrongResult));
         assert_eq!(bench.left(), 1, "the local key is the second attempt");
         assert_eq!(bench.stats.fallback_wrong_result.get(), 1);
         assert_eq!(bench.stats.wrong_results.get(), 1);
@@ -336,10 +303,7 @@ mod tests {
     fn resident_key_is_tried_twice_after_a_wrong_result() {
         let bench = Bench::new([wrong(), right(), wrong(), wrong()]);
         assert!(bench.sign(false, Hash::Sha256).is_ok());
-        assert_eq!(
-            bench.sign(false, Hash::Sha256).err(),
-            Some(FailureKind::WrongResult)
-        );
+        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(FailureKind::WrongResult));
         assert_eq!(bench.stats.wrong_results.get(), 3);
         assert_eq!(bench.stats.failed.get(), 1);
     }
@@ -347,10 +311,7 @@ mod tests {
     #[test]
     fn operation_that_the_node_does_not_list_is_not_sent_at_first() {
         let bench = Bench::new([right()]);
-        assert_eq!(
-            bench.sign(true, Hash::Sha1).err(),
-            Some(FailureKind::Denied)
-        );
+        assert_eq!(bench.sign(true, Hash::Sha1).err(), Some(FailureKind::Denied));
         assert_eq!(bench.left(), 1);
         assert_eq!(bench.stats.fallback_refused.get(), 1);
     }
@@ -359,10 +320,7 @@ mod tests {
     fn denied_operation_is_sent_again_after_a_second() {
         let bench = Bench::new([]);
         let (start, lasts) = (Instant::now(), DENIAL_LASTS);
-        let key = OpenKey::new(
-            bench.process.pool().open("", None, start).expect("a key"),
-            start,
-        );
+        let key = OpenKey::new(bench.process.pool().open("", None, start).expect("a key"), start);
         let [sha1, sha256] =
             [Hash::Sha1, Hash::Sha256].map(|hash| Operation::RsaPkcs1Sign { hash });
         // SHA-1 was not listed when the key was opened; SHA-256 was.
@@ -392,19 +350,10 @@ mod tests {
         let dead = || Err(FailureKind::TimedOut);
         let bench = Bench::new([dead(), dead(), dead(), right()]);
         for _ in 0..3 {
-            assert_eq!(
-                bench.sign(true, Hash::Sha256).err(),
-                Some(FailureKind::TimedOut)
-            );
+            assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(FailureKind::TimedOut));
         }
-        assert_eq!(
-            bench.sign(true, Hash::Sha256).err(),
-            Some(FailureKind::Breaker)
-        );
-        assert!(
-            bench.sign(false, Hash::Sha256).is_ok(),
-            "a stub has no alternative"
-        );
+        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(FailureKind::Breaker));
+        assert!(bench.sign(false, Hash::Sha256).is_ok(), "a stub has no alternative");
         assert_eq!(bench.stats.fallback.get(), 4);
     }
 
@@ -419,10 +368,7 @@ mod tests {
             let silent = bench.sign(true, Hash::Sha256).err();
             assert_eq!(silent, Some(FailureKind::TimedOut));
         }
-        assert_eq!(
-            bench.sign(true, Hash::Sha256).err(),
-            Some(FailureKind::Breaker)
-        );
+        assert_eq!(bench.sign(true, Hash::Sha256).err(), Some(FailureKind::Breaker));
     }
 
     #[test]
@@ -477,14 +423,8 @@ mod tests {
     #[test]
     fn pool_key_with_another_public_half_is_refused() {
         let mut bench = Bench::new([right()]);
-        bench.key = Arc::new(KeyIdentity {
-            spki: vec![9],
-            name: Some("key".to_owned()),
-        });
-        assert_eq!(
-            bench.sign(false, Hash::Sha256).err(),
-            Some(FailureKind::Refused)
-        );
+        bench.key = Arc::new(KeyIdentity { spki: vec![9], name: Some("key".to_owned()) });
+        assert_eq!(bench.sign(false, Hash::Sha256).err(), Some(FailureKind::Refused));
         assert_eq!(bench.left(), 1);
     }
 }

@@ -45,9 +45,7 @@ impl SharedCells {
         let primitives = || Primitive::ROWS.iter().map(|row| row.name);
         let costs = |of: &'static str| primitives().map(move |name| format!("{of}{name}"));
         let costs: Vec<String> = costs(COST_HERE).chain(costs(COST_THERE)).collect();
-        let names = primitives()
-            .chain(event::ALL)
-            .chain(costs.iter().map(String::as_str));
+        let names = primitives().chain(event::ALL).chain(costs.iter().map(String::as_str));
         counters::describe(memory, names);
         Self(memory)
     }
@@ -58,8 +56,7 @@ impl SharedCells {
 
     /// Counts an operation of a primitive.
     pub fn served_here(&self, primitive: Primitive) {
-        self.cell(primitive as usize)
-            .fetch_add(1, Ordering::Relaxed);
+        self.cell(primitive as usize).fetch_add(1, Ordering::Relaxed);
     }
 
     /// The cell that counts an event.
@@ -72,8 +69,7 @@ impl SharedCells {
     pub fn set_costs(&self, primitive: Primitive, here: u64, there: u64) {
         let first = Primitive::ALL.len() + event::ALL.len() + primitive as usize;
         self.cell(first).store(here, Ordering::Relaxed);
-        self.cell(first + Primitive::ALL.len())
-            .store(there, Ordering::Relaxed);
+        self.cell(first + Primitive::ALL.len()).store(there, Ordering::Relaxed);
     }
 }
 
@@ -102,10 +98,8 @@ mod tests {
             cells.event(event).store(10 + at as u64, Ordering::Relaxed);
         }
         cells.set_costs(Primitive::SecP256r1MlKem768, 4, 5);
-        let bytes: Vec<u8> = memory
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
-            .collect();
+        let bytes: Vec<u8> =
+            memory.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         let mut numbers = parse(&bytes).expect("counters");
         numbers.retain(|_, number| *number > 0);
         let expected = [

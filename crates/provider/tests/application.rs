@@ -42,10 +42,7 @@ fn harness() -> Option<&'static Path> {
 fn everything() -> KeyPolicy {
     let all = OperationKind::ALL.iter().copied();
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
-    KeyPolicy {
-        operations,
-        ..KeyPolicy::signing(["*"])
-    }
+    KeyPolicy { operations, ..KeyPolicy::signing(["*"]) }
 }
 
 fn prepared() -> Bench {
@@ -88,22 +85,14 @@ fn command(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) ->
 /// Runs the application and returns its counters.
 #[track_caller]
 fn run(bench: &Bench, binary: &Path, what: &str, config: &str, key: &str) -> HashMap<String, u64> {
-    let text = must(
-        &command(bench, binary, what, config, key)
-            .output()
-            .expect("harness"),
-    );
+    let text = must(&command(bench, binary, what, config, key).output().expect("harness"));
     let counters: HashMap<String, u64> = text
         .lines()
         .filter_map(|line| line.split_once(' '))
         .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
         .collect();
     assert_eq!(counters["panics"], 0);
-    assert!(
-        counters["stack"] <= MOST_STACK,
-        "{what}: a job took {} bytes",
-        counters["stack"]
-    );
+    assert!(counters["stack"] <= MOST_STACK, "{what}: a job took {} bytes", counters["stack"]);
     counters
 }
 
@@ -120,14 +109,20 @@ fn jobs_are_paused_and_resumed() {
     let bench = with_node();
     for (config, key) in ROUTES {
         let counters = run(&bench, binary, "jobs", config, key);
-        println!(
-            "{key}: {} bytes of stack, {} pauses",
-            counters["stack"], counters["paused"]
-        );
+        println!("{key}: {} bytes of stack, {} pauses", counters["stack"], counters["paused"]);
         assert_eq!(counters["pooled"], 32 * 4);
         assert_eq!(counters["fallback"], 0);
         assert_eq!(counters["keys-opened"], 1);
         assert!(counters["paused"] > 0);
+    }
+}
+
+#[test]
+fn stub_is_loaded_from_the_der_in_its_pem_block() {
+    let Some(binary) = harness() else { return };
+    let bench = with_node();
+    for key in ["rsa.stub", "p256.stub"] {
+        assert_eq!(run(&bench, binary, "der", "plain.cnf", key)["pooled"], 1);
     }
 }
 
@@ -146,10 +141,7 @@ fn spurious_resumes_change_no_result() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     for (config, key) in ROUTES {
-        assert_eq!(
-            run(&bench, binary, "spurious", config, key)["pooled"],
-            4 * 2
-        );
+        assert_eq!(run(&bench, binary, "spurious", config, key)["pooled"], 4 * 2);
     }
 }
 
@@ -199,11 +191,7 @@ fn process_with_a_paused_job_ends_cleanly() {
     controls.close_gate();
     for (config, key) in ROUTES {
         for _ in 0..5 {
-            must(
-                &command(&bench, binary, "leave", config, key)
-                    .output()
-                    .expect("harness"),
-            );
+            must(&command(&bench, binary, "leave", config, key).output().expect("harness"));
         }
     }
     controls.open_gate();
@@ -229,11 +217,9 @@ fn ecdh_secret_is_cut_to_a_short_buffer_as_openssl_does() {
     let Some(binary) = harness() else { return };
     let bench = with_node();
     bench.write_config("off.cnf", "", "mode = off");
-    for (config, key, pooled) in [
-        ("off.cnf", "p256.pem", 0),
-        ("route-a.cnf", "p256.pem", 2),
-        ("plain.cnf", "p256.stub", 2),
-    ] {
+    for (config, key, pooled) in
+        [("off.cnf", "p256.pem", 0), ("route-a.cnf", "p256.pem", 2), ("plain.cnf", "p256.stub", 2)]
+    {
         let counters = run(&bench, binary, "derive", config, key);
         assert_eq!(counters["pooled"], pooled, "{config} {key}");
     }
@@ -271,10 +257,7 @@ fn handshakes_pause_and_fit_the_job_stack() {
         for version in ["tls13", "tls12"] {
             let counters = run(&bench, binary, version, config, key);
             println!("{version} {key}: {} bytes of stack", counters["stack"]);
-            assert_eq!(
-                counters["pooled"], 1,
-                "the certificate is the only thing that is signed"
-            );
+            assert_eq!(counters["pooled"], 1, "the certificate is the only thing that is signed");
             pauses += counters["pauses"];
         }
     }
@@ -301,10 +284,7 @@ fn ml_dsa_handshakes_fit_the_job_stack() {
     bench.write_config("all.cnf", "", "verify = all");
     prepare(&bench, "mldsa", "-algorithm ML-DSA-87");
     let counters = run(&bench, binary, "tls13", "all-a.cnf", "mldsa.pem");
-    println!(
-        "ML-DSA-87 without a node: {} bytes of stack",
-        counters["stack"]
-    );
+    println!("ML-DSA-87 without a node: {} bytes of stack", counters["stack"]);
     assert_eq!((counters["pooled"], counters["fallback"]), (0, 1));
     bench.start(Arc::new(Software::new()));
     for (config, key) in [("all-a.cnf", "mldsa.pem"), ("all.cnf", "mldsa.stub")] {

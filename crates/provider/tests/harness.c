@@ -443,6 +443,34 @@ static EVP_PKEY *read_key(const char *path, int is_public)
     return key;
 }
 
+/* The DER of a PEM block with any label, as strongSwan loads it: without a type, and with the one that it has. */
+static EVP_PKEY *read_der(const char *path)
+{
+    BIO *bio = BIO_new_file(path, "r");
+    char *label, *header;
+    unsigned char *der;
+    const unsigned char *start;
+    long length;
+    EVP_PKEY *key, *same;
+
+    if (bio == NULL || PEM_read_bio(bio, &label, &header, &der, &length) != 1)
+        die(path);
+    start = der;
+    if ((key = d2i_AutoPrivateKey(NULL, &start, length)) == NULL)
+        die("a key of unknown type");
+    start = der;
+    if ((same = d2i_PrivateKey(EVP_PKEY_get_base_id(key), NULL, &start, length)) == NULL)
+        die("a key of known type");
+    if (EVP_PKEY_eq(key, same) != 1)
+        die("two keys of one file");
+    EVP_PKEY_free(same);
+    OPENSSL_free(label);
+    OPENSSL_free(header);
+    OPENSSL_free(der);
+    BIO_free(bio);
+    return key;
+}
+
 int main(int argc, char **argv)
 {
     size_t most = 0;
@@ -454,10 +482,10 @@ int main(int argc, char **argv)
     CRYPTO_set_mem_functions(paint_malloc, plain_realloc, plain_free);
     if (OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1)
         die("configuration");
-    private_key = read_key(argv[2], 0);
+    private_key = strcmp(command, "der") == 0 ? read_der(argv[2]) : read_key(argv[2], 0);
     public_key = read_key(argv[3], 1);
 
-    if (strcmp(command, "plain") == 0)
+    if (strcmp(command, "plain") == 0 || strcmp(command, "der") == 0)
         plain();
     else if (strcmp(command, "jobs") == 0)
         run_jobs(JOBS, 4, BY_FD, 0);

@@ -19,11 +19,7 @@ const LOCAL: &str = "local = all\nalgorithms = none\nmode = off";
 /// A folder with a certificate, and with configurations that prefer what is computed here.
 fn prepared() -> Bench {
     let bench = Bench::new();
-    bench.write_config(
-        "local.cnf",
-        "default_properties = ?millrace.local=yes",
-        LOCAL,
-    );
+    bench.write_config("local.cnf", "default_properties = ?millrace.local=yes", LOCAL);
     must(&bench.stock(
         "req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2 \
          -keyout server.key -out server.crt",
@@ -54,10 +50,7 @@ fn handshake_with_x25519_is_computed_here_on_both_sides() {
             let options = format!("-groups X25519 -ciphersuites {suite}");
             let output = connect(&bench, client_config, &server, &options);
             let said = must(&output);
-            assert!(
-                said.contains("Verify return code: 0") && said.contains("X25519"),
-                "{said}"
-            );
+            assert!(said.contains("Verify return code: 0") && said.contains("X25519"), "{said}");
         }
         if server_config.is_some() {
             let computed = server.computed();
@@ -72,10 +65,8 @@ fn handshake_with_x25519_is_computed_here_on_both_sides() {
 fn hybrid_groups_are_served_by_every_openssl_3() {
     let bench = prepared();
     let has_ml_kem = has_ml_kem(&bench);
-    let mut groups = vec![
-        ("X25519MLKEM768", "X25519MLKEM768"),
-        ("SecP256r1MLKEM768", "SecP256r1MLKEM768"),
-    ];
+    let mut groups =
+        vec![("X25519MLKEM768", "X25519MLKEM768"), ("SecP256r1MLKEM768", "SecP256r1MLKEM768")];
     if !has_ml_kem {
         groups.push(("MLKEM768", "ML-KEM-768"));
     }
@@ -101,32 +92,19 @@ fn nothing_is_computed_here_unless_the_setting_names_it() {
     let prefer = "default_properties = ?millrace.local=yes";
     bench.write_config("off.cnf", prefer, "algorithms = none\nmode = off");
     let list = |config| {
-        [
-            "key-managers",
-            "key-exchange-algorithms",
-            "kdf-algorithms",
-            "kem-algorithms",
-        ]
-        .map(|what| must(&bench.with_config(config, &format!("list -{what}"))))
-        .concat()
+        ["key-managers", "key-exchange-algorithms", "kdf-algorithms", "kem-algorithms"]
+            .map(|what| must(&bench.with_config(config, &format!("list -{what}"))))
+            .concat()
     };
     assert_eq!(list("off.cnf").matches("@ millrace").count(), 0);
-    bench.write_config(
-        "some.cnf",
-        prefer,
-        "algorithms = none\nlocal = X25519,TLS13-KDF",
-    );
+    bench.write_config("some.cnf", prefer, "algorithms = none\nlocal = X25519,TLS13-KDF");
     assert_eq!(list("some.cnf").matches("@ millrace").count(), 3);
     let all = list("local.cnf");
     // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice; the keys
     // that sign here: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it.
     let shares = if has_ml_kem(&bench) { 2 } else { 3 };
     let keys = 3 + 3 * usize::from(has_ml_dsa(&bench));
-    assert_eq!(
-        all.matches("@ millrace").count(),
-        3 + 2 * shares + keys,
-        "{all}"
-    );
+    assert_eq!(all.matches("@ millrace").count(), 3 + 2 * shares + keys, "{all}");
     let server = Server::start(&bench, Some("some.cnf"), "-groups X25519");
     must(&connect(&bench, None, &server, ""));
     let computed = server.computed();
@@ -204,16 +182,8 @@ fn key_derivation_agrees_with_openssl_for_every_digest_and_mode() {
     let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     for digest in ["SHA256", "SHA384", "SHA512", "SHA1", "SHA3-256"] {
         for (mode, options, len) in [
-            (
-                "EXPAND_ONLY",
-                format!("-kdfopt hexkey:{key} -kdfopt data:transcript"),
-                77,
-            ),
-            (
-                "EXTRACT_ONLY",
-                format!("-kdfopt hexkey:{key} -kdfopt hexsalt:{key}"),
-                0,
-            ),
+            ("EXPAND_ONLY", format!("-kdfopt hexkey:{key} -kdfopt data:transcript"), 77),
+            ("EXTRACT_ONLY", format!("-kdfopt hexkey:{key} -kdfopt hexsalt:{key}"), 0),
             ("EXTRACT_ONLY", String::new(), 0),
         ] {
             let len = match (len, digest) {
@@ -252,18 +222,11 @@ fn x25519_key_of_the_pool_is_refused_with_a_reason_and_the_rest_stays() {
         bench.hold(name, millrace_service::KeyPolicy::signing(["*"]));
     }
     bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
-    bench.write_config(
-        "pool.cnf",
-        "default_properties = ?millrace.local=yes",
-        "local = all",
-    );
+    bench.write_config("pool.cnf", "default_properties = ?millrace.local=yes", "local = all");
     let said = must_fail(&bench.with_config("pool.cnf", "pkey -in x25519.stub -pubout"));
     assert!(said.contains("the setting `local` has X25519"), "{said}");
     bench.write("message", b"the mill is not the river\n");
-    must(&bench.with_config(
-        "pool.cnf",
-        "dgst -sha256 -sign p256.stub -out signature message",
-    ));
+    must(&bench.with_config("pool.cnf", "dgst -sha256 -sign p256.stub -out signature message"));
     let verify = "dgst -sha256 -verify p256.pub -signature signature message";
     assert!(must(&bench.stock(verify)).contains("Verified OK"));
     assert_eq!(bench.served("ecdsa-sign"), 1);
@@ -321,15 +284,8 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
     let slow: String = before.lines().map(slower).collect();
     fs::write(&file, &slow).expect("written");
     let second = offered("on.cnf");
-    assert!(
-        !has(&second, "{ 1.3.101.110, X25519 }") && !has(&second, "X25519 @"),
-        "{second:?}"
-    );
-    assert_eq!(
-        fs::read_to_string(&file).expect("the file"),
-        slow,
-        "nothing is measured again"
-    );
+    assert!(!has(&second, "{ 1.3.101.110, X25519 }") && !has(&second, "X25519 @"), "{second:?}");
+    assert_eq!(fs::read_to_string(&file).expect("the file"), slow, "nothing is measured again");
     for config in ["named.cnf", "all.cnf"] {
         assert!(has(&offered(config), "X25519"), "{config}");
     }

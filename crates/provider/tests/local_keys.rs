@@ -21,37 +21,14 @@ struct Kind {
     is_digest: bool,
 }
 
+#[rustfmt::skip]
 const KINDS: [Kind; 6] = [
-    Kind {
-        counter: "P-384",
-        options: "-algorithm EC -pkeyopt ec_paramgen_curve:P-384",
-        is_digest: true,
-    },
-    Kind {
-        counter: "P-521",
-        options: "-algorithm EC -pkeyopt ec_paramgen_curve:P-521",
-        is_digest: true,
-    },
-    Kind {
-        counter: "ED25519",
-        options: "-algorithm ED25519",
-        is_digest: false,
-    },
-    Kind {
-        counter: "ML-DSA-44",
-        options: "-algorithm ML-DSA-44",
-        is_digest: false,
-    },
-    Kind {
-        counter: "ML-DSA-65",
-        options: "-algorithm ML-DSA-65",
-        is_digest: false,
-    },
-    Kind {
-        counter: "ML-DSA-87",
-        options: "-algorithm ML-DSA-87",
-        is_digest: false,
-    },
+    Kind { counter: "P-384", options: "-algorithm EC -pkeyopt ec_paramgen_curve:P-384", is_digest: true },
+    Kind { counter: "P-521", options: "-algorithm EC -pkeyopt ec_paramgen_curve:P-521", is_digest: true },
+    Kind { counter: "ED25519", options: "-algorithm ED25519", is_digest: false },
+    Kind { counter: "ML-DSA-44", options: "-algorithm ML-DSA-44", is_digest: false },
+    Kind { counter: "ML-DSA-65", options: "-algorithm ML-DSA-65", is_digest: false },
+    Kind { counter: "ML-DSA-87", options: "-algorithm ML-DSA-87", is_digest: false },
 ];
 
 /// A folder with the configuration, and the kinds that this OpenSSL has.
@@ -134,9 +111,10 @@ fn signature_of_every_digest_verifies_with_openssl() {
     for kind in kinds {
         bench.generate("key", kind.options);
         // SHA-3 is none of AWS-LC's here: OpenSSL signs.
-        let digests: &[&str] = match kind.is_digest {
-            true => &["sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256"],
-            false => &["none"],
+        let digests: &[&str] = if kind.is_digest {
+            &["sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256"]
+        } else {
+            &["none"]
         };
         for digest in digests {
             must(&bench.with_config("local.cnf", &sign(&kind, "key.pem", digest, "ours")));
@@ -170,9 +148,7 @@ fn keys_are_made_written_read_and_exported_as_by_openssl() {
             assert_eq!(file, copy, "{}", kind.counter);
             local(&format!("pkey -in {name}.pem -check -noout"));
             // PKCS#12 encodes and decodes the key by way of the `default` provider.
-            local(&format!(
-                "req -x509 -new -key {name}.pem -subj /CN=a -out {name}.crt"
-            ));
+            local(&format!("req -x509 -new -key {name}.pem -subj /CN=a -out {name}.crt"));
             stock(&format!("verify -CAfile {name}.crt {name}.crt"));
             local(&format!(
                 "pkcs12 -export -inkey {name}.pem -in {name}.crt -passout pass:x -out {name}.p12"
@@ -219,16 +195,8 @@ fn key_of_a_file_signs_here_beside_a_pool_unless_all_keys_are_given_to_it() {
     bench.generate("held", KINDS[0].options);
     bench.hold("held", millrace_service::KeyPolicy::signing(["*"]));
     bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
-    bench.write_config(
-        "rest.cnf",
-        "default_properties = ?millrace.local=yes",
-        "local = all",
-    );
-    bench.write_config(
-        "all.cnf",
-        "default_properties = ?provider=millrace",
-        "local = all",
-    );
+    bench.write_config("rest.cnf", "default_properties = ?millrace.local=yes", "local = all");
+    bench.write_config("all.cnf", "default_properties = ?provider=millrace", "local = all");
     let by = |config: &str, key: &str| {
         must(&bench.with_config(config, &sign(&KINDS[0], key, "sha384", "signature")));
         bench.served("ecdsa-sign")

@@ -37,16 +37,11 @@ fn run(what: &str) -> Option<String> {
         "default_properties = ?millrace.local=yes",
         "local = all\nalgorithms = none\nmode = off",
     );
-    bench.write(
-        "client.toml",
-        b"mode = \"off\"\nalgorithms = \"none\"\nlocal = \"all\"\n",
-    );
+    bench.write("client.toml", b"mode = \"off\"\nalgorithms = \"none\"\nlocal = \"all\"\n");
     let conf = bench.path("local.cnf");
     let mut command: Command = application(binary);
     command.arg(what).arg(&conf).current_dir(bench.dir.path());
-    command
-        .env("OPENSSL_CONF", &conf)
-        .env("OPENSSL_MODULES", bench.dir.path());
+    command.env("OPENSSL_CONF", &conf).env("OPENSSL_MODULES", bench.dir.path());
     command.env("MILLRACE_CLIENT_CONF", bench.path("client.toml"));
     Some(must(&command.output().expect("the application")))
 }

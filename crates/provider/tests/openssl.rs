@@ -13,7 +13,7 @@ use millrace_backends::Software;
 use millrace_engine::{OperationKind, OperationSet};
 use millrace_service::KeyPolicy;
 use millrace_service::KeyStore;
-use millrace_testkit::faulty::{Fault, FaultyBackend};
+use millrace_testkit::faulty::{FaultyBackend, InjectedFault};
 
 const RSA: &str = "-algorithm RSA -pkeyopt rsa_keygen_bits:2048";
 const P256: &str = "-algorithm EC -pkeyopt ec_paramgen_curve:P-256";
@@ -25,22 +25,15 @@ const X25519: &str = "-algorithm X25519";
 fn everything() -> KeyPolicy {
     let all = OperationKind::ALL.iter().copied();
     let operations: OperationSet = all.filter(|kind| *kind != OperationKind::RsaRaw).collect();
-    KeyPolicy {
-        operations,
-        ..KeyPolicy::signing(["*"])
-    }
+    KeyPolicy { operations, ..KeyPolicy::signing(["*"]) }
 }
 
 /// A node that holds one key of each kind; the same keys are in PEM files, and as stubs.
 fn full() -> Bench {
     let mut bench = Bench::new();
-    for (name, options) in [
-        ("rsa", RSA),
-        ("p256", P256),
-        ("p384", P384),
-        ("ed25519", ED25519),
-        ("x25519", X25519),
-    ] {
+    for (name, options) in
+        [("rsa", RSA), ("p256", P256), ("p384", P384), ("ed25519", ED25519), ("x25519", X25519)]
+    {
         bench.generate(name, options);
         bench.hold(name, everything());
     }
@@ -57,10 +50,8 @@ fn module_exports_its_entry_point_only() {
         .output()
         .expect("nm");
     let text = must(&output);
-    let symbols: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().last())
-        .collect();
+    let symbols: Vec<&str> =
+        text.lines().filter_map(|line| line.split_whitespace().last()).collect();
     assert_eq!(symbols, ["OSSL_provider_init"]);
 }
 
@@ -83,10 +74,7 @@ fn provider_lists_itself_and_its_algorithms() {
         ("store-loaders", 1),
     ] {
         let list = must(&bench.route_a(&format!("list -{what}")));
-        let ours = list
-            .lines()
-            .filter(|line| line.contains("@ millrace"))
-            .count();
+        let ours = list.lines().filter(|line| line.contains("@ millrace")).count();
         assert_eq!(ours, count, "{list}");
         must(&bench.route_a(&format!("list -{what} -verbose")));
     }
@@ -104,10 +92,7 @@ fn key_type_names_are_those_of_the_default_provider() {
     };
     let default = names("default");
     for name in names("millrace") {
-        assert!(
-            default.contains(&name),
-            "{name} is not a name of default: {default:?}"
-        );
+        assert!(default.contains(&name), "{name} is not a name of default: {default:?}");
     }
 }
 
@@ -138,11 +123,7 @@ fn plain_keys_are_imported_into_the_pool() {
     let bench = full();
     sign_and_verify(&bench, "route-a.cnf", "rsa.pem", "rsa.pub", "");
     assert_eq!(bench.served("rsa-pkcs1-sign"), 1);
-    for salt in [
-        "",
-        "-sigopt rsa_pss_saltlen:digest",
-        "-sigopt rsa_pss_saltlen:20",
-    ] {
+    for salt in ["", "-sigopt rsa_pss_saltlen:digest", "-sigopt rsa_pss_saltlen:20"] {
         let options = format!("-sigopt rsa_padding_mode:pss {salt}");
         sign_and_verify(&bench, "route-a.cnf", "rsa.pem", "rsa.pub", &options);
     }
@@ -159,13 +140,7 @@ fn stubs_sign_in_the_pool_without_default_properties() {
     let bench = full();
     for config in ["plain.cnf", "route-a.cnf"] {
         sign_and_verify(&bench, config, "rsa.stub", "rsa.pub", "");
-        sign_and_verify(
-            &bench,
-            config,
-            "rsa.stub",
-            "rsa.pub",
-            "-sigopt rsa_padding_mode:pss",
-        );
+        sign_and_verify(&bench, config, "rsa.stub", "rsa.pub", "-sigopt rsa_padding_mode:pss");
         sign_and_verify(&bench, config, "p256.stub", "p256.pub", "");
     }
     assert_eq!(bench.served("rsa-pkcs1-sign"), 2);
@@ -206,10 +181,9 @@ fn ed25519_messages_are_signed_in_the_pool() {
 fn digests_without_message_are_signed_in_the_pool() {
     let bench = full();
     bench.write("digest", &[0x5a; 32]);
-    for (config, rsa, p256) in [
-        ("route-a.cnf", "rsa.pem", "p256.pem"),
-        ("plain.cnf", "rsa.stub", "p256.stub"),
-    ] {
+    for (config, rsa, p256) in
+        [("route-a.cnf", "rsa.pem", "p256.pem"), ("plain.cnf", "rsa.stub", "p256.stub")]
+    {
         for (key, options) in [
             (rsa, "-pkeyopt digest:sha256"),
             (
@@ -286,11 +260,9 @@ fn rsa_messages_are_decrypted_in_the_pool() {
     let oaep =
         "-pkeyopt rsa_padding_mode:oaep -pkeyopt rsa_oaep_md:sha256 -pkeyopt rsa_oaep_label:6c6162";
     let weak = "-pkeyopt rsa_padding_mode:oaep";
-    for (options, operation) in [
-        ("", "rsa-pkcs1-decrypt"),
-        (oaep, "rsa-oaep-decrypt"),
-        (weak, "rsa-oaep-decrypt"),
-    ] {
+    for (options, operation) in
+        [("", "rsa-pkcs1-decrypt"), (oaep, "rsa-oaep-decrypt"), (weak, "rsa-oaep-decrypt")]
+    {
         let before = bench.served(operation);
         let encrypt =
             format!("pkeyutl -encrypt -pubin -inkey rsa.pub {options} -in message -out secret");
@@ -335,14 +307,7 @@ fn stub_signs_a_certificate() {
 #[test]
 fn generated_keys_are_never_sent_to_the_pool() {
     let bench = full();
-    for options in [
-        RSA,
-        P256,
-        ED25519,
-        X25519,
-        "-algorithm X448",
-        "-algorithm ED448",
-    ] {
+    for options in [RSA, P256, ED25519, X25519, "-algorithm X448", "-algorithm ED448"] {
         must(&bench.route_a(&format!("genpkey {options} -out made.pem")));
         must(&bench.stock("pkey -in made.pem -check -noout"));
         must(&bench.route_a("pkey -in made.pem -check -noout"));
@@ -377,14 +342,11 @@ fn unsupported_digests_and_curves_are_local_or_refused() {
     bench.generate("k1", "-algorithm EC -pkeyopt ec_paramgen_curve:secp256k1");
     must(&bench.route_a("dgst -sha256 -sign k1.pem -out signature message"));
     must(&bench.stock("dgst -sha256 -verify k1.pub -signature signature message"));
-    bench.generate(
-        "restricted",
-        "-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048",
-    );
+    bench.generate("restricted", "-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048");
     let pss = "-sigopt rsa_padding_mode:pss";
-    must(&bench.route_a(&format!(
-        "dgst -sha256 {pss} -sign restricted.pem -out signature message"
-    )));
+    must(
+        &bench.route_a(&format!("dgst -sha256 {pss} -sign restricted.pem -out signature message")),
+    );
     let verify = format!("dgst -sha256 {pss} -verify restricted.pub -signature signature message");
     must(&bench.stock(&verify));
     must(&bench.route_a(&verify));
@@ -402,32 +364,20 @@ fn plain_keys_work_and_stubs_give_the_reason_without_a_node() {
         bench.hold(name, everything());
         let sign = |key: &str| format!("dgst -sha256 -sign {key} -out signature message");
         must(&bench.route_a(&sign(&format!("{name}.pem"))));
-        must(&bench.stock(&format!(
-            "dgst -sha256 -verify {name}.pub -signature signature message"
-        )));
+        must(
+            &bench.stock(&format!("dgst -sha256 -verify {name}.pub -signature signature message")),
+        );
         // A stub is loaded without a connection; only its use needs the pool.
         must(&bench.plain(&format!("pkey -in {name}.stub -pubout")));
         let error = must_fail(&bench.plain(&sign(&format!("{name}.stub"))));
         assert!(error.contains("no node can be reached"), "{error}");
     }
-    bench.write_config(
-        "strict.cnf",
-        "default_properties = ?provider=millrace",
-        "fallback = off",
+    bench.write_config("strict.cnf", "default_properties = ?provider=millrace", "fallback = off");
+    must_fail(
+        &bench.with_config("strict.cnf", "dgst -sha256 -sign rsa.pem -out signature message"),
     );
-    must_fail(&bench.with_config(
-        "strict.cnf",
-        "dgst -sha256 -sign rsa.pem -out signature message",
-    ));
-    bench.write_config(
-        "off.cnf",
-        "default_properties = ?provider=millrace",
-        "mode = off",
-    );
-    let output = bench.with_config(
-        "off.cnf",
-        "dgst -sha256 -sign rsa.pem -out signature message",
-    );
+    bench.write_config("off.cnf", "default_properties = ?provider=millrace", "mode = off");
+    let output = bench.with_config("off.cnf", "dgst -sha256 -sign rsa.pem -out signature message");
     assert!(!texts(&output).1.contains("millrace:"));
     must(&output);
 }
@@ -443,16 +393,11 @@ fn wrong_signature_never_reaches_the_application() {
     let liar = FaultyBackend::new(Arc::new(Software::new()));
     let controls = liar.controls();
     bench.start(Arc::new(liar));
-    controls.inject(Fault::Lie);
+    controls.inject(InjectedFault::Lie);
     for options in ["", "-sigopt rsa_padding_mode:pss"] {
-        let output = bench.route_a(&format!(
-            "dgst -sha256 {options} -sign rsa.pem -out signature message"
-        ));
-        assert!(
-            texts(&output).1.contains("wrong result"),
-            "{}",
-            texts(&output).1
-        );
+        let output =
+            bench.route_a(&format!("dgst -sha256 {options} -sign rsa.pem -out signature message"));
+        assert!(texts(&output).1.contains("wrong result"), "{}", texts(&output).1);
         must(&output);
         let verify = format!("dgst -sha256 {options} -verify rsa.pub -signature signature message");
         must(&bench.stock(&verify));
@@ -462,10 +407,7 @@ fn wrong_signature_never_reaches_the_application() {
         assert!(!common::exists(&bench.path("refused")) || bench.read("refused").is_empty());
     }
     bench.write_config("all.cnf", "", "verify = all");
-    must_fail(&bench.with_config(
-        "all.cnf",
-        "dgst -sha256 -sign p256.stub -out refused message",
-    ));
+    must_fail(&bench.with_config("all.cnf", "dgst -sha256 -sign p256.stub -out refused message"));
     must_fail(&bench.with_config(
         "all.cnf",
         "pkeyutl -sign -rawin -inkey ed25519.stub -in message -out refused",
@@ -503,10 +445,7 @@ fn operation_denied_by_the_key_policy_is_named_in_the_error() {
     bench.start(Arc::new(Software::new()));
     must(&bench.stock("pkeyutl -encrypt -pubin -inkey rsa.pub -in message -out secret"));
     let error = must_fail(&bench.plain("pkeyutl -decrypt -inkey rsa.stub -in secret -out clear"));
-    assert!(
-        error.contains("does not allow rsa-pkcs1-decrypt"),
-        "{error}"
-    );
+    assert!(error.contains("does not allow rsa-pkcs1-decrypt"), "{error}");
 }
 
 /// OpenSSL drops the error of a provider that does not start. So the provider starts and says it in the list of
@@ -522,19 +461,13 @@ fn configuration_mistake_is_named_where_a_key_is_read() {
         bench.write_config("bad.cnf", "", mistake);
         let list = must(&bench.with_config("bad.cnf", "list -providers"));
         assert!(list.contains("not usable"), "{list}");
-        assert!(
-            list.contains(named) && list.contains("status: inactive"),
-            "{list}"
-        );
+        assert!(list.contains(named) && list.contains("status: inactive"), "{list}");
         for key in ["rsa.stub", "millrace:rsa"] {
             let line = format!("pkey -in {key} -pubout -out public.pem");
             let error = must_fail(&bench.with_config("bad.cnf", &line));
             assert!(error.contains(named), "{key}: {error}");
         }
-        must(&bench.with_config(
-            "bad.cnf",
-            "dgst -sha256 -sign rsa.pem -out signature message",
-        ));
+        must(&bench.with_config("bad.cnf", "dgst -sha256 -sign rsa.pem -out signature message"));
     }
     bench.write("client.toml", b"deadlin_ms = 5\n");
     let mut command = bench.command_with("plain.cnf", "list -providers");
@@ -557,12 +490,7 @@ fn digest_of_a_wrong_length_is_not_signed() {
     }
     bench.start(Arc::new(Software::new()));
     for key in ["p256", "dsa"] {
-        for (digest, len) in [
-            ("SHA3-256", 20),
-            ("SHA3-256", 64),
-            ("MD5", 32),
-            ("SHA256", 20),
-        ] {
+        for (digest, len) in [("SHA3-256", 20), ("SHA3-256", 64), ("MD5", 32), ("SHA256", 20)] {
             bench.write("digest", &vec![7; len]);
             let options = format!("-pkeyopt digest:{digest} -in digest -out signature");
             for (config, file) in [

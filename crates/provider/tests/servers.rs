@@ -35,9 +35,7 @@ fn prepared() -> Bench {
 }
 
 fn client(bench: &Bench, socket: &str) -> Command {
-    bench.command(&format!(
-        "s_client -unix {socket} -CAfile rsa.crt -verify_return_error -brief"
-    ))
+    bench.command(&format!("s_client -unix {socket} -CAfile rsa.crt -verify_return_error -brief"))
 }
 
 /// One handshake, by stock OpenSSL.
@@ -47,12 +45,7 @@ fn handshake(bench: &Bench, socket: &str) -> Output {
 
 fn signal(child: &Running, name: &str) {
     let pid = child.0.id().to_string();
-    must(
-        &Command::new("kill")
-            .args(["-s", name, &pid])
-            .output()
-            .expect("kill"),
-    );
+    must(&Command::new("kill").args(["-s", name, &pid]).output().expect("kill"));
 }
 
 fn environment(bench: &Bench, command: &mut Command, config: &str) {
@@ -75,11 +68,7 @@ fn nginx(bench: &Bench, config: &str, key: &str) -> Running {
     );
     bench.write("nginx.conf", text.as_bytes());
     let mut command = application("nginx");
-    command
-        .arg("-c")
-        .arg(bench.path("nginx.conf"))
-        .args(["-p"])
-        .arg(bench.dir.path());
+    command.arg("-c").arg(bench.path("nginx.conf")).args(["-p"]).arg(bench.dir.path());
     environment(bench, &mut command, config);
     let child = Running::start(&mut command);
     eventually(|| handshake(bench, "nginx.sock").status.success());
@@ -126,10 +115,7 @@ fn haproxy_runs_handshakes_while_others_wait() {
         let slow = FaultyBackend::new(Arc::new(Software::new()));
         let controls = slow.controls();
         bench.start(Arc::new(slow));
-        bench.write(
-            "bundle.pem",
-            &[bench.read("rsa.crt"), bench.read(key)].concat(),
-        );
+        bench.write("bundle.pem", &[bench.read("rsa.crt"), bench.read(key)].concat());
         let dir = bench.dir.path().display();
         let text = format!(
             "global\n  nbthread 1\n  ssl-mode-async\n  log stderr format raw local0\n\
@@ -173,10 +159,7 @@ fn s_server_with_async_jobs_signs_in_the_pool() {
         "plain.cnf",
         "s_server -async -unix server.sock -cert rsa.crt -key rsa.stub -naccept 3 -quiet -no_ign_eof",
     );
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Running::start(&mut command);
     eventually(|| handshake(&bench, "server.sock").status.success());
     for _ in 0..2 {

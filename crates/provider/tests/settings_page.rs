@@ -19,9 +19,5 @@ fn settings_guide_names_every_key() {
         .filter_map(|row| row.split('|').nth(1))
         .flat_map(|cell| cell.split('`').skip(1).step_by(2))
         .collect();
-    assert_eq!(
-        named,
-        section_keys().collect(),
-        "left: the page, right: the code"
-    );
+    assert_eq!(named, section_keys().collect(), "left: the page, right: the code");
 }

@@ -49,10 +49,7 @@ pub struct FlatBuffer {
 
 impl FlatBuffer {
     /// No memory.
-    pub const EMPTY: Self = Self {
-        len: 0,
-        data: ptr::null_mut(),
-    };
+    pub const EMPTY: Self = Self { len: 0, data: ptr::null_mut() };
 }
 
 #[repr(C)]
@@ -215,10 +212,7 @@ impl QatLibrary {
         // First: the other one needs it, and finds it by its SONAME.
         let memory = open(memory)?;
         let qat = open(qat)?;
-        let functions = Functions::of(&SymbolSource {
-            qat: &qat,
-            memory: &memory,
-        })?;
+        let functions = Functions::of(&SymbolSource { qat: &qat, memory: &memory })?;
         prefer_policy(policy);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let file = maps
@@ -226,12 +220,7 @@ impl QatLibrary {
             .filter_map(|line| line.rsplit('/').next())
             .find(|file| file.starts_with("libqat.so"));
         let version = file.unwrap_or("libqat").to_owned();
-        let opened = Arc::new(Self {
-            qat,
-            memory,
-            functions,
-            version,
-        });
+        let opened = Arc::new(Self { qat, memory, functions, version });
         // One reference stays: the libraries are never closed.
         std::mem::forget(Arc::clone(&opened));
         Ok(opened)
@@ -246,10 +235,7 @@ impl QatLibrary {
     /// Source of the functions of a service.
     #[must_use]
     pub fn symbols(&self) -> SymbolSource<'_> {
-        SymbolSource {
-            qat: &self.qat,
-            memory: &self.memory,
-        }
+        SymbolSource { qat: &self.qat, memory: &self.memory }
     }
 
     /// Function with which an instance finds the device's addresses.
@@ -264,11 +250,7 @@ impl QatLibrary {
     pub fn region(self: &Arc<Self>, size: usize) -> Option<QatRegion> {
         // SAFETY: any size and alignment may be asked for. The node is not used by the library.
         let data = NonNull::new(unsafe { (self.functions.allocate)(size, 0, ALIGNMENT) })?;
-        let region = QatRegion {
-            library: Arc::clone(self),
-            data,
-            size,
-        };
+        let region = QatRegion { library: Arc::clone(self), data, size };
         // SAFETY: `data` has `size` bytes, ours alone.
         unsafe { ptr::write_bytes(data.as_ptr(), 0, size) };
         // SAFETY: only looks the address up.
@@ -359,9 +341,7 @@ impl QatSession {
                  process, or the memory that may be locked is too little (16 MiB per function)"
             ));
         }
-        Ok(Self {
-            library: Arc::clone(library),
-        })
+        Ok(Self { library: Arc::clone(library) })
     }
 
     /// Lets the library read the messages of the cards. May block for a second per function that is gone.

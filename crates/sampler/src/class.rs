@@ -58,10 +58,7 @@ impl SymbolClass {
     /// Whether a pool can take it over: operations with a long-lived private key.
     #[must_use]
     pub fn is_private_key(self) -> bool {
-        matches!(
-            self,
-            Self::RsaPrivate | Self::EcPrivate | Self::MlDsaPrivate
-        )
+        matches!(self, Self::RsaPrivate | Self::EcPrivate | Self::MlDsaPrivate)
     }
 
     /// Whether the class is bulk encryption, which inline accelerators and kTLS can take over.

@@ -110,10 +110,7 @@ impl Image {
 
     /// Reads the file `real`, and calls it `path`.
     pub(super) fn open_as(real: &Path, path: &Path) -> Result<Self, SampleError> {
-        let failed = |problem: String| SampleError::Image {
-            path: path.to_owned(),
-            problem,
-        };
+        let failed = |problem: String| SampleError::Image { path: path.to_owned(), problem };
         let file = open_regular(real).map_err(|error| failed(error.to_string()))?;
         let cache = ReadCache::new(file);
         Self::read(&cache, path.to_owned()).map_err(|error| failed(error.to_string()))
@@ -137,11 +134,7 @@ impl Image {
         let id = file.build_id().ok().flatten();
         let segments = file.segments().take(MAX_HEADERS).map(|segment| {
             let (offset, len) = segment.file_range();
-            Segment {
-                offset,
-                len,
-                address: segment.address(),
-            }
+            Segment { offset, len, address: segment.address() }
         });
         Ok(Self {
             path,
@@ -182,9 +175,7 @@ impl Image {
     /// The function at an address.
     #[must_use]
     pub fn region(&self, address: u64) -> Option<&Region> {
-        let behind = self
-            .regions
-            .partition_point(|region| region.start <= address);
+        let behind = self.regions.partition_point(|region| region.start <= address);
         self.regions.get(behind.checked_sub(1)?)
     }
 
@@ -205,10 +196,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("it is not a regular file"));
     }
     if metadata.len() > MAX_FILE_LEN {
-        return Err(io::Error::other(format!(
-            "it is larger than {} GiB",
-            MAX_FILE_LEN >> 30
-        )));
+        return Err(io::Error::other(format!("it is larger than {} GiB", MAX_FILE_LEN >> 30)));
     }
     File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
@@ -267,11 +255,8 @@ impl Functions {
         if section.size() > MAX_EH_FRAME_LEN {
             return Err(ImageError::UnwindTablesTooLarge);
         }
-        let endian = if file.is_little_endian() {
-            RunTimeEndian::Little
-        } else {
-            RunTimeEndian::Big
-        };
+        let endian =
+            if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         // Without readable sections the symbols remain.
         let data = section.data().unwrap_or_default();
         let mut frames = EhFrame::new(data, endian);
@@ -395,10 +380,7 @@ mod tests {
         let unnamed = image.regions().iter().filter(|one| one.name.is_none());
         assert!(unnamed.count() > 3000, "{image:?}");
         assert!(
-            image
-                .regions()
-                .iter()
-                .any(|region| region.name.as_deref() == Some("EVP_DigestSign"))
+            image.regions().iter().any(|region| region.name.as_deref() == Some("EVP_DigestSign"))
         );
         assert!(image.address(0x10_0000).is_some());
         assert!(image.address(u64::MAX).is_none());
@@ -406,13 +388,7 @@ mod tests {
 
     #[test]
     fn files_that_are_no_programs_are_errors() {
-        for bytes in [
-            &b""[..],
-            b"\x7fELF",
-            b"#!/bin/sh\n",
-            &[0; 4096],
-            &[0xff; 4096],
-        ] {
+        for bytes in [&b""[..], b"\x7fELF", b"#!/bin/sh\n", &[0; 4096], &[0xff; 4096]] {
             assert!(Image::parse(bytes, Path::new("x")).is_err());
         }
         assert!(Image::open(Path::new("/")).is_err());

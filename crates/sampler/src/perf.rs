@@ -100,10 +100,8 @@ impl Sampler {
     /// # Errors
     /// The reason why it is impossible, and the permission that would allow it.
     pub fn start(pids: &[u32], frequency: u32) -> Result<Self, SampleError> {
-        let descendants: BTreeSet<u32> = pids
-            .iter()
-            .flat_map(|pid| target::process_tree(*pid))
-            .collect();
+        let descendants: BTreeSet<u32> =
+            pids.iter().flat_map(|pid| target::process_tree(*pid)).collect();
         let descendants = descendants.into_iter().filter(|pid| !pids.contains(pid));
         let pids: Vec<u32> = pids.iter().copied().chain(descendants).collect();
         let period = Duration::from_secs(1) / frequency.clamp(1, MAX_FREQUENCY);
@@ -116,30 +114,17 @@ impl Sampler {
         let cpu_before = target::cpu_time(pids.iter().copied());
         let started = Instant::now();
         for ring in &mut rings {
-            ring.enable()
-                .map_err(SampleError::system("enable a perf event"))?;
+            ring.enable().map_err(SampleError::system("enable a perf event"))?;
         }
         // Read after the events exist: they report every later mapping, but none before. A process that has
         // just started is still mapping its libraries.
-        let maps = pids
-            .iter()
-            .map(|pid| (*pid, target::code_of(*pid)))
-            .collect();
+        let maps = pids.iter().map(|pid| (*pid, target::code_of(*pid))).collect();
         let (stop, stopped) = mpsc::channel();
         let reader = thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || read_until(&stopped, rings))
             .map_err(SampleError::system("start a thread"))?;
-        Ok(Self {
-            pids,
-            stop,
-            reader,
-            started,
-            period,
-            kernel_visible,
-            cpu_before,
-            maps,
-        })
+        Ok(Self { pids, stop, reader, started, period, kernel_visible, cpu_before, maps })
     }
 
     /// Stops, and assigns the samples to functions.
@@ -170,11 +155,7 @@ impl Sampler {
             let inherited = self.maps.get(parent).cloned();
             self.maps.entry(*child).or_insert_with(|| {
                 let own = target::code_of(*child);
-                if own.is_empty() {
-                    inherited.unwrap_or_default()
-                } else {
-                    own
-                }
+                if own.is_empty() { inherited.unwrap_or_default() } else { own }
             });
         }
         for (pid, mapping) in &raw.mappings {
@@ -185,10 +166,7 @@ impl Sampler {
         let cpu_time = cpu_after.checked_sub(self.cpu_before);
         // A process that started during sampling is sampled, but was not counted.
         let forked = !raw.forks.is_empty();
-        let alive = self
-            .pids
-            .iter()
-            .all(|pid| !target::threads(*pid).is_empty());
+        let alive = self.pids.iter().all(|pid| !target::threads(*pid).is_empty());
         let finished = Finished {
             raw,
             maps: self.maps,
@@ -266,35 +244,26 @@ impl Images {
         let index = (*self.by_path.get(&mapping.path)?)?;
         let image = self.all.get(index)?;
         let address = image.address(mapping.file_offset(sample.address)?)?;
-        Some((
-            index,
-            image.region(address).map_or(address, |region| region.start),
-        ))
+        Some((index, image.region(address).map_or(address, |region| region.start)))
     }
 }
 
 /// The mapping that contains a sample; the newest if there were several.
 fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<&'a Mapping> {
     let of = maps.get(&sample.pid)?;
-    of.iter()
-        .rev()
-        .find(|mapping| mapping.file_offset(sample.address).is_some())
+    of.iter().rev().find(|mapping| mapping.file_offset(sample.address).is_some())
 }
 
 /// The file of a mapping as the process sees it: in its root, or deleted.
 pub(super) fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
-    let Mapping {
-        start, end, path, ..
-    } = mapping;
+    let Mapping { start, end, path, .. } = mapping;
     let relative = path.strip_prefix("/").ok()?;
     let places = [
         PathBuf::from(format!("/proc/{pid}/root")).join(relative),
         PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}")),
         path.clone(),
     ];
-    places
-        .iter()
-        .find_map(|place| Image::open_as(place, path).ok())
+    places.iter().find_map(|place| Image::open_as(place, path).ok())
 }
 
 fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>) -> Raw {
@@ -332,12 +301,7 @@ impl Raw {
                     return;
                 }
                 let time = sample.time().unwrap_or(0);
-                self.samples.push(Sample {
-                    pid,
-                    kernel,
-                    address,
-                    time,
-                });
+                self.samples.push(Sample { pid, kernel, address, time });
             }
             Record::Mmap2(mapping) if self.mappings.len() < MAX_NOTED => {
                 let name = mapping.filename.split(|byte| *byte == 0).next();
@@ -383,11 +347,7 @@ fn open_all(
         });
     }
     let places = places(&threads);
-    let len = if places.len() > MANY_EVENTS {
-        SMALL_BUFFER_LEN
-    } else {
-        BUFFER_LEN
-    };
+    let len = if places.len() > MANY_EVENTS { SMALL_BUFFER_LEN } else { BUFFER_LEN };
     let mut rings = Vec::with_capacity(places.len());
     for (pid, tid, cpu) in places {
         match open(tid, cpu, period, kernel, len) {
@@ -408,9 +368,7 @@ fn open_all(
 fn places(threads: &[(u32, u32)]) -> Vec<(u32, u32, Option<usize>)> {
     let on = |cpus: &dyn Fn(u32, u32) -> Vec<usize>| -> Vec<_> {
         let each = threads.iter().flat_map(|&(pid, tid)| {
-            cpus(pid, tid)
-                .into_iter()
-                .map(move |cpu| (pid, tid, Some(cpu)))
+            cpus(pid, tid).into_iter().map(move |cpu| (pid, tid, Some(cpu)))
         });
         each.take(MAX_EVENTS + 1).collect()
     };
@@ -486,12 +444,7 @@ mod tests {
     #[test]
     fn missing_permission_is_named() {
         let text = explain(7, Errno::ACCESS.into()).to_string();
-        for part in [
-            "process 7",
-            "CAP_PERFMON",
-            "perf_event_paranoid",
-            "container",
-        ] {
+        for part in ["process 7", "CAP_PERFMON", "perf_event_paranoid", "container"] {
             assert!(text.contains(part), "{text}");
         }
         let other = explain(7, io::Error::from_raw_os_error(22));

@@ -39,12 +39,7 @@ impl Share {
     #[must_use]
     pub fn of(samples: f64, total: u64) -> Self {
         if total == 0 {
-            return Self {
-                samples: 0.0,
-                share: 0.0,
-                low: 0.0,
-                high: 1.0,
-            };
+            return Self { samples: 0.0, share: 0.0, low: 0.0, high: 1.0 };
         }
         let total = total as f64;
         let share = (samples / total).clamp(0.0, 1.0);
@@ -150,10 +145,7 @@ impl Samples {
         }
         sorter.whole("[kernel]", SymbolClass::Kernel, self.kernel_estimate());
         sorter.whole("[unknown]", SymbolClass::Unknown, self.unresolved);
-        let object = |(object, count)| ObjectShare {
-            object,
-            share: share(count as f64),
-        };
+        let object = |(object, count)| ObjectShare { object, share: share(count as f64) };
         let mut objects: Vec<ObjectShare> = sorter.objects.into_iter().map(object).collect();
         objects.sort_by(|a, b| b.share.samples.total_cmp(&a.share.samples));
         let mut functions = sorter.functions;
@@ -170,10 +162,7 @@ impl Samples {
             classes: sorter
                 .classes
                 .into_iter()
-                .map(|(class, count)| ClassShare {
-                    class,
-                    share: share(count),
-                })
+                .map(|(class, count)| ClassShare { class, share: share(count) })
                 .collect(),
             objects,
             functions: functions
@@ -212,11 +201,7 @@ impl Sorter {
         *self.objects.entry(object.clone()).or_default() += all;
         let kind = kind(image);
         let is_libcrypto = kind == Kind::Libcrypto;
-        let calibration = if is_libcrypto {
-            calibrations.of(image)
-        } else {
-            None
-        };
+        let calibration = if is_libcrypto { calibrations.of(image) } else { None };
         if is_libcrypto && calibration.is_none() {
             self.notes.push(format!(
                 "{object} is not calibrated: its functions are classified by name only"
@@ -264,12 +249,12 @@ fn plain(text: &str) -> String {
 fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> SymbolClass {
     match kind {
         Kind::Whole(class) => class,
-        Kind::Libcrypto => name
-            .and_then(|name| by_name(name, true))
-            .unwrap_or(SymbolClass::CryptoUnknown),
-        Kind::Other if crypto_inside => name
-            .and_then(|name| by_name(name, false))
-            .unwrap_or(SymbolClass::Application),
+        Kind::Libcrypto => {
+            name.and_then(|name| by_name(name, true)).unwrap_or(SymbolClass::CryptoUnknown)
+        }
+        Kind::Other if crypto_inside => {
+            name.and_then(|name| by_name(name, false)).unwrap_or(SymbolClass::Application)
+        }
         Kind::Other => SymbolClass::Application,
     }
 }
@@ -309,9 +294,7 @@ impl Ceiling {
     /// The ceiling in a sentence.
     #[must_use]
     pub fn words(&self) -> String {
-        let Share {
-            share, low, high, ..
-        } = self.private_key;
+        let Share { share, low, high, .. } = self.private_key;
         format!(
             "Private-key operations take {:.1} % ({:.1} to {:.1}) of the CPU time: no pool and no card that \
              takes them over can make this more than {:.2}x as fast.",
@@ -352,10 +335,8 @@ mod tests {
         let mut profile = samples.profile(&Calibrations::without_cache());
         assert_eq!(profile.samples, 104);
         assert!((profile.ceiling().gain - 1.0).abs() < 1e-9);
-        profile.classes = vec![ClassShare {
-            class: SymbolClass::RsaPrivate,
-            share: Share::of(52.0, 104),
-        }];
+        profile.classes =
+            vec![ClassShare { class: SymbolClass::RsaPrivate, share: Share::of(52.0, 104) }];
         let ceiling = profile.ceiling();
         assert!((ceiling.gain - 2.0).abs() < 1e-9);
         assert!(ceiling.gain_high > 2.0);

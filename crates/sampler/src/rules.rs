@@ -124,11 +124,7 @@ pub(super) fn has_crypto_inside(image: &Image) -> bool {
     let telling = |name: &str| {
         name.starts_with("aws_lc_") || matches!(name, "EVP_DigestSign" | "RSA_sign" | "BN_mod_exp")
     };
-    image
-        .regions()
-        .iter()
-        .filter_map(|region| region.name.as_deref())
-        .any(telling)
+    image.regions().iter().filter_map(|region| region.name.as_deref()).any(telling)
 }
 
 #[cfg(test)]
@@ -138,16 +134,10 @@ mod tests {
     #[test]
     fn function_names_give_their_class() {
         let cases = [
-            (
-                "aws_lc_0_47_0_rsaz_1024_mul_avx2",
-                Some(SymbolClass::RsaPrivate),
-            ),
+            ("aws_lc_0_47_0_rsaz_1024_mul_avx2", Some(SymbolClass::RsaPrivate)),
             ("aws_lc_0_47_0_bn_mul_mont", Some(SymbolClass::BigNumbers)),
             ("aesni_gcm_encrypt", Some(SymbolClass::Aes)),
-            (
-                "aws_lc_0_47_0_curve25519_x25519_byte",
-                Some(SymbolClass::KeyAgreement),
-            ),
+            ("aws_lc_0_47_0_curve25519_x25519_byte", Some(SymbolClass::KeyAgreement)),
             ("OSSL_PARAM_locate", Some(SymbolClass::Overhead)),
             ("EVP_DigestSign", Some(SymbolClass::Overhead)),
             ("ossl_ml_dsa_poly_ntt", Some(SymbolClass::MlDsaPrivate)),

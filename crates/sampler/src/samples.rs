@@ -80,10 +80,7 @@ impl Samples {
     #[must_use]
     pub fn libcryptos(&self) -> Vec<Arc<Image>> {
         let images = self.images.iter();
-        images
-            .filter(|image| kind(image) == Kind::Libcrypto)
-            .cloned()
-            .collect()
+        images.filter(|image| kind(image) == Kind::Libcrypto).cloned().collect()
     }
 
     /// Adds the samples of another run with the same settings.

@@ -31,9 +31,7 @@ pub(super) fn code_of(pid: u32) -> Vec<Mapping> {
 pub(super) fn threads(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"));
     let entries = entries.into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// CPU time of all living threads of these processes, with nanosecond resolution
@@ -60,9 +58,7 @@ pub(super) fn online_cpus() -> Vec<usize> {
 /// The processors that a thread may run on.
 pub(super) fn allowed_cpus(pid: u32, tid: u32) -> Vec<usize> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     line.and_then(cpu_list::parse).unwrap_or_default()
 }
 

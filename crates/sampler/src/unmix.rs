@@ -59,10 +59,7 @@ impl Template {
     /// The core of the template.
     fn core(&self) -> Self {
         let least = CORE * self.total() as f64;
-        let core = self
-            .counts
-            .iter()
-            .filter(|(_, count)| **count as f64 >= least);
+        let core = self.counts.iter().filter(|(_, count)| **count as f64 >= least);
         Self {
             class: self.class,
             counts: core.map(|(function, count)| (*function, *count)).collect(),
@@ -119,8 +116,7 @@ fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
         let shares = templates.iter().map(|one| one.share(function)).collect();
         (function, count as f64, shares)
     });
-    all.filter(|(_, _, shares): &Row| shares.iter().any(|share| *share > 0.0))
-        .collect()
+    all.filter(|(_, _, shares): &Row| shares.iter().any(|share| *share > 0.0)).collect()
 }
 
 /// The share of each template.
@@ -173,10 +169,7 @@ mod tests {
     use super::*;
 
     fn template(class: SymbolClass, counts: &[(u64, u64)]) -> Template {
-        Template {
-            class,
-            counts: counts.iter().copied().collect(),
-        }
+        Template { class, counts: counts.iter().copied().collect() }
     }
 
     #[test]
@@ -190,14 +183,8 @@ mod tests {
         let counts = [(1, 400), (9, 400 + 300), (2, 100), (77, 5)].into();
         let classes = unmix(&counts, &templates);
         let sum = |class| -> f64 { classes.values().filter_map(|parts| parts.get(&class)).sum() };
-        assert!(
-            (sum(SymbolClass::RsaPrivate) - 800.0).abs() < 4.0,
-            "{classes:?}"
-        );
-        assert!(
-            (sum(SymbolClass::EcPrivate) - 400.0).abs() < 4.0,
-            "{classes:?}"
-        );
+        assert!((sum(SymbolClass::RsaPrivate) - 800.0).abs() < 4.0, "{classes:?}");
+        assert!((sum(SymbolClass::EcPrivate) - 400.0).abs() < 4.0, "{classes:?}");
         assert!(!classes.contains_key(&77));
     }
 
@@ -209,11 +196,7 @@ mod tests {
             template(SymbolClass::EcPrivate, &[(2, 990), (7, 5), (8, 5)]),
         ];
         let classes = unmix(&[(1, 1000), (7, 20), (8, 5)].into(), &templates);
-        assert!(
-            classes
-                .values()
-                .all(|parts| !parts.contains_key(&SymbolClass::EcPrivate))
-        );
+        assert!(classes.values().all(|parts| !parts.contains_key(&SymbolClass::EcPrivate)));
         assert!(!classes.contains_key(&7), "{classes:?}");
     }
 

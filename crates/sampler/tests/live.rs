@@ -17,10 +17,7 @@ use millrace_sampler::{
     Calibrations, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share, SymbolClass,
     libcryptos_of,
 };
-
-/// Bound on every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
-
+use millrace_testkit::wait::SOON;
 /// Duration of `openssl speed` in seconds: longer than any test, because it ends afterwards.
 const SECONDS: &str = "600";
 
@@ -58,7 +55,7 @@ impl Drop for Running {
 /// Samples a child until it has `wanted` samples.
 fn samples(child: &Running, wanted: u64) -> Option<Samples> {
     let mut all: Option<Samples> = None;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SOON;
     while all.as_ref().is_none_or(|all| all.total() < wanted) && Instant::now() < deadline {
         let sampler = match Sampler::start(&[child.0.id()], DEFAULT_FREQUENCY) {
             Err(error @ SampleError::NotPermitted { .. }) => {
@@ -93,9 +90,8 @@ fn own(profile: &Profile, fits: impl Fn(SymbolClass) -> bool) -> Share {
 
 fn shares(profile: &Profile) -> String {
     let classes = profile.classes.iter();
-    let text: Vec<_> = classes
-        .map(|one| format!("{} {:.1} %", one.class, one.share.share * 100.0))
-        .collect();
+    let text: Vec<_> =
+        classes.map(|one| format!("{} {:.1} %", one.class, one.share.share * 100.0)).collect();
     format!("{}; {:?}", text.join(", "), profile.functions)
 }
 
@@ -108,16 +104,8 @@ fn known_operations_are_classified() {
         (&["rsa2048"][..], SymbolClass::RsaPrivate, 0.9),
         (&["ecdsap256"], SymbolClass::EcPrivate, 0.7),
         (&["ecdhx25519"], SymbolClass::KeyAgreement, 0.9),
-        (
-            &["-evp", "aes-128-gcm", "-bytes", "8192"],
-            SymbolClass::Aes,
-            0.9,
-        ),
-        (
-            &["-evp", "sha256", "-bytes", "8192"],
-            SymbolClass::Hash,
-            0.9,
-        ),
+        (&["-evp", "aes-128-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
+        (&["-evp", "sha256", "-bytes", "8192"], SymbolClass::Hash, 0.9),
     ] {
         let child = Running::speed(args);
         let Some(samples) = samples(&child, 500) else {
@@ -176,28 +164,11 @@ fn handshakes() -> (Running, Running, tempfile::TempDir) {
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         Running(command.spawn().expect("openssl"))
     };
-    let make = [
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=localhost",
-    ];
-    let made = openssl(&[&make[..], &["-keyout", &key, "-out", &certificate]].concat())
-        .0
-        .wait();
+    let make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"];
+    let made = openssl(&[&make[..], &["-keyout", &key, "-out", &certificate]].concat()).0.wait();
     assert!(made.is_ok_and(|status| status.success()));
-    let mut server = openssl(&[
-        "s_server",
-        "-accept",
-        "127.0.0.1:0",
-        "-cert",
-        &certificate,
-        "-key",
-        &key,
-    ]);
+    let mut server =
+        openssl(&["s_server", "-accept", "127.0.0.1:0", "-cert", &certificate, "-key", &key]);
     let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines();
     let address = lines.find_map(|line| Some(line.ok()?.strip_prefix("ACCEPT ")?.to_owned()));
     let address = address.expect("where it listens");
@@ -212,7 +183,7 @@ fn handshakes() -> (Running, Running, tempfile::TempDir) {
 #[test]
 fn samples_add_up_to_the_cpu_time_that_the_system_counts() {
     let child = Running::speed(&["rsa2048"]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SOON;
     // CPU time withheld by the hypervisor is counted but not sampled. Such noise only removes samples, and not
     // all the time: one undisturbed window is enough.
     let mut seen = Vec::new();
@@ -249,10 +220,7 @@ fn missing_calibration_is_reported() {
 fn children_are_sampled() {
     // The shell starts the computation after the sampler.
     let child = Command::new("/bin/sh")
-        .args([
-            "-c",
-            "read go; openssl speed -seconds 600 -bytes 8192 -evp aes-128-gcm & wait",
-        ])
+        .args(["-c", "read go; openssl speed -seconds 600 -bytes 8192 -evp aes-128-gcm & wait"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -267,7 +235,7 @@ fn children_are_sampled() {
         other => other.expect("a sampler"),
     };
     drop(shell.0.stdin.take());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SOON;
     // Until the child has used CPU time for a thousand samples, however busy the machine is.
     let busy = |pid: &u32| cpu_time(*pid) > Duration::from_secs(1);
     while !children(shell.0.id()).iter().any(busy) && Instant::now() < deadline {
@@ -283,9 +251,7 @@ struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let group = i32::try_from(self.0.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
+        let group = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(group) = group {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
@@ -296,9 +262,7 @@ impl Drop for Group {
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let text = text.unwrap_or_default();
-    text.split_ascii_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
+    text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 fn cpu_time(pid: u32) -> Duration {

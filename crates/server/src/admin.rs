@@ -68,18 +68,13 @@ impl Listener for Authenticated {
                 return (stream, Peer { uid });
             }
             if let Some(suppressed) = self.complaints.pass(Instant::now()) {
-                warn!(
-                    ?peer,
-                    suppressed, "a user may not administer the node: connection closed"
-                );
+                warn!(?peer, suppressed, "a user may not administer the node: connection closed");
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<Peer> {
-        Ok(Peer {
-            uid: rustix::process::geteuid().as_raw(),
-        })
+        Ok(Peer { uid: rustix::process::geteuid().as_raw() })
     }
 }
 
@@ -97,11 +92,7 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     uids.extend([0, rustix::process::geteuid().as_raw()]);
     let listener = Bounded::of_node(
-        Authenticated {
-            listener,
-            uids,
-            complaints: RateLimit::default(),
-        },
+        Authenticated { listener, uids, complaints: RateLimit::default() },
         node.service().clone(),
     );
     let router = Router::new()

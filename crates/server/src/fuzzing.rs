@@ -10,11 +10,7 @@
 pub fn certificate(der: &[u8]) {
     if let Some(identity) = crate::tls::identity(&der.into()) {
         let kinds = ["cert:", "spiffe://"];
-        assert!(
-            kinds
-                .iter()
-                .any(|kind| identity.len() > kind.len() && identity.starts_with(kind))
-        );
+        assert!(kinds.iter().any(|kind| identity.len() > kind.len() && identity.starts_with(kind)));
         assert!(!identity.contains('*') && millrace_service::store::valid_identity(&identity));
     }
 }

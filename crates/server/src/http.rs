@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
+use millrace_engine::sync::lock;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
@@ -140,9 +141,7 @@ async fn refuse_foreign(request: Request, next: Next) -> Response {
     if !web::same_origin(headers) {
         return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
     }
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     if !host.is_some_and(is_loopback) {
         let reason = "name this server localhost, 127.0.0.1 or [::1]\n";
         return (StatusCode::MISDIRECTED_REQUEST, reason).into_response();
@@ -154,9 +153,7 @@ async fn refuse_foreign(request: Request, next: Next) -> Response {
 fn is_loopback(host: &str) -> bool {
     let name = web::host_name(host);
     name.eq_ignore_ascii_case("localhost")
-        || name
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Bound on HTTP connections per listener: enough for a scraper, a health check, a person, and some
@@ -200,10 +197,7 @@ impl<L> Bounded<L> {
     pub(crate) fn of_node(listener: L, service: Service) -> Self {
         Self::new(listener, MAX_HTTP_CONNECTIONS, move || {
             let limits = &service.settings().settings.limits;
-            Timeouts {
-                request: limits.handshake_timeout,
-                answer: limits.write_timeout,
-            }
+            Timeouts { request: limits.handshake_timeout, answer: limits.write_timeout }
         })
     }
 }
@@ -276,10 +270,7 @@ impl HttpWait {
         state.next += 1;
         state.connections.insert(number, end);
         drop(state);
-        let first_request = FirstRequest {
-            number,
-            waiting: self.clone(),
-        };
+        let first_request = FirstRequest { number, waiting: self.clone() };
         (first_request, ended)
     }
 
@@ -291,7 +282,7 @@ impl HttpWait {
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -319,11 +310,7 @@ impl<S> TimedStream<S> {
         if self.answering != answering {
             self.answering = answering;
             self.first_request = None;
-            let time = if answering {
-                self.timeouts.answer
-            } else {
-                self.timeouts.request
-            };
+            let time = if answering { self.timeouts.answer } else { self.timeouts.request };
             self.timer.as_mut().reset(Instant::now() + time);
         }
     }
@@ -388,23 +375,14 @@ mod tests {
 
     #[test]
     fn host_header_passes_only_if_it_names_loopback() {
-        for host in [
-            "localhost",
-            "LocalHost:9464",
-            "127.0.0.1:1",
-            "127.9.9.9",
-            "[::1]:9464",
-            "[::1]",
-        ] {
+        for host in
+            ["localhost", "LocalHost:9464", "127.0.0.1:1", "127.9.9.9", "[::1]:9464", "[::1]"]
+        {
             assert!(is_loopback(host), "{host}");
         }
-        for host in [
-            "evil.example",
-            "127.0.0.1.evil.example:9464",
-            "10.0.0.1",
-            "",
-            "localhost.evil",
-        ] {
+        for host in
+            ["evil.example", "127.0.0.1.evil.example:9464", "10.0.0.1", "", "localhost.evil"]
+        {
             assert!(!is_loopback(host), "{host}");
         }
     }

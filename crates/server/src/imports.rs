@@ -5,8 +5,9 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{KeyError, PrivateKey};
 use millrace_service::Service;
 use millrace_service::imports::ImportQueue;
@@ -45,14 +46,9 @@ struct Import {
 
 impl Imports {
     pub(crate) fn new(service: Service) -> Self {
-        let shared = ImportShared {
-            service,
-            next_session: AtomicU64::new(0),
-            state: Mutex::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-        }
+        let shared =
+            ImportShared { service, next_session: AtomicU64::new(0), state: Mutex::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The line of a new session. Dropping it drops the imports that wait in it.
@@ -88,8 +84,7 @@ impl Imports {
     }
 
     fn lock(&self) -> MutexGuard<'_, ImportState> {
-        let state = &self.shared.state;
-        state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.state)
     }
 }
 
@@ -110,11 +105,7 @@ pub(crate) struct ImportLine {
 impl ImportLine {
     /// Asks for a check. Its result goes to `outbox`.
     pub(crate) fn push(&self, request: RequestId, key: PrivateKey, outbox: Arc<Outbox>) {
-        let import = Import {
-            request,
-            key,
-            outbox,
-        };
+        let import = Import { request, key, outbox };
         let mut state = self.imports.lock();
         state.queue.push(&self.identity, self.session, import);
         if state.running < CONCURRENT {
@@ -131,9 +122,6 @@ impl ImportLine {
 
 impl Drop for ImportLine {
     fn drop(&mut self) {
-        self.imports
-            .lock()
-            .queue
-            .leave(&self.identity, self.session);
+        self.imports.lock().queue.leave(&self.identity, self.session);
     }
 }

@@ -86,7 +86,7 @@ pub enum ListenError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Who may write to it.
+        /// The users who may write to it.
         reason: String,
     },
 }
@@ -113,14 +113,8 @@ impl BoundSocket {
     /// Binds, replacing the socket of a dead process.
     pub(crate) fn bind(config: &UnixConfig) -> Result<Self, ListenError> {
         let UnixConfig { path, mode, group } = config;
-        let failed = |source| ListenError::Io {
-            path: path.clone(),
-            source,
-        };
-        let group = group
-            .as_deref()
-            .map(|group| Group::find(path, group))
-            .transpose()?;
+        let failed = |source| ListenError::Io { path: path.clone(), source };
+        let group = group.as_deref().map(|group| Group::find(path, group)).transpose()?;
         if let Some(folder) = path.parent() {
             make_directory(folder, *mode, group.as_ref())?;
         }
@@ -139,11 +133,9 @@ impl BoundSocket {
             Ok((listener, inode))
         });
         match placed {
-            Ok((listener, inode)) => Ok(Self {
-                listener: Some(listener),
-                path: path.clone(),
-                inode: Some(inode),
-            }),
+            Ok((listener, inode)) => {
+                Ok(Self { listener: Some(listener), path: path.clone(), inode: Some(inode) })
+            }
             Err(error) => {
                 let _ = fs::remove_file(&beside);
                 Err(match &group {
@@ -174,15 +166,9 @@ impl BoundSocket {
                 );
             }
         }
-        let opened = listener
-            .set_nonblocking(true)
-            .and_then(|()| UnixListener::from_std(listener));
+        let opened = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         match opened {
-            Ok(listener) => Ok(Self {
-                listener: Some(listener),
-                path,
-                inode: None,
-            }),
+            Ok(listener) => Ok(Self { listener: Some(listener), path, inode: None }),
             Err(source) => Err(ListenError::Io { path, source }),
         }
     }
@@ -239,10 +225,7 @@ fn make_directory(folder: &Path, mode: u32, group: Option<&Group>) -> Result<(),
     if folder.as_os_str().is_empty() {
         return Ok(());
     }
-    let failed = |source| ListenError::Io {
-        path: folder.to_owned(),
-        source,
-    };
+    let failed = |source| ListenError::Io { path: folder.to_owned(), source };
     let Ok(found) = fs::metadata(folder) else {
         let open = group.is_none() || mode & 0o007 != 0;
         let mode = if open { 0o755 } else { 0o750 };
@@ -279,18 +262,13 @@ fn make_directory(folder: &Path, mode: u32, group: Option<&Group>) -> Result<(),
 /// that.
 fn check_folder(path: &Path, folder: &fs::Metadata, user: u32) -> Result<(), ListenError> {
     let (owner, mode) = (folder.uid(), folder.mode());
-    let refused = |reason| ListenError::Folder {
-        path: path.to_owned(),
-        reason,
-    };
+    let refused = |reason| ListenError::Folder { path: path.to_owned(), reason };
     if owner != 0 && owner != user {
         return Err(refused(format!("it belongs to uid {owner}")));
     }
     if mode & 0o022 != 0 && mode & 0o1000 == 0 {
         let mode = mode & 0o7777;
-        return Err(refused(format!(
-            "other users may write to it (mode {mode:04o})"
-        )));
+        return Err(refused(format!("other users may write to it (mode {mode:04o})")));
     }
     Ok(())
 }
@@ -326,10 +304,7 @@ fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(_) => Err(ListenError::InUse(path.to_owned())),
-        Err(source) => Err(ListenError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(source) => Err(ListenError::Io { path: path.to_owned(), source }),
     }
 }
 
@@ -343,9 +318,7 @@ pub fn group_id(name: &str) -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     let mut lines = groups.lines().map(|line| line.split(':'));
     lines.find_map(|mut fields| {
-        (fields.next() == Some(name))
-            .then(|| fields.nth(1)?.parse().ok())
-            .flatten()
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
     })
 }
 
@@ -358,14 +331,8 @@ struct Group {
 
 impl Group {
     fn find(path: &Path, name: &str) -> Result<Self, ListenError> {
-        let unknown = || ListenError::Group {
-            path: path.to_owned(),
-            group: name.to_owned(),
-        };
-        let found = |id| Self {
-            name: name.to_owned(),
-            id,
-        };
+        let unknown = || ListenError::Group { path: path.to_owned(), group: name.to_owned() };
+        let found = |id| Self { name: name.to_owned(), id };
         group_id(name).map(found).ok_or_else(unknown)
     }
 
@@ -415,18 +382,12 @@ mod tests {
     #[tokio::test]
     async fn socket_file_has_its_mode_and_is_removed_on_drop() {
         let directory = TempDir::new().unwrap();
-        let config = UnixConfig {
-            mode: 0o600,
-            ..config(&directory)
-        };
+        let config = UnixConfig { mode: 0o600, ..config(&directory) };
         let socket = BoundSocket::bind(&config).unwrap();
         assert_eq!(fs::metadata(&config.path).unwrap().mode() & 0o777, 0o600);
         drop(socket);
         assert!(!config.path.exists());
-        assert_eq!(
-            fs::read_dir(config.path.parent().unwrap()).unwrap().count(),
-            0
-        );
+        assert_eq!(fs::read_dir(config.path.parent().unwrap()).unwrap().count(), 0);
     }
 
     #[test]
@@ -446,10 +407,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let config = config(&directory);
         let living = BoundSocket::bind(&config).unwrap();
-        assert!(matches!(
-            BoundSocket::bind(&config),
-            Err(ListenError::InUse(_))
-        ));
+        assert!(matches!(BoundSocket::bind(&config), Err(ListenError::InUse(_))));
         drop(living);
         // Without a listener, its file stays.
         drop(std::os::unix::net::UnixListener::bind(&config.path).unwrap());
@@ -464,10 +422,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let config = UnixConfig::at(directory.path().join("file"));
         fs::write(&config.path, b"precious").unwrap();
-        assert!(matches!(
-            BoundSocket::bind(&config),
-            Err(ListenError::NotASocket(_))
-        ));
+        assert!(matches!(BoundSocket::bind(&config), Err(ListenError::NotASocket(_))));
         assert_eq!(fs::read(&config.path).unwrap(), b"precious");
     }
 
@@ -476,18 +431,12 @@ mod tests {
         let find = |name| Group::find(Path::new("/x"), name);
         assert_eq!(find("root").unwrap().id, 0);
         assert_eq!(find("123").unwrap().id, 123);
-        assert!(matches!(
-            find("no such group"),
-            Err(ListenError::Group { .. })
-        ));
+        assert!(matches!(find("no such group"), Err(ListenError::Group { .. })));
     }
 
     #[test]
     fn denied_group_names_the_cure() {
-        let group = Group {
-            name: "haproxy".to_owned(),
-            id: 1,
-        };
+        let group = Group { name: "haproxy".to_owned(), id: 1 };
         let error = group.denied(Path::new("/x"), io::ErrorKind::PermissionDenied.into());
         let text = error.to_string();
         for part in ["haproxy", "SupplementaryGroups=", "0666"] {
@@ -501,10 +450,7 @@ mod tests {
     async fn socket_mode_is_exact_whatever_the_umask_is() {
         let directory = TempDir::new().unwrap();
         for mode in [0o600, 0o660, 0o666] {
-            let config = UnixConfig {
-                mode,
-                ..config(&directory)
-            };
+            let config = UnixConfig { mode, ..config(&directory) };
             let socket = BoundSocket::bind(&config).unwrap();
             assert_eq!(fs::metadata(&config.path).unwrap().mode() & 0o777, mode);
             drop(socket);
@@ -537,12 +483,7 @@ mod tests {
         let config = config(&directory);
         let folder = config.path.parent().unwrap();
         fs::create_dir(folder).unwrap();
-        for (mode, refused) in [
-            (0o777, true),
-            (0o775, true),
-            (0o1777, false),
-            (0o755, false),
-        ] {
+        for (mode, refused) in [(0o777, true), (0o775, true), (0o1777, false), (0o755, false)] {
             fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
             let bound = BoundSocket::bind(&config);
             let is_refused = matches!(bound, Err(ListenError::Folder { .. }));

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use millrace_engine::sync::lock;
 use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::Refusal;
@@ -208,23 +209,13 @@ impl Node {
             reload: Mutex::new(None),
             service,
         });
-        Ok(Self {
-            inner,
-            unix,
-            tcp,
-            metrics,
-            status,
-            admin,
-            drain_timeout: config.drain_timeout,
-        })
+        Ok(Self { inner, unix, tcp, metrics, status, admin, drain_timeout: config.drain_timeout })
     }
 
     /// The address of the TCP listener, with the actual port if 0 was configured.
     #[must_use]
     pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp
-            .as_ref()
-            .and_then(|(listener, _)| listener.local_addr().ok())
+        self.tcp.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
     }
 
     /// The path of the clients' unix socket.
@@ -236,31 +227,19 @@ impl Node {
     /// The TCP address of the metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics
-            .as_ref()
-            .and_then(|listener| listener.local_addr().ok())
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// A handle to the node while it runs.
     #[must_use]
     pub fn handle(&self) -> NodeHandle {
-        NodeHandle {
-            inner: Arc::clone(&self.inner),
-        }
+        NodeHandle { inner: Arc::clone(&self.inner) }
     }
 
     /// Serves until `shutdown` completes, then drains: accepts no new connections and jobs, waits for jobs in
     /// flight up to the configured time, and closes.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self {
-            inner,
-            unix,
-            tcp,
-            metrics,
-            mut status,
-            mut admin,
-            drain_timeout,
-        } = self;
+        let Self { inner, unix, tcp, metrics, mut status, mut admin, drain_timeout } = self;
         let name = inner.service.name().to_owned();
         let mut helpers = JoinSet::new();
         helpers.spawn(watch(Arc::clone(&inner)));
@@ -278,9 +257,7 @@ impl Node {
         if let Some((socket, config)) = &mut admin
             && let Some(listener) = socket.take_listener()
         {
-            let handle = NodeHandle {
-                inner: Arc::clone(&inner),
-            };
+            let handle = NodeHandle { inner: Arc::clone(&inner) };
             let uids = mem::take(&mut config.uids);
             helpers.spawn(report("admin", admin::serve(listener, uids, handle)));
         }
@@ -304,9 +281,7 @@ impl Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node")
-            .field("service", &self.inner.service)
-            .finish_non_exhaustive()
+        f.debug_struct("Node").field("service", &self.inner.service).finish_non_exhaustive()
     }
 }
 
@@ -339,11 +314,7 @@ impl NodeHandle {
 
     /// Sets the action of [`Self::reload_all`].
     pub fn on_reload(&self, action: ReloadAction) {
-        *self
-            .inner
-            .reload
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(action);
+        *lock(&self.inner.reload) = Some(action);
     }
 
     /// Reads everything again that can change in a running node, as SIGHUP does: settings, keys, policies,
@@ -352,22 +323,14 @@ impl NodeHandle {
     /// # Errors
     /// The part that is unreadable or wrong, with a text for the operator; that part stays unchanged.
     pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, String> {
-        let action = self
-            .inner
-            .reload
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let action = lock(&self.inner.reload).clone();
         if let Some(action) = action {
             return action(actor);
         }
         let keys = self.reload().map_err(|error| error.to_string())?;
         let revision = self.service().settings().revision;
         Ok(ReloadReport {
-            settings: Applied {
-                revision,
-                changes: Vec::new(),
-            },
+            settings: Applied { revision, changes: Vec::new() },
             keys,
             needs_restart: Vec::new(),
         })
@@ -384,7 +347,7 @@ impl NodeInner {
     /// The turns for a connection of this party, one per thread of the runtime. The first call for a party drops the
     /// entries of parties without a connection.
     fn turns_of(&self, party: &Arc<str>) -> Turns {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.turns);
         if let Some(known) = turns.get(party).and_then(Weak::upgrade) {
             return Turns::new(known);
         }
@@ -427,10 +390,7 @@ impl NodeInner {
         let service = &self.service;
         info!(connections = service.connections(), "draining");
         if timeout(limit, self.until_empty()).await.is_err() {
-            warn!(
-                connections = service.connections(),
-                "drain timed out, closing what is left"
-            );
+            warn!(connections = service.connections(), "drain timed out, closing what is left");
             service.close();
             let _ = timeout(CLOSE_TIMEOUT, self.until_empty()).await;
         }
@@ -485,17 +445,8 @@ fn begin_handshake(
     let mut handshakes = node.handshakes();
     let HandshakeTasks { order, tasks } = &mut *handshakes;
     let Entered { number, displaced } = order.enter(address.ip(), most);
-    let handshake = Handshake {
-        number,
-        node: Arc::clone(node),
-    };
-    let task = tokio::spawn(admit_tcp(
-        stream,
-        address,
-        Arc::clone(acceptor),
-        place,
-        handshake,
-    ));
+    let handshake = Handshake { number, node: Arc::clone(node) };
+    let task = tokio::spawn(admit_tcp(stream, address, Arc::clone(acceptor), place, handshake));
     tasks.insert(number, task.abort_handle());
     let displaced = displaced.and_then(|number| tasks.remove(&number));
     drop(handshakes);
@@ -531,8 +482,7 @@ async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
         return tell(stream, Fault::TooManyConnections).await;
     };
     let Some(identity) = unix_identity(&stream) else {
-        node.service
-            .refuse(Refusal::Identity, &"no peer credentials");
+        node.service.refuse(Refusal::Identity, &"no peer credentials");
         return tell(stream, Fault::Unauthorized).await;
     };
     match OnDemandWritable::new(stream) {
@@ -556,10 +506,7 @@ async fn admit_tcp(
     let service = &node.service;
     let patience = service.settings().settings.limits.handshake_timeout;
     let began = tokio::time::Instant::now();
-    let first = timeout(
-        patience.min(FIRST_MESSAGE_TIMEOUT),
-        tls::first_message(stream),
-    );
+    let first = timeout(patience.min(FIRST_MESSAGE_TIMEOUT), tls::first_message(stream));
     let failed = |error| service.refuse(Refusal::Tls, &format_args!("{address}: {error}"));
     let start = match first.await {
         Ok(Ok(start)) => start,
@@ -652,11 +599,7 @@ async fn report(name: &'static str, server: impl Future<Output = io::Result<()>>
 }
 
 fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {
-    let failed = |source| StartError::Address {
-        address,
-        what,
-        source,
-    };
+    let failed = |source| StartError::Address { address, what, source };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     TcpListener::from_std(listener).map_err(failed)
@@ -671,12 +614,6 @@ fn adopt_tcp(
     if address != configured {
         warn!(%address, %configured, "the service manager opened the socket: its ListenStream= holds, not [tcp]");
     }
-    let opened = listener
-        .set_nonblocking(true)
-        .and_then(|()| TcpListener::from_std(listener));
-    opened.map_err(|source| StartError::Address {
-        address,
-        what: "clients",
-        source,
-    })
+    let opened = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+    opened.map_err(|source| StartError::Address { address, what: "clients", source })
 }

@@ -22,22 +22,11 @@ use futures_core::Stream;
 use tokio::sync::{mpsc, watch};
 
 /// The files of the page: path, media type, content.
+#[rustfmt::skip]
 const FILES: [(&str, &str, &str); 3] = [
-    (
-        "/",
-        "text/html; charset=utf-8",
-        include_str!("../../../web/index.html"),
-    ),
-    (
-        "/page.css",
-        "text/css; charset=utf-8",
-        include_str!("../../../web/page.css"),
-    ),
-    (
-        "/page.js",
-        "text/javascript; charset=utf-8",
-        include_str!("../../../web/page.js"),
-    ),
+    ("/", "text/html; charset=utf-8", include_str!("../../../web/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("../../../web/page.css")),
+    ("/page.js", "text/javascript; charset=utf-8", include_str!("../../../web/page.js")),
 ];
 
 /// Bound on the size of the page, in bytes: it must load at once over a bad link.
@@ -60,20 +49,18 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// The routes of the page.
 pub fn page<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    FILES
-        .into_iter()
-        .fold(Router::new(), |router, (path, media_type, content)| {
-            let answer = move || async move {
-                let mut answer = content.into_response();
-                let headers = answer.headers_mut();
-                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-                for (name, value) in HEADERS {
-                    headers.insert(name, HeaderValue::from_static(value));
-                }
-                answer
-            };
-            router.route(path, get(answer))
-        })
+    FILES.into_iter().fold(Router::new(), |router, (path, media_type, content)| {
+        let answer = move || async move {
+            let mut answer = content.into_response();
+            let headers = answer.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+            for (name, value) in HEADERS {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            answer
+        };
+        router.route(path, get(answer))
+    })
 }
 
 /// Whether a request that a web page makes comes from the page of this very host. Requests of programs have no
@@ -180,14 +167,8 @@ mod tests {
             same_origin(&headers)
         };
         assert!(check(None, Some("127.0.0.1:9464")));
-        assert!(check(
-            Some("https://pool.example:7500"),
-            Some("pool.example:7500")
-        ));
-        assert!(!check(
-            Some("https://evil.example"),
-            Some("pool.example:7500")
-        ));
+        assert!(check(Some("https://pool.example:7500"), Some("pool.example:7500")));
+        assert!(!check(Some("https://evil.example"), Some("pool.example:7500")));
         assert!(!check(Some("null"), Some("pool.example:7500")));
         assert!(!check(Some("https://pool.example:7500"), None));
     }

@@ -22,10 +22,7 @@ fn start() -> (TestNode, PathBuf) {
 fn start_for(uids: Vec<u32>) -> (TestNode, PathBuf) {
     let mut setup = Setup::new();
     let socket = setup.directory.path().join("run/admin.sock");
-    setup.config.admin = Some(AdminConfig {
-        socket: socket.clone(),
-        uids,
-    });
+    setup.config.admin = Some(AdminConfig { socket: socket.clone(), uids });
     setup.config.metrics = Some("127.0.0.1:0".parse().unwrap());
     (setup.start(), socket)
 }
@@ -39,12 +36,7 @@ fn ask(mut stream: impl Read + Write, method: &str, path: &str, headers: &str) -
 }
 
 fn admin(socket: &PathBuf, method: &str, path: &str) -> String {
-    ask(
-        UnixStream::connect(socket).unwrap(),
-        method,
-        path,
-        "host: node\r\n",
-    )
+    ask(UnixStream::connect(socket).unwrap(), method, path, "host: node\r\n")
 }
 
 fn body(answer: &str) -> &str {
@@ -68,10 +60,7 @@ fn admin_socket_lists_sessions_and_settings_and_reloads() {
     let listed: Sessions = serde_json::from_str(body(&listed)).unwrap();
     assert_eq!(listed.sessions.len(), 1);
     let row = &listed.sessions[0];
-    assert_eq!(
-        (&*row.identity, &*row.agent, row.in_flight),
-        (&*my_uid(), "test", 0)
-    );
+    assert_eq!((&*row.identity, &*row.agent, row.in_flight), (&*my_uid(), "test", 0));
 
     let settings = admin(&socket, "GET", "/settings");
     let settings: serde_json::Value = serde_json::from_str(body(&settings)).unwrap();
@@ -90,27 +79,15 @@ fn status_over_tcp_refuses_foreign_hosts_web_pages_and_changes() {
     let get =
         |path: &str, headers: &str| ask(TcpStream::connect(address).unwrap(), "GET", path, headers);
     for path in ["/status", "/metrics", "/healthz"] {
-        for host in [
-            format!("host: {address}\r\n"),
-            "host: localhost\r\n".to_owned(),
-        ] {
-            assert!(
-                get(path, &host).starts_with("HTTP/1.1 200"),
-                "{path} {host}"
-            );
+        for host in [format!("host: {address}\r\n"), "host: localhost\r\n".to_owned()] {
+            assert!(get(path, &host).starts_with("HTTP/1.1 200"), "{path} {host}");
         }
-        assert!(
-            get(path, "host: evil.example\r\n").starts_with("HTTP/1.1 421"),
-            "{path}"
-        );
+        assert!(get(path, "host: evil.example\r\n").starts_with("HTTP/1.1 421"), "{path}");
         let page = "host: localhost\r\norigin: https://evil.example\r\n";
         assert!(get(path, page).starts_with("HTTP/1.1 403"), "{path}");
     }
     for path in ["/sessions", "/settings", "/reload"] {
-        assert!(
-            get(path, "host: localhost\r\n").starts_with("HTTP/1.1 404"),
-            "{path}"
-        );
+        assert!(get(path, "host: localhost\r\n").starts_with("HTTP/1.1 404"), "{path}");
     }
 }
 

@@ -50,12 +50,8 @@ impl InMemory {
         let mailbox = Arc::new(Mailbox::default());
         let session = service.open(identity.into(), Arc::clone(&mailbox) as _)?;
         let mut client = Self { session, mailbox };
-        let hello = Hello {
-            min_version: 1,
-            max_version: 1,
-            features: 0,
-            agent: "in-memory".to_owned(),
-        };
+        let hello =
+            Hello { min_version: 1, max_version: 1, features: 0, agent: "in-memory".to_owned() };
         let replies = client.say(ClientMessage::Hello(hello));
         assert!(matches!(replies[0], NodeMessage::Welcome(_)), "{replies:?}");
         Ok(client)
@@ -70,13 +66,7 @@ impl InMemory {
 
     fn open_key(&mut self, name: &str) -> Result<KeyHandle, KeyRefusal> {
         let selector = KeySelector::Name(name.to_owned());
-        match self
-            .say(ClientMessage::OpenKey {
-                request: 1,
-                selector,
-            })
-            .remove(0)
-        {
+        match self.say(ClientMessage::OpenKey { request: 1, selector }).remove(0) {
             NodeMessage::KeyOpened { handle, .. } => Ok(handle),
             NodeMessage::KeyRefused { reason, .. } => Err(reason),
             other => panic!("{other:?}"),
@@ -88,9 +78,7 @@ impl InMemory {
         let now = Instant::now();
         self.session.begin_turn(now);
         let jobs = vec![job(1, key, &ECDSA_SIGN, &[7; 32])];
-        self.session
-            .receive(ClientMessage::Submit(jobs), now)
-            .unwrap();
+        self.session.receive(ClientMessage::Submit(jobs), now).unwrap();
         if let Some((_, error)) = self.session.carry_out().refused.next() {
             return Err(error);
         }
@@ -128,19 +116,9 @@ fn both_front_ends_share_policy_and_statistics() {
 
     let status = node.handle.status();
     assert_eq!(status.connections, 2);
-    assert_eq!(
-        status
-            .operations
-            .iter()
-            .map(|row| row.completed)
-            .sum::<u64>(),
-        2
-    );
+    assert_eq!(status.operations.iter().map(|row| row.completed).sum::<u64>(), 2);
     let rows = service.sessions();
-    let clients: Vec<_> = rows
-        .iter()
-        .map(|row| (&*row.identity, &*row.agent))
-        .collect();
+    let clients: Vec<_> = rows.iter().map(|row| (&*row.identity, &*row.agent)).collect();
     assert!(clients.contains(&("guest:1", "in-memory")), "{clients:?}");
     assert!(clients.contains(&(&*my_uid(), "test")), "{clients:?}");
     drop(beside);
@@ -156,21 +134,11 @@ fn connection_caps_count_the_sessions_of_both_front_ends() {
     let me = my_uid();
     let _first = node.connect();
     let second = InMemory::open(&service, &me).unwrap();
-    assert_eq!(
-        InMemory::open(&service, &me).err(),
-        Some(Refusal::TooManyOfIdentity)
-    );
-    assert_eq!(
-        node.silent().fault(),
-        millrace_wire::Fault::TooManyConnections
-    );
+    assert_eq!(InMemory::open(&service, &me).err(), Some(Refusal::TooManyOfIdentity));
+    assert_eq!(node.silent().fault(), millrace_wire::Fault::TooManyConnections);
     drop(second);
     assert!(InMemory::open(&service, &me).is_ok());
-    assert!(
-        service
-            .render_metrics()
-            .contains("reason=\"too-many-of-identity\"} 2")
-    );
+    assert!(service.render_metrics().contains("reason=\"too-many-of-identity\"} 2"));
 }
 
 #[test]
@@ -221,43 +189,27 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
     let mut settings = service.settings().settings.clone();
     settings.limits.quota = Some(1);
     settings.limits.keys = 1;
-    let own = IdentityLimits {
-        connections: Some(1),
-        quota_ops_per_second: Some(0),
-        weight: None,
-    };
+    let own = IdentityLimits { connections: Some(1), quota_ops_per_second: Some(0), weight: None };
     settings.identity.insert(me.clone(), own);
     let applied = service.apply(settings.clone(), "test").unwrap();
-    assert_eq!(
-        (applied.revision, applied.changes.len()),
-        (2, 3),
-        "{applied:?}"
-    );
+    assert_eq!((applied.revision, applied.changes.len()), (2, 3), "{applied:?}");
     assert_eq!(node.handle.status().settings_revision, 2);
 
     // The quota applies, although both were opened without one; this user has no limit again.
-    let over = (0..50)
-        .filter(|_| beside.sign(here) == Err(JobError::OverQuota))
-        .count();
+    let over = (0..50).filter(|_| beside.sign(here) == Err(JobError::OverQuota)).count();
     assert!(over > 0);
     for _ in 0..50 {
         assert!(client.run(there, &ECDSA_SIGN, &[7; 32]).is_ok());
     }
     // The bound on keys, and on connections of one identity.
     assert_eq!(beside.open_key("all"), Err(KeyRefusal::TooManyKeys));
-    assert_eq!(
-        InMemory::open(&service, &me).err(),
-        Some(Refusal::TooManyOfIdentity)
-    );
+    assert_eq!(InMemory::open(&service, &me).err(), Some(Refusal::TooManyOfIdentity));
 
     // An identity that is removed from the list.
     settings.identities = vec![me];
     service.apply(settings.clone(), "test").unwrap();
     assert_eq!(*beside.mailbox.order.lock().unwrap(), Order::Drain);
-    assert_eq!(
-        InMemory::open(&service, "guest:1").err(),
-        Some(Refusal::NotAdmitted)
-    );
+    assert_eq!(InMemory::open(&service, "guest:1").err(), Some(Refusal::NotAdmitted));
     assert!(client.run(there, &ECDSA_SIGN, &[7; 32]).is_ok());
 
     // Settings with one wrong value change nothing.
@@ -271,13 +223,7 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
 
     let log = node.setup.config.store.directory.join("audit.jsonl");
     let log = std::fs::read_to_string(log).unwrap();
-    let changes: Vec<_> = log
-        .lines()
-        .filter(|line| line.contains("\"settings\""))
-        .collect();
+    let changes: Vec<_> = log.lines().filter(|line| line.contains("\"settings\"")).collect();
     assert_eq!(changes.len(), 2, "{log}");
-    assert!(
-        changes[0].contains("limits.quota-ops-per-second: 0 → 1"),
-        "{log}"
-    );
+    assert!(changes[0].contains("limits.quota-ops-per-second: 0 → 1"), "{log}");
 }

@@ -40,9 +40,7 @@ fn sums(text: &str) -> BTreeMap<&str, f64> {
             let rest = line.strip_prefix(name);
             rest.is_some_and(|rest| rest.starts_with([' ', '{', '_']))
         });
-        samples
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
-            .sum()
+        samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
     names.map(|name| (name, sum(name))).collect()
 }
@@ -71,10 +69,7 @@ fn every_metric_moves_with_its_event() {
     }
     client.send(&ClientMessage::Report(Box::new(report)));
     let key = client.open("www");
-    assert!(matches!(
-        client.ask("nothing"),
-        NodeMessage::KeyRefused { .. }
-    ));
+    assert!(matches!(client.ask("nothing"), NodeMessage::KeyRefused { .. }));
     assert!(client.run(key, &ECDSA_SIGN, &[7; 32]).is_ok());
     assert!(client.run(key, &ECDSA_SIGN, &[7; 3]).is_err());
     let refused = client.run(key + 1, &ECDSA_SIGN, &[7; 32]);
@@ -82,19 +77,11 @@ fn every_metric_moves_with_its_event() {
 
     // A client with a fault (one id for two jobs), and one above the connection limit.
     let mut faulty = node.connect();
-    faulty.submit(&[
-        job(5, key, &ECDSA_SIGN, &[7; 32]),
-        job(5, key, &ECDSA_SIGN, &[7; 32]),
-    ]);
+    faulty.submit(&[job(5, key, &ECDSA_SIGN, &[7; 32]), job(5, key, &ECDSA_SIGN, &[7; 32])]);
     while !matches!(faulty.receive(), NodeMessage::Fault(_)) {}
     eventually(|| service.sessions().len() == 1);
     let _second = node.connect();
-    assert_eq!(
-        node.silent().fault(),
-        Fault::TooManyConnections,
-        "{}",
-        my_uid()
-    );
+    assert_eq!(node.silent().fault(), Fault::TooManyConnections, "{}", my_uid());
 
     // Invalid settings, then valid ones.
     let mut settings = service.settings().settings.clone();
@@ -110,12 +97,8 @@ fn every_metric_moves_with_its_event() {
     assert!(sums.len() > 35, "{}", sums.len());
     for (name, sum) in sums {
         // There is no tenant and no device here.
-        let is_absent = ["millrace_tenant_", "millrace_device_"]
-            .iter()
-            .any(|start| name.starts_with(start));
-        assert!(
-            sum > 0.0 || is_absent || MAY_STAY_ZERO.contains(&name),
-            "nothing moves {name}"
-        );
+        let is_absent =
+            ["millrace_tenant_", "millrace_device_"].iter().any(|start| name.starts_with(start));
+        assert!(sum > 0.0 || is_absent || MAY_STAY_ZERO.contains(&name), "nothing moves {name}");
     }
 }

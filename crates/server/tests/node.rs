@@ -7,6 +7,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
 };
-use common::{ECDSA_SIGN, RSA_SIGN, Setup, engine, eventually, get, job, my_uid, only, tcp};
+use common::{
+    Client, ECDSA_SIGN, RSA_SIGN, Setup, TestNode, engine, eventually, get, job, my_uid, only, tcp,
+};
 use millrace_backends::Software;
 use millrace_engine::{
     BackendKind, JobError, KeyError, KeyType, Operation, OperationKind, PrivateKey,
@@ -27,7 +30,8 @@ use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 use millrace_wire::{
-    ClientMessage, Fault, HEADER_LEN, KeyRefusal, KeySelector, MAX_FRAME_LEN, Message, NodeMessage,
+    ClientMessage, Fault, HEADER_LEN, KeyHandle, KeyRefusal, KeySelector, MAX_FRAME_LEN, Message,
+    NodeMessage,
 };
 use zeroize::Zeroizing;
 
@@ -38,16 +42,20 @@ fn digest_of_message() -> Vec<u8> {
 }
 
 fn verify(algorithm: &'static dyn VerificationAlgorithm, spki: &[u8], signature: &[u8]) {
-    UnparsedPublicKey::new(algorithm, spki)
-        .verify(MESSAGE, signature)
-        .unwrap();
+    UnparsedPublicKey::new(algorithm, spki).verify(MESSAGE, signature).unwrap();
 }
 
-/// A backend that a test can block. Its jobs must be RSA: lone fast jobs run within the connection's task.
-fn gated() -> (Arc<FaultyBackend>, FaultControls) {
+/// A node whose backend holds every job until the gate is opened, and a client with a key of it. The key is RSA: lone
+/// fast jobs run within the connection's task.
+fn gated(setup: Setup) -> (TestNode, FaultControls, Client<UnixStream>, KeyHandle) {
+    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
     let backend = Arc::new(FaultyBackend::new(Arc::new(Software::new())));
-    let controls = backend.controls();
-    (backend, controls)
+    let gate = backend.controls();
+    let node = setup.start_with(backend);
+    let mut client = node.connect();
+    let key = client.open("www");
+    gate.close_gate();
+    (node, gate, client, key)
 }
 
 #[test]
@@ -56,20 +64,12 @@ fn keys_of_the_store_and_imported_ones_sign() {
     setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     let node = setup.start();
     let mut client = node.connect();
-    let NodeMessage::KeyOpened {
-        handle,
-        info,
-        operations,
-        ..
-    } = client.ask("www")
-    else {
+    let NodeMessage::KeyOpened { handle, info, operations, .. } = client.ask("www") else {
         panic!("not opened")
     };
     assert_eq!(info.key_type, keys::p_256().key_type);
     assert!(operations.contains(OperationKind::EcdsaSign));
-    let signature = client
-        .run(handle, &ECDSA_SIGN, &digest_of_message())
-        .unwrap();
+    let signature = client.run(handle, &ECDSA_SIGN, &digest_of_message()).unwrap();
     verify(&ECDSA_P256_SHA256_ASN1, &info.spki, &signature);
 
     let (own, info) = client.import(&keys::rsa_2048());
@@ -89,14 +89,8 @@ fn key_is_found_by_its_public_key() {
     let mut client = node.connect();
     for (hash, found) in [(hash, true), ([0; 32], false)] {
         let selector = KeySelector::SpkiSha256(hash);
-        client.send(&ClientMessage::OpenKey {
-            request: 1,
-            selector,
-        });
-        assert_eq!(
-            matches!(client.receive(), NodeMessage::KeyOpened { .. }),
-            found
-        );
+        client.send(&ClientMessage::OpenKey { request: 1, selector });
+        assert_eq!(matches!(client.receive(), NodeMessage::KeyOpened { .. }), found);
     }
 }
 
@@ -107,9 +101,8 @@ fn pipelined_batch_completes_and_names_its_backend() {
     let node = setup.start();
     let mut client = node.connect();
     let key = client.open("www");
-    let jobs: Vec<_> = (0..500)
-        .map(|id| job(id, key, &ECDSA_SIGN, &[id.to_le_bytes()[0]; 32]))
-        .collect();
+    let jobs: Vec<_> =
+        (0..500).map(|id| job(id, key, &ECDSA_SIGN, &[id.to_le_bytes()[0]; 32])).collect();
     client.submit(&jobs);
     let mut ids: Vec<u64> = (0..500)
         .map(|_| {
@@ -141,21 +134,15 @@ fn protocol_violation_ends_only_its_own_connection() {
     extended.push(0);
 
     // Before the hello: other protocols, and messages out of order.
-    for bytes in [
-        b"GET / HTTP/1.1\r\n\r\n".as_slice(),
-        &[0x16, 3, 1, 2, 0, 1, 0, 1],
-        &ping,
-    ] {
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0x16, 3, 1, 2, 0, 1, 0, 1], &ping] {
         let mut client = node.silent();
         client.write(bytes);
         assert_eq!(client.fault(), Fault::Protocol);
     }
     // After the hello.
-    for (bytes, fault) in [
-        (&unknown, Fault::Protocol),
-        (&oversized, Fault::TooLarge),
-        (&extended, Fault::TooLarge),
-    ] {
+    for (bytes, fault) in
+        [(&unknown, Fault::Protocol), (&oversized, Fault::TooLarge), (&extended, Fault::TooLarge)]
+    {
         let mut client = node.connect();
         client.write(bytes);
         assert_eq!(client.fault(), fault);
@@ -178,17 +165,8 @@ fn protocol_violation_ends_only_its_own_connection() {
 
 #[test]
 fn duplicate_job_id_ends_the_connection() {
-    let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
-    client.submit(&[
-        job(1, key, &RSA_SIGN, &[0; 32]),
-        job(1, key, &RSA_SIGN, &[0; 32]),
-    ]);
+    let (_node, gate, mut client, key) = gated(Setup::new());
+    client.submit(&[job(1, key, &RSA_SIGN, &[0; 32]), job(1, key, &RSA_SIGN, &[0; 32])]);
     let fault = client.fault();
     gate.open_gate();
     assert_eq!(fault, Fault::Protocol);
@@ -226,10 +204,7 @@ fn foreign_key_or_handle_is_answered_like_a_missing_one() {
     let raw = |name: &str| {
         let mut client = node.connect();
         let selector = KeySelector::Name(name.to_owned());
-        client.send(&ClientMessage::OpenKey {
-            request: 7,
-            selector,
-        });
+        client.send(&ClientMessage::OpenKey { request: 7, selector });
         let mut bytes = [0; 64];
         let count = client.stream.read(&mut bytes).unwrap();
         bytes[..count].to_vec()
@@ -255,23 +230,11 @@ fn policy_denies_and_input_is_checked() {
     let mut client = node.connect();
     let key = client.open("www");
     for operation in [Operation::RsaRaw, Operation::RsaPkcs1Decrypt] {
-        assert_eq!(
-            client.run(key, &operation, &[1; 256]),
-            Err(JobError::Denied)
-        );
+        assert_eq!(client.run(key, &operation, &[1; 256]), Err(JobError::Denied));
     }
-    assert_eq!(
-        client.run(key, &RSA_SIGN, &[0; 31]),
-        Err(JobError::BadInput)
-    );
-    assert_eq!(
-        client.run(key, &ECDSA_SIGN, &[0; 32]),
-        Err(JobError::NotOffered)
-    );
-    assert_eq!(
-        client.run(key + 1, &RSA_SIGN, &[0; 32]),
-        Err(JobError::NoSuchKey)
-    );
+    assert_eq!(client.run(key, &RSA_SIGN, &[0; 31]), Err(JobError::BadInput));
+    assert_eq!(client.run(key, &ECDSA_SIGN, &[0; 32]), Err(JobError::NotOffered));
+    assert_eq!(client.run(key + 1, &RSA_SIGN, &[0; 32]), Err(JobError::NoSuchKey));
     assert!(client.run(key, &RSA_SIGN, &[0; 32]).is_ok());
 }
 
@@ -317,22 +280,13 @@ fn imported_keys_end_with_their_connection() {
 
 #[test]
 fn waiting_job_can_be_cancelled() {
-    let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
+    let (_node, gate, mut client, key) = gated(Setup::new());
     client.submit(&[job(1, key, &RSA_SIGN, &[0; 32])]);
     gate.wait_at_gate(1);
     client.submit(&[job(2, key, &RSA_SIGN, &[0; 32])]);
     client.send(&ClientMessage::Cancel { job: 2 });
     let cancelled = client.complete();
-    assert_eq!(
-        (cancelled.id, cancelled.result.err()),
-        (2, Some(JobError::Cancelled))
-    );
+    assert_eq!((cancelled.id, cancelled.result.err()), (2, Some(JobError::Cancelled)));
     assert_eq!(cancelled.served_by, None);
     client.send(&ClientMessage::Cancel { job: 1 });
     client.send(&ClientMessage::Cancel { job: 99 });
@@ -345,32 +299,19 @@ fn waiting_job_can_be_cancelled() {
 fn waiting_job_ends_at_its_deadline() {
     // Long enough that, on a busy machine, the first job reaches the gate.
     let setup = Setup::new().limits(|limits| limits.max_budget = Duration::from_secs(1));
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
+    let (_node, gate, mut client, key) = gated(setup);
     client.submit(&[job(1, key, &RSA_SIGN, &[0; 32])]);
     gate.wait_at_gate(1);
     client.submit(&[job(2, key, &RSA_SIGN, &[0; 32])]);
     let expired = client.complete();
     gate.open_gate();
-    assert_eq!(
-        (expired.id, expired.result.err()),
-        (2, Some(JobError::Expired))
-    );
+    assert_eq!((expired.id, expired.result.err()), (2, Some(JobError::Expired)));
 }
 
 #[test]
 fn jobs_above_the_bound_are_answered_busy() {
     let setup = Setup::new().limits(|limits| limits.in_flight = 2);
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
+    let (_node, gate, mut client, key) = gated(setup);
     let jobs: Vec<_> = (0..3).map(|id| job(id, key, &RSA_SIGN, &[0; 32])).collect();
     client.submit(&jobs);
     let busy = client.complete();
@@ -382,16 +323,8 @@ fn jobs_above_the_bound_are_answered_busy() {
 
 #[test]
 fn jobs_of_a_disconnected_client_are_dropped() {
-    let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
-    let jobs: Vec<_> = (0..50)
-        .map(|id| job(id, key, &RSA_SIGN, &[0; 32]))
-        .collect();
+    let (node, gate, mut client, key) = gated(Setup::new());
+    let jobs: Vec<_> = (0..50).map(|id| job(id, key, &RSA_SIGN, &[0; 32])).collect();
     client.submit(&jobs);
     gate.wait_at_gate(1);
     drop(client);
@@ -405,23 +338,14 @@ fn jobs_of_a_disconnected_client_are_dropped() {
 
 #[test]
 fn drain_finishes_jobs_in_flight_and_refuses_new_ones() {
-    let setup = Setup::new();
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let mut node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
+    let (mut node, gate, mut client, key) = gated(Setup::new());
     client.submit(&[job(1, key, &RSA_SIGN, &[0; 32])]);
     gate.wait_at_gate(1);
     node.shut_down();
     assert!(matches!(client.receive(), NodeMessage::Drain));
     client.submit(&[job(2, key, &RSA_SIGN, &[0; 32])]);
     let refused = client.complete();
-    assert_eq!(
-        (refused.id, refused.result.err()),
-        (2, Some(JobError::Draining))
-    );
+    assert_eq!((refused.id, refused.result.err()), (2, Some(JobError::Draining)));
     assert!(!node.path().exists());
     assert_eq!(node.handle.status().state, "draining");
     gate.open_gate();
@@ -436,12 +360,7 @@ fn drain_ends_at_its_timeout() {
     let mut setup = Setup::new();
     // Long enough that, on a busy machine, the connection learns of the drain.
     setup.config.drain_timeout = Duration::from_secs(1);
-    setup.import("www", &keys::rsa_2048(), KeyPolicy::signing(["*"]));
-    let (backend, gate) = gated();
-    let mut node = setup.start_with(backend);
-    let mut client = node.connect();
-    let key = client.open("www");
-    gate.close_gate();
+    let (mut node, gate, mut client, key) = gated(setup);
     client.submit(&[job(1, key, &RSA_SIGN, &[0; 32])]);
     gate.wait_at_gate(1);
     node.shut_down();
@@ -462,10 +381,7 @@ fn changes_in_the_store_reach_open_sessions() {
     let mut outcome = || client.run(key, &ECDSA_SIGN, &[0; 32]).err();
     assert_eq!(outcome(), None);
 
-    let nothing = KeyPolicy {
-        operations: [].into_iter().collect(),
-        ..KeyPolicy::signing(["*"])
-    };
+    let nothing = KeyPolicy { operations: [].into_iter().collect(), ..KeyPolicy::signing(["*"]) };
     store.set_policy("www", nothing).unwrap();
     eventually(|| outcome() == Some(JobError::Denied));
     store.set_policy("www", only("uid:4294967294")).unwrap();
@@ -477,18 +393,12 @@ fn changes_in_the_store_reach_open_sessions() {
     assert!(matches!(client.ask("www"), NodeMessage::KeyRefused { .. }));
 
     // A replaced key is served to those that have it open, and no more by the name.
-    node.setup
-        .import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
+    node.setup.import("www", &keys::p_256(), KeyPolicy::signing(["*"]));
     node.until(|status| status.keys == 1);
     let old = client.open("www");
-    node.setup
-        .import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
+    node.setup.import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
     let report = || node.handle.service().keys().keys;
-    eventually(|| {
-        report()
-            .iter()
-            .any(|row| row.former && row.spki_sha256.is_some())
-    });
+    eventually(|| report().iter().any(|row| row.former && row.spki_sha256.is_some()));
     assert!(client.run(old, &ECDSA_SIGN, &[0; 32]).is_ok());
     let new = client.open("www");
     assert!(client.run(new, &Operation::Ed25519Sign, b"any").is_ok());
@@ -548,10 +458,7 @@ fn node_without_a_single_key_that_it_can_unseal_does_not_start() {
     let engine = engine(Arc::new(Software::new()));
     let error = setup.config.service(engine, setup.store()).unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("www") && text.contains("--kek-file"),
-        "{text}"
-    );
+    assert!(text.contains("www") && text.contains("--kek-file"), "{text}");
 }
 
 #[test]
@@ -565,8 +472,7 @@ fn broken_key_file_is_skipped_until_it_is_repaired() {
     assert_eq!((status.keys, status.keys_broken), (1, 1));
     let mut client = node.connect();
     client.open("good");
-    node.setup
-        .import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
+    node.setup.import("www", &keys::ed25519(), KeyPolicy::signing(["*"]));
     assert_eq!(node.handle.reload().unwrap().broken, 0);
     client.open("www");
     // If the file of a key in service breaks, the key stays in service.
@@ -593,9 +499,8 @@ fn client_that_does_not_read_is_disconnected_others_are_served() {
     let (key, _) = client.import(&keys::rsa_2048());
     // Far more than a socket buffers: 8 MB of results.
     for batch in 0..10 {
-        let jobs: Vec<_> = (0..100)
-            .map(|id| job(batch * 100 + id, key, &RSA_SIGN, &[0; 32]))
-            .collect();
+        let jobs: Vec<_> =
+            (0..100).map(|id| job(batch * 100 + id, key, &RSA_SIGN, &[0; 32])).collect();
         let mut bytes = Vec::new();
         millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
         // The node stops reading before it has all jobs, and may close the connection during the write.
@@ -630,10 +535,7 @@ fn connections_are_capped_in_total_and_per_identity() {
             let mut client = node.silent();
             // The node may close a connection above the bound before this write.
             let _ = client.stream.write_all(&ping);
-            matches!(
-                client.try_receive(),
-                Ok(Some(NodeMessage::Fault(Fault::Protocol)))
-            )
+            matches!(client.try_receive(), Ok(Some(NodeMessage::Fault(Fault::Protocol))))
         });
     }
 }
@@ -660,26 +562,14 @@ fn metrics_health_and_status_are_served() {
         "millrace_keys 1",
         "millrace_draining 0",
     ] {
-        assert!(
-            metrics.lines().any(|found| found == line),
-            "{line} in {metrics}"
-        );
+        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
     }
     let health = get(tcp(address), "/healthz");
-    assert!(
-        health.starts_with("HTTP/1.1 200") && health.ends_with("ready\n"),
-        "{health}"
-    );
-    let answer = get(
-        std::os::unix::net::UnixStream::connect(&socket).unwrap(),
-        "/status",
-    );
+    assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("ready\n"), "{health}");
+    let answer = get(UnixStream::connect(&socket).unwrap(), "/status");
     let (_, json) = answer.split_once("\r\n\r\n").unwrap();
     let status: Status = serde_json::from_str(json).unwrap();
-    assert_eq!(
-        (status.node.as_str(), status.state.as_str()),
-        ("node-under-test", "ready")
-    );
+    assert_eq!((status.node.as_str(), status.state.as_str()), ("node-under-test", "ready"));
     assert_eq!(status.operations[0].operation, "ecdsa-sign");
     assert_eq!(status.errors[0].reason, "denied");
     assert!(get(tcp(address), "/nothing").starts_with("HTTP/1.1 404"));
@@ -697,27 +587,16 @@ async fn address_that_is_taken_is_named_in_the_error() {
         Node::bind(setup.config.clone(), service).map(drop)
     };
     let error = bind(&setup).unwrap_err().to_string();
-    assert!(
-        error.contains(&address.to_string()) && error.contains("metrics"),
-        "{error}"
-    );
+    assert!(error.contains(&address.to_string()) && error.contains("metrics"), "{error}");
     // A node that failed to start leaves no files.
     assert!(!setup.config.unix.as_ref().unwrap().path.exists());
     setup.config.metrics = Some("192.0.2.1:1".parse().unwrap());
     assert!(bind(&setup).unwrap_err().to_string().contains("loopback"));
     setup.config.metrics = None;
     let file = setup.directory.path().join("file");
-    std::fs::File::create(&file)
-        .unwrap()
-        .write_all(b"precious")
-        .unwrap();
+    std::fs::File::create(&file).unwrap().write_all(b"precious").unwrap();
     setup.config.unix = Some(UnixConfig::at(&file));
-    assert!(
-        bind(&setup)
-            .unwrap_err()
-            .to_string()
-            .contains("not a socket")
-    );
+    assert!(bind(&setup).unwrap_err().to_string().contains("not a socket"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod common;
 use std::io::Write;
 
 use common::tls::{Papers, issue, setup};
-use common::{Client, PATIENCE, TestNode, eventually};
+use common::{Client, SOON, TestNode, eventually};
 use millrace_server::tls::CertificateFiles;
 use millrace_wire::{ClientMessage, Fault, Message, NodeMessage};
 
@@ -29,7 +29,7 @@ fn identity_with_more_connections_than_are_free_is_refused() {
         .limits(|limits| {
             limits.connections = 12;
             limits.connections_per_identity = 12;
-            limits.handshake_timeout = PATIENCE;
+            limits.handshake_timeout = SOON;
         })
         .start();
     // The seventh connection is admitted: six are in use, and six are left.
@@ -37,9 +37,8 @@ fn identity_with_more_connections_than_are_free_is_refused() {
     assert_eq!(node.silent().fault(), Fault::TooManyConnections);
 
     let first = issue(&node, "gateway-1");
-    let mut remote: Vec<_> = (0..3)
-        .map(|_| Client::new(Papers::of(&first).connect(&node)))
-        .collect();
+    let mut remote: Vec<_> =
+        (0..3).map(|_| Client::new(Papers::of(&first).connect(&node))).collect();
     for client in &mut remote {
         client.hello();
     }

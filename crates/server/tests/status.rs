@@ -10,14 +10,14 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{PATIENCE, Setup, TestNode, eventually};
+use common::{SOON, Setup, TestNode, eventually};
 use millrace_service::settings::Limits;
 
 /// The number of connections that the node serves at once.
 const ALL: usize = 64;
 
 /// A timeout that expires within a test, but long enough to be observed.
-const SOON: Duration = Duration::from_millis(200);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A timeout longer than any test.
 const NEVER: Duration = Duration::from_secs(600);
@@ -31,8 +31,8 @@ fn start(limits: impl FnOnce(&mut Limits)) -> (TestNode, PathBuf) {
 
 fn connect(path: &PathBuf) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_write_timeout(Some(SOON)).unwrap();
     stream
 }
 
@@ -50,7 +50,7 @@ fn is_served(path: &PathBuf) -> bool {
 #[test]
 fn slow_requests_end_at_the_request_timeout() {
     let (node, path) = start(|limits| {
-        limits.handshake_timeout = SOON;
+        limits.handshake_timeout = SHORT_TIMEOUT;
         limits.write_timeout = NEVER;
     });
     let mut silent: Vec<_> = (0..ALL / 2).map(|_| connect(&path)).collect();
@@ -75,13 +75,11 @@ fn slow_requests_end_at_the_request_timeout() {
 fn answer_timeout_ends_when_the_answer_is_sent() {
     let (node, path) = start(|limits| {
         limits.handshake_timeout = NEVER;
-        limits.write_timeout = SOON;
+        limits.write_timeout = SHORT_TIMEOUT;
     });
     let mut patient = connect(&path);
     let mut ask = || {
-        patient
-            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            .unwrap();
+        patient.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"ready\n") {
             let mut bytes = [0; 512];

@@ -35,10 +35,7 @@ fn signed_by(
     change(&mut params);
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &issuer.unwrap()).unwrap();
-    (
-        certificate.der().clone(),
-        PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-    )
+    (certificate.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).unwrap())
 }
 
 #[test]
@@ -63,9 +60,7 @@ fn large_pipelined_batch_goes_through_tls() {
     let mut client = Client::new(Papers::of(&issue(&node, "gateway-1")).connect(&node));
     client.hello();
     let key = client.open("one");
-    let jobs: Vec<_> = (0..1000)
-        .map(|id| common::job(id, key, &ECDSA_SIGN, &[1; 32]))
-        .collect();
+    let jobs: Vec<_> = (0..1000).map(|id| common::job(id, key, &ECDSA_SIGN, &[1; 32])).collect();
     client.submit(&jobs);
     for _ in &jobs {
         assert!(client.complete().result.is_ok());
@@ -80,67 +75,35 @@ fn client_without_valid_certificate_is_refused() {
     let papers = || Papers::of(&good);
     assert!(!papers().refused_by(&node));
 
-    let none = Papers {
-        own: None,
-        ..papers()
-    };
+    let none = Papers { own: None, ..papers() };
     assert!(none.refused_by(&node), "no certificate");
     let expired = signed_by(&directory, |params| {
         params.not_before = time::OffsetDateTime::now_utc() - time::Duration::days(2);
         params.not_after = time::OffsetDateTime::now_utc() - time::Duration::days(1);
     });
-    let expired = Papers {
-        own: Some(expired),
-        ..papers()
-    };
+    let expired = Papers { own: Some(expired), ..papers() };
     assert!(expired.refused_by(&node), "expired");
     let early = signed_by(&directory, |params| {
         params.not_before = time::OffsetDateTime::now_utc() + time::Duration::days(1);
     });
-    let early = Papers {
-        own: Some(early),
-        ..papers()
-    };
+    let early = Papers { own: Some(early), ..papers() };
     assert!(early.refused_by(&node), "not valid yet");
     let server = signed_by(&directory, |params| {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     });
-    let server = Papers {
-        own: Some(server),
-        ..papers()
-    };
+    let server = Papers { own: Some(server), ..papers() };
     assert!(server.refused_by(&node), "a server's certificate");
 
     let foreign = node.setup.directory.path().join("foreign");
     ensure_node_certificates(&foreign, &["localhost".to_owned()]).unwrap();
-    let foreign = Papers {
-        own: Some(signed_by(&foreign, |_| {})),
-        ..papers()
-    };
+    let foreign = Papers { own: Some(signed_by(&foreign, |_| {})), ..papers() };
     assert!(foreign.refused_by(&node), "another CA, of the same name");
 
-    assert!(
-        Papers {
-            alpn: vec![],
-            ..papers()
-        }
-        .refused_by(&node),
-        "no ALPN"
-    );
+    assert!(Papers { alpn: vec![], ..papers() }.refused_by(&node), "no ALPN");
     let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    assert!(
-        Papers { alpn, ..papers() }.refused_by(&node),
-        "another protocol"
-    );
+    assert!(Papers { alpn, ..papers() }.refused_by(&node), "another protocol");
     let versions = &TLS12;
-    assert!(
-        Papers {
-            versions,
-            ..papers()
-        }
-        .refused_by(&node),
-        "TLS 1.2"
-    );
+    assert!(Papers { versions, ..papers() }.refused_by(&node), "TLS 1.2");
     node.until(|status| status.connections_refused == 8);
 }
 
@@ -151,32 +114,23 @@ fn certificate_name_that_is_no_identity_gets_a_fault() {
     let nameless = signed_by(&directory, |params| {
         params.subject_alt_names.clear();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "two words");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "two words");
     });
-    let papers = Papers {
-        own: Some(nameless),
-        ..Papers::of(&issue(&node, "gateway-1"))
-    };
+    let papers = Papers { own: Some(nameless), ..Papers::of(&issue(&node, "gateway-1")) };
     let mut client = Client::new(papers.connect(&node));
     assert_eq!(client.fault(), millrace_wire::Fault::Unauthorized);
 }
 
 #[test]
 fn plain_text_and_silent_clients_are_disconnected() {
-    let node = setup()
-        .limits(|limits| limits.handshake_timeout = Duration::from_millis(100))
-        .start();
+    let node =
+        setup().limits(|limits| limits.handshake_timeout = Duration::from_millis(100)).start();
     let mut rest = Vec::new();
     let mut plain = tcp(node.tcp.unwrap());
     // On a busy machine the node may have closed the connection already.
     let _ = plain.write_all(b"GET / HTTP/1.1\r\n\r\n");
     let _ = plain.read_to_end(&mut rest);
-    assert!(
-        rest.is_empty() || rest[0] == 0x15,
-        "nothing but a TLS alert"
-    );
+    assert!(rest.is_empty() || rest[0] == 0x15, "nothing but a TLS alert");
     let mut silent = tcp(node.tcp.unwrap());
     assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
     node.until(|status| status.connections_refused == 2);
@@ -226,13 +180,7 @@ fn certificates_and_the_ca_are_reloaded() {
     // Broken files change nothing.
     let good = fs::read(directory.join("ca.crt")).unwrap();
     fs::write(directory.join("ca.crt"), b"rubbish").unwrap();
-    assert!(
-        node.handle
-            .reload()
-            .unwrap_err()
-            .to_string()
-            .contains("ca.crt")
-    );
+    assert!(node.handle.reload().unwrap_err().to_string().contains("ca.crt"));
     fs::write(directory.join("ca.crt"), good).unwrap();
     assert!(!Papers::of(&old).refused_by(&node));
 
@@ -276,9 +224,7 @@ fn flood_of_silent_connections_refuses_no_gateway() {
 
 #[test]
 fn client_without_a_first_message_is_cut_off_before_the_timeout() {
-    let node = setup()
-        .limits(|limits| limits.handshake_timeout = Duration::from_secs(600))
-        .start();
+    let node = setup().limits(|limits| limits.handshake_timeout = Duration::from_secs(600)).start();
     let mut silent = tcp(node.tcp.unwrap());
     assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
     node.until(|status| status.connections_refused == 1);
@@ -289,10 +235,7 @@ fn client_that_offers_no_protocol_gets_the_alert_of_alpn() {
     let node = setup().start();
     let files = issue(&node, "gateway-1");
     for alpn in [vec![], vec![b"h2".to_vec()]] {
-        let papers = Papers {
-            alpn,
-            ..Papers::of(&files)
-        };
+        let papers = Papers { alpn, ..Papers::of(&files) };
         let mut stream = papers.connect(&node);
         let error = stream.write_all(&[0; 8]).and_then(|()| stream.flush());
         let error = error.unwrap_err().to_string();

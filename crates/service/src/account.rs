@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use millrace_engine::stats::{Histogram, HistogramSnapshot};
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyType, OperationKind};
 
 use crate::quota::{Exceeded, Quota};
@@ -137,30 +138,18 @@ impl Account {
         bytes: usize,
         now: Instant,
     ) -> Result<(), Refused> {
-        let Counts {
-            offered,
-            admitted,
-            throttled,
-            over_bounds,
-            ..
-        } = &self.counts;
+        let Counts { offered, admitted, throttled, over_bounds, .. } = &self.counts;
         offered.fetch_add(1, Ordering::Relaxed);
         let size = u64::try_from(bytes).unwrap_or(u64::MAX);
         if !self.hold(size) {
             over_bounds.fetch_add(1, Ordering::Relaxed);
-            return Err(Refused {
-                error: JobError::Busy,
-                retry_after: BOUND_RETRY,
-            });
+            return Err(Refused { error: JobError::Busy, retry_after: BOUND_RETRY });
         }
         // The last check, so that only jobs that would be done count against the quota.
         if let Err(over) = self.quota.take(operation, key, bytes, now) {
             self.release(1, size);
             throttled[over.exceeded.index()].fetch_add(1, Ordering::Relaxed);
-            return Err(Refused {
-                error: JobError::OverQuota,
-                retry_after: over.retry_after,
-            });
+            return Err(Refused { error: JobError::OverQuota, retry_after: over.retry_after });
         }
         admitted.fetch_add(1, Ordering::Relaxed);
         self.counts.bytes.fetch_add(size, Ordering::Relaxed);
@@ -169,15 +158,8 @@ impl Account {
 
     /// Counts a job in flight; `false` if a bound is reached.
     fn hold(&self, bytes: u64) -> bool {
-        let Bounds {
-            jobs_in_flight,
-            bytes_in_flight,
-            ..
-        } = self
-            .terms
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .bounds;
+        let Bounds { jobs_in_flight, bytes_in_flight, .. } =
+            self.terms.read().unwrap_or_else(PoisonError::into_inner).bounds;
         let jobs = self.held.jobs.fetch_add(1, Ordering::Relaxed);
         let before = self.held.bytes.fetch_add(bytes, Ordering::Relaxed);
         // One job is always possible: a bound below one input would end all service.
@@ -193,9 +175,7 @@ impl Account {
     pub(crate) fn adopt(&self, jobs: usize, bytes: u64, imported_keys: usize) {
         self.held.jobs.fetch_add(jobs, Ordering::Relaxed);
         self.held.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.held
-            .imported_keys
-            .fetch_add(imported_keys, Ordering::Relaxed);
+        self.held.imported_keys.fetch_add(imported_keys, Ordering::Relaxed);
     }
 
     /// Ends jobs in flight.
@@ -234,14 +214,7 @@ impl Account {
 
     /// Counts the end of an admitted job.
     pub(crate) fn count(&self, completion: &Completion) {
-        let Counts {
-            shed,
-            completed,
-            failed,
-            wait,
-            service,
-            ..
-        } = &self.counts;
+        let Counts { shed, completed, failed, wait, service, .. } = &self.counts;
         match completion.result {
             Ok(_) => {
                 completed.fetch_add(1, Ordering::Relaxed);
@@ -269,12 +242,7 @@ impl Account {
     /// A copy of the counts.
     #[must_use]
     pub fn snapshot(&self) -> AccountSnapshot {
-        let Held {
-            connections,
-            jobs,
-            bytes: bytes_in_flight,
-            imported_keys,
-        } = &self.held;
+        let Held { connections, jobs, bytes: bytes_in_flight, imported_keys } = &self.held;
         let Counts {
             offered,
             admitted,
@@ -364,7 +332,7 @@ impl Accounts {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Account>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -378,10 +346,7 @@ mod tests {
 
     fn terms(party: &str, ops: u64, bounds: Bounds) -> Arc<Terms> {
         Arc::new(Terms {
-            rates: Rates {
-                ops: Rate::per_second(ops),
-                ..Rates::default()
-            },
+            rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
             bounds,
             ..Terms::of_identity(party, &Settings::default())
         })
@@ -423,34 +388,20 @@ mod tests {
     #[test]
     fn jobs_bytes_and_keys_of_a_party_are_bounded() {
         let now = Instant::now();
-        let bounds = Bounds {
-            jobs_in_flight: 3,
-            bytes_in_flight: 100,
-            imported_keys: 2,
-            connections: 0,
-        };
+        let bounds =
+            Bounds { jobs_in_flight: 3, bytes_in_flight: 100, imported_keys: 2, connections: 0 };
         let account = Account::new(terms("uid:1", 0, bounds), now);
-        let admit = |bytes| {
-            account
-                .admit(SIGN, RSA, bytes, now)
-                .map_err(|refused| refused.error)
-        };
+        let admit = |bytes| account.admit(SIGN, RSA, bytes, now).map_err(|refused| refused.error);
         assert_eq!(admit(500), Ok(()), "a single job of any size");
         assert_eq!(admit(1), Err(JobError::Busy));
         account.release(1, 500);
-        assert_eq!(
-            [admit(40), admit(40), admit(40)],
-            [Ok(()), Ok(()), Err(JobError::Busy)]
-        );
+        assert_eq!([admit(40), admit(40), admit(40)], [Ok(()), Ok(()), Err(JobError::Busy)]);
         assert_eq!([admit(1), admit(1)], [Ok(()), Err(JobError::Busy)]);
         assert!(account.hold_key() && account.hold_key() && !account.hold_key());
         account.release_keys(1);
         assert!(account.hold_key());
         let counts = account.snapshot();
-        assert_eq!(
-            (counts.offered, counts.admitted, counts.over_bounds),
-            (7, 4, 3)
-        );
+        assert_eq!((counts.offered, counts.admitted, counts.over_bounds), (7, 4, 3));
         assert_eq!((counts.jobs_in_flight, counts.bytes_in_flight), (3, 81));
     }
 

@@ -124,9 +124,7 @@ mod tests {
     #[test]
     fn silent_handshake_gives_way_before_an_older_one_that_spoke() {
         let mut handshakes = Handshakes::default();
-        let numbers: Vec<_> = (0..4)
-            .map(|last| handshakes.enter(host(last), 4).number)
-            .collect();
+        let numbers: Vec<_> = (0..4).map(|last| handshakes.enter(host(last), 4).number).collect();
         handshakes.spoke(numbers[0]);
         handshakes.spoke(numbers[2]);
         let mut displaced = || {

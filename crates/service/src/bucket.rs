@@ -33,12 +33,7 @@ impl Bucket {
     #[must_use]
     pub fn new(rate: u64, depth: u64, now: Instant) -> Self {
         let interval = fixed(Duration::from_secs(1)) / u128::from(rate.clamp(1, MAX_RATE));
-        Self {
-            origin: now,
-            interval,
-            depth: interval * u128::from(depth.max(1)),
-            full_at: 0,
-        }
+        Self { origin: now, interval, depth: interval * u128::from(depth.max(1)), full_at: 0 }
     }
 
     /// Takes `count` tokens. If the bucket holds fewer, takes none and returns `false`.
@@ -91,9 +86,7 @@ impl Bucket {
             changed.depth + (missing - self.depth)
         } else {
             let held = (self.depth - missing) / self.interval;
-            changed
-                .depth
-                .saturating_sub(changed.interval.saturating_mul(held))
+            changed.depth.saturating_sub(changed.interval.saturating_mul(held))
         };
         changed
     }
@@ -168,18 +161,12 @@ mod tests {
         let sent = (1..=1_000_000)
             .filter(|us| bucket.take(packet, start + Duration::from_micros(*us)))
             .count() as u64;
-        assert!(
-            (399_900..=400_001).contains(&sent),
-            "{sent} packets of 400,000"
-        );
+        assert!((399_900..=400_001).contains(&sent), "{sent} packets of 400,000");
         assert!(
             !bucket.take(2 * packet + 1, start + Duration::from_secs(60)),
             "more than the depth"
         );
-        assert!(
-            bucket.take(packet, start + Duration::from_secs(60)),
-            "a refusal takes nothing"
-        );
+        assert!(bucket.take(packet, start + Duration::from_secs(60)), "a refusal takes nothing");
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //! a connection on which it has reported; the totals keep the counts of clients that are gone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use millrace_engine::sync::lock;
 use millrace_wire::{EdgeCounter, EdgeReport};
 
 use crate::metrics::{
@@ -121,7 +122,7 @@ impl ClientReports {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReportTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -206,12 +207,7 @@ mod tests {
     fn every_counter_is_shown_and_is_a_metric() {
         let (edges, metrics) = (ClientReports::default(), Metrics::default());
         for (place, counter) in (1..).zip(EdgeCounter::ALL) {
-            edges.add(
-                &"i".into(),
-                &"a".into(),
-                &report(&[(*counter, 1)]),
-                &metrics,
-            );
+            edges.add(&"i".into(), &"a".into(), &report(&[(*counter, 1)]), &metrics);
             let counted = metrics.edge_jobs.sum()
                 + metrics.edge_hedges.sum()
                 + metrics.edge_fallbacks.sum()

@@ -104,11 +104,7 @@ impl Model {
             max_keys: MAX_KEYS,
             max_budget: MAX_BUDGET,
         };
-        let types = [
-            KeyType::Ec(Curve::P256),
-            KeyType::Rsa { bits: 2048 },
-            KeyType::Ed25519,
-        ];
+        let types = [KeyType::Ec(Curve::P256), KeyType::Rsa { bits: 2048 }, KeyType::Ed25519];
         let now = Instant::now();
         let entries: Vec<_> = (0..).zip(types).map(|(n, t)| entry(n, t)).collect();
         Self {
@@ -184,9 +180,7 @@ impl Model {
         if self.importing.is_empty() {
             return true;
         }
-        let request = self
-            .importing
-            .remove(usize::from(choice >> 1) % self.importing.len());
+        let request = self.importing.remove(usize::from(choice >> 1) % self.importing.len());
         let key_type = KeyType::Rsa { bits: 2048 };
         let key = if choice & 1 == 0 {
             Ok((100 + u32::from(choice), info(key_type)))
@@ -200,19 +194,13 @@ impl Model {
             panic!("one answer to an import: {effects:?}");
         };
         match reply {
-            NodeMessage::KeyOpened {
-                request: answered,
-                handle,
-                ..
-            } => {
+            NodeMessage::KeyOpened { request: answered, handle, .. } => {
                 assert!(good && *answered == request);
                 let entry = entry(100 + u32::from(choice), key_type);
                 entry.set_policy(KeyPolicy::session_owned());
                 self.opened(*handle, entry, true);
             }
-            NodeMessage::KeyRefused {
-                request: answered, ..
-            } => {
+            NodeMessage::KeyRefused { request: answered, .. } => {
                 assert!(!good && *answered == request);
             }
             other => panic!("no answer to an import: {other:?}"),
@@ -242,9 +230,7 @@ impl Model {
     fn say(&mut self, message: ClientMessage) -> Option<bool> {
         let mut effects = Effects::default();
         let expected = self.expect(&message);
-        let result = self
-            .state
-            .receive(message, self.now, &self.keys, &mut effects);
+        let result = self.state.receive(message, self.now, &self.keys, &mut effects);
         match expected {
             Expected::Fault => {
                 assert!(result.is_err());
@@ -359,9 +345,7 @@ impl Model {
     fn patience_after(&self, allowed: bool) -> Option<Duration> {
         let waited = self.now.duration_since(self.last_report);
         let patience = (self.patience + waited).min(Duration::from_secs(60));
-        patience
-            .checked_sub(Duration::from_secs(1))
-            .filter(|_| allowed)
+        patience.checked_sub(Duration::from_secs(1)).filter(|_| allowed)
     }
 
     fn expect_jobs(&self, jobs: &[SubmittedJob]) -> Expected {
@@ -423,25 +407,14 @@ impl Model {
         };
         let room = self.has_room_for_a_key();
         match reply {
-            NodeMessage::KeyOpened {
-                request: answered,
-                handle,
-                info,
-                operations,
-                ..
-            } => {
+            NodeMessage::KeyOpened { request: answered, handle, info, operations, .. } => {
                 assert!(room && *answered == request);
                 assert!(!operations.contains(OperationKind::RsaRaw));
-                let entry = self
-                    .keys
-                    .find(selector, ME)
-                    .expect("a key that is not ours");
+                let entry = self.keys.find(selector, ME).expect("a key that is not ours");
                 assert_eq!(info, entry.info());
                 self.opened(*handle, entry, false);
             }
-            NodeMessage::KeyRefused {
-                request: answered, ..
-            } => {
+            NodeMessage::KeyRefused { request: answered, .. } => {
                 assert_eq!(*answered, request);
                 assert!(!room || self.keys.find(selector, ME).is_none());
             }
@@ -463,10 +436,7 @@ impl Model {
         assert_eq!(self.state.greeted(), self.greeted);
         assert!(self.in_flight.len() <= MAX_IN_FLIGHT as usize);
         assert!(self.open.len() + self.importing.len() <= MAX_KEYS as usize);
-        assert_eq!(
-            self.state.wants_more(),
-            self.in_flight.len() < MAX_IN_FLIGHT as usize
-        );
+        assert_eq!(self.state.wants_more(), self.in_flight.len() < MAX_IN_FLIGHT as usize);
         let idle = self.in_flight.is_empty() && self.importing.is_empty();
         assert_eq!(self.state.idle(), idle);
     }
@@ -480,10 +450,7 @@ enum Expected {
 }
 
 fn info(key_type: KeyType) -> KeyInfo {
-    KeyInfo {
-        key_type,
-        spki: key_type.to_string().into_bytes(),
-    }
+    KeyInfo { key_type, spki: key_type.to_string().into_bytes() }
 }
 
 fn entry(number: Key, key_type: KeyType) -> Arc<KeyEntry<Key>> {
@@ -511,15 +478,9 @@ fn message(code: u8, steps: &mut Steps<'_>) -> Option<ClientMessage> {
             let request = RequestId::from(steps.byte()?);
             ClientMessage::ImportKey { request, key }
         }
-        3 => ClientMessage::CloseKey {
-            handle: KeyHandle::from(steps.below(16)?),
-        },
-        4 => ClientMessage::Cancel {
-            job: JobId::from(steps.below(8)?),
-        },
-        5 => ClientMessage::Ping {
-            token: u64::from(steps.byte()?),
-        },
+        3 => ClientMessage::CloseKey { handle: KeyHandle::from(steps.below(16)?) },
+        4 => ClientMessage::Cancel { job: JobId::from(steps.below(8)?) },
+        5 => ClientMessage::Ping { token: u64::from(steps.byte()?) },
         6 => {
             let mut report = EdgeReport::default();
             let counter = EdgeCounter::ALL[usize::from(steps.byte()?) % EdgeCounter::ALL.len()];
@@ -553,13 +514,7 @@ fn jobs(steps: &mut Steps<'_>) -> Option<Vec<SubmittedJob>> {
         };
         if ids.insert(id) {
             let input = Vec::new();
-            jobs.push(SubmittedJob {
-                id,
-                key,
-                budget,
-                operation,
-                input,
-            });
+            jobs.push(SubmittedJob { id, key, budget, operation, input });
         }
     }
     Some(jobs)

@@ -36,19 +36,13 @@ struct OfIdentity<T> {
 
 impl<T> Default for OfIdentity<T> {
     fn default() -> Self {
-        Self {
-            sessions: Turns::default(),
-            waiting: 0,
-        }
+        Self { sessions: Turns::default(), waiting: 0 }
     }
 }
 
 impl<T> Default for ImportQueue<T> {
     fn default() -> Self {
-        Self {
-            identities: Turns::default(),
-            waiting: 0,
-        }
+        Self { identities: Turns::default(), waiting: 0 }
     }
 }
 
@@ -64,9 +58,7 @@ impl<T> ImportQueue<T> {
     /// The next import to check.
     pub fn pop(&mut self) -> Option<T> {
         let next = self.identities.next(|own| {
-            let next = own
-                .sessions
-                .next(|imports| (imports.pop_front(), imports.is_empty()));
+            let next = own.sessions.next(|imports| (imports.pop_front(), imports.is_empty()));
             own.waiting -= usize::from(next.is_some());
             (next, own.waiting == 0)
         });
@@ -109,10 +101,7 @@ struct Turns<K, L> {
 
 impl<K, L> Default for Turns<K, L> {
     fn default() -> Self {
-        Self {
-            lines: HashMap::new(),
-            order: VecDeque::new(),
-        }
+        Self { lines: HashMap::new(), order: VecDeque::new() }
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use millrace_engine::sync::lock;
 use millrace_engine::{Engine, Key, KeyError, KeyInfo};
 use millrace_wire::KeySelector;
 use schemars::JsonSchema;
@@ -89,9 +90,7 @@ impl<K> KeyEntry<K> {
         if self.revision() == REVOKED {
             return None;
         }
-        Some(Arc::clone(
-            &self.policy.read().unwrap_or_else(PoisonError::into_inner),
-        ))
+        Some(Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Replaces the policy. Sessions with the key open use the new one for their next job. A revoked entry
@@ -99,9 +98,7 @@ impl<K> KeyEntry<K> {
     pub fn set_policy(&self, policy: KeyPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         let next = |revision| (revision != REVOKED).then(|| revision + 1);
-        let _ = self
-            .revision
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let _ = self.revision.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
     /// Takes over the policy of the current version of the key. A version of another kind keeps its operations:
@@ -111,19 +108,12 @@ impl<K> KeyEntry<K> {
             return;
         };
         let same_kind = self.info.key_type.kind() == current.info.key_type.kind();
-        let operations = if same_kind {
-            policy.operations
-        } else {
-            own.operations
-        };
+        let operations = if same_kind { policy.operations } else { own.operations };
         let follows = own.identities == policy.identities
             && own.hashes == policy.hashes
             && own.operations == operations;
         if !follows {
-            self.set_policy(KeyPolicy {
-                operations,
-                ..KeyPolicy::clone(&policy)
-            });
+            self.set_policy(KeyPolicy { operations, ..KeyPolicy::clone(&policy) });
         }
     }
 
@@ -143,9 +133,7 @@ impl<K> KeyEntry<K> {
     /// The time of the last job, in seconds since 1970.
     fn last_used(&self) -> Option<u64> {
         let seconds = self.last_used.load(Ordering::Relaxed).checked_sub(1)?;
-        let ago = FIRST_USE
-            .elapsed()
-            .saturating_sub(Duration::from_secs(seconds));
+        let ago = FIRST_USE.elapsed().saturating_sub(Duration::from_secs(seconds));
         let time = SystemTime::now().checked_sub(ago)?;
         Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
     }
@@ -172,18 +160,12 @@ impl<K> KeySet<K> {
         current: impl IntoIterator<Item = Arc<KeyEntry<K>>>,
         former: impl IntoIterator<Item = Arc<KeyEntry<K>>>,
     ) -> Self {
-        let mut set = Self {
-            by_name: HashMap::new(),
-            by_spki: HashMap::new(),
-        };
+        let mut set = Self { by_name: HashMap::new(), by_spki: HashMap::new() };
         for entry in current {
-            set.by_name
-                .insert(Arc::clone(&entry.name), Arc::clone(&entry));
+            set.by_name.insert(Arc::clone(&entry.name), Arc::clone(&entry));
             set.insert_by_spki(entry);
         }
-        former
-            .into_iter()
-            .for_each(|entry| set.insert_by_spki(entry));
+        former.into_iter().for_each(|entry| set.insert_by_spki(entry));
         set
     }
 
@@ -334,7 +316,7 @@ impl Keyring {
     /// # Errors
     /// If the directory cannot be read; then nothing changes.
     pub(crate) fn reload(&self) -> Result<Reloaded, StoreError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = lock(&self.files);
         let present = self.store.entries()?;
         let mut report = Reloaded::default();
         let mut differs = false;
@@ -376,9 +358,7 @@ impl Keyring {
         *files = after;
         if differs || report.changed > 0 {
             let of = |former: bool| {
-                let files = files
-                    .iter()
-                    .filter(move |(id, _)| id.former.is_some() == former);
+                let files = files.iter().filter(move |(id, _)| id.former.is_some() == former);
                 files.filter_map(|(_, loaded)| loaded.entry.clone())
             };
             let set = Arc::new(KeySet::new(of(false), of(true)));
@@ -398,19 +378,11 @@ impl Keyring {
     ) -> Loaded {
         let error = match self.try_load(id, versions) {
             Ok(entry) => {
-                return Loaded {
-                    stamp: Some(stamp),
-                    entry: Some(entry),
-                    problem: None,
-                };
+                return Loaded { stamp: Some(stamp), entry: Some(entry), problem: None };
             }
             // Removed since the listing: the next reload sees that.
             Err(Broken::Store(StoreError::NoSuchKey { .. })) => {
-                return Loaded {
-                    stamp: None,
-                    entry: before,
-                    problem: None,
-                };
+                return Loaded { stamp: None, entry: before, problem: None };
             }
             Err(error) => error,
         };
@@ -423,11 +395,7 @@ impl Keyring {
         warn!(key = id.name, former = id.former.is_some(), kept = entry.is_some(), %error, "key file cannot be used");
         // A bad file is read again when it changes; an unreadable file at every reload.
         let passing = matches!(error, Broken::Store(StoreError::Read { .. }));
-        Loaded {
-            stamp: (!passing).then_some(stamp),
-            entry,
-            problem: Some(error.to_string()),
-        }
+        Loaded { stamp: (!passing).then_some(stamp), entry, problem: Some(error.to_string()) }
     }
 
     fn try_load(&self, id: &VersionId, versions: &[Entry]) -> Result<Entry, Broken> {
@@ -440,39 +408,26 @@ impl Keyring {
             }
             return Ok(Arc::clone(entry));
         }
-        let refused = |reason: Refused| Broken::Key {
-            reason,
-            policy: Box::new(meta.policy.clone()),
-        };
-        let key = self
-            .engine
-            .load_key(&key)
-            .map_err(|error| refused(error.into()))?;
+        let refused =
+            |reason: Refused| Broken::Key { reason, policy: Box::new(meta.policy.clone()) };
+        let key = self.engine.load_key(&key).map_err(|error| refused(error.into()))?;
         if *key.info() != meta.info {
             return Err(refused(Refused::PublicKey));
         }
         let (key_type, replaced) = (meta.info.key_type, !versions.is_empty());
         info!(key = id.name, %key_type, former = id.former.is_some(), replaced, "key loaded");
-        Ok(Arc::new(KeyEntry::new(
-            &id.name,
-            key,
-            meta.info,
-            meta.policy,
-        )))
+        Ok(Arc::new(KeyEntry::new(&id.name, key, meta.info, meta.policy)))
     }
 
     /// The keys and what is wrong with them, for the node named `node`.
     pub(crate) fn report(&self, node: &str) -> KeyReport {
         let directory = self.store.directory();
         let metadata = std::fs::metadata(directory).ok();
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = lock(&self.files);
         let row = |(id, loaded): (&VersionId, &Loaded)| KeyRow {
             name: id.name.clone(),
             former: id.former.is_some(),
-            spki_sha256: loaded
-                .entry
-                .as_ref()
-                .map(|entry| hex::encode(spki_sha256(&entry.info))),
+            spki_sha256: loaded.entry.as_ref().map(|entry| hex::encode(spki_sha256(&entry.info))),
             last_used: loaded.entry.as_ref().and_then(|entry| entry.last_used()),
             problem: loaded.problem.clone(),
         };
@@ -494,19 +449,13 @@ fn entries(files: &BTreeMap<VersionId, Loaded>) -> impl Iterator<Item = &Entry> 
 
 /// The versions of one key in service.
 fn versions(files: &BTreeMap<VersionId, Loaded>, name: &str) -> Vec<Entry> {
-    let of_name = files
-        .range(VersionId::current(name)..)
-        .take_while(|(id, _)| id.name == name);
-    of_name
-        .filter_map(|(_, loaded)| loaded.entry.clone())
-        .collect()
+    let of_name = files.range(VersionId::current(name)..).take_while(|(id, _)| id.name == name);
+    of_name.filter_map(|(_, loaded)| loaded.entry.clone()).collect()
 }
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyring")
-            .field("keys", &self.current().len())
-            .finish_non_exhaustive()
+        f.debug_struct("Keyring").field("keys", &self.current().len()).finish_non_exhaustive()
     }
 }
 
@@ -517,10 +466,7 @@ enum Broken {
     Store(#[from] StoreError),
     /// The file is genuine, but the node cannot use the key in it.
     #[error("{reason}")]
-    Key {
-        reason: Refused,
-        policy: Box<KeyPolicy>,
-    },
+    Key { reason: Refused, policy: Box<KeyPolicy> },
 }
 
 /// Why a genuine key file cannot be used.
@@ -539,10 +485,7 @@ mod tests {
     use super::*;
 
     fn entry(name: &str, spki: u8, identities: &[&str]) -> Arc<KeyEntry<u32>> {
-        let info = KeyInfo {
-            key_type: KeyType::Ed25519,
-            spki: vec![spki; 44],
-        };
+        let info = KeyInfo { key_type: KeyType::Ed25519, spki: vec![spki; 44] };
         let policy = KeyPolicy::signing(identities.iter().copied());
         Arc::new(KeyEntry::new(name, 1, info, policy))
     }
@@ -565,9 +508,8 @@ mod tests {
 
     #[test]
     fn one_key_under_two_names_serves_the_identities_of_both() {
-        let set: KeySet<u32> = [entry("a", 1, &["uid:1"]), entry("b", 1, &["uid:2"])]
-            .into_iter()
-            .collect();
+        let set: KeySet<u32> =
+            [entry("a", 1, &["uid:1"]), entry("b", 1, &["uid:2"])].into_iter().collect();
         assert_eq!(&**set.find(&by_spki(1), "uid:1").unwrap().name(), "a");
         assert_eq!(&**set.find(&by_spki(1), "uid:2").unwrap().name(), "b");
     }
@@ -595,11 +537,7 @@ mod tests {
         assert_eq!(*former.policy().unwrap(), policy);
         let revision = former.revision();
         former.follow(&current);
-        assert_eq!(
-            former.revision(),
-            revision,
-            "an unchanged policy is no news"
-        );
+        assert_eq!(former.revision(), revision, "an unchanged policy is no news");
         Arc::get_mut(&mut current).unwrap().info.key_type = KeyType::Rsa { bits: 2048 };
         policy.operations = [OperationKind::RsaPssSign].into_iter().collect();
         policy.identities = vec!["uid:3".to_owned()];
@@ -628,10 +566,7 @@ mod tests {
         let before = unix(SystemTime::now());
         entry.used(Instant::now());
         let used = entry.last_used().unwrap();
-        assert!(
-            used + 1 >= before && used <= unix(SystemTime::now()) + 1,
-            "{used}"
-        );
+        assert!(used + 1 >= before && used <= unix(SystemTime::now()) + 1, "{used}");
     }
 
     #[test]

@@ -3,8 +3,10 @@
 
 //! Bounds how often a node logs events that clients can cause.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
+
+use millrace_engine::sync::lock;
 
 use crate::bucket::Bucket;
 
@@ -26,10 +28,8 @@ struct Lines {
 impl RateLimit {
     /// `Some` if a line may be logged now, with the number of lines suppressed since the last one.
     pub fn pass(&self, now: Instant) -> Option<u64> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket = lines
-            .bucket
-            .get_or_insert_with(|| Bucket::new(RATE, BURST, now));
+        let mut lines = lock(&self.0);
+        let bucket = lines.bucket.get_or_insert_with(|| Bucket::new(RATE, BURST, now));
         if bucket.take(1, now) {
             Some(std::mem::take(&mut lines.suppressed))
         } else {

@@ -27,8 +27,7 @@ pub struct Counter(AtomicU64);
 impl Counter {
     /// Adds `count`.
     pub fn add(&self, count: usize) {
-        self.0
-            .fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -42,8 +41,7 @@ pub struct Gauge(AtomicU64);
 
 impl Gauge {
     pub(crate) fn set(&self, value: usize) {
-        self.0
-            .store(u64::try_from(value).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.store(u64::try_from(value).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -61,10 +59,7 @@ pub struct Family<L: Label> {
 impl<L: Label> Default for Family<L> {
     fn default() -> Self {
         let counters = L::names().iter().map(|_| Counter::default()).collect();
-        Self {
-            counters,
-            label: std::marker::PhantomData,
-        }
+        Self { counters, label: std::marker::PhantomData }
     }
 }
 
@@ -102,10 +97,7 @@ impl Label for Fault {
         Self::ALL.iter().map(|fault| fault.name()).collect()
     }
     fn index(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|fault| *fault == self)
-            .unwrap_or(usize::MAX)
+        Self::ALL.iter().position(|fault| *fault == self).unwrap_or(usize::MAX)
     }
 }
 
@@ -115,10 +107,7 @@ impl Label for JobError {
         Self::ALL.iter().map(|error| error.name()).collect()
     }
     fn index(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|error| *error == self)
-            .unwrap_or(usize::MAX)
+        Self::ALL.iter().position(|error| *error == self).unwrap_or(usize::MAX)
     }
 }
 
@@ -129,10 +118,7 @@ impl Label for KeyRefusal {
     }
     fn index(self) -> usize {
         let (code, _) = self.codes();
-        Self::CODES
-            .iter()
-            .position(|(known, _)| *known == code)
-            .unwrap_or(usize::MAX)
+        Self::CODES.iter().position(|(known, _)| *known == code).unwrap_or(usize::MAX)
     }
 }
 
@@ -218,7 +204,7 @@ macro_rules! edge_label {
 edge_label! {
     /// The way in which an application waited for a job.
     EdgeWait "how": Paused "paused", Blocking "blocking";
-    /// Which of two nodes answered a job first.
+    /// Jobs by which of two nodes answered first.
     EdgeHedge "result": HedgeWon "won", HedgeLost "lost";
     /// The result of an operation that the client gave to the pool.
     EdgeResult "result": Pooled "pooled", Failed "failed", Abandoned "abandoned",
@@ -227,11 +213,11 @@ edge_label! {
     EdgeFallback "reason": FallbackNoNode "no-node", FallbackTimedOut "timed-out",
         FallbackBusy "busy", FallbackRefused "refused", FallbackFailed "failed",
         FallbackWrongResult "wrong-result", FallbackBreaker "breaker", FallbackQuota "quota";
-    /// What virtio-crypto devices did for their machines, in requests.
+    /// Requests that virtio-crypto devices computed for their machines.
     DeviceOps "operation": SymEncryptOps "sym-encrypt", SymDecryptOps "sym-decrypt", HashOps "hash",
         MacOps "mac", AsymEncryptOps "asym-encrypt", AsymDecryptOps "asym-decrypt", AsymSignOps "asym-sign",
         AsymVerifyOps "asym-verify";
-    /// What virtio-crypto devices did for their machines, in bytes.
+    /// Bytes that virtio-crypto devices computed for their machines.
     DeviceBytes "operation": SymEncryptBytes "sym-encrypt", SymDecryptBytes "sym-decrypt", HashBytes "hash",
         MacBytes "mac", AsymEncryptBytes "asym-encrypt", AsymDecryptBytes "asym-decrypt",
         AsymSignBytes "asym-sign", AsymVerifyBytes "asym-verify";
@@ -269,10 +255,7 @@ impl<L: Label> Series for Family<L> {
     const KIND: &'static str = "counter";
     fn samples(&self) -> Vec<(Option<(&'static str, &'static str)>, u64)> {
         let names = L::names().into_iter();
-        names
-            .zip(&self.counters)
-            .map(|(n, c)| (Some((L::KEY, n)), c.value()))
-            .collect()
+        names.zip(&self.counters).map(|(n, c)| (Some((L::KEY, n)), c.value())).collect()
     }
 }
 
@@ -448,13 +431,7 @@ pub(crate) struct Moment<'a> {
 pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     let mut out = String::with_capacity(16 * 1024);
     metrics.render(&mut out);
-    let Moment {
-        engine,
-        backends,
-        tenants,
-        draining,
-        uptime,
-    } = moment;
+    let Moment { engine, backends, tenants, draining, uptime } = moment;
     let plain = [
         (SUBMITTED, engine.submitted),
         (INLINE, engine.ran_inline),
@@ -462,10 +439,7 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
         (WRONG, engine.faults),
         (PANICS, engine.panics),
         (DROPPED, engine.dropped),
-        (
-            IN_FLIGHT,
-            u64::try_from(engine.in_flight).unwrap_or(u64::MAX),
-        ),
+        (IN_FLIGHT, u64::try_from(engine.in_flight).unwrap_or(u64::MAX)),
         (DRAINING, u64::from(*draining)),
         (UPTIME, uptime.as_secs()),
     ];
@@ -474,12 +448,7 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
         line(&mut out, description.name, &[], value);
     }
     head(&mut out, BUILD);
-    line(
-        &mut out,
-        BUILD.name,
-        &[("version", env!("CARGO_PKG_VERSION"))],
-        1,
-    );
+    line(&mut out, BUILD.name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
     head(&mut out, ERRORS);
     for (error, count) in &engine.errors {
         line(&mut out, ERRORS.name, &[("reason", error.name())], count);
@@ -583,10 +552,8 @@ fn render_series(out: &mut String, engine: &EngineSnapshot) {
     for description in [COMPLETED, FAILED, QUEUE_TIME, SERVICE_TIME] {
         head(out, description);
         for series in &engine.series {
-            let labels = [
-                ("backend", series.backend.name()),
-                ("operation", series.operation.name()),
-            ];
+            let labels =
+                [("backend", series.backend.name()), ("operation", series.operation.name())];
             match description.name {
                 name if name == COMPLETED.name => line(out, name, &labels, series.completed),
                 name if name == FAILED.name => line(out, name, &labels, series.failed),
@@ -609,25 +576,12 @@ fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], values: &His
         seen += count;
         let last = index + 1 == buckets.len();
         if last || (index + 1) % PER_DOUBLING == 0 {
-            let bound = if last {
-                "+Inf".to_owned()
-            } else {
-                bound.as_secs_f64().to_string()
-            };
-            let labels: Vec<_> = labels
-                .iter()
-                .copied()
-                .chain([("le", bound.as_str())])
-                .collect();
+            let bound = if last { "+Inf".to_owned() } else { bound.as_secs_f64().to_string() };
+            let labels: Vec<_> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
             line(out, &bucket_name, &labels, seen);
         }
     }
-    line(
-        out,
-        &format!("{name}_sum"),
-        labels,
-        values.sum.as_secs_f64(),
-    );
+    line(out, &format!("{name}_sum"), labels, values.sum.as_secs_f64());
     line(out, &format!("{name}_count"), labels, seen);
 }
 
@@ -640,11 +594,7 @@ fn head(out: &mut String, description: MetricDescription) {
 fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl fmt::Display) {
     out.push_str(name);
     for (index, (key, label)) in labels.iter().enumerate() {
-        let _ = write!(
-            out,
-            "{}{key}=\"{label}\"",
-            if index == 0 { '{' } else { ',' }
-        );
+        let _ = write!(out, "{}{key}=\"{label}\"", if index == 0 { '{' } else { ',' });
     }
     let _ = writeln!(out, "{} {value}", if labels.is_empty() { "" } else { "}" });
 }
@@ -739,20 +689,15 @@ mod tests {
         let text = text();
         for MetricDescription { name, doc, .. } in ENGINE_METRICS {
             assert!(text.contains(&format!("# HELP {name} {doc}\n")), "{name}");
-            assert!(
-                text.lines().any(|line| line.starts_with(name)),
-                "{name} has no sample"
-            );
+            assert!(text.lines().any(|line| line.starts_with(name)), "{name} has no sample");
         }
     }
 
     #[test]
     fn every_metric_is_declared_once_with_its_unit() {
         let text = text();
-        let mut names: Vec<_> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE "))
-            .collect();
+        let mut names: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

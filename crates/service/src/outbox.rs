@@ -10,9 +10,10 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink, Key, KeyError};
 use millrace_wire::RequestId;
 
@@ -71,10 +72,7 @@ impl Outbox {
             mem::swap(&mut waiting.imports, &mut into.imports);
             into.order = waiting.order;
             *waker = None;
-        } else if !waker
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(context.waker()))
-        {
+        } else if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             *waker = Some(context.waker().clone());
         }
         news
@@ -96,7 +94,7 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -25,18 +25,11 @@ impl KeyPolicy {
     /// PKCS#1 v1.5 decryption, the TLS premaster operation and raw RSA are off.
     #[must_use]
     pub fn signing<'a>(identities: impl IntoIterator<Item = &'a str>) -> Self {
-        let off = [
-            OperationKind::RsaPkcs1Decrypt,
-            OperationKind::RsaTlsPremaster,
-            OperationKind::RsaRaw,
-        ];
+        let off =
+            [OperationKind::RsaPkcs1Decrypt, OperationKind::RsaTlsPremaster, OperationKind::RsaRaw];
         Self {
             identities: identities.into_iter().map(str::to_owned).collect(),
-            operations: OperationKind::ALL
-                .iter()
-                .copied()
-                .filter(|k| !off.contains(k))
-                .collect(),
+            operations: OperationKind::ALL.iter().copied().filter(|k| !off.contains(k)).collect(),
             hashes: Hash::ALL.iter().copied().collect(),
         }
     }
@@ -55,20 +48,14 @@ impl KeyPolicy {
     /// Whether `identity` may use the key at all. If not, the key does not exist for it.
     #[must_use]
     pub fn admits(&self, identity: &str) -> bool {
-        self.identities
-            .iter()
-            .any(|allowed| allowed == EVERY_CLIENT || allowed == identity)
+        self.identities.iter().any(|allowed| allowed == EVERY_CLIENT || allowed == identity)
     }
 
     /// Whether the operation, with its hashes, is allowed.
     #[must_use]
     pub fn permits(&self, operation: &Operation) -> bool {
         self.operations.contains(operation.kind())
-            && operation
-                .hashes()
-                .into_iter()
-                .flatten()
-                .all(|hash| self.hashes.contains(hash))
+            && operation.hashes().into_iter().flatten().all(|hash| self.hashes.contains(hash))
     }
 }
 
@@ -81,9 +68,7 @@ mod tests {
         let policy = KeyPolicy::signing(["*"]);
         assert!(!policy.permits(&Operation::RsaRaw));
         assert!(!policy.permits(&Operation::RsaPkcs1Decrypt));
-        assert!(!policy.permits(&Operation::RsaTlsPremaster {
-            client_version: 0x0303
-        }));
+        assert!(!policy.permits(&Operation::RsaTlsPremaster { client_version: 0x0303 }));
         assert!(policy.permits(&Operation::RsaPkcs1Sign { hash: Hash::Sha256 }));
         assert!(policy.permits(&Operation::Ecdh));
     }
@@ -92,11 +77,7 @@ mod tests {
     fn hash_of_mgf1_counts_too() {
         let mut policy = KeyPolicy::signing(["*"]);
         policy.hashes = [Hash::Sha256].into_iter().collect();
-        let pss = |mgf_hash| Operation::RsaPssSign {
-            hash: Hash::Sha256,
-            mgf_hash,
-            salt_len: 32,
-        };
+        let pss = |mgf_hash| Operation::RsaPssSign { hash: Hash::Sha256, mgf_hash, salt_len: 32 };
         assert!(policy.permits(&pss(Hash::Sha256)));
         assert!(!policy.permits(&pss(Hash::Sha1)));
     }

@@ -96,9 +96,7 @@ impl Quota {
         let before = std::mem::take(&mut *buckets);
         let class = |class: JobClass| {
             let mut classes = before.classes.iter();
-            classes
-                .find(|(known, _)| *known == class)
-                .map(|(_, bucket)| *bucket)
+            classes.find(|(known, _)| *known == class).map(|(_, bucket)| *bucket)
         };
         let classes = rates.classes.iter().filter_map(|(of, rate)| {
             let bucket = changed(class(*of), *rate, now)?;
@@ -129,30 +127,22 @@ impl Quota {
         }
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let mut buckets = self.lock();
-        let Buckets {
-            rates: _,
-            ops,
-            bytes: of_bytes,
-            classes,
-        } = &mut *buckets;
+        let Buckets { rates: _, ops, bytes: of_bytes, classes } = &mut *buckets;
         let of_class = classes
             .iter_mut()
             .filter(|(class, _)| class.counts(operation, key))
             .map(|(_, bucket)| (Exceeded::Class, 1, bucket));
         let all = ops.iter_mut().map(|bucket| (Exceeded::Ops, 1, bucket));
-        let of_bytes = of_bytes
-            .iter_mut()
-            .map(|bucket| (Exceeded::Bytes, bytes, bucket));
+        let of_bytes = of_bytes.iter_mut().map(|bucket| (Exceeded::Bytes, bytes, bucket));
         let mut asked: Vec<_> = all.chain(of_class).chain(of_bytes).collect();
-        let lacking = asked
-            .iter()
-            .filter(|(_, count, bucket)| !bucket.has(*count, now))
-            .map(|(exceeded, count, bucket)| OverQuota {
+        let lacking = asked.iter().filter(|(_, count, bucket)| !bucket.has(*count, now)).map(
+            |(exceeded, count, bucket)| OverQuota {
                 exceeded: *exceeded,
                 retry_after: bucket
                     .ready_in(*count, now)
                     .max(LEAST_REST.min(bucket.fill_time() / 2)),
-            });
+            },
+        );
         if let Some(over) = lacking.max_by_key(|over| over.retry_after) {
             return Err(over);
         }
@@ -199,16 +189,11 @@ mod tests {
     const RSA: KeyType = KeyType::Rsa { bits: 2048 };
 
     fn take(quota: &Quota, now: Instant, tries: u32) -> usize {
-        (0..tries)
-            .filter(|_| quota.take(SIGN, RSA, 32, now).is_ok())
-            .count()
+        (0..tries).filter(|_| quota.take(SIGN, RSA, 32, now).is_ok()).count()
     }
 
     fn ops(per_second: u64) -> Rates {
-        Rates {
-            ops: Rate::per_second(per_second),
-            ..Rates::default()
-        }
+        Rates { ops: Rate::per_second(per_second), ..Rates::default() }
     }
 
     #[test]
@@ -229,9 +214,7 @@ mod tests {
         assert_eq!(over.exceeded, Exceeded::Class);
         assert_eq!(over.retry_after, Duration::from_millis(500));
         let other = KeyType::Rsa { bits: 3072 };
-        let left = (0..20)
-            .filter(|_| quota.take(SIGN, other, 32, now).is_ok())
-            .count();
+        let left = (0..20).filter(|_| quota.take(SIGN, other, 32, now).is_ok()).count();
         assert_eq!(left, 8, "refused jobs of the class took none of the rest");
         let over = quota.take(SIGN, other, 32, now).unwrap_err();
         assert_eq!(over.exceeded, Exceeded::Ops);
@@ -240,28 +223,14 @@ mod tests {
     #[test]
     fn job_with_more_bytes_than_the_burst_waits_for_a_full_bucket() {
         let now = Instant::now();
-        let rates = Rates {
-            bytes: Rate {
-                per_second: 1000,
-                burst: 100,
-            },
-            ..Rates::default()
-        };
+        let rates = Rates { bytes: Rate { per_second: 1000, burst: 100 }, ..Rates::default() };
         let quota = Quota::new(rates, now);
         assert!(quota.take(SIGN, RSA, 600, now).is_ok());
         let over = quota.take(SIGN, RSA, 1, now).unwrap_err();
         assert_eq!(over.exceeded, Exceeded::Bytes);
         assert_eq!(over.retry_after, Duration::from_millis(501));
-        assert!(
-            quota
-                .take(SIGN, RSA, 600, now + Duration::from_millis(599))
-                .is_err()
-        );
-        assert!(
-            quota
-                .take(SIGN, RSA, 600, now + Duration::from_millis(600))
-                .is_ok()
-        );
+        assert!(quota.take(SIGN, RSA, 600, now + Duration::from_millis(599)).is_err());
+        assert!(quota.take(SIGN, RSA, 600, now + Duration::from_millis(600)).is_ok());
     }
 
     #[test]
@@ -319,10 +288,7 @@ mod tests {
     /// refusal, `way` after the node, until the time that the refusal named has passed.
     fn served_in_open_loop(rate: Rate, factor: f64, way: f64, seed: u64) -> Vec<f64> {
         let start = Instant::now();
-        let rates = Rates {
-            ops: rate,
-            ..Rates::default()
-        };
+        let rates = Rates { ops: rate, ..Rates::default() };
         let quota = Quota::new(rates, start);
         let (mut silent, mut served) = ((0.0, 0.0), Vec::new());
         for sent in arrivals(rate.per_second as f64 * factor, SECONDS, seed) {
@@ -369,10 +335,7 @@ mod tests {
                 // The first window has the burst, too: the whole of it, and no more.
                 let jobs = served.iter().filter(|at| **at < 10.0 + way).count() as f64;
                 let most = per_second as f64 * 10.0 + rate.depth() as f64;
-                assert!(
-                    jobs <= most + 1.0 && jobs >= 0.97 * most,
-                    "{jobs} of {most}"
-                );
+                assert!(jobs <= most + 1.0 && jobs >= 0.97 * most, "{jobs} of {most}");
             }
         }
         println!("largest error of a window: {:.2} %", worst * 100.0);

@@ -49,10 +49,7 @@ impl<'de> Deserialize<'de> for Rate {
         }
 
         #[derive(Deserialize)]
-        #[serde(
-            untagged,
-            expecting = "expected a rate per second, or per-second and burst"
-        )]
+        #[serde(untagged, expecting = "expected a rate per second, or per-second and burst")]
         enum Form {
             Number(u64),
             Table(Table),
@@ -67,18 +64,12 @@ impl<'de> Deserialize<'de> for Rate {
 
 impl Rate {
     /// No limit.
-    pub const UNLIMITED: Self = Self {
-        per_second: 0,
-        burst: 0,
-    };
+    pub const UNLIMITED: Self = Self { per_second: 0, burst: 0 };
 
     /// A rate with a burst of one second.
     #[must_use]
     pub const fn per_second(per_second: u64) -> Self {
-        Self {
-            per_second,
-            burst: 0,
-        }
+        Self { per_second, burst: 0 }
     }
 
     /// Whether there is no limit.
@@ -104,10 +95,7 @@ impl Rate {
     #[must_use]
     pub fn share(self, of: u64) -> Self {
         let part = |value: u64| if value == 0 { 0 } else { (value / of).max(1) };
-        Self {
-            per_second: part(self.per_second),
-            burst: part(self.burst),
-        }
+        Self { per_second: part(self.per_second), burst: part(self.burst) }
     }
 }
 
@@ -266,9 +254,7 @@ impl Serialize for JobClass {
 
 impl<'de> Deserialize<'de> for JobClass {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -332,28 +318,13 @@ mod tests {
 
     #[test]
     fn safe_share_is_a_quarter_and_at_least_one_operation() {
-        let mut rates = Rates {
-            ops: Rate::per_second(4000),
-            ..Rates::default()
-        };
+        let mut rates = Rates { ops: Rate::per_second(4000), ..Rates::default() };
         let class = "rsa2048".parse().unwrap();
-        rates.classes.insert(
-            class,
-            Rate {
-                per_second: 3,
-                burst: 2,
-            },
-        );
+        rates.classes.insert(class, Rate { per_second: 3, burst: 2 });
         let safe = rates.safe_share();
         assert_eq!(safe.ops, Rate::per_second(1000));
         assert!(safe.bytes.is_unlimited());
-        assert_eq!(
-            safe.classes[&class],
-            Rate {
-                per_second: 1,
-                burst: 1
-            }
-        );
+        assert_eq!(safe.classes[&class], Rate { per_second: 1, burst: 1 });
     }
 
     #[test]
@@ -361,10 +332,7 @@ mod tests {
         let read =
             |text: &str| serde_json::from_str::<Rate>(text).map_err(|error| error.to_string());
         assert_eq!(read("5"), Ok(Rate::per_second(5)));
-        let table = Rate {
-            per_second: 5,
-            burst: 2,
-        };
+        let table = Rate { per_second: 5, burst: 2 };
         assert_eq!(read("{\"per-second\": 5, \"burst\": 2}"), Ok(table));
         assert_eq!(read(&serde_json::to_string(&table).unwrap()), Ok(table));
         let wrong = read("{\"per-minute\": 5}").unwrap_err();
@@ -375,10 +343,7 @@ mod tests {
     fn values_out_of_bounds_are_named() {
         let mut rates = Rates {
             ops: Rate::per_second(MAX_OPS + 1),
-            bytes: Rate {
-                per_second: 0,
-                burst: 5,
-            },
+            bytes: Rate { per_second: 0, burst: 5 },
             classes: BTreeMap::new(),
         };
         let class: JobClass = "slow".parse().unwrap();

@@ -229,26 +229,17 @@ impl Settings {
         }
         for name in self.identities.iter().chain(self.identity.keys()) {
             if !valid_identity(name) {
-                problems.push(format!(
-                    "identities: {name:?} is not an identity like uid:33"
-                ));
+                problems.push(format!("identities: {name:?} is not an identity like uid:33"));
             }
         }
         for (name, limits) in &self.identity {
             let quota = limits.quota_ops_per_second.unwrap_or(0);
-            if limits
-                .weight
-                .is_some_and(|weight| !(1..=Owner::MAX_WEIGHT).contains(&weight))
-            {
-                problems.push(format!(
-                    "identity.{name:?}.weight: 1 to {}",
-                    Owner::MAX_WEIGHT
-                ));
+            if limits.weight.is_some_and(|weight| !(1..=Owner::MAX_WEIGHT).contains(&weight)) {
+                problems.push(format!("identity.{name:?}.weight: 1 to {}", Owner::MAX_WEIGHT));
             }
             if count(quota) > MAX_QUOTA {
-                problems.push(format!(
-                    "identity.{name:?}.quota-ops-per-second: at most {MAX_QUOTA}"
-                ));
+                problems
+                    .push(format!("identity.{name:?}.quota-ops-per-second: at most {MAX_QUOTA}"));
             }
         }
         problems.extend(self.tenant_problems());
@@ -274,14 +265,8 @@ impl Settings {
         // Patterns of unix peers at this node decide like all others, whatever its name.
         let directory = Directory::of_settings("", self);
         for (identity, limits) in &self.identity {
-            let IdentityLimits {
-                connections: _,
-                quota_ops_per_second,
-                weight,
-            } = limits;
-            let party = directory
-                .terms(identity, self)
-                .map(|terms| terms.party.clone());
+            let IdentityLimits { connections: _, quota_ops_per_second, weight } = limits;
+            let party = directory.terms(identity, self).map(|terms| terms.party.clone());
             if let Some(tenant) = party.filter(|party| **party != **identity)
                 && (quota_ops_per_second.is_some() || weight.is_some())
             {
@@ -297,26 +282,18 @@ impl Settings {
     /// Whether clients with this identity may open sessions.
     #[must_use]
     pub fn admits(&self, identity: &str) -> bool {
-        self.identities
-            .iter()
-            .any(|name| name == EVERYBODY || name == identity)
+        self.identities.iter().any(|name| name == EVERYBODY || name == identity)
     }
 
     /// Operations per second of this identity.
     pub(crate) fn quota(&self, identity: &str) -> Option<u32> {
-        let own = self
-            .identity
-            .get(identity)
-            .and_then(|own| own.quota_ops_per_second);
+        let own = self.identity.get(identity).and_then(|own| own.quota_ops_per_second);
         own.map_or(self.limits.quota, |rate| (rate > 0).then_some(rate))
     }
 
     /// Share of a busy engine that this identity gets, relative to others.
     pub(crate) fn weight(&self, identity: &str) -> u32 {
-        self.identity
-            .get(identity)
-            .and_then(|own| own.weight)
-            .unwrap_or(1)
+        self.identity.get(identity).and_then(|own| own.weight).unwrap_or(1)
     }
 
     /// Whether an identity that holds `held` of `open` connections may have another one, if its party holds
@@ -355,15 +332,9 @@ impl Settings {
 
 fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) {
     if let (Value::Object(before), Value::Object(after)) = (before, after) {
-        let keys = before
-            .keys()
-            .chain(after.keys().filter(|key| !before.contains_key(*key)));
+        let keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
         for name in keys {
-            let key = if key.is_empty() {
-                name.clone()
-            } else {
-                format!("{key}.{name}")
-            };
+            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
             let of =
                 |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
             compare(&key, &of(before), &of(after), changes);
@@ -398,9 +369,7 @@ impl SettingsSnapshot {
     /// The terms of an identity; `None` if it is not admitted.
     pub(crate) fn terms(&self, identity: &str) -> Option<Arc<Terms>> {
         let admitted = self.settings.admits(identity);
-        admitted
-            .then(|| self.directory.terms(identity, &self.settings))
-            .flatten()
+        admitted.then(|| self.directory.terms(identity, &self.settings)).flatten()
     }
 }
 
@@ -477,10 +446,7 @@ mod tests {
             let left = connections - held.iter().sum::<usize>();
             let share = connections / (identities + 1);
             assert!(most - least <= 1, "{held:?}");
-            assert!(
-                least.abs_diff(share) <= 1 && left + 2 >= *most,
-                "{left}: {held:?}"
-            );
+            assert!(least.abs_diff(share) <= 1 && left + 2 >= *most, "{left}: {held:?}");
             assert!(has_room(&settings, ME, 0, connections - left));
         }
     }
@@ -504,11 +470,8 @@ mod tests {
     fn limits_of_an_identity_replace_the_common_ones() {
         let mut settings = Settings::default();
         settings.limits.quota = Some(100);
-        let own = IdentityLimits {
-            connections: Some(1),
-            quota_ops_per_second: Some(0),
-            weight: None,
-        };
+        let own =
+            IdentityLimits { connections: Some(1), quota_ops_per_second: Some(0), weight: None };
         settings.identity.insert(ME.to_owned(), own);
         assert_eq!(settings.quota(ME), None);
         assert_eq!(settings.quota("uid:2"), Some(100));
@@ -519,15 +482,9 @@ mod tests {
     fn identities_of_a_tenant_share_its_connections() {
         let mut settings = Settings::default();
         settings.limits.connections = 8;
-        let bounds = |connections| Bounds {
-            connections,
-            ..Bounds::default()
-        };
+        let bounds = |connections| Bounds { connections, ..Bounds::default() };
         assert!(settings.has_room(ME, 0, 4, &bounds(0), 4));
-        assert!(
-            !settings.has_room(ME, 0, 5, &bounds(0), 5),
-            "as one identity"
-        );
+        assert!(!settings.has_room(ME, 0, 5, &bounds(0), 5), "as one identity");
         assert!(!settings.has_room(ME, 0, 2, &bounds(2), 2));
         assert!(settings.has_room(ME, 0, 1, &bounds(2), 1));
     }
@@ -542,10 +499,7 @@ mod tests {
         settings.tenant.insert("acme".to_owned(), tenant("uid:*"));
         assert!(settings.problems().is_empty());
         settings.tenant.insert("other".to_owned(), tenant("uid:*"));
-        let own = IdentityLimits {
-            weight: Some(2),
-            ..IdentityLimits::default()
-        };
+        let own = IdentityLimits { weight: Some(2), ..IdentityLimits::default() };
         settings.identity.insert(ME.to_owned(), own);
         let text = Problems(settings.problems()).to_string();
         for part in [
@@ -581,21 +535,11 @@ mod tests {
         let mut after = before.clone();
         after.limits.in_flight = 64;
         after.log_filter = "debug".to_owned();
-        let own = IdentityLimits {
-            connections: Some(1),
-            quota_ops_per_second: None,
-            weight: None,
-        };
+        let own = IdentityLimits { connections: Some(1), quota_ops_per_second: None, weight: None };
         after.identity.insert(ME.to_owned(), own);
         let changes = after.changes_since(&before);
-        assert!(
-            changes.contains(&"limits.in-flight: 1024 → 64".to_owned()),
-            "{changes:?}"
-        );
-        assert!(
-            changes.contains(&"log.filter: \"info\" → \"debug\"".to_owned()),
-            "{changes:?}"
-        );
+        assert!(changes.contains(&"limits.in-flight: 1024 → 64".to_owned()), "{changes:?}");
+        assert!(changes.contains(&"log.filter: \"info\" → \"debug\"".to_owned()), "{changes:?}");
         assert_eq!(changes.len(), 3, "{changes:?}");
     }
 }

@@ -69,7 +69,7 @@ pub struct Status {
     pub grants: Option<Vec<GrantRow>>,
 }
 
-/// What a tenant may use of the node, and what it has used since its account was opened.
+/// A tenant's share of the node, and its use since its account was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantRow {
     /// Name of the tenant.
@@ -166,9 +166,7 @@ impl EdgeCounts {
     /// Operations computed by the client itself.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
-        self.fallbacks
-            .iter()
-            .fold(0, |sum: u64, reason| sum.saturating_add(reason.jobs))
+        self.fallbacks.iter().fold(0, |sum: u64, reason| sum.saturating_add(reason.jobs))
     }
 }
 
@@ -353,10 +351,7 @@ impl Status {
             waiting: stats
                 .waiting
                 .iter()
-                .map(|(class, jobs)| WaitingRow {
-                    class: class.name().to_owned(),
-                    jobs: *jobs,
-                })
+                .map(|(class, jobs)| WaitingRow { class: class.name().to_owned(), jobs: *jobs })
                 .collect(),
             backends: engine.backends().into_iter().map(BackendRow::of).collect(),
             operations: stats.series.iter().map(OperationRow::of).collect(),
@@ -398,10 +393,7 @@ impl TenantRow {
             admitted: account.admitted,
             bytes: account.bytes,
             throttled: throttled
-                .map(|(exceeded, jobs)| ErrorRow {
-                    reason: exceeded.name().to_owned(),
-                    jobs,
-                })
+                .map(|(exceeded, jobs)| ErrorRow { reason: exceeded.name().to_owned(), jobs })
                 .collect(),
             over_bounds: account.over_bounds,
             shed: account.shed,

@@ -38,9 +38,7 @@ pub const TENANT_PREFIX: &str = "tenant:";
 pub fn valid_tenant(name: &str) -> bool {
     (1..=MAX_TENANT_LEN).contains(&name.len())
         && !name.starts_with(['-', '_'])
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 coded_enum! {
@@ -131,9 +129,7 @@ impl Serialize for IdentityPattern {
 
 impl<'de> Deserialize<'de> for IdentityPattern {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -204,20 +200,15 @@ impl TenantSettings {
     /// The rates of the tenant.
     #[must_use]
     pub fn rates(&self) -> Rates {
-        Rates {
-            ops: self.ops,
-            bytes: self.bytes,
-            classes: self.class.clone(),
-        }
+        Rates { ops: self.ops, bytes: self.bytes, classes: self.class.clone() }
     }
 
     /// Every problem of the values of tenant `name`, each with its key in `node.toml`.
     pub(crate) fn problems(&self, name: &str) -> Vec<String> {
         let mut problems = self.rates().problems();
         if !valid_tenant(name) {
-            problems.push(format!(
-                "the name has letters, digits, - and _, at most {MAX_TENANT_LEN}"
-            ));
+            problems
+                .push(format!("the name has letters, digits, - and _, at most {MAX_TENANT_LEN}"));
         }
         if !(1..=Owner::MAX_WEIGHT).contains(&self.weight) {
             problems.push(format!("weight: 1 to {}", Owner::MAX_WEIGHT));
@@ -225,12 +216,8 @@ impl TenantSettings {
         if self.identities.len() > MAX_TENANT_IDENTITIES {
             problems.push(format!("identities: at most {MAX_TENANT_IDENTITIES}"));
         }
-        let Bounds {
-            jobs_in_flight,
-            bytes_in_flight,
-            imported_keys: _,
-            connections: _,
-        } = self.bounds;
+        let Bounds { jobs_in_flight, bytes_in_flight, imported_keys: _, connections: _ } =
+            self.bounds;
         if jobs_in_flight == 0 || bytes_in_flight == 0 {
             problems.push("bounds: jobs-in-flight and bytes-in-flight must be above 0".to_owned());
         }
@@ -272,10 +259,7 @@ impl Terms {
             party: identity.into(),
             weight: settings.weight(identity),
             priority: Priority::Normal,
-            rates: Rates {
-                ops: Rate::per_second(ops),
-                ..Rates::default()
-            },
+            rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
             bounds: Bounds::default(),
         }
     }
@@ -313,11 +297,7 @@ impl Directory {
 
     /// A directory without tenants.
     pub(crate) fn new(node: &str, closed: bool) -> Self {
-        Self {
-            node: node.to_owned(),
-            closed,
-            ..Self::default()
-        }
+        Self { node: node.to_owned(), closed, ..Self::default() }
     }
 
     /// Adds a tenant. Of two tenants with the same pattern the first one keeps it.
@@ -332,8 +312,7 @@ impl Directory {
                 Some(prefix) => {
                     let longer = |(known, _): &(String, Arc<Terms>)| known.len() >= prefix.len();
                     let place = self.prefixes.partition_point(longer);
-                    self.prefixes
-                        .insert(place, (prefix.to_owned(), Arc::clone(&terms)));
+                    self.prefixes.insert(place, (prefix.to_owned(), Arc::clone(&terms)));
                 }
             }
         }
@@ -345,9 +324,7 @@ impl Directory {
         let tenant = self.tenant_of(identity).or_else(|| {
             // In a pool the same user id names different users on different hosts.
             let local = identity.starts_with("uid:");
-            local
-                .then(|| self.tenant_of(&format!("{identity}@{}", self.node)))
-                .flatten()
+            local.then(|| self.tenant_of(&format!("{identity}@{}", self.node))).flatten()
         });
         match tenant {
             Some(terms) => Some(Arc::clone(terms)),
@@ -399,9 +376,7 @@ mod tests {
 
     #[test]
     fn pattern_that_would_match_every_kind_of_identity_is_refused() {
-        for wrong in [
-            "", "*", "cert:", "c*", "cert:a*b", "cert:**", "cert:a b", "uid", "x:1",
-        ] {
+        for wrong in ["", "*", "cert:", "c*", "cert:a*b", "cert:**", "cert:a b", "uid", "x:1"] {
             assert!(wrong.parse::<IdentityPattern>().is_err(), "{wrong}");
         }
         for right in ["cert:*", "spiffe://pool/*", "uid:33@node-1", "uid:*"] {
@@ -413,10 +388,7 @@ mod tests {
         let mut settings = Settings::default();
         for (name, identities) in tenants {
             let tenant = TenantSettings {
-                identities: identities
-                    .iter()
-                    .map(|text| text.parse().unwrap())
-                    .collect(),
+                identities: identities.iter().map(|text| text.parse().unwrap()).collect(),
                 ..TenantSettings::default()
             };
             settings.tenant.insert((*name).to_owned(), tenant);
@@ -445,10 +417,7 @@ mod tests {
             assert_eq!(&*terms.party, party, "{identity}");
         }
         let elsewhere = Directory::of_settings("there", &settings);
-        assert_eq!(
-            &*elsewhere.terms("uid:33", &settings).unwrap().party,
-            "uid:33"
-        );
+        assert_eq!(&*elsewhere.terms("uid:33", &settings).unwrap().party, "uid:33");
     }
 
     #[test]
@@ -465,18 +434,10 @@ mod tests {
         let mut settings = settings(&[("a b", &[])]);
         let tenant = settings.tenant.get_mut("a b").unwrap();
         tenant.weight = 0;
-        tenant.ops = Rate {
-            per_second: 0,
-            burst: 1,
-        };
+        tenant.ops = Rate { per_second: 0, burst: 1 };
         tenant.bounds.jobs_in_flight = 0;
         let text = tenant.problems("a b").join("\n");
-        for part in [
-            "a b.the name",
-            "a b.weight: 1 to",
-            "ops: a burst",
-            "jobs-in-flight",
-        ] {
+        for part in ["a b.the name", "a b.weight: 1 to", "ops: a burst", "jobs-in-flight"] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

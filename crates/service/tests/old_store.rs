@@ -31,18 +31,11 @@ fn old_store() -> (TempDir, KeyStore) {
         let from = entry.unwrap().path();
         let name = from.file_name().unwrap().to_owned();
         let key = from.extension().is_some_and(|extension| extension == "key");
-        let to = if key {
-            keys.join(name)
-        } else {
-            folder.path().join(name)
-        };
+        let to = if key { keys.join(name) } else { folder.path().join(name) };
         fs::copy(&from, &to).unwrap();
         fs::set_permissions(&to, Permissions::from_mode(0o600)).unwrap();
     }
-    let kek = KekSource::File {
-        path: folder.path().join("kek"),
-        create: false,
-    };
+    let kek = KekSource::File { path: folder.path().join("kek"), create: false };
     let store = KeyStore::open(keys, &kek).unwrap();
     (folder, store)
 }
@@ -56,9 +49,7 @@ fn keys_of_version_0_1_0_load_with_their_policy() {
         ("rsa2048", OperationKind::RsaPssSign),
         ("x25519", OperationKind::X25519),
     ] {
-        let (_, meta) = store
-            .load(name)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (_, meta) = store.load(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(meta.policy.identities, ["uid:33"], "{name}");
         assert!(meta.policy.operations.contains(operation), "{name}");
     }
@@ -68,14 +59,8 @@ fn keys_of_version_0_1_0_load_with_their_policy() {
 fn rewritten_policy_lists_only_operations_that_fit_the_key() {
     let (_folder, store) = old_store();
     let (_, before) = store.load("ed25519").unwrap();
-    assert!(
-        before.policy.operations.contains(OperationKind::RsaPssSign),
-        "as it was written"
-    );
-    let policy = KeyPolicy {
-        identities: vec!["uid:34".to_owned()],
-        ..before.policy
-    };
+    assert!(before.policy.operations.contains(OperationKind::RsaPssSign), "as it was written");
+    let policy = KeyPolicy { identities: vec!["uid:34".to_owned()], ..before.policy };
     store.set_policy("ed25519", policy).unwrap();
     let (_, meta) = store.load("ed25519").unwrap();
     let operations: Vec<_> = meta.policy.operations.iter().collect();

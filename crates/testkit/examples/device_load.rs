@@ -35,20 +35,14 @@ const WORK: Duration = Duration::from_micros(300);
 const WAITING: usize = 400;
 
 fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|text| text.parse().expect("a number"));
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
     let seconds = Duration::from_secs(arguments.next().unwrap_or(3));
     let workers = arguments.next().unwrap_or(1) as usize;
     println!("| load | jobs/s | mean in flight | workers' CPU, cores | polls/s |");
     println!("|---|---|---|---|---|");
     let full =
         DeviceOptions::default().capacity as f64 / DeviceOptions::default().latency.as_secs_f64();
-    for (name, rate) in [
-        ("saturated", f64::MAX),
-        ("10 %", full / 10.0),
-        ("1 %", full / 100.0),
-    ] {
+    for (name, rate) in [("saturated", f64::MAX), ("10 %", full / 10.0), ("1 %", full / 100.0)] {
         let run = Run::new(workers);
         let load = run.load(rate, seconds);
         println!("| {name} | {load} |");
@@ -96,10 +90,8 @@ impl CompletionSink for Count {
 
 impl Run {
     fn new(workers: usize) -> Self {
-        let device = FakeDevice::new(DeviceOptions {
-            only_key: Some(CARD),
-            ..DeviceOptions::default()
-        });
+        let device =
+            FakeDevice::new(DeviceOptions { only_key: Some(CARD), ..DeviceOptions::default() });
         let controls = device.controls();
         let cpu = FakeBackend::new(FakeOptions {
             only_key: Some(CPU),
@@ -107,10 +99,7 @@ impl Run {
             ..FakeOptions::default()
         });
         let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(device), Arc::new(cpu)];
-        let config = EngineConfig {
-            workers,
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig { workers, ..EngineConfig::default() };
         let engine = Engine::start(config, backends).expect("it starts");
         let key = |name: &[u8]| engine.load_key(&PrivateKey::from_pkcs8(name.to_vec().into()));
         Self {
@@ -124,9 +113,7 @@ impl Run {
     /// Offers `rate` jobs per second for the device, at most [`WAITING`] at once.
     fn load(&self, rate: f64, time: Duration) -> String {
         let count = Arc::new(Count::default());
-        let session = self
-            .engine
-            .open_session(Arc::clone(&count) as _, Owner::new(1, 1));
+        let session = self.engine.open_session(Arc::clone(&count) as _, Owner::new(1, 1));
         let start = Instant::now();
         let (before, cpu) = (self.device.counts(), worker_time());
         let mut sent = 0.0_f64;
@@ -168,9 +155,7 @@ impl Run {
     /// Submits one job of the processor every 5 ms and returns how long each took.
     fn probe(&self, time: Duration) -> Vec<Duration> {
         let count = Arc::new(Count::default());
-        let session = self
-            .engine
-            .open_session(Arc::clone(&count) as _, Owner::new(2, 1));
+        let session = self.engine.open_session(Arc::clone(&count) as _, Owner::new(2, 1));
         let (start, mut times) = (Instant::now(), Vec::new());
         while start.elapsed() < time {
             let sent = Instant::now();
@@ -198,11 +183,7 @@ impl Run {
 /// Processor time of the regular workers of the medium class.
 fn worker_time() -> Duration {
     let mut nanoseconds = 0;
-    for task in fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
         if read("comm").starts_with("mr-medium") {
             let first = read("schedstat").split(' ').next().map(str::parse::<u64>);

@@ -5,7 +5,7 @@
 //! fixed time instead of computing, so each worker stands for a core of its own.
 //!
 //! ```text
-//! cargo run --release -p millrace-testkit --example worker_scaling [SECONDS] [MICROSECONDS] [ROUNDS]
+//! make bench-workers [ARGS="SECONDS MICROSECONDS ROUNDS"]
 //! ```
 //!
 //! Queue, workers and completions are those of a node; sockets are not part of it. Two owners with one session each
@@ -63,11 +63,7 @@ impl Client {
             let due = WAITING - self.count.waiting.load(Ordering::SeqCst);
             if due < WAITING / 4 {
                 let held = self.count.lock.lock().expect("no panic");
-                drop(
-                    self.count
-                        .fewer
-                        .wait_timeout(held, Duration::from_millis(1)),
-                );
+                drop(self.count.fewer.wait_timeout(held, Duration::from_millis(1)));
                 continue;
             }
             self.count.waiting.fetch_add(due, Ordering::SeqCst);
@@ -86,15 +82,8 @@ impl Client {
 
 /// Jobs per second with this number of workers, and the part of them that the first of two owners got.
 fn rate(workers: usize, work: Duration, time: Duration) -> (f64, f64) {
-    let backend = FakeBackend::new(FakeOptions {
-        work,
-        sleeps: true,
-        ..FakeOptions::default()
-    });
-    let config = EngineConfig {
-        workers,
-        ..EngineConfig::default()
-    };
+    let backend = FakeBackend::new(FakeOptions { work, sleeps: true, ..FakeOptions::default() });
+    let config = EngineConfig { workers, ..EngineConfig::default() };
     let engine = Engine::start(config, vec![Arc::new(backend)]).expect("it starts");
     let key = engine.load_key(&PrivateKey::from_pkcs8(vec![].into()));
     let key = key.expect("any key will do");
@@ -104,11 +93,7 @@ fn rate(workers: usize, work: Duration, time: Duration) -> (f64, f64) {
         Client { count, session }
     });
     let warm_up = Duration::from_millis(200);
-    let done = || {
-        clients
-            .each_ref()
-            .map(|client| client.count.done.load(Ordering::SeqCst))
-    };
+    let done = || clients.each_ref().map(|client| client.count.done.load(Ordering::SeqCst));
     thread::scope(|scope| {
         for client in &clients {
             scope.spawn(|| client.load(&engine, &key, warm_up + time));
@@ -142,10 +127,8 @@ fn spread(values: impl Iterator<Item = f64>) -> String {
 }
 
 fn main() {
-    let arguments: Vec<u64> = std::env::args()
-        .skip(1)
-        .map(|text| text.parse().expect("a number"))
-        .collect();
+    let arguments: Vec<u64> =
+        std::env::args().skip(1).map(|text| text.parse().expect("a number")).collect();
     let argument = |at: usize, default| arguments.get(at).copied().unwrap_or(default);
     let time = Duration::from_secs(argument(0, 3));
     let work = Duration::from_micros(argument(1, 2_000));
@@ -155,20 +138,13 @@ fn main() {
         let alone = reference(work, time);
         measured.push((alone, WORKERS.map(|workers| rate(workers, work, time))));
     }
-    println!(
-        "jobs of {} µs, {rounds} rounds of {time:?}",
-        work.as_micros()
-    );
+    println!("jobs of {} µs, {rounds} rounds of {time:?}", work.as_micros());
     println!(
         "| workers | jobs/s | of one worker | of workers × thread alone | first owner's part |"
     );
     println!("|---|---|---|---|---|");
     for (at, workers) in WORKERS.iter().enumerate() {
-        let rounds = || {
-            measured
-                .iter()
-                .map(|(alone, rates)| (alone, rates[0].0, rates[at]))
-        };
+        let rounds = || measured.iter().map(|(alone, rates)| (alone, rates[0].0, rates[at]));
         let mut rates: Vec<f64> = rounds().map(|(_, _, (rate, _))| rate).collect();
         rates.sort_by(f64::total_cmp);
         println!(

@@ -7,10 +7,11 @@ use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink};
 
 /// Time limit for a completion, far above its time on a busy machine. After that a completion is lost.
-const PATIENCE: Duration = Duration::from_secs(120);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Keeps completions until a test takes them.
 #[derive(Debug, Default)]
@@ -21,10 +22,7 @@ pub struct Collector {
 
 impl CompletionSink for Collector {
     fn complete(&self, completions: &mut Vec<Completion>) {
-        let mut all = self
-            .completions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.completions);
         all.append(completions);
         self.arrived.notify_all();
     }
@@ -36,12 +34,9 @@ impl Collector {
     /// # Panics
     /// If none comes for two minutes.
     pub fn take(&self, count: usize) -> Vec<Completion> {
-        let mut all = self
-            .completions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.completions);
         while all.len() < count {
-            let waited = self.arrived.wait_timeout(all, PATIENCE);
+            let waited = self.arrived.wait_timeout(all, COMPLETION_TIMEOUT);
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             all = guard;
             assert!(!timeout.timed_out(), "{} of {count} completions", all.len());

@@ -16,12 +16,13 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, Health, OpenedKey, Queue, Task, Unusable,
 };
+use millrace_engine::sync::lock;
 use millrace_engine::{
     BackendError, BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey,
 };
@@ -101,7 +102,7 @@ struct State {
 
 impl DeviceControls {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The next `tasks` tasks are not answered.
@@ -159,11 +160,7 @@ impl FakeDevice {
         let fitting = OperationKind::ALL.iter().filter(|kind| kind.fits(key_type));
         Self {
             capabilities: fitting
-                .map(|kind| Capability {
-                    operation: *kind,
-                    smallest: key_type,
-                    largest: key_type,
-                })
+                .map(|kind| Capability { operation: *kind, smallest: key_type, largest: key_type })
                 .collect(),
             options,
             controls: DeviceControls::default(),
@@ -204,10 +201,7 @@ impl Backend for FakeDevice {
         state.next_key += 1;
         Ok(OpenedKey {
             key: BackendKey(state.next_key),
-            info: KeyInfo {
-                key_type: self.options.key_type,
-                spki: b"fake".to_vec(),
-            },
+            info: KeyInfo { key_type: self.options.key_type, spki: b"fake".to_vec() },
         })
     }
 
@@ -319,11 +313,7 @@ impl Queue for DeviceQueue {
                 state.counts.served += 1;
                 Ok(Output::new(task.input.clone()))
             };
-            done.push(Done {
-                task,
-                result,
-                service_time: now.saturating_duration_since(started),
-            });
+            done.push(Done { task, result, service_time: now.saturating_duration_since(started) });
         }
         self.in_flight()
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::wait::holds_within;
 
 /// Bound on the time until a cluster has a leader: an idle machine takes a second.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Members of a cluster. They end on drop.
 #[derive(Debug)]
@@ -34,9 +34,8 @@ struct Member {
 
 fn program() -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let script = Command::new(root.join("scripts/etcd.sh"))
-        .output()
-        .expect("scripts/etcd.sh starts");
+    let script =
+        Command::new(root.join("scripts/etcd.sh")).output().expect("scripts/etcd.sh starts");
     let said = String::from_utf8_lossy(&script.stderr);
     // Not skipped: a store that several managers share is not to go untested.
     assert!(script.status.success(), "scripts/etcd.sh: {said}");
@@ -83,10 +82,7 @@ impl EtcdCluster {
     }
 
     fn run(folder: &Path, members: Vec<Member>) -> Self {
-        let mut cluster = Self {
-            members,
-            folder: folder.to_owned(),
-        };
+        let mut cluster = Self { members, folder: folder.to_owned() };
         (0..cluster.members.len()).for_each(|at| cluster.start_member(at));
         let _ = cluster.wait_for_leader();
         cluster
@@ -98,13 +94,7 @@ impl EtcdCluster {
     /// If it does not start.
     pub fn start_member(&mut self, at: usize) {
         let url = |host: &str, port: u16| format!("http://{host}:{port}");
-        let Member {
-            host,
-            client,
-            peer,
-            under,
-            ..
-        } = &self.members[at];
+        let Member { host, client, peer, under, .. } = &self.members[at];
         let (client, peer) = (url(host, *client), url(host, *peer));
         let all = self
             .members
@@ -123,18 +113,8 @@ impl EtcdCluster {
             .args(["--name", &format!("m{at}"), "--log-level", "error"])
             .arg("--data-dir")
             .arg(self.folder.join(format!("m{at}")))
-            .args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &all.collect::<Vec<_>>().join(",")])
             .args(["--heartbeat-interval", "100", "--election-timeout", "1000"])
             .stdout(Stdio::null())
@@ -150,9 +130,7 @@ impl EtcdCluster {
     /// If it does not run.
     pub fn signal(&self, at: usize, signal: &str) {
         let child = self.members[at].child.as_ref().expect("the member runs");
-        let done = Command::new("kill")
-            .args([signal, &child.id().to_string()])
-            .status();
+        let done = Command::new("kill").args([signal, &child.id().to_string()]).status();
         assert!(done.expect("kill starts").success());
     }
 
@@ -185,9 +163,7 @@ impl EtcdCluster {
             "etcd_network_client_grpc_received_bytes_total",
             "etcd_network_client_grpc_sent_bytes_total",
         ];
-        let rows = text
-            .lines()
-            .filter(|line| counted.iter().any(|name| line.starts_with(name)));
+        let rows = text.lines().filter(|line| counted.iter().any(|name| line.starts_with(name)));
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -225,7 +201,7 @@ impl EtcdCluster {
             let mut members = self.members.iter().filter(|member| member.child.is_some());
             members.any(answers)
         };
-        assert!(holds_within(PATIENCE, running), "etcd has no leader");
+        assert!(holds_within(START_TIMEOUT, running), "etcd has no leader");
         start.elapsed()
     }
 }

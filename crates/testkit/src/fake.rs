@@ -80,17 +80,9 @@ impl FakeBackend {
         let capabilities = OperationKind::ALL
             .iter()
             .filter(|kind| kind.fits(key_type))
-            .map(|kind| Capability {
-                operation: *kind,
-                smallest: key_type,
-                largest: key_type,
-            })
+            .map(|kind| Capability { operation: *kind, smallest: key_type, largest: key_type })
             .collect();
-        Self {
-            options,
-            capabilities,
-            counters: Arc::default(),
-        }
+        Self { options, capabilities, counters: Arc::default() }
     }
 
     /// Number of completed tasks.
@@ -144,10 +136,7 @@ impl Backend for FakeBackend {
         self.counters.open_keys.fetch_add(1, Ordering::SeqCst);
         Ok(OpenedKey {
             key: BackendKey(self.counters.next_key.fetch_add(1, Ordering::SeqCst)),
-            info: KeyInfo {
-                key_type: self.options.key_type,
-                spki: b"fake".to_vec(),
-            },
+            info: KeyInfo { key_type: self.options.key_type, spki: b"fake".to_vec() },
         })
     }
 
@@ -178,9 +167,7 @@ impl Queue for FakeQueue {
     fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
         let taken = tasks.len().min(self.options.capacity - self.waiting.len());
         self.waiting.extend(tasks.drain(..taken));
-        self.counters
-            .largest_batch
-            .fetch_max(self.waiting.len(), Ordering::SeqCst);
+        self.counters.largest_batch.fetch_max(self.waiting.len(), Ordering::SeqCst);
         taken
     }
 

@@ -8,11 +8,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use millrace_testkit::fake::FakeBackend;
-//! use millrace_testkit::faulty::{Fault, FaultyBackend};
+//! use millrace_testkit::faulty::{FaultyBackend, InjectedFault};
 //!
 //! let faulty = FaultyBackend::new(Arc::new(FakeBackend::default()));
 //! let controls = faulty.controls();
-//! controls.inject(Fault::BitFlip);   // every task ends as a fault from here on
+//! controls.inject(InjectedFault::BitFlip);   // every task ends as a fault from here on
 //! controls.every(10);                // ... or every tenth
 //! controls.close_gate();             // nothing completes
 //! controls.open_gate();              // until now
@@ -25,11 +25,12 @@ use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, Health, OpenedKey, Pace, Queue, Task,
     Unusable,
 };
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, BackendKind, KeyError, PrivateKey};
 
 /// The fault that hits a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// One bit of the result is wrong. The backend notices it, as every backend must, and answers
     /// [`BackendError::Fault`].
     BitFlip,
@@ -58,7 +59,7 @@ struct FaultShared {
 
 #[derive(Debug, Default)]
 struct FaultState {
-    fault: Option<Fault>,
+    fault: Option<InjectedFault>,
     /// Interval, in tasks, at which the fault hits; 0 is every task.
     every: u64,
     /// Number of further tasks that the fault hits; `None` is all.
@@ -74,10 +75,7 @@ struct FaultState {
 
 impl FaultControls {
     fn lock(&self) -> MutexGuard<'_, FaultState> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.state)
     }
 
     fn change(&self, change: impl FnOnce(&mut FaultState)) {
@@ -86,7 +84,7 @@ impl FaultControls {
     }
 
     /// Injects this fault into all further tasks; [`Self::every`] and [`Self::times`] limit it.
-    pub fn inject(&self, fault: Fault) {
+    pub fn inject(&self, fault: InjectedFault) {
         self.change(|state| state.fault = Some(fault));
     }
 
@@ -124,11 +122,7 @@ impl FaultControls {
     pub fn wait_at_gate(&self, n: usize) {
         let mut state = self.lock();
         while state.at_gate < n {
-            state = self
-                .shared
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -161,17 +155,13 @@ impl FaultControls {
         state.at_gate += 1;
         self.shared.changed.notify_all();
         while state.gate_closed {
-            state = self
-                .shared
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.at_gate -= 1;
     }
 
     /// Decides the fault for the next task.
-    fn draw(&self) -> Option<Fault> {
+    fn draw(&self) -> Option<InjectedFault> {
         let mut state = self.lock();
         let fault = state.fault?;
         state.seen += 1;
@@ -204,11 +194,7 @@ impl FaultyBackend {
     /// Wraps a backend and claims another kind, to simulate a device in software.
     #[must_use]
     pub fn posing_as(kind: BackendKind, inner: Arc<dyn Backend>) -> Self {
-        Self {
-            inner,
-            kind,
-            controls: FaultControls::default(),
-        }
+        Self { inner, kind, controls: FaultControls::default() }
     }
 
     /// The controls of this backend.
@@ -220,10 +206,7 @@ impl FaultyBackend {
 
 impl Backend for FaultyBackend {
     fn describe(&self) -> Description {
-        Description {
-            kind: self.kind,
-            ..self.inner.describe()
-        }
+        Description { kind: self.kind, ..self.inner.describe() }
     }
 
     fn capabilities(&self) -> &[Capability] {
@@ -259,11 +242,7 @@ impl Backend for FaultyBackend {
             return Err(Unusable("told to refuse queues".to_owned()));
         }
         let inner = self.inner.open_queue()?;
-        Ok(Box::new(FaultyQueue {
-            inner,
-            controls: self.controls.clone(),
-            lost: 0,
-        }))
+        Ok(Box::new(FaultyQueue { inner, controls: self.controls.clone(), lost: 0 }))
     }
 }
 
@@ -306,20 +285,15 @@ impl FaultyQueue {
     fn spoil(&mut self, mut done: Done) -> Option<Done> {
         match self.controls.draw() {
             None => {}
-            Some(Fault::BitFlip) => done.result = Err(BackendError::Fault),
-            Some(Fault::Lie) => {
-                if let Some(byte) = done
-                    .result
-                    .iter_mut()
-                    .flat_map(|out| out.first_mut())
-                    .next()
-                {
+            Some(InjectedFault::BitFlip) => done.result = Err(BackendError::Fault),
+            Some(InjectedFault::Lie) => {
+                if let Some(byte) = done.result.iter_mut().flat_map(|out| out.first_mut()).next() {
                     *byte ^= 1;
                 }
             }
-            Some(Fault::Error(error)) => done.result = Err(error),
-            Some(Fault::Panic) => panic!("told to panic"),
-            Some(Fault::Lose) => {
+            Some(InjectedFault::Error(error)) => done.result = Err(error),
+            Some(InjectedFault::Panic) => panic!("told to panic"),
+            Some(InjectedFault::Lose) => {
                 self.lost += 1;
                 return None;
             }

@@ -35,9 +35,7 @@ impl TestKey {
     /// Path of the PEM file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("keys")
-            .join(format!("{}.pem", self.name))
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("keys").join(format!("{}.pem", self.name))
     }
 }
 
@@ -84,29 +82,21 @@ pub fn ec_private_key(curve: Curve, scalar: &[u8]) -> Vec<u8> {
     .concat();
     let mut padded = vec![0; curve.field_len() - scalar.len()];
     padded.extend_from_slice(scalar);
-    let inner = element(
-        tag::SEQUENCE,
-        &[&[2, 1, 1], &*element(tag::OCTET_STRING, &padded)].concat(),
-    );
+    let inner =
+        element(tag::SEQUENCE, &[&[2, 1, 1], &*element(tag::OCTET_STRING, &padded)].concat());
     pkcs8(&algorithm, &inner)
 }
 
 /// Encodes an X25519 key from its 32 bytes.
 #[must_use]
 pub fn x25519_private_key(secret: &[u8; 32]) -> Vec<u8> {
-    pkcs8(
-        &[0x06, 0x03, 0x2b, 0x65, 0x6e],
-        &element(tag::OCTET_STRING, secret),
-    )
+    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x6e], &element(tag::OCTET_STRING, secret))
 }
 
 /// Encodes an Ed25519 key from its seed.
 #[must_use]
 pub fn ed25519_private_key(seed: &[u8; 32]) -> Vec<u8> {
-    pkcs8(
-        &[0x06, 0x03, 0x2b, 0x65, 0x70],
-        &element(tag::OCTET_STRING, seed),
-    )
+    pkcs8(&[0x06, 0x03, 0x2b, 0x65, 0x70], &element(tag::OCTET_STRING, seed))
 }
 
 fn pkcs8(algorithm: &[u8], private_key: &[u8]) -> Vec<u8> {
@@ -136,9 +126,7 @@ fn ml_dsa_oid(set: MlDsaSet) -> [u8; 11] {
         MlDsaSet::MlDsa65 => 0x12,
         MlDsaSet::MlDsa87 => 0x13,
     };
-    [
-        0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc,
-    ]
+    [0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc]
 }
 
 macro_rules! good {

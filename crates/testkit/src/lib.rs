@@ -10,6 +10,7 @@
 //! - [`etcd`]: a real etcd cluster, for the manager's store.
 //! - [`fake`]: a backend that answers at once with a fixed output, for tests of queues.
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
+//! - [`machine`]: a folder in the place of a machine's `/`.
 //! - [`qat`]: machines with QAT cards, by a stand-in under Intel's library.
 //! - [`mod@skip`]: records tests that cannot run here; in CI they fail unless the reason is listed.
 //! - [`timing`]: compares the times of two classes of secrets.
@@ -27,6 +28,7 @@ pub mod etcd;
 pub mod fake;
 pub mod faulty;
 pub mod keys;
+pub mod machine;
 pub mod qat;
 pub mod skip;
 pub mod timing;

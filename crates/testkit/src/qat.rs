@@ -89,10 +89,7 @@ pub struct QatControls(File);
 
 impl QatControls {
     fn open(root: &Path) -> std::io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(root.join("controls"))?;
+        let file = OpenOptions::new().read(true).write(true).open(root.join("controls"))?;
         Ok(Self(file))
     }
 
@@ -112,9 +109,7 @@ impl QatControls {
     #[must_use]
     pub fn get(&self, counter: u64) -> u64 {
         let mut bytes = [0; 8];
-        self.0
-            .read_exact_at(&mut bytes, counter)
-            .expect("the controls can be read");
+        self.0.read_exact_at(&mut bytes, counter).expect("the controls can be read");
         u64::from_ne_bytes(bytes)
     }
 
@@ -139,10 +134,7 @@ pub fn inside() -> Option<QatControls> {
 /// The missing program or file, or the difference.
 pub fn compare_layouts(version: &str) -> Result<(), String> {
     prepared()?;
-    let headers = workspace()
-        .join("target/qat")
-        .join(version)
-        .join("usr/include/qat");
+    let headers = workspace().join("target/qat").join(version).join("usr/include/qat");
     let compiled = Command::new("cc")
         .args(["-fsyntax-only", "-Werror", "-Wno-unused", "-I"])
         .arg(headers)
@@ -181,11 +173,7 @@ impl QatMachine {
             .args([cards, functions].map(|count| count.to_string()))
             .output();
         ended_well("machine.sh", made)?;
-        Ok(Self {
-            folder,
-            release,
-            card: card_file(),
-        })
+        Ok(Self { folder, release, card: card_file() })
     }
 
     /// The controls of its cards.
@@ -216,9 +204,7 @@ impl QatMachine {
     pub fn environment(&self) -> Vec<String> {
         let (card, variables) = self.parts();
         let preload = format!("LD_PRELOAD={}", card.display());
-        let variables = variables
-            .into_iter()
-            .map(|(name, value)| format!("{name}={value}"));
+        let variables = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
         std::iter::once(preload).chain(variables).collect()
     }
 
@@ -237,20 +223,12 @@ impl QatMachine {
     /// If it fails there.
     pub fn run_test(&self, name: &str) {
         let program = std::env::current_exe().expect("this program");
-        let output = self
-            .command(program)
-            .args(["--exact", name, "--nocapture"])
-            .output();
+        let output = self.command(program).args(["--exact", name, "--nocapture"]).output();
         let output = output.expect("a process");
         let said = [&output.stdout[..], &output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         let passed = output.status.success() && said.contains("1 passed");
-        assert!(
-            passed,
-            "on {}: {}: {said}",
-            self.release.display(),
-            output.status
-        );
+        assert!(passed, "on {}: {}: {said}", self.release.display(), output.status);
         println!("{said}");
     }
 }
@@ -263,10 +241,7 @@ impl Drop for QatMachine {
 }
 
 fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap_or_default()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap_or_default()
 }
 
 fn card_file() -> PathBuf {
@@ -283,9 +258,7 @@ fn prepared() -> Result<(), String> {
         let source = workspace().join("tests/qat/card.c");
         let fresh = card_file().with_extension(format!("{}", std::process::id()));
         let compiled = Command::new("cc")
-            .args([
-                "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o",
-            ])
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&fresh)
             .arg(source)
             .args(["-lcrypto", "-lz", "-lpthread", "-ldl"])

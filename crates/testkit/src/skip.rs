@@ -46,10 +46,7 @@ pub fn record(place: &str, reason: &str) {
         let file = OpenOptions::new().create(true).append(true).open(&path);
         // One write of one short line: lines of parallel tests do not mix.
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            panic!(
-                "cannot record a skipped test in {}: {error}",
-                path.display()
-            );
+            panic!("cannot record a skipped test in {}: {error}", path.display());
         }
     }
     let in_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
@@ -61,12 +58,9 @@ pub fn record(place: &str, reason: &str) {
 
 /// Whether a row of `list` covers `reason`.
 fn is_allowed(list: &str, reason: &str) -> bool {
-    list.lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_once('\t'))
-        .any(|(start, why)| {
-            !start.is_empty() && !why.trim().is_empty() && reason.starts_with(start)
-        })
+    list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t')).any(
+        |(start, why)| !start.is_empty() && !why.trim().is_empty() && reason.starts_with(start),
+    )
 }
 
 #[cfg(test)]

@@ -33,9 +33,7 @@ impl Timing {
     #[must_use]
     pub fn from_environment() -> Self {
         let long = crate::is_long();
-        Self {
-            measurements: if long { 20_000 } else { 200 },
-        }
+        Self { measurements: if long { 20_000 } else { 200 } }
     }
 
     /// Calls `run(class)` for classes 0 and 1 in random order. `run` returns its time in nanoseconds.
@@ -43,25 +41,19 @@ impl Timing {
     /// # Panics
     /// If the times of the classes differ in each of several trials.
     pub fn same_time(&self, what: &str, mut run: impl FnMut(usize) -> u64) {
-        let mut order = 0x9e37_79b9_7f4a_7c15_u64;
+        // The same order in every run.
+        let mut order = fastrand::Rng::with_seed(1);
         for class in [0, 1, 1, 0] {
             run(class);
         }
         for trial in 1..=TRIALS {
             let mut classes = [Vec::new(), Vec::new()];
             for _ in 0..2 * self.measurements {
-                // xorshift64: the same order in every run.
-                order ^= order << 13;
-                order ^= order >> 7;
-                order ^= order << 17;
-                let class = usize::from(order >> 32 & 1 == 1);
+                let class = order.usize(..2);
                 classes[class].push(run(class));
             }
             let t = welch(&classes);
-            println!(
-                "{what}: t = {t:.2} ({} measurements per class)",
-                self.measurements
-            );
+            println!("{what}: t = {t:.2} ({} measurements per class)", self.measurements);
             if t.abs() < SUSPICIOUS {
                 return;
             }
@@ -78,20 +70,14 @@ pub fn nanoseconds(work: impl FnOnce()) -> u64 {
 }
 
 /// Welch's t of two classes over the fastest nine tenths of all measurements.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts and nanoseconds are small"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds are small")]
 fn welch(classes: &[Vec<u64>; 2]) -> f64 {
     let mut all = classes.concat();
     all.sort_unstable();
     let limit = all[all.len() * KEPT.0 / KEPT.1];
     let [a, b] = classes.each_ref().map(|class| {
-        let kept: Vec<_> = class
-            .iter()
-            .filter(|time| **time <= limit)
-            .map(|time| *time as f64)
-            .collect();
+        let kept: Vec<_> =
+            class.iter().filter(|time| **time <= limit).map(|time| *time as f64).collect();
         let count = kept.len() as f64;
         let mean = kept.iter().sum::<f64>() / count;
         let variance = kept.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0);
@@ -108,9 +94,7 @@ mod tests {
     fn noisy(adds: u64) -> impl FnMut(usize) -> u64 {
         let mut state = 1_u64;
         move |class| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             1_000 + (state >> 33) % 100 + class as u64 * adds
         }
     }
@@ -131,9 +115,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "unlike times")]
     fn smaller_difference_is_found_in_a_longer_run() {
-        let long = Timing {
-            measurements: 20_000,
-        };
+        let long = Timing { measurements: 20_000 };
         long.same_time("a hundredth", noisy(10));
     }
 }

@@ -37,27 +37,15 @@ impl Vectors {
     }
 
     fn load(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../vectors")
-            .join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors").join(name);
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file: Value = serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let groups = file["testGroups"]
-            .as_array()
-            .expect("a list of groups")
-            .clone();
+        let groups = file["testGroups"].as_array().expect("a list of groups").clone();
         let number_of_tests = groups.iter().map(|group| tests(group).len()).sum();
-        assert_eq!(
-            file["numberOfTests"].as_u64(),
-            u64::try_from(number_of_tests).ok(),
-            "{name}"
-        );
-        Self {
-            groups,
-            number_of_tests,
-        }
+        assert_eq!(file["numberOfTests"].as_u64(), u64::try_from(number_of_tests).ok(), "{name}");
+        Self { groups, number_of_tests }
     }
 }
 
@@ -85,7 +73,5 @@ pub fn bytes(value: &Value, field: &str) -> Vec<u8> {
 /// If there is no such field.
 #[must_use]
 pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field]
-        .as_str()
-        .unwrap_or_else(|| panic!("no field {field}"))
+    value[field].as_str().unwrap_or_else(|| panic!("no field {field}"))
 }

@@ -49,9 +49,7 @@ pub fn md(hash: Hash) -> &'static MdRef {
 #[must_use]
 pub fn digest(hash: Hash, message: &[u8]) -> Vec<u8> {
     let digest = MessageDigest::from_nid(md(hash).type_()).expect("a digest");
-    openssl::hash::hash(digest, message)
-        .expect("a digest")
-        .to_vec()
+    openssl::hash::hash(digest, message).expect("a digest").to_vec()
 }
 
 /// Whether `signature` is valid for `operation` on `input` under the public key in `spki`.
@@ -103,11 +101,7 @@ pub fn ml_dsa_mu(spki: &[u8], context: &[u8], message: &[u8]) -> [u8; ML_DSA_MU_
     let len = |set: MlDsaSet| set.public_key_len();
     let sets = [MlDsaSet::MlDsa44, MlDsaSet::MlDsa65, MlDsaSet::MlDsa87];
     // The key is at the end of the `SubjectPublicKeyInfo`, after fewer than 32 bytes.
-    let public = sets
-        .into_iter()
-        .map(len)
-        .filter(|len| *len < spki.len())
-        .max();
+    let public = sets.into_iter().map(len).filter(|len| *len < spki.len()).max();
     let public = &spki[spki.len() - public.expect("an ML-DSA key")..];
     let context_len = u8::try_from(context.len()).expect("a context of at most 255 bytes");
     shake(&[&shake(&[public]), &[0, context_len], context, message])
@@ -126,11 +120,7 @@ fn verify_digest(
             context.set_rsa_padding(Padding::PKCS1)?;
             context.set_signature_md(md(*hash))?;
         }
-        Operation::RsaPssSign {
-            hash,
-            mgf_hash,
-            salt_len,
-        } => {
+        Operation::RsaPssSign { hash, mgf_hash, salt_len } => {
             context.set_rsa_padding(Padding::PKCS1_PSS)?;
             context.set_signature_md(md(*hash))?;
             context.set_rsa_mgf1_md(md(*mgf_hash))?;
@@ -188,8 +178,7 @@ fn rsa(spki: &[u8]) -> Rsa<Public> {
 fn encrypt(spki: &[u8], value: &[u8], padding: Padding) -> Vec<u8> {
     let rsa = rsa(spki);
     let mut out = vec![0; rsa.size() as usize];
-    rsa.public_encrypt(value, &mut out, padding)
-        .expect("a value that fits");
+    rsa.public_encrypt(value, &mut out, padding).expect("a value that fits");
     out
 }
 
@@ -284,30 +273,16 @@ pub fn agreement(key: &TestKey) -> (Vec<u8>, Vec<u8>) {
     match ours.id() {
         Id::X25519 => {
             let peer = PKey::generate_x25519().expect("a key");
-            (
-                peer.raw_public_key().expect("a public key"),
-                derive(&ours, &peer),
-            )
+            (peer.raw_public_key().expect("a public key"), derive(&ours, &peer))
         }
         Id::EC => {
-            let name = ours
-                .ec_key()
-                .expect("an EC key")
-                .group()
-                .curve_name()
-                .expect("a name");
+            let name = ours.ec_key().expect("an EC key").group().curve_name().expect("a name");
             let group = EcGroup::from_curve_name(name).expect("a group");
             let peer = EcKey::generate(&group).expect("a key");
             let mut context = BigNumContext::new().expect("a context");
             let form = openssl::ec::PointConversionForm::UNCOMPRESSED;
-            let point = peer
-                .public_key()
-                .to_bytes(&group, form, &mut context)
-                .expect("a point");
-            (
-                point,
-                derive(&ours, &PKey::from_ec_key(peer).expect("a key")),
-            )
+            let point = peer.public_key().to_bytes(&group, form, &mut context).expect("a point");
+            (point, derive(&ours, &PKey::from_ec_key(peer).expect("a key")))
         }
         _ => dh_agreement(&ours.dh().expect("a key with key agreement")),
     }
@@ -326,15 +301,9 @@ fn dh_agreement(ours: &Dh<Private>) -> (Vec<u8>, Vec<u8>) {
     let mut random = BigNum::new().expect("a number");
     p.rand_range(&mut random).expect("a number");
     let mut public = BigNum::new().expect("a number");
-    public
-        .mod_exp(g, &random, p, &mut context)
-        .expect("a power");
+    public.mod_exp(g, &random, p, &mut context).expect("a power");
     let mut secret = BigNum::new().expect("a number");
-    secret
-        .mod_exp(&public, ours.private_key(), p, &mut context)
-        .expect("a power");
-    let secret = secret
-        .to_vec_padded(p.num_bytes())
-        .expect("a number below p");
+    secret.mod_exp(&public, ours.private_key(), p, &mut context).expect("a power");
+    let secret = secret.to_vec_padded(p.num_bytes()).expect("a number below p");
     (public.to_vec(), secret)
 }

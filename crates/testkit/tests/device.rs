@@ -68,17 +68,9 @@ impl Fixture {
         };
         let engine = Engine::start(config, backends)?;
         let sink = Arc::new(Collector::default());
-        let session = engine.open_session(
-            Arc::clone(&sink) as Arc<dyn CompletionSink>,
-            Owner::new(1, 1),
-        );
-        Ok(Self {
-            engine,
-            session,
-            sink,
-            device: controls,
-            events,
-        })
+        let session =
+            engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
+        Ok(Self { engine, session, sink, device: controls, events })
     }
 
     fn key(&self, name: &[u8]) -> Arc<Key> {
@@ -112,10 +104,7 @@ impl Fixture {
 }
 
 fn software(key: Option<&'static [u8]>) -> Option<FakeOptions> {
-    Some(FakeOptions {
-        only_key: key,
-        ..FakeOptions::default()
-    })
+    Some(FakeOptions { only_key: key, ..FakeOptions::default() })
 }
 
 fn served_by(completions: &[Completion], kind: BackendKind) -> usize {
@@ -156,25 +145,16 @@ fn worker_sleeps_while_a_device_works() {
 fn job_of_the_processor_never_waits_behind_a_full_device() {
     let fixture = Fixture::new(
         1,
-        DeviceOptions {
-            only_key: Some(CARD),
-            ..DeviceOptions::default()
-        },
+        DeviceOptions { only_key: Some(CARD), ..DeviceOptions::default() },
         software(Some(CPU)),
     );
     let (card, cpu) = (fixture.key(CARD), fixture.key(CPU));
     fixture.device.hold(true);
     fixture.submit(0..10, &card);
     fixture.submit(1_000..1_001, &cpu);
-    assert_eq!(
-        fixture.sink.take(1)[0].id,
-        1_000,
-        "beside a device with room"
-    );
+    assert_eq!(fixture.sink.take(1)[0].id, 1_000, "beside a device with room");
     fixture.submit(10..150, &card);
-    until("the device is full", || {
-        fixture.device.counts().peak_in_flight == 63
-    });
+    until("the device is full", || fixture.device.counts().peak_in_flight == 63);
     fixture.submit(1_001..1_002, &cpu);
     assert_eq!(fixture.sink.take(1)[0].id, 1_001, "beside a stuck device");
     fixture.device.hold(false);
@@ -183,40 +163,26 @@ fn job_of_the_processor_never_waits_behind_a_full_device() {
 
 #[test]
 fn stuck_device_gets_no_job_that_another_backend_can_serve() {
-    let options = DeviceOptions {
-        capacity: 4,
-        ..DeviceOptions::default()
-    };
+    let options = DeviceOptions { capacity: 4, ..DeviceOptions::default() };
     let fixture = Fixture::new(1, options, software(None));
     let key = fixture.key(CARD);
     fixture.device.hold(true);
     fixture.submit(0..4, &key);
-    until("the device is full", || {
-        fixture.device.counts().peak_in_flight == 4
-    });
+    until("the device is full", || fixture.device.counts().peak_in_flight == 4);
     fixture.submit(4..60, &key);
     // Sixteen wait for the device, and no more; none of them if it has counted as stuck before they came.
     let elsewhere = fixture.sink.take(40);
-    assert_eq!(
-        served_by(&elsewhere, BackendKind::Software),
-        elsewhere.len()
-    );
+    assert_eq!(served_by(&elsewhere, BackendKind::Software), elsewhere.len());
     fixture.device.hold(false);
     let rest = fixture.sink.take(60 - elsewhere.len());
     let by_card = served_by(&rest, BackendKind::Qat);
-    assert_eq!(
-        by_card + served_by(&rest, BackendKind::Software),
-        rest.len()
-    );
+    assert_eq!(by_card + served_by(&rest, BackendKind::Software), rest.len());
     assert!((4..=20).contains(&by_card), "{by_card}");
 }
 
 #[test]
 fn card_for_rsa_costs_the_inline_path_of_p256_nothing() {
-    let device = DeviceOptions {
-        only_key: Some(CARD),
-        ..DeviceOptions::default()
-    };
+    let device = DeviceOptions { only_key: Some(CARD), ..DeviceOptions::default() };
     let p256 = FakeOptions {
         key_type: KeyType::Ec(Curve::P256),
         only_key: Some(CPU),
@@ -240,10 +206,7 @@ fn job_whose_task_is_lost_ends_once_at_its_deadline() {
     until("the task is lost", || fixture.device.counts().lost == 1);
     fixture.submit(2..3, &key);
     let ended = fixture.sink.take(1);
-    assert_eq!(
-        (ended[0].id, ended[0].result.as_ref().err()),
-        (1, Some(&JobError::Expired))
-    );
+    assert_eq!((ended[0].id, ended[0].result.as_ref().err()), (1, Some(&JobError::Expired)));
     assert_eq!(fixture.status().lost, 1);
     assert!(fixture.status().quarantined);
     // The answer comes after all, and its token was not given to another job.
@@ -259,10 +222,7 @@ fn job_whose_task_is_lost_ends_once_at_its_deadline() {
 
 #[test]
 fn queue_with_nothing_but_lost_tasks_is_replaced() {
-    let options = DeviceOptions {
-        capacity: 4,
-        ..DeviceOptions::default()
-    };
+    let options = DeviceOptions { capacity: 4, ..DeviceOptions::default() };
     let fixture = Fixture::new(1, options, None);
     let key = fixture.key(CARD);
     fixture.device.lose(4);
@@ -291,9 +251,7 @@ fn tasks_of_a_device_that_is_reset_are_served_elsewhere() {
         fixture.device.go_away("under reset");
         let ended = fixture.sink.take(5);
         assert_eq!(served_by(&ended, BackendKind::Software), 5, "{ended:?}");
-        until("the engine knows", || {
-            fixture.status().away.as_deref() == Some("under reset")
-        });
+        until("the engine knows", || fixture.status().away.as_deref() == Some("under reset"));
         fixture.submit(first + 5..first + 10, &key);
         assert_eq!(served_by(&fixture.sink.take(5), BackendKind::Software), 5);
         fixture.device.hold(false);
@@ -333,9 +291,7 @@ fn engine_with_no_backend_but_an_absent_device_does_not_start() {
 fn refused_queue_is_reported_once_and_not_asked_for_per_job() {
     let fixture = Fixture::new(1, DeviceOptions::default(), software(None));
     let key = fixture.key(CARD);
-    fixture
-        .device
-        .refuse_queues(Some("all instances are taken"));
+    fixture.device.refuse_queues(Some("all instances are taken"));
     for id in 0..100 {
         fixture.submit(id..id + 1, &key);
         assert_eq!(served_by(&fixture.sink.take(1), BackendKind::Software), 1);
@@ -349,10 +305,7 @@ fn refused_queue_is_reported_once_and_not_asked_for_per_job() {
 
 #[test]
 fn no_more_queues_are_open_than_the_device_allows() {
-    let options = DeviceOptions {
-        max_queues: Some(2),
-        ..DeviceOptions::default()
-    };
+    let options = DeviceOptions { max_queues: Some(2), ..DeviceOptions::default() };
     let fixture = Fixture::new(4, options, software(None));
     let key = fixture.key(CARD);
     for round in 0..50 {
@@ -361,9 +314,5 @@ fn no_more_queues_are_open_than_the_device_allows() {
     assert_eq!(fixture.sink.take(1_000).len(), 1_000);
     let counts = fixture.device.counts();
     assert!((1..=2).contains(&counts.peak_open_queues), "{counts:?}");
-    assert_eq!(
-        fixture.status().queues_refused,
-        0,
-        "the bound is no refusal"
-    );
+    assert_eq!(fixture.status().queues_refused, 0, "the bound is no refusal");
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
-use millrace_testkit::faulty::{Fault, FaultControls, FaultyBackend};
+use millrace_testkit::faulty::{FaultControls, FaultyBackend, InjectedFault};
 use millrace_testkit::keys;
 
 fn faulty() -> (FaultyBackend, FaultControls) {
@@ -21,22 +21,14 @@ fn faulty() -> (FaultyBackend, FaultControls) {
 
 fn task(token: u32) -> Task {
     let operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
-    Task {
-        token,
-        key: BackendKey(0),
-        operation,
-        input: vec![0; 32],
-    }
+    Task { token, key: BackendKey(0), operation, input: vec![0; 32] }
 }
 
 fn one(queue: &mut dyn Queue) -> Result<Vec<u8>, BackendError> {
     assert_eq!(queue.submit(&mut VecDeque::from([task(1)])), 1);
     let mut done = Vec::new();
     queue.poll(&mut done);
-    done.pop()
-        .expect("a task that ended")
-        .result
-        .map(|output| output.to_vec())
+    done.pop().expect("a task that ended").result.map(|output| output.to_vec())
 }
 
 #[test]
@@ -45,17 +37,17 @@ fn injected_faults_hit_as_configured_and_stop() {
     assert_eq!(backend.describe().kind, BackendKind::Simd);
     let mut queue = backend.open_queue().expect("a queue");
     assert_eq!(one(&mut *queue), Ok(b"fake".to_vec()));
-    controls.inject(Fault::BitFlip);
+    controls.inject(InjectedFault::BitFlip);
     assert_eq!(one(&mut *queue), Err(BackendError::Fault));
-    controls.inject(Fault::Lie);
+    controls.inject(InjectedFault::Lie);
     assert_eq!(one(&mut *queue), Ok(b"gake".to_vec()));
-    controls.inject(Fault::Error(BackendError::Failed));
+    controls.inject(InjectedFault::Error(BackendError::Failed));
     controls.times(1);
     assert_eq!(one(&mut *queue), Err(BackendError::Failed));
     assert_eq!(one(&mut *queue), Ok(b"fake".to_vec()));
     assert_eq!(controls.injected(), 3);
     controls.heal();
-    controls.inject(Fault::Panic);
+    controls.inject(InjectedFault::Panic);
     assert!(catch_unwind(AssertUnwindSafe(|| one(&mut *queue))).is_err());
     controls.heal();
     assert_eq!(one(&mut *queue), Ok(b"fake".to_vec()));
@@ -65,7 +57,7 @@ fn injected_faults_hit_as_configured_and_stop() {
 fn every_third_task_fails() {
     let (backend, controls) = faulty();
     let mut queue = backend.open_queue().expect("a queue");
-    controls.inject(Fault::BitFlip);
+    controls.inject(InjectedFault::BitFlip);
     controls.every(3);
     let failures = (0..30).filter(|_| one(&mut *queue).is_err()).count();
     assert_eq!(failures, 10);
@@ -75,7 +67,7 @@ fn every_third_task_fails() {
 fn lost_task_stays_in_flight() {
     let (backend, controls) = faulty();
     let mut queue = backend.open_queue().expect("a queue");
-    controls.inject(Fault::Lose);
+    controls.inject(InjectedFault::Lose);
     assert_eq!(queue.submit(&mut VecDeque::from([task(1)])), 1);
     let mut done: Vec<Done> = Vec::new();
     assert_eq!(queue.poll(&mut done), 1);
@@ -100,9 +92,7 @@ fn gate_holds_a_poll_until_it_opens() {
 fn controls_refuse_keys_queues_and_probe() {
     let (backend, controls) = faulty();
     controls.refuse_keys(Some(KeyError::TooMany));
-    let refused = backend
-        .open_key(&keys::rsa_2048().private_key())
-        .map(|opened| opened.key);
+    let refused = backend.open_key(&keys::rsa_2048().private_key()).map(|opened| opened.key);
     assert_eq!(refused, Err(KeyError::TooMany));
     controls.refuse_keys(None);
     assert!(backend.open_key(&keys::rsa_2048().private_key()).is_ok());
@@ -114,18 +104,11 @@ fn controls_refuse_keys_queues_and_probe() {
 
 #[test]
 fn fake_completes_batches_and_counts() {
-    let backend = FakeBackend::new(FakeOptions {
-        capacity: 8,
-        batch: 3,
-        ..Default::default()
-    });
+    let backend = FakeBackend::new(FakeOptions { capacity: 8, batch: 3, ..Default::default() });
     let mut queue = backend.open_queue().expect("a queue");
     let mut tasks: VecDeque<_> = (0..10).map(task).collect();
     assert_eq!((queue.submit(&mut tasks), tasks.len()), (8, 2));
     let mut done = Vec::new();
     assert_eq!(queue.poll(&mut done), 5);
-    assert_eq!(
-        (done.len(), backend.tasks(), backend.largest_batch()),
-        (3, 3, 8)
-    );
+    assert_eq!((done.len(), backend.tasks(), backend.largest_batch()), (3, 3, 8));
 }

@@ -42,12 +42,7 @@ const FORBIDDEN: &[&[i64]] = &[
 ];
 
 /// Families of sockets that clients of nodes and the C library use; others fail.
-const FAMILIES: [i32; 4] = [
-    libc::AF_UNIX,
-    libc::AF_INET,
-    libc::AF_INET6,
-    libc::AF_NETLINK,
-];
+const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Forbids the calls to every thread of this process, for good.
 ///
@@ -66,9 +61,7 @@ fn program() -> io::Result<BpfProgram> {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family)
     };
     let conditions: Result<Vec<_>, _> = FAMILIES.iter().map(other_than).collect();
-    let rule = conditions
-        .and_then(SeccompRule::new)
-        .map_err(io::Error::other)?;
+    let rule = conditions.and_then(SeccompRule::new).map_err(io::Error::other)?;
     rules.insert(libc::SYS_socket, vec![rule]);
     let machine = TargetArch::try_from(ARCH).map_err(io::Error::other)?;
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -108,10 +101,7 @@ mod tests {
             seccompiler::apply_filter(&program().unwrap()).unwrap();
             assert!(is_forbidden(Command::new("true").status()), "a program");
             assert!(is_forbidden(std::fs::remove_file(&path)), "a file");
-            assert!(
-                is_forbidden(std::fs::create_dir(path.join("x"))),
-                "a folder"
-            );
+            assert!(is_forbidden(std::fs::create_dir(path.join("x"))), "a folder");
             assert!(is_forbidden(other_family()), "a family");
             let (mut here, mut there) = UnixStream::pair().unwrap();
             here.write_all(b"served").unwrap();

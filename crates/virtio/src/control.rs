@@ -68,10 +68,7 @@ pub fn serve(
     path: &Path,
     answer: impl Fn(ControlRequest) -> ControlAnswer + Send + 'static,
 ) -> Result<SocketFile, ListenError> {
-    let failed = |source| ListenError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ListenError::Io { path: path.to_owned(), source };
     let listener = bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     answer_at(listener, answer).map_err(failed)?;
@@ -179,26 +176,14 @@ mod tests {
             socket: "/run/vm.sock".into(),
             change: LimitsChange::default(),
         };
-        assert!(matches!(
-            ask(&path, &throttle),
-            Ok(ControlAnswer::Refused(_))
-        ));
-        assert!(matches!(
-            ask(&path, &ControlRequest::Status),
-            Ok(ControlAnswer::Devices(_))
-        ));
+        assert!(matches!(ask(&path, &throttle), Ok(ControlAnswer::Refused(_))));
+        assert!(matches!(ask(&path, &ControlRequest::Status), Ok(ControlAnswer::Devices(_))));
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"throttle\": 7}\n").unwrap();
         let line = read_line(&stream, MAX_ANSWER_LEN).unwrap();
         assert!(line.contains("refused"), "{line}");
-        assert!(matches!(
-            serve(&path, answer).map(drop),
-            Err(ListenError::InUse(_))
-        ));
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert!(matches!(serve(&path, answer).map(drop), Err(ListenError::InUse(_))));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(bound);
         assert!(!path.exists());
     }

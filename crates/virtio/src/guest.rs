@@ -165,14 +165,8 @@ impl Guest {
         let ranges = [(GuestAddress(0), MEMORY_LEN, Some(FileOffset::new(file, 0)))];
         let memory = GuestMemoryMmap::from_ranges_with_files(ranges).map_err(other)?;
         let (frontend, changes, features) = Self::negotiate(socket, count, features)?;
-        let mut guest = Self {
-            frontend,
-            memory,
-            queues: Vec::new(),
-            buffers: BUFFERS,
-            features,
-            changes,
-        };
+        let mut guest =
+            Self { frontend, memory, queues: Vec::new(), buffers: BUFFERS, features, changes };
         guest.share()?;
         for _ in 0..count {
             guest.queues.push(Queue::new(guest.queues.len())?);
@@ -192,19 +186,14 @@ impl Guest {
         let offered = frontend.get_features().map_err(other)?;
         let features = features | BASE_FEATURES;
         if features & !offered != 0 {
-            return Err(other((
-                "features that the device does not offer",
-                features & !offered,
-            )));
+            return Err(other(("features that the device does not offer", features & !offered)));
         }
         let protocol = frontend.get_protocol_features().map_err(other)?;
         let wanted = VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ;
-        frontend
-            .set_protocol_features(protocol & wanted)
-            .map_err(other)?;
+        frontend.set_protocol_features(protocol & wanted).map_err(other)?;
         let mut changes = None;
         if (protocol & wanted).contains(VhostUserProtocolFeatures::BACKEND_REQ) {
             let (here, there) = UnixStream::pair()?;
@@ -237,9 +226,7 @@ impl Guest {
     fn share(&self) -> io::Result<()> {
         let region = self.memory.find_region(GuestAddress(0));
         let file = region.and_then(|region| region.file_offset());
-        let file = file
-            .ok_or_else(|| other("the memory of a guest has a file"))?
-            .file();
+        let file = file.ok_or_else(|| other("the memory of a guest has a file"))?.file();
         let region = VhostUserMemoryRegionInfo {
             guest_phys_addr: 0,
             memory_size: MEMORY_LEN as u64,
@@ -252,10 +239,7 @@ impl Guest {
     }
 
     fn host_address(&self, address: u64) -> io::Result<u64> {
-        let pointer = self
-            .memory
-            .get_host_address(GuestAddress(address))
-            .map_err(other)?;
+        let pointer = self.memory.get_host_address(GuestAddress(address)).map_err(other)?;
         Ok(pointer.addr() as u64)
     }
 
@@ -279,9 +263,7 @@ impl Guest {
             let frontend = &mut self.frontend;
             frontend.set_vring_num(index, QUEUE_SIZE).map_err(other)?;
             frontend.set_vring_addr(index, &config).map_err(other)?;
-            frontend
-                .set_vring_base(index, queue.next_available)
-                .map_err(other)?;
+            frontend.set_vring_base(index, queue.next_available).map_err(other)?;
             frontend.set_vring_call(index, &queue.call).map_err(other)?;
             frontend.set_vring_kick(index, &queue.kick).map_err(other)?;
             frontend.set_vring_enable(index, true).map_err(other)?;
@@ -306,9 +288,7 @@ impl Guest {
     pub fn forget_rings(&mut self) -> io::Result<()> {
         let zeros = vec![0; usize::try_from(QUEUE_SPAN).unwrap_or(0)];
         for queue in &mut self.queues {
-            self.memory
-                .write_slice(&zeros, GuestAddress(queue.base))
-                .map_err(other)?;
+            self.memory.write_slice(&zeros, GuestAddress(queue.base)).map_err(other)?;
             (queue.next_available, queue.last_used) = (0, 0);
             queue.free = (0..QUEUE_SIZE).rev().collect();
             queue.answered.clear();
@@ -325,12 +305,7 @@ impl Guest {
         let flags = VhostUserConfigFlags::WRITABLE;
         let (_, bytes) = self
             .frontend
-            .get_config(
-                0,
-                u32::try_from(CONFIG_LEN).unwrap_or(0),
-                flags,
-                &[0; CONFIG_LEN],
-            )
+            .get_config(0, u32::try_from(CONFIG_LEN).unwrap_or(0), flags, &[0; CONFIG_LEN])
             .map_err(other)?;
         Ok(bytes)
     }
@@ -365,9 +340,7 @@ impl Guest {
     /// If the bytes are more than the guest has memory.
     pub fn buffer(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let address = self.reserve(bytes.len());
-        self.memory
-            .write_slice(bytes, GuestAddress(address))
-            .map_err(other)?;
+        self.memory.write_slice(bytes, GuestAddress(address)).map_err(other)?;
         Ok(address)
     }
 
@@ -464,19 +437,10 @@ impl Guest {
                 descriptor.next = *next;
             }
             let place = ring.base + u64::from(descriptors[index]) * 16;
-            self.memory
-                .write_slice(&descriptor.bytes(), GuestAddress(place))
-                .map_err(other)?;
+            self.memory.write_slice(&descriptor.bytes(), GuestAddress(place)).map_err(other)?;
         }
         let head = *descriptors.first().ok_or_else(full)?;
-        ring.waiting.insert(
-            head,
-            Asked {
-                descriptors,
-                answer,
-                room,
-            },
-        );
+        ring.waiting.insert(head, Asked { descriptors, answer, room });
         self.publish(queue, head)?;
         Ok(Ticket { queue, head })
     }
@@ -488,14 +452,10 @@ impl Guest {
     pub fn publish(&mut self, queue: usize, head: u16) -> io::Result<()> {
         let ring = &mut self.queues[queue];
         let slot = ring.available() + 4 + u64::from(ring.next_available % QUEUE_SIZE) * 2;
-        self.memory
-            .write_obj(head, GuestAddress(slot))
-            .map_err(other)?;
+        self.memory.write_obj(head, GuestAddress(slot)).map_err(other)?;
         ring.next_available = ring.next_available.wrapping_add(1);
         let index = GuestAddress(ring.available() + 2);
-        self.memory
-            .store(ring.next_available, index, Ordering::Release)
-            .map_err(other)
+        self.memory.store(ring.next_available, index, Ordering::Release).map_err(other)
     }
 
     /// Writes any index of available requests.
@@ -504,9 +464,7 @@ impl Guest {
     /// If the ring is not in memory.
     pub fn set_available_index(&mut self, queue: usize, index: u16) -> io::Result<()> {
         let address = GuestAddress(self.queues[queue].available() + 2);
-        self.memory
-            .store(index, address, Ordering::Release)
-            .map_err(other)
+        self.memory.store(index, address, Ordering::Release).map_err(other)
     }
 
     /// Rewrites a descriptor in the table of a ring.
@@ -520,9 +478,7 @@ impl Guest {
         descriptor: Descriptor,
     ) -> io::Result<()> {
         let place = self.queues[queue].base + u64::from(index) * 16;
-        self.memory
-            .write_slice(&descriptor.bytes(), GuestAddress(place))
-            .map_err(other)
+        self.memory.write_slice(&descriptor.bytes(), GuestAddress(place)).map_err(other)
     }
 
     /// Tells the device of new requests.
@@ -546,9 +502,7 @@ impl Guest {
     pub fn interrupt_after(&mut self, queue: usize, requests: u16) -> io::Result<()> {
         let ring = &self.queues[queue];
         let event = ring.last_used.wrapping_add(requests.saturating_sub(1));
-        self.memory
-            .store(event, GuestAddress(ring.used_event()), Ordering::SeqCst)
-            .map_err(other)
+        self.memory.store(event, GuestAddress(ring.used_event()), Ordering::SeqCst).map_err(other)
     }
 
     /// Takes the answers that are there.
@@ -557,20 +511,14 @@ impl Guest {
     /// If the ring is not in memory.
     pub fn collect(&mut self, queue: usize) -> io::Result<usize> {
         let ring = &mut self.queues[queue];
-        let used: u16 = self
-            .memory
-            .load(GuestAddress(ring.used() + 2), Ordering::Acquire)
-            .map_err(other)?;
+        let used: u16 =
+            self.memory.load(GuestAddress(ring.used() + 2), Ordering::Acquire).map_err(other)?;
         let mut count = 0;
         while ring.last_used != used {
             let slot = ring.used() + 4 + u64::from(ring.last_used % QUEUE_SIZE) * 8;
             let head: u32 = self.memory.read_obj(GuestAddress(slot)).map_err(other)?;
-            let len: u32 = self
-                .memory
-                .read_obj(GuestAddress(slot + 4))
-                .map_err(other)?;
-            ring.answered
-                .insert(u16::try_from(head).map_err(other)?, len);
+            let len: u32 = self.memory.read_obj(GuestAddress(slot + 4)).map_err(other)?;
+            ring.answered.insert(u16::try_from(head).map_err(other)?, len);
             ring.last_used = ring.last_used.wrapping_add(1);
             count += 1;
         }
@@ -591,9 +539,7 @@ impl Guest {
         };
         ring.free.extend(asked.descriptors);
         let mut bytes = vec![0; asked.room];
-        self.memory
-            .read_slice(&mut bytes, GuestAddress(asked.answer))
-            .map_err(other)?;
+        self.memory.read_slice(&mut bytes, GuestAddress(asked.answer)).map_err(other)?;
         Ok(Some(Response { len, bytes }))
     }
 
@@ -602,13 +548,33 @@ impl Guest {
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] after 60 s.
     pub fn wait(&mut self, ticket: Ticket) -> io::Result<Response> {
+        self.wait_with(ticket, |_| 1)
+    }
+
+    /// Waits for the answer to a request, with one interrupt for half of the requests without an answer, as drivers do
+    /// by Linux's `virtqueue_enable_cb_delayed`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] after 60 s.
+    pub fn wait_batched(&mut self, ticket: Ticket) -> io::Result<Response> {
+        self.wait_with(ticket, |unanswered| (unanswered / 2).max(1))
+    }
+
+    fn wait_with(
+        &mut self,
+        ticket: Ticket,
+        answers_per_interrupt: impl Fn(usize) -> usize,
+    ) -> io::Result<Response> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             self.collect(ticket.queue)?;
             if let Some(response) = self.take(ticket)? {
                 return Ok(response);
             }
-            self.interrupt_after(ticket.queue, 1)?;
+            let ring = &self.queues[ticket.queue];
+            let unanswered = ring.waiting.len().saturating_sub(ring.answered.len());
+            let answers = u16::try_from(answers_per_interrupt(unanswered)).map_err(other)?;
+            self.interrupt_after(ticket.queue, answers)?;
             if self.collect(ticket.queue)? == 0 {
                 self.sleep(ticket.queue)?;
             }
@@ -650,11 +616,7 @@ impl Guest {
         let id = response.bytes[..8].try_into().map_err(other)?;
         let status = response.bytes[8..12].try_into().map_err(other)?;
         let (id, status) = (u64::from_le_bytes(id), u32::from_le_bytes(status));
-        Ok(if status == Status::Ok as u32 {
-            Ok(id)
-        } else {
-            Err(status)
-        })
+        Ok(if status == Status::Ok as u32 { Ok(id) } else { Err(status) })
     }
 
     /// Destroys a session of the service with this number; returns the status.
@@ -677,9 +639,7 @@ impl Guest {
 
 impl std::fmt::Debug for Guest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guest")
-            .field("queues", &self.queues.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Guest").field("queues", &self.queues.len()).finish_non_exhaustive()
     }
 }
 

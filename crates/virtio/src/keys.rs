@@ -90,10 +90,7 @@ impl GuestKeys {
         }
         self.make_room(pool, now)?;
         let key = Arc::new(parse(form, der, pool, now)?);
-        let entry = Entry {
-            key: Arc::clone(&key),
-            used: self.clock,
-        };
+        let entry = Entry { key: Arc::clone(&key), used: self.clock };
         self.keys.insert(name, entry);
         Ok(key)
     }
@@ -111,9 +108,7 @@ impl GuestKeys {
     }
 
     fn unused(&self) -> impl Iterator<Item = (&Name, &Entry)> {
-        self.keys
-            .iter()
-            .filter(|(_, entry)| Arc::strong_count(&entry.key) == 1)
+        self.keys.iter().filter(|(_, entry)| Arc::strong_count(&entry.key) == 1)
     }
 
     fn make_room(&mut self, pool: &mut dyn Pool, now: Instant) -> Result<(), Status> {
@@ -137,10 +132,9 @@ impl GuestKeys {
 
 fn parse(form: Form, der: &[u8], pool: &mut dyn Pool, now: Instant) -> Result<GuestKey, Status> {
     match form {
-        Form::RsaPublic => Ok(GuestKey {
-            half: Half::Rsa(public_key(der).ok_or(Status::Err)?),
-            private: None,
-        }),
+        Form::RsaPublic => {
+            Ok(GuestKey { half: Half::Rsa(public_key(der).ok_or(Status::Err)?), private: None })
+        }
         Form::EcPublic(curve) => Ok(GuestKey {
             half: Half::Ec(EcPublic::from_point(curve, der).ok_or(Status::Err)?),
             private: None,
@@ -149,9 +143,7 @@ fn parse(form: Form, der: &[u8], pool: &mut dyn Pool, now: Instant) -> Result<Gu
             Ok((handle, info)) => pooled(handle, &info, pool, now),
             Err(KeyRefusal::Key(KeyError::Size | KeyError::Inconsistent | KeyError::Malformed)) => {
                 // A small key, or one without primes. Any other key that contradicts itself is refused here, too.
-                let key = without_primes(der)
-                    .or_else(|| small(der))
-                    .ok_or(Status::Err)?;
+                let key = without_primes(der).or_else(|| small(der)).ok_or(Status::Err)?;
                 Ok(GuestKey {
                     half: Half::Rsa(public_half(der).ok_or(Status::Err)?),
                     private: Some(Private::Local(key)),
@@ -188,10 +180,7 @@ fn pooled(
         | KeyType::MlDsa(_) => None,
     });
     match half {
-        Some(half) => Ok(GuestKey {
-            half,
-            private: Some(Private::Pool(handle)),
-        }),
+        Some(half) => Ok(GuestKey { half, private: Some(Private::Pool(handle)) }),
         None => {
             pool.close(handle, now);
             Err(Status::Err)
@@ -217,10 +206,7 @@ fn public_key(der: &[u8]) -> Option<Rsa> {
     let sign = modulus.first().is_some_and(|byte| byte & 0x80 != 0);
     let modulus = [if sign { &[0][..] } else { &[] }, modulus].concat();
     let modulus = millrace_engine::der::element(tag::INTEGER, &modulus);
-    Rsa::public(&millrace_engine::der::element(
-        tag::SEQUENCE,
-        &[&modulus, exponent].concat(),
-    ))
+    Rsa::public(&millrace_engine::der::element(tag::SEQUENCE, &[&modulus, exponent].concat()))
 }
 
 /// A key below the engine's smallest size.
@@ -253,10 +239,7 @@ fn public_half(der: &[u8]) -> Option<Rsa> {
     fields.take(tag::INTEGER)?;
     let (modulus, _) = fields.take_whole(tag::INTEGER)?;
     let (exponent, _) = fields.take_whole(tag::INTEGER)?;
-    Rsa::public(&millrace_engine::der::element(
-        tag::SEQUENCE,
-        &[modulus, exponent].concat(),
-    ))
+    Rsa::public(&millrace_engine::der::element(tag::SEQUENCE, &[modulus, exponent].concat()))
 }
 
 /// The status for a key that the pool refused.

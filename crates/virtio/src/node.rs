@@ -14,11 +14,12 @@ use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Pool as Nodes, RemoteKey, Reply};
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
 use millrace_service::service::SessionSink;
 use millrace_wire::{JobId, KeyHandle, KeyRefusal};
@@ -85,10 +86,7 @@ impl NodePool {
             nodes,
             keys: HashMap::new(),
             jobs: HashMap::new(),
-            replies: Arc::new(Replies {
-                waiting: Mutex::default(),
-                sink,
-            }),
+            replies: Arc::new(Replies { waiting: Mutex::default(), sink }),
             offers,
         })
     }
@@ -99,7 +97,7 @@ impl NodePool {
             return Some(job);
         };
         let Some(remote) = key.remote.get() else {
-            let is_due = now >= *key.offer_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = now >= *lock(&key.offer_at);
             if is_due && !key.is_offered.swap(true, Ordering::AcqRel) {
                 // The thread lives as long as this sender.
                 let _ = self.offers.send(Arc::clone(key));
@@ -138,7 +136,7 @@ fn offer_all(nodes: &Nodes, offered: &Receiver<Arc<NodeKey>>) {
             }
             Err(error) => {
                 info!(%error, "the nodes do not take a key of a guest now; its jobs run here");
-                let mut offer_at = key.offer_at.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut offer_at = lock(&key.offer_at);
                 *offer_at = Instant::now() + OFFER_AGAIN;
             }
         }
@@ -152,7 +150,7 @@ fn copy(key: &PrivateKey) -> PrivateKey {
 
 impl Replies {
     fn add(&self, job: JobId, reply: Result<Reply, ClientError>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         waiting.push((job, reply));
         drop(waiting);
         // No completion of the engine comes with it: this wakes the thread of the rings.
@@ -160,7 +158,7 @@ impl Replies {
     }
 
     fn take(&self) -> Vec<(JobId, Result<Reply, ClientError>)> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         mem::take(&mut *waiting)
     }
 }
@@ -206,17 +204,11 @@ impl Pool for NodePool {
     }
 
     fn completed(&mut self, arrived: Vec<Completion>, now: Instant) -> Vec<EndedJob> {
-        let mut ended = if arrived.is_empty() {
-            Vec::new()
-        } else {
-            self.local.completed(arrived, now)
-        };
+        let mut ended =
+            if arrived.is_empty() { Vec::new() } else { self.local.completed(arrived, now) };
         let mut here = Vec::new();
-        let end = |id, result: Result<Output, JobError>, served_by| EndedJob {
-            id,
-            result,
-            served_by,
-        };
+        let end =
+            |id, result: Result<Output, JobError>, served_by| EndedJob { id, result, served_by };
         for (id, reply) in self.replies.take() {
             let Some(NodeJob { mut job, deadline }) = self.jobs.remove(&id) else {
                 continue;

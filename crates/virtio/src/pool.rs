@@ -101,11 +101,7 @@ impl ServicePool {
         let session = service
             .open(identity, sink)
             .map_err(|reason| SessionOpenError::Refused(reason.name()))?;
-        let mut pool = Self {
-            session,
-            next_request: 0,
-            fault: None,
-        };
+        let mut pool = Self { session, next_request: 0, fault: None };
         let hello = ClientMessage::Hello(Hello {
             min_version: version::VERSION_MAX,
             max_version: version::VERSION_MAX,
@@ -122,8 +118,7 @@ impl ServicePool {
 
     fn receive(&mut self, message: ClientMessage, now: Instant) {
         if let Err(fault) = self.session.receive(message, now) {
-            self.session
-                .count_fault(fault, "a message of the virtio device");
+            self.session.count_fault(fault, "a message of the virtio device");
             self.fault = Some(fault);
         }
     }
@@ -147,16 +142,12 @@ impl Pool for ServicePool {
         let mut answer = Err(KeyRefusal::Draining);
         for reply in self.session.carry_out().replies {
             match reply {
-                NodeMessage::KeyOpened {
-                    request: of,
-                    handle,
-                    info,
-                    ..
-                } if of == request => answer = Ok((handle, info)),
-                NodeMessage::KeyRefused {
-                    request: of,
-                    reason,
-                } if of == request => answer = Err(reason),
+                NodeMessage::KeyOpened { request: of, handle, info, .. } if of == request => {
+                    answer = Ok((handle, info))
+                }
+                NodeMessage::KeyRefused { request: of, reason } if of == request => {
+                    answer = Err(reason)
+                }
                 NodeMessage::KeyOpened { .. }
                 | NodeMessage::KeyRefused { .. }
                 | NodeMessage::Welcome(_)
@@ -178,10 +169,7 @@ impl Pool for ServicePool {
 
     fn submit(&mut self, jobs: Vec<PoolJob>, now: Instant) -> Vec<(JobId, JobError)> {
         if self.fault.is_some() {
-            return jobs
-                .into_iter()
-                .map(|job| (job.id, JobError::Failed))
-                .collect();
+            return jobs.into_iter().map(|job| (job.id, JobError::Failed)).collect();
         }
         self.session.begin_turn(now);
         let jobs = jobs.into_iter().map(|job| SubmittedJob {
@@ -208,8 +196,6 @@ impl Pool for ServicePool {
 
 impl fmt::Debug for ServicePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServicePool")
-            .field("session", &self.session)
-            .finish_non_exhaustive()
+        f.debug_struct("ServicePool").field("session", &self.session).finish_non_exhaustive()
     }
 }

@@ -55,9 +55,7 @@ pub fn libvirt(socket: &Path, data_queues: u16) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('\'', "&apos;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
 }
 
 /// The option of Cloud Hypervisor from 52 on. The memory of the machine must be shared with the device.

@@ -30,50 +30,26 @@ pub const IDLE_SESSION: Duration = Duration::from_secs(60);
 /// The key and parameters of a session, ready for use.
 pub(crate) enum Material {
     Cipher(Cipher),
-    Chain {
-        cipher: Cipher,
-        check: OwnedCheck,
-        cipher_first: bool,
-    },
+    Chain { cipher: Cipher, check: OwnedCheck, cipher_first: bool },
     Check(OwnedCheck),
-    Aead {
-        aead: Aead,
-        tag_len: usize,
-        direction: Direction,
-    },
-    Rsa {
-        key: Arc<GuestKey>,
-        padding: RsaPadding,
-    },
+    Aead { aead: Aead, tag_len: usize, direction: Direction },
+    Rsa { key: Arc<GuestKey>, padding: RsaPadding },
     Ecdsa(Arc<GuestKey>),
 }
 
 /// A hash, or a MAC with its key.
 pub(crate) enum OwnedCheck {
-    Hash {
-        algorithm: HashAlgorithm,
-        len: usize,
-    },
-    Mac {
-        algorithm: MacAlgorithm,
-        key: Zeroizing<Vec<u8>>,
-        len: usize,
-    },
+    Hash { algorithm: HashAlgorithm, len: usize },
+    Mac { algorithm: MacAlgorithm, key: Zeroizing<Vec<u8>>, len: usize },
 }
 
 impl OwnedCheck {
     fn new(check: &Check<'_>) -> Self {
         match *check {
             Check::Hash { algorithm, len } => Self::Hash { algorithm, len },
-            Check::Mac {
-                algorithm,
-                key,
-                len,
-            } => Self::Mac {
-                algorithm,
-                key: key.to_vec().into(),
-                len,
-            },
+            Check::Mac { algorithm, key, len } => {
+                Self::Mac { algorithm, key: key.to_vec().into(), len }
+            }
         }
     }
 
@@ -88,11 +64,7 @@ impl OwnedCheck {
     pub(crate) fn run(&self, data: &[u8], len: usize) -> Result<Vec<u8>, Status> {
         let (result, own) = match self {
             Self::Hash { algorithm, len } => (primitives::hash(*algorithm, data), *len),
-            Self::Mac {
-                algorithm,
-                key,
-                len,
-            } => (primitives::mac(*algorithm, key, data), *len),
+            Self::Mac { algorithm, key, len } => (primitives::mac(*algorithm, key, data), *len),
         };
         if len != own {
             return Err(Status::Err);
@@ -116,51 +88,23 @@ impl Material {
     ) -> Result<Self, Status> {
         match parameters {
             Parameters::Cipher(parameters) => cipher(parameters).map(Self::Cipher),
-            Parameters::Chain {
-                cipher: parameters,
-                check,
-                cipher_first,
-            } => Ok(Self::Chain {
+            Parameters::Chain { cipher: parameters, check, cipher_first } => Ok(Self::Chain {
                 cipher: cipher(parameters)?,
                 check: OwnedCheck::new(check),
                 cipher_first: *cipher_first,
             }),
             Parameters::Check(check) => Ok(Self::Check(OwnedCheck::new(check))),
-            Parameters::Aead {
-                algorithm,
-                key,
-                tag_len,
-                direction,
-            } => Ok(Self::Aead {
+            Parameters::Aead { algorithm, key, tag_len, direction } => Ok(Self::Aead {
                 aead: Aead::new(*algorithm, key, *tag_len).ok_or(Status::Err)?,
                 tag_len: *tag_len,
                 direction: *direction,
             }),
-            Parameters::Rsa {
-                padding,
-                private,
-                key,
-            } => {
-                let form = if *private {
-                    Form::RsaPrivate
-                } else {
-                    Form::RsaPublic
-                };
-                Ok(Self::Rsa {
-                    key: keys.get(form, key, pool, now)?,
-                    padding: *padding,
-                })
+            Parameters::Rsa { padding, private, key } => {
+                let form = if *private { Form::RsaPrivate } else { Form::RsaPublic };
+                Ok(Self::Rsa { key: keys.get(form, key, pool, now)?, padding: *padding })
             }
-            Parameters::Ecdsa {
-                curve,
-                private,
-                key,
-            } => {
-                let form = if *private {
-                    Form::EcPrivate(*curve)
-                } else {
-                    Form::EcPublic(*curve)
-                };
+            Parameters::Ecdsa { curve, private, key } => {
+                let form = if *private { Form::EcPrivate(*curve) } else { Form::EcPublic(*curve) };
                 keys.get(form, key, pool, now).map(Self::Ecdsa)
             }
         }
@@ -177,11 +121,7 @@ impl Material {
 }
 
 fn cipher(parameters: &CipherParameters<'_>) -> Result<Cipher, Status> {
-    let CipherParameters {
-        algorithm,
-        key,
-        direction,
-    } = *parameters;
+    let CipherParameters { algorithm, key, direction } = *parameters;
     Cipher::new(algorithm, key, direction).ok_or(Status::Err)
 }
 
@@ -200,11 +140,7 @@ struct Session {
 
 impl Default for GuestSessions {
     fn default() -> Self {
-        Self {
-            sessions: HashMap::new(),
-            next: 1,
-            evicted: Vec::new(),
-        }
+        Self { sessions: HashMap::new(), next: 1, evicted: Vec::new() }
     }
 }
 
@@ -216,9 +152,7 @@ impl GuestSessions {
     pub(crate) fn add(&mut self, material: Material, now: Instant) -> Result<u64, Status> {
         if self.sessions.len() >= MAX_SESSIONS {
             let idle = |session: &Session| now.saturating_duration_since(session.used);
-            let given_up = self
-                .sessions
-                .extract_if(|_, session| idle(session) >= IDLE_SESSION);
+            let given_up = self.sessions.extract_if(|_, session| idle(session) >= IDLE_SESSION);
             self.evicted.extend(given_up.map(|(id, _)| id));
         }
         if self.sessions.len() >= MAX_SESSIONS {
@@ -232,10 +166,7 @@ impl GuestSessions {
 
     /// Adds a session that had this id in a former process.
     pub(crate) fn restore(&mut self, id: u64, material: Material, now: Instant) {
-        let session = Session {
-            material,
-            used: now,
-        };
+        let session = Session { material, used: now };
         self.sessions.insert(id, session);
     }
 

@@ -75,18 +75,10 @@ pub enum Service {
 
 impl Service {
     /// Every service.
-    pub const ALL: [Self; 5] = [
-        Self::Cipher,
-        Self::Hash,
-        Self::Mac,
-        Self::Aead,
-        Self::Akcipher,
-    ];
+    pub const ALL: [Self; 5] = [Self::Cipher, Self::Hash, Self::Mac, Self::Aead, Self::Akcipher];
 
     pub(crate) fn of_opcode(opcode: u32) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|service| u32::from(*service as u8) == opcode >> 8)
+        Self::ALL.into_iter().find(|service| u32::from(*service as u8) == opcode >> 8)
     }
 }
 
@@ -327,9 +319,7 @@ pub fn config_space(data_queues: u16, ready: bool) -> [u8; CONFIG_LEN] {
     let mut put = |offset: usize, value: u64, len: usize| {
         space[offset..offset + len].copy_from_slice(&value.to_le_bytes()[..len]);
     };
-    let services = Service::ALL
-        .iter()
-        .fold(0, |mask, service| mask | 1 << (*service as u8));
+    let services = Service::ALL.iter().fold(0, |mask, service| mask | 1 << (*service as u8));
     put(0, u64::from(if ready { HW_READY } else { 0 }), 4);
     put(4, u64::from(data_queues), 4);
     put(8, services, 4);

@@ -81,10 +81,7 @@ impl ServedBy {
     fn all() -> impl Iterator<Item = Self> {
         let local = BackendKind::ALL.iter().map(|kind| Self::Local(*kind));
         let node = BackendKind::ALL.iter().map(|kind| Self::Node(Some(*kind)));
-        [Self::InPlace, Self::Node(None)]
-            .into_iter()
-            .chain(local)
-            .chain(node)
+        [Self::InPlace, Self::Node(None)].into_iter().chain(local).chain(node)
     }
 
     fn index(self) -> usize {
@@ -139,11 +136,7 @@ impl DeviceCounters {
     }
 
     pub(crate) fn session(&self, created: bool) {
-        let counter = if created {
-            &self.sessions_created
-        } else {
-            &self.sessions_refused
-        };
+        let counter = if created { &self.sessions_created } else { &self.sessions_refused };
         add(counter, 1);
     }
 
@@ -195,12 +188,7 @@ impl DeviceCounters {
         let row = |(kind, operation): (RequestKind, &'static str), by: ServedBy| {
             let ops = load(&self.served_by[kind as usize][by.index()]);
             let (place, backend) = by.names();
-            (ops > 0).then_some(ServedOperations {
-                operation,
-                place,
-                backend,
-                ops,
-            })
+            (ops > 0).then_some(ServedOperations { operation, place, backend, ops })
         };
         let served_by = RequestKind::ALL
             .into_iter()

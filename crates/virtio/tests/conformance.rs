@@ -36,8 +36,7 @@ fn rsa_key() -> Rsa<Private> {
 
 fn openssl_raw_private(key: &Rsa<Private>, input: &[u8]) -> Vec<u8> {
     let mut out = vec![0; key.size() as usize];
-    key.private_encrypt(input, &mut out, Padding::NONE)
-        .expect("a number below the modulus");
+    key.private_encrypt(input, &mut out, Padding::NONE).expect("a number below the modulus");
     out
 }
 
@@ -59,18 +58,14 @@ fn raw_rsa_is_equal_to_openssl_for_every_size_and_ring_feature() {
             // What Linux sends for a signature: one byte less than the modulus.
             let block: Vec<u8> = (0..=250).map(|n| n | 1).cycle().take(len - 1).collect();
             let request = akcipher_request(DECRYPT, session, block.len(), len);
-            let answer = guest
-                .request(0, &[&request, &block], len + 1)
-                .expect("an answer");
+            let answer = guest.request(0, &[&request, &block], len + 1).expect("an answer");
             assert_eq!(answer.status(), Status::Ok as u8, "RSA-{bits}");
             let padded = [&[0][..], &block].concat();
             assert_eq!(answer.result(), openssl_raw_private(key, &padded));
             // The public operation returns the block, with its leading zero.
             let request = akcipher_request(ENCRYPT, session, len, len);
             let signature = answer.result().to_vec();
-            let answer = guest
-                .request(0, &[&request, &signature], len + 1)
-                .expect("an answer");
+            let answer = guest.request(0, &[&request, &signature], len + 1).expect("an answer");
             assert_eq!(answer.result(), padded);
             assert_eq!(guest.destroy(4, session).expect("an answer"), 0);
         }
@@ -85,11 +80,7 @@ fn key_without_primes_serves_raw_rsa() {
     let mut guest = machine.connect(0);
     let key = rsa_key();
     let integer = |bytes: Vec<u8>| {
-        let sign = if bytes[0] & 0x80 == 0 {
-            vec![]
-        } else {
-            vec![0]
-        };
+        let sign = if bytes[0] & 0x80 == 0 { vec![] } else { vec![0] };
         millrace_engine::der::element(2, &[sign, bytes].concat())
     };
     let numbers = [key.n(), key.e(), key.d()].map(|number| integer(number.to_vec()));
@@ -104,15 +95,9 @@ fn key_without_primes_serves_raw_rsa() {
         .expect("a session");
     let request = akcipher_request(DECRYPT, session, 256, 256);
     let block = [&[0][..], &[9; 255]].concat();
-    let answer = guest
-        .request(0, &[&request, &block], 257)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &block], 257).expect("an answer");
     assert_eq!(answer.result(), openssl_raw_private(&key, &block));
-    for zeros in [
-        [2, 1, 0].repeat(4),
-        [2, 1, 0].repeat(6),
-        [2, 1, 3].repeat(5),
-    ] {
+    for zeros in [[2, 1, 0].repeat(4), [2, 1, 0].repeat(6), [2, 1, 3].repeat(5)] {
         let bad = der(&zeros);
         let created = guest.create(&[&rsa_session(true, bad.len(), 0, 0), &bad]);
         assert!(created.expect("an answer").is_err());
@@ -124,10 +109,8 @@ fn pkcs1_signature_and_verification_are_equal_to_openssl() {
     let machine = Machine::start();
     let mut guest = machine.connect(INDIRECT_FEATURE);
     let key = rsa_key();
-    let (private, public) = (
-        key.private_key_to_der().expect("DER"),
-        key.public_key_to_der_pkcs1().expect("DER"),
-    );
+    let (private, public) =
+        (key.private_key_to_der().expect("DER"), key.public_key_to_der_pkcs1().expect("DER"));
     let pkey = PKey::from_rsa(key).expect("a key");
     for (code, digest) in [
         (5, MessageDigest::sha1()),
@@ -143,9 +126,7 @@ fn pkcs1_signature_and_verification_are_equal_to_openssl() {
             .expect("an answer")
             .expect("a session");
         let request = akcipher_request(SIGN, signer, hash.len(), 256);
-        let answer = guest
-            .request(0, &[&request, &hash], 257)
-            .expect("an answer");
+        let answer = guest.request(0, &[&request, &hash], 257).expect("an answer");
         let mut theirs = Signer::new(digest, &pkey).expect("a signer");
         let theirs = theirs.sign_oneshot_to_vec(message).expect("a signature");
         assert_eq!(answer.result(), theirs);
@@ -175,25 +156,19 @@ fn pkcs1_encryption_and_decryption_meet_openssl() {
         .expect("an answer")
         .expect("a session");
     let request = akcipher_request(ENCRYPT, session, 6, 256);
-    let sealed = guest
-        .request(0, &[&request, b"secret"], 257)
-        .expect("an answer");
+    let sealed = guest.request(0, &[&request, b"secret"], 257).expect("an answer");
     let mut out = vec![0; 256];
     let len = key
         .private_decrypt(sealed.result(), &mut out, Padding::PKCS1)
         .expect("OpenSSL decrypts it");
     assert_eq!(&out[..len], b"secret");
     let request = akcipher_request(DECRYPT, session, 256, 256);
-    let opened = guest
-        .request(0, &[&request, sealed.result()], 257)
-        .expect("an answer");
+    let opened = guest.request(0, &[&request, sealed.result()], 257).expect("an answer");
     assert_eq!(opened.result(), b"secret");
     // Implicit rejection: a wrong ciphertext decrypts to something, and its status tells nothing.
     let mut wrong = sealed.result().to_vec();
     wrong[255] ^= 1;
-    let rejected = guest
-        .request(0, &[&request, &wrong], 257)
-        .expect("an answer");
+    let rejected = guest.request(0, &[&request, &wrong], 257).expect("an answer");
     assert_eq!(rejected.status(), Status::Ok as u8);
     assert_ne!(rejected.result(), b"secret");
 }
@@ -220,16 +195,12 @@ fn number_not_below_the_modulus_is_refused() {
         (SIGN, vec![1; 255], Status::NotSupported),
     ] {
         let request = akcipher_request(operation, session, input.len(), 256);
-        let answer = guest
-            .request(0, &[&request, &input], 257)
-            .expect("an answer");
+        let answer = guest.request(0, &[&request, &input], 257).expect("an answer");
         assert_eq!(answer.status(), status as u8, "operation {operation:#x}");
     }
     // Room for less than a result.
     let request = akcipher_request(DECRYPT, session, 255, 255);
-    let answer = guest
-        .request(0, &[&request, &[1; 255]], 256)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &[1; 255]], 256).expect("an answer");
     assert_eq!((answer.status(), answer.len), (Status::Err as u8, 1));
 }
 
@@ -248,11 +219,7 @@ fn aes_is_equal_to_openssl_in_every_mode_and_size() {
         (2, 32, symm::Cipher::aes_256_ecb()),
     ] {
         let key: Vec<u8> = (0..key_len).collect();
-        let iv = if algorithm == 2 {
-            vec![]
-        } else {
-            vec![0xa5; 16]
-        };
+        let iv = if algorithm == 2 { vec![] } else { vec![0xa5; 16] };
         let [seal, open] = [1, 2].map(|direction| {
             guest
                 .create(&[&cipher_session(algorithm, key.len(), direction), &key])
@@ -262,9 +229,7 @@ fn aes_is_equal_to_openssl_in_every_mode_and_size() {
         for size in [16, 512, 4096, 65_536] {
             let text: Vec<u8> = (0..=252).cycle().take(size).collect();
             let request = cipher_request(0, seal, iv.len(), size, size);
-            let answer = guest
-                .request(0, &[&request, &iv, &text], size + 1)
-                .expect("an answer");
+            let answer = guest.request(0, &[&request, &iv, &text], size + 1).expect("an answer");
             assert_eq!(answer.status(), 0, "algorithm {algorithm}, {size} bytes");
             let mut theirs = symm::Crypter::new(
                 cipher,
@@ -279,9 +244,7 @@ fn aes_is_equal_to_openssl_in_every_mode_and_size() {
             assert_eq!(answer.result(), &expected[..len]);
             let request = cipher_request(1, open, iv.len(), size, size);
             let sealed = answer.result().to_vec();
-            let answer = guest
-                .request(0, &[&request, &iv, &sealed], size + 1)
-                .expect("an answer");
+            let answer = guest.request(0, &[&request, &iv, &sealed], size + 1).expect("an answer");
             assert_eq!(answer.result(), text);
         }
         // A session decrypts or encrypts, not both.
@@ -303,31 +266,20 @@ fn ecdsa_signature_verifies_at_openssl_and_here() {
             let len = u32::try_from(len).expect("a length");
             millrace_virtio::guest::control_request(0x404, &words(&[2, key_type, len, curve]))
         };
-        let signer = guest
-            .create(&[&session(2, der.len()), &der])
-            .expect("an answer")
-            .expect("a session");
+        let signer =
+            guest.create(&[&session(2, der.len()), &der]).expect("an answer").expect("a session");
         let message = b"what a guest signs";
         let digest = openssl::hash::hash(MessageDigest::sha256(), message).expect("a digest");
         let request = akcipher_request(SIGN, signer, 32, 160);
-        let answer = guest
-            .request(0, &[&request, &digest], 161)
-            .expect("an answer");
+        let answer = guest.request(0, &[&request, &digest], 161).expect("an answer");
         assert_eq!(answer.status(), 0);
         let mut verifier = Verifier::new(MessageDigest::sha256(), &pkey).expect("a verifier");
         let signature = answer.result().to_vec();
-        assert!(
-            verifier
-                .verify_oneshot(&signature, message)
-                .expect("a verdict")
-        );
+        assert!(verifier.verify_oneshot(&signature, message).expect("a verdict"));
 
         let mut context = openssl::bn::BigNumContext::new().expect("a context");
         let form = openssl::ec::PointConversionForm::UNCOMPRESSED;
-        let point = ec
-            .public_key()
-            .to_bytes(ec.group(), form, &mut context)
-            .expect("a point");
+        let point = ec.public_key().to_bytes(ec.group(), form, &mut context).expect("a point");
         let checker = guest
             .create(&[&session(1, point.len()), &point])
             .expect("an answer")
@@ -374,9 +326,8 @@ fn jobs_count_for_the_identity_and_the_backend_that_served_them() {
     assert_eq!(statistics.asym_decrypt_ops, 3);
     assert_eq!(statistics.asym_decrypt_bytes, 3 * 255);
     let served = statistics.served_by.iter();
-    let served: Vec<_> = served
-        .map(|row| (row.operation, row.place, row.backend, row.ops))
-        .collect();
+    let served: Vec<_> =
+        served.map(|row| (row.operation, row.place, row.backend, row.ops)).collect();
     assert_eq!(served, [("asym-decrypt", "local", "software", 3)]);
     assert_eq!((statistics.sessions, statistics.keys), (1, 1));
 }
@@ -395,13 +346,10 @@ fn public_key_whose_modulus_lacks_its_sign_byte_serves() {
         .expect("an answer")
         .expect("a session");
     let request = akcipher_request(ENCRYPT, session, 8, 256);
-    let answer = guest
-        .request(0, &[&request, &[7; 8]], 257)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &[7; 8]], 257).expect("an answer");
     let block = [&[0; 248][..], &[7; 8]].concat();
     let mut expected = vec![0; 256];
-    key.public_encrypt(&block, &mut expected, Padding::NONE)
-        .expect("a result");
+    key.public_encrypt(&block, &mut expected, Padding::NONE).expect("a result");
     assert_eq!(answer.result(), expected);
 }
 
@@ -428,18 +376,13 @@ fn key_of_linux_self_test_serves_raw_rsa() {
     let session = created.expect("an answer").expect("a session");
     let request = akcipher_request(DECRYPT, session, 128, 128);
     let block = [&[0][..], &[9; 127]].concat();
-    let answer = guest
-        .request(0, &[&request, &block], 129)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &block], 129).expect("an answer");
     assert_eq!(answer.result(), openssl_raw_private(&key, &block));
 }
 
 #[test]
 fn throttle_of_a_live_device_changes_at_once_and_drops_no_request() {
-    let slow = DeviceLimits {
-        ops: None,
-        bps: Some(1),
-    };
+    let slow = DeviceLimits { ops: None, bps: Some(1) };
     let machine = Machine::with(Settings::default(), slow, Arc::new(Software::new()));
     let mut guest = machine.connect(0);
     let session = guest
@@ -471,23 +414,16 @@ fn throttle_of_a_live_device_changes_at_once_and_drops_no_request() {
     limits(None, Some(Limit::None));
     for (n, ticket) in (0_u8..).zip(tickets).skip(1) {
         let answer = guest.wait(ticket).expect("an answer");
-        let mut expected = symm::encrypt(
-            symm::Cipher::aes_256_cbc(),
-            &[7; 32],
-            Some(&[n; 16]),
-            &[n; 4096],
-        )
-        .expect("a result");
+        let mut expected =
+            symm::encrypt(symm::Cipher::aes_256_cbc(), &[7; 32], Some(&[n; 16]), &[n; 4096])
+                .expect("a result");
         expected.truncate(4096);
         assert_eq!(answer.result(), expected);
     }
     let before = throttled();
     limits(Some(Limit::PerSecond(100)), None);
     let status = &machine.devices.status()[0];
-    assert_eq!(
-        (status.throttle_ops, status.throttle_bps),
-        (Some(100), None)
-    );
+    assert_eq!((status.throttle_ops, status.throttle_bps), (Some(100), None));
     let tickets = offer(&mut guest, 50);
     for ticket in tickets {
         guest.wait(ticket).expect("an answer");

@@ -25,19 +25,14 @@ use support::Machine;
 
 /// A session for AES-256-CBC encryption.
 fn cipher(guest: &mut Guest) -> u64 {
-    guest
-        .create(&[&cipher_session(3, 32, 1), &[7; 32]])
-        .expect("an answer")
-        .expect("a session")
+    guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]).expect("an answer").expect("a session")
 }
 
 /// The device encrypts a block rightly.
 fn serves(guest: &mut Guest) {
     let session = cipher(guest);
     let request = cipher_request(0, session, 16, 32, 32);
-    let answer = guest
-        .request(0, &[&request, &[1; 16], &[2; 32]], 33)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &[1; 16], &[2; 32]], 33).expect("an answer");
     let expected = openssl::symm::encrypt(
         openssl::symm::Cipher::aes_256_cbc(),
         &[7; 32],
@@ -50,12 +45,7 @@ fn serves(guest: &mut Guest) {
 }
 
 fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> Descriptor {
-    Descriptor {
-        address,
-        len,
-        flags,
-        next,
-    }
+    Descriptor { address, len, flags, next }
 }
 
 #[test]
@@ -75,27 +65,17 @@ fn malformed_chain_is_answered_and_the_next_request_served() {
             let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.bytes()).collect();
             guest.buffer(&bytes).expect("room")
         };
-        let own_loop = table(
-            &mut guest,
-            &[descriptor(good, 72, NEXT, 1), descriptor(body, 32, NEXT, 0)],
-        );
+        let own_loop =
+            table(&mut guest, &[descriptor(good, 72, NEXT, 1), descriptor(body, 32, NEXT, 0)]);
         let nested = table(&mut guest, &[descriptor(own_loop, 32, INDIRECT, 0)]);
-        let wild = table(
-            &mut guest,
-            &[descriptor(good, 72, NEXT, 9999), descriptor(body, 32, 0, 0)],
-        );
+        let wild =
+            table(&mut guest, &[descriptor(good, 72, NEXT, 9999), descriptor(body, 32, 0, 0)]);
         let indirect = |address, len| vec![descriptor(address, len, INDIRECT, 0)];
         let chains: Vec<(&str, Vec<Descriptor>)> = vec![
             ("no room for a status", vec![read(good, 72), read(body, 32)]),
             ("nothing to read", vec![write(answer, 17)]),
-            (
-                "room before the request",
-                vec![write(answer, 17), read(good, 72)],
-            ),
-            (
-                "zero lengths",
-                vec![read(good, 0), read(body, 0), write(answer, 0)],
-            ),
+            ("room before the request", vec![write(answer, 17), read(good, 72)]),
+            ("zero lengths", vec![read(good, 0), read(body, 0), write(answer, 0)]),
             (
                 "source outside the memory",
                 vec![read(good, 72), read(outside, 32), write(answer, 17)],
@@ -108,30 +88,14 @@ fn malformed_chain_is_answered_and_the_next_request_served() {
                 "source at the end of all addresses",
                 vec![read(good, 72), read(u64::MAX - 3, 32), write(answer, 17)],
             ),
-            (
-                "answer outside the memory",
-                vec![read(good, 72), read(body, 32), write(outside, 17)],
-            ),
+            ("answer outside the memory", vec![read(good, 72), read(body, 32), write(outside, 17)]),
             (
                 "answer at the end of all addresses",
                 vec![read(good, 72), read(body, 32), write(u64::MAX, 17)],
             ),
-            (
-                "4 GiB of source",
-                vec![read(good, 72), read(body, u32::MAX), write(answer, 17)],
-            ),
-            (
-                "4 GiB of answer",
-                vec![read(good, 72), read(body, 32), write(answer, u32::MAX)],
-            ),
-            (
-                "8 GiB in all",
-                vec![
-                    read(good, u32::MAX),
-                    read(body, u32::MAX),
-                    write(answer, 17),
-                ],
-            ),
+            ("4 GiB of source", vec![read(good, 72), read(body, u32::MAX), write(answer, 17)]),
+            ("4 GiB of answer", vec![read(good, 72), read(body, 32), write(answer, u32::MAX)]),
+            ("8 GiB in all", vec![read(good, u32::MAX), read(body, u32::MAX), write(answer, 17)]),
             ("table outside the memory", indirect(outside, 32)),
             ("table of no length", indirect(own_loop, 0)),
             ("table of an odd length", indirect(own_loop, 17)),
@@ -164,12 +128,8 @@ fn loop_between_ring_descriptors_ends() {
     let mut guest = machine.connect(0);
     let buffer = guest.buffer(&[0; 64]).expect("room");
     // A chain of one that names itself, made after it was offered so that the driver still knows its head.
-    let ticket = guest
-        .offer(0, vec![descriptor(buffer, 64, 0, 0)], buffer, 1)
-        .expect("room");
-    guest
-        .set_descriptor(0, 0, descriptor(buffer, 64, NEXT, 0))
-        .expect("a descriptor");
+    let ticket = guest.offer(0, vec![descriptor(buffer, 64, 0, 0)], buffer, 1).expect("room");
+    guest.set_descriptor(0, 0, descriptor(buffer, 64, NEXT, 0)).expect("a descriptor");
     guest.kick(0).expect("a kick");
     guest.wait(ticket).expect("an answer");
     serves(&mut guest);
@@ -255,10 +215,7 @@ fn foreign_and_destroyed_sessions_are_invalid() {
         .expect("a session");
     let aes = cipher(&mut guest);
     let status = |guest: &mut Guest, request: &[u8], body: &[u8], room| {
-        guest
-            .request(0, &[request, body], room)
-            .expect("an answer")
-            .status()
+        guest.request(0, &[request, body], room).expect("an answer").status()
     };
     let invalid = Status::InvalidSession as u8;
     for id in [0, 99, u64::MAX, rsa + aes + 1] {
@@ -312,9 +269,7 @@ fn session_and_key_floods_end_at_their_bounds() {
     for _ in 0..MAX_SESSIONS {
         cipher(&mut guest);
     }
-    let refused = guest
-        .create(&[&cipher_session(3, 32, 1), &[7; 32]])
-        .expect("an answer");
+    let refused = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]).expect("an answer");
     assert_eq!(refused, Err(Status::Err as u32));
     let statistics = machine.devices.status();
     let statistics = &statistics[0].statistics;
@@ -368,9 +323,8 @@ fn reset_with_jobs_under_way_loses_and_mixes_nothing() {
             .expect("an answer")
             .expect("a session");
         let request = akcipher_request(0x401, session, 255, 256);
-        let tickets: Vec<_> = (0..40)
-            .map(|n| guest.ask(0, &[&request, &[n; 255]], 257).expect("room"))
-            .collect();
+        let tickets: Vec<_> =
+            (0..40).map(|n| guest.ask(0, &[&request, &[n; 255]], 257).expect("room")).collect();
         guest.kick(0).expect("a kick");
         // The device answers what it has read before it lets go of the ring.
         let positions = guest.stop().expect("positions");
@@ -394,20 +348,14 @@ fn paused_machine_keeps_its_sessions() {
     guest.stop().expect("positions");
     guest.start().expect("rings");
     let request = cipher_request(0, session, 16, 16, 16);
-    let answer = guest
-        .request(0, &[&request, &[1; 16], &[2; 16]], 17)
-        .expect("an answer");
+    let answer = guest.request(0, &[&request, &[1; 16], &[2; 16]], 17).expect("an answer");
     assert_eq!(answer.status(), 0);
 }
 
 #[test]
 fn raw_bytes_on_the_socket_leave_the_device_in_service() {
     let machine = Machine::start();
-    let descriptors = || {
-        std::fs::read_dir("/proc/self/fd")
-            .expect("descriptors")
-            .count()
-    };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut byte = || {
         seed ^= seed << 13;
@@ -420,20 +368,14 @@ fn raw_bytes_on_the_socket_leave_the_device_in_service() {
     for round in 0..60_u32 {
         let mut stream = UnixStream::connect(&machine.socket).expect("a connection");
         // A header of every request number with a wrong size, then anything.
-        let mut bytes = [round % 48, 1, round * 37 % 4096]
-            .map(u32::to_le_bytes)
-            .concat();
+        let mut bytes = [round % 48, 1, round * 37 % 4096].map(u32::to_le_bytes).concat();
         bytes.extend((0..round * 7).map(|_| byte()));
         let _ = stream.write_all(&bytes);
     }
     serves(&mut machine.connect(0));
     let end = Instant::now() + Duration::from_secs(20);
     while descriptors() > before + 4 {
-        assert!(
-            Instant::now() < end,
-            "{before} descriptors, now {}",
-            descriptors()
-        );
+        assert!(Instant::now() < end, "{before} descriptors, now {}", descriptors());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -8,13 +8,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_engine::{Backend, Engine, EngineConfig};
 use millrace_service::{KekSource, KeyStore, Service, Settings};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
+use millrace_testkit::wait::until;
 use millrace_virtio::DeviceLimits;
 use millrace_virtio::guest::{
     Guest, INDIRECT_FEATURE, Response, Ticket, akcipher_request, cipher_request, cipher_session,
@@ -24,9 +24,6 @@ use millrace_virtio::pool::ServicePool;
 use millrace_virtio::spec::Status;
 use millrace_virtio::vhost::{Devices, Journal, PoolOpener, SocketSettings};
 use openssl::rsa::{Padding, Rsa};
-
-/// Bound on each wait.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Stand-in for a device process, over the journal that it is given.
 struct DeviceProcess {
@@ -60,15 +57,8 @@ impl DeviceProcess {
         let journal = Journal::open(file).expect("a journal");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let devices = Devices::default();
-        devices
-            .serve(pools, settings, listener, journal)
-            .expect("a device");
-        Self {
-            socket,
-            gate,
-            devices,
-            _folder: folder,
-        }
+        devices.serve(pools, settings, listener, journal).expect("a device");
+        Self { socket, gate, devices, _folder: folder }
     }
 }
 
@@ -86,34 +76,29 @@ fn offer(guest: &mut Guest, session: u64, count: u8) -> Vec<(Ticket, Vec<u8>)> {
 
 /// Kicks until the request has its answer.
 fn wait(guest: &mut Guest, ticket: Ticket) -> Response {
-    let end = Instant::now() + SOON;
-    loop {
+    let mut answer = None;
+    until("the request is answered", || {
         guest.kick(0).expect("a kick");
         guest.collect(0).expect("a ring");
-        if let Some(answer) = guest.take(ticket).expect("memory") {
-            return answer;
-        }
-        assert!(Instant::now() < end, "no answer");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        answer = guest.take(ticket).expect("memory");
+        answer.is_some()
+    });
+    answer.expect("an answer")
 }
 
 /// Kicks until a device has this number of requests under way.
 fn wait_in_flight(guest: &Guest, device: &DeviceProcess, count: u64) {
-    let end = Instant::now() + SOON;
-    while device.devices.status()[0].statistics.in_flight < count {
+    until("the device has the requests", || {
         guest.kick(0).expect("a kick");
-        assert!(Instant::now() < end, "less than {count} requests");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        device.devices.status()[0].statistics.in_flight >= count
+    });
 }
 
 fn check(guest: &mut Guest, key: &Rsa<openssl::pkey::Private>, offered: Vec<(Ticket, Vec<u8>)>) {
     for (ticket, block) in offered {
         let answer = wait(guest, ticket);
         let mut expected = vec![0; 256];
-        key.private_encrypt(&block, &mut expected, Padding::NONE)
-            .expect("a result");
+        key.private_encrypt(&block, &mut expected, Padding::NONE).expect("a result");
         assert_eq!(answer.result(), expected);
     }
 }

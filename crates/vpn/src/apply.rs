@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_gateway::write::{self, FileChange, WriteError};
+use millrace_hostfs::generated::write::{self, FileChange, WriteError};
 use millrace_hostfs::replace::replace_file;
 use millrace_hostfs::{OpenError, Root};
 use rustix::process::{Signal, kill_process};
@@ -184,10 +184,7 @@ fn load<T: for<'de> Deserialize<'de>>(path: PathBuf) -> Result<Option<T>, ApplyE
     };
     serde_json::from_slice(&bytes)
         .map(Some)
-        .map_err(|error| ApplyError::Record {
-            reason: error.to_string(),
-            path,
-        })
+        .map_err(|error| ApplyError::Record { reason: error.to_string(), path })
 }
 
 /// Replaces a record atomically.
@@ -222,7 +219,7 @@ pub fn saved_choice(name: &str, folders: &Folders) -> Result<Option<EngineChoice
 /// Saves the choice of a link, for later plans.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn save_choice(choice: &EngineChoice, folders: &Folders) -> Result<(), ApplyError> {
     let state = folders.state_of(&choice.name);
     fs::create_dir_all(&state).map_err(at(&state))?;
@@ -257,9 +254,7 @@ fn check_with(
     };
     let root = Root::open("/")?;
     let Some(side) = side.or_else(|| Host::read(&root, &link, None).side(&link)) else {
-        let addresses = Side::ALL
-            .map(|side| link.end(side).address.to_string())
-            .join(" nor ");
+        let addresses = Side::ALL.map(|side| link.end(side).address.to_string()).join(" nor ");
         let problem = LinkProblem::of_host(
             format!("it has neither {addresses}, or both"),
             "correct the addresses, or say which end this is: --end a",
@@ -287,17 +282,12 @@ fn check_with(
     }
     LinkProblems::none(problems, ())?;
     let mut plan = LinkPlan::new(&link, side, &host, folders);
-    let outdated = choice
-        .iter()
-        .flat_map(|choice| choice.outdated(&declared, &host));
+    let outdated = choice.iter().flat_map(|choice| choice.outdated(&declared, &host));
     plan.notes.extend(outdated.map(|why| {
         format!("the choice of the engine is old: {why}; `millrace vpn bench --choose LINK.TOML` measures anew")
     }));
     plan.choice = choice;
-    Ok(Checked {
-        plan,
-        text: text.to_owned(),
-    })
+    Ok(Checked { plan, text: text.to_owned() })
 }
 
 /// Applies a plan. With `confirm_within` the supervisor brings the former configuration back unless the other end
@@ -330,11 +320,7 @@ pub fn up(
     let applied = recorded.inspect_err(|_| put_back(plan, generation, before.as_ref(), folders))?;
     let _ = fs::remove_file(intended(folders, name));
     let is_supervised = signal_supervisor(&run, Signal::HUP);
-    Ok(Raised {
-        applied,
-        files: written,
-        is_supervised,
-    })
+    Ok(Raised { applied, files: written, is_supervised })
 }
 
 /// Writes the generated files; after an error they are as before.
@@ -344,7 +330,7 @@ fn write_files(
     force: bool,
 ) -> Result<Vec<FileChange>, ApplyError> {
     save(&intended(folders, &plan.layout.name), &plan.layout)?;
-    let changes = write::compare_files(&plan.files, &[], Path::new("/"))?;
+    let changes = write::compare(&plan.files, &[], Path::new("/"))?;
     Ok(changes.apply(force)?.files)
 }
 
@@ -449,9 +435,7 @@ pub fn history(name: &str, folders: &Folders) -> Result<Vec<LinkGeneration>, App
     let describe = |generation: u64| {
         let time = fs::metadata(history_file(&folder, generation))
             .and_then(|metadata| metadata.modified());
-        let time = time
-            .ok()
-            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        let time = time.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         LinkGeneration {
             generation,
             at: time.map_or(0, |time| time.as_secs()),
@@ -472,10 +456,8 @@ pub fn check_former(
     folders: &Folders,
 ) -> Result<Checked, ApplyError> {
     let file = history_file(&folders.state_of(name).join("history"), generation);
-    let text = fs::read_to_string(&file).map_err(|_| ApplyError::NoGeneration {
-        link: name.to_owned(),
-        generation,
-    })?;
+    let text = fs::read_to_string(&file)
+        .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })?;
     let choice = load(file.with_file_name(CHOICE))?;
     check_with(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
 }
@@ -501,7 +483,7 @@ fn put_back(plan: &LinkPlan, generation: u64, before: Option<&AppliedLink>, fold
     };
     let former = check_former(name, before.generation, before.layout.side, folders);
     if let Ok(former) = former
-        && let Ok(changes) = write::compare_files(&former.plan.files, &[], Path::new("/"))
+        && let Ok(changes) = write::compare(&former.plan.files, &[], Path::new("/"))
     {
         let _ = changes.apply(true);
     }
@@ -574,30 +556,19 @@ pub fn down(name: &str, folders: &Folders) -> Result<(), ApplyError> {
     let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.to_owned()))?;
     // While the lock is held here, no other supervisor starts tunnels again.
     let _supervisor = end_supervisor(name, &run)?;
-    let layouts: Vec<&LinkLayout> = applied
-        .iter()
-        .map(|applied| &applied.layout)
-        .chain(&unfinished)
-        .collect();
+    let layouts: Vec<&LinkLayout> =
+        applied.iter().map(|applied| &applied.layout).chain(&unfinished).collect();
     let members: Vec<_> = layouts.iter().flat_map(|layout| &layout.members).collect();
-    let tunnels: Vec<Tunnel> = members
-        .iter()
-        .filter_map(|member| Tunnel::find(member))
-        .collect();
+    let tunnels: Vec<Tunnel> = members.iter().filter_map(|member| Tunnel::find(member)).collect();
     // Each says goodbye to its peer for a second: all at the same time.
-    tunnels
-        .iter()
-        .for_each(|tunnel| tunnel.signal(Signal::TERM));
+    tunnels.iter().for_each(|tunnel| tunnel.signal(Signal::TERM));
     tunnels.iter().for_each(Tunnel::end);
     for member in members {
         let _ = fs::remove_file(&member.config);
     }
     let obsolete = applied.iter().flat_map(|applied| applied.obsolete.clone());
-    let mut removals: Vec<LinkAction> = layouts
-        .iter()
-        .flat_map(|layout| layout.removal())
-        .chain(obsolete)
-        .collect();
+    let mut removals: Vec<LinkAction> =
+        layouts.iter().flat_map(|layout| layout.removal()).chain(obsolete).collect();
     let mut done: Vec<LinkAction> = Vec::new();
     removals.retain(|action| {
         !done.contains(action) && {

@@ -16,7 +16,7 @@ use crate::link::VpnLink;
 /// Most measurements in a record: one of each end.
 const MAX_HOSTS: usize = 2;
 
-/// What `auto` chooses from, the simplest first.
+/// Candidates of `auto`, the simplest first.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -36,13 +36,7 @@ pub enum EngineCandidate {
 
 impl EngineCandidate {
     /// Each, the simplest first.
-    pub const ALL: [Self; 5] = [
-        Self::One,
-        Self::Dco,
-        Self::Ipsec,
-        Self::PerCpuSas,
-        Self::Many,
-    ];
+    pub const ALL: [Self; 5] = [Self::One, Self::Dco, Self::Ipsec, Self::PerCpuSas, Self::Many];
 
     /// The name in records and tables.
     #[must_use]
@@ -82,7 +76,7 @@ impl EngineCandidate {
     }
 }
 
-/// What the best candidate has the best of.
+/// Measure by which the best candidate is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChoiceGoal {
@@ -147,15 +141,15 @@ pub struct Ratio {
     pub max: f64,
 }
 
-/// What became of a candidate.
+/// Result of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineVerdict {
-    /// It is the engine of the link.
+    /// The candidate is the engine of the link.
     Chosen,
-    /// It lost, by this much.
+    /// The candidate lost, by this ratio.
     Lost(Ratio),
-    /// It was at least as good in one round; the chosen one is simpler.
+    /// The candidate was at least as good in one round; the chosen one is simpler.
     Tied(Ratio),
     /// A host cannot run it, for this reason.
     Out(String),
@@ -166,11 +160,11 @@ pub enum EngineVerdict {
 pub struct EngineChoice {
     /// The link.
     pub name: String,
-    /// What the best has the best of.
+    /// Measure of the choice.
     pub goal: ChoiceGoal,
     /// The engine.
     pub chosen: EngineCandidate,
-    /// What became of each candidate, the simplest first.
+    /// Result of each candidate, the simplest first.
     pub verdicts: Vec<(EngineCandidate, EngineVerdict)>,
     /// The measurements: of this host, and of the other end's.
     pub hosts: Vec<LinkMeasurement>,
@@ -192,22 +186,14 @@ pub enum ChoiceError {
 
 /// The parts of link.toml that a measurement depends on, as text.
 fn measured_link(link: &VpnLink) -> String {
-    let mut text = format!(
-        "{} members, {}, path-mtu {}",
-        link.members,
-        link.cipher.name(),
-        link.path_mtu
-    );
+    let mut text =
+        format!("{} members, {}, path-mtu {}", link.members, link.cipher.name(), link.path_mtu);
     if let Some(bytes) = link.socket_buffer_bytes {
         text.push_str(&format!(", socket buffers of {bytes} bytes"));
     }
     if let Some(auto) = &link.auto {
         let esp: Vec<String> = auto.ipsec.esp.iter().map(ToString::to_string).collect();
-        text.push_str(&format!(
-            ", ESP {} by {:?}",
-            esp.join(" "),
-            auto.ipsec.data_path
-        ));
+        text.push_str(&format!(", ESP {} by {:?}", esp.join(" "), auto.ipsec.data_path));
     }
     text
 }
@@ -220,9 +206,7 @@ impl LinkMeasurement {
             host: host.name.clone(),
             at,
             kernel: host.kernel.clone(),
-            openvpn: host
-                .openvpn
-                .map(|(major, minor)| format!("{major}.{minor}")),
+            openvpn: host.openvpn.map(|(major, minor)| format!("{major}.{minor}")),
             strongswan: host
                 .strongswan
                 .map(|(major, minor, patch)| format!("{major}.{minor}.{patch}")),
@@ -233,9 +217,7 @@ impl LinkMeasurement {
     }
 
     fn of(&self, candidate: EngineCandidate) -> Option<&EngineContender> {
-        self.contenders
-            .iter()
-            .find(|one| one.candidate == candidate)
+        self.contenders.iter().find(|one| one.candidate == candidate)
     }
 }
 
@@ -313,10 +295,7 @@ impl EngineChoice {
                 let why = host.of(candidate).and_then(|one| one.out.as_ref())?;
                 Some(format!("{why} ({})", host.host))
             };
-            hosts
-                .iter()
-                .find_map(reason)
-                .unwrap_or_else(|| "it was not measured".to_owned())
+            hosts.iter().find_map(reason).unwrap_or_else(|| "it was not measured".to_owned())
         };
         let Some((_, best)) = best else {
             let reasons = EngineCandidate::ALL.map(|one| format!("{}: {}", one.name(), out(one)));
@@ -355,10 +334,7 @@ impl EngineChoice {
     pub fn outdated(&self, link: &VpnLink, host: &Host) -> Vec<String> {
         let Some(own) = self.hosts.iter().find(|one| one.host == host.name) else {
             let names: Vec<&str> = self.hosts.iter().map(|one| one.host.as_str()).collect();
-            return vec![format!(
-                "it was measured on {}, not here",
-                names.join(" and ")
-            )];
+            return vec![format!("it was measured on {}, not here", names.join(" and "))];
         };
         let now = LinkMeasurement::new(link, host, own.at, Vec::new());
         let none = || "none".to_owned();
@@ -370,34 +346,16 @@ impl EngineChoice {
         };
         compare("the kernel", own.kernel.clone(), now.kernel);
         let versions = |one: Option<String>| one.unwrap_or_else(none);
-        compare(
-            "OpenVPN",
-            versions(own.openvpn.clone()),
-            versions(now.openvpn),
-        );
-        compare(
-            "strongSwan",
-            versions(own.strongswan.clone()),
-            versions(now.strongswan),
-        );
-        compare(
-            "the number of processors",
-            own.processors.to_string(),
-            now.processors.to_string(),
-        );
+        compare("OpenVPN", versions(own.openvpn.clone()), versions(now.openvpn));
+        compare("strongSwan", versions(own.strongswan.clone()), versions(now.strongswan));
+        compare("the number of processors", own.processors.to_string(), now.processors.to_string());
         compare("link.toml", own.link.clone(), now.link);
         if let Some(auto) = link.auto.as_ref().filter(|auto| auto.goal != self.goal) {
-            reasons.push(format!(
-                "the goal was {:?} then and is {:?} now",
-                self.goal, auto.goal
-            ));
+            reasons.push(format!("the goal was {:?} then and is {:?} now", self.goal, auto.goal));
         }
         for contender in own.contenders.iter().filter(|one| !one.tried) {
             if contender.candidate.obstacle(link, host).is_none() {
-                reasons.push(format!(
-                    "{} can be measured now",
-                    contender.candidate.title()
-                ));
+                reasons.push(format!("{} can be measured now", contender.candidate.title()));
             }
         }
         reasons
@@ -431,10 +389,7 @@ mod tests {
     fn measurement(rates: &[(EngineCandidate, &[f64])]) -> LinkMeasurement {
         let contender = |candidate: EngineCandidate| {
             let rates = rates.iter().find(|(one, _)| *one == candidate);
-            let round = |mbit: &f64| Round {
-                mbit: *mbit,
-                cpu_s_per_gb: *mbit / 10.0,
-            };
+            let round = |mbit: &f64| Round { mbit: *mbit, cpu_s_per_gb: *mbit / 10.0 };
             EngineContender {
                 candidate,
                 tried: rates.is_some(),
@@ -442,12 +397,7 @@ mod tests {
                 out: rates.is_none().then(|| "the kernel has none".to_owned()),
             }
         };
-        LinkMeasurement::new(
-            &link(""),
-            &host(),
-            7,
-            EngineCandidate::ALL.map(contender).into(),
-        )
+        LinkMeasurement::new(&link(""), &host(), 7, EngineCandidate::ALL.map(contender).into())
     }
 
     fn choose(hosts: Vec<LinkMeasurement>) -> EngineChoice {
@@ -484,10 +434,7 @@ mod tests {
             (EngineCandidate::Many, &[120.0, 120.0, 120.0]),
         ])]);
         assert_eq!(choice.chosen, EngineCandidate::One);
-        assert!(matches!(
-            verdict(&choice, EngineCandidate::Many),
-            EngineVerdict::Tied(_)
-        ));
+        assert!(matches!(verdict(&choice, EngineCandidate::Many), EngineVerdict::Tied(_)));
         let equal = choose(vec![measurement(&[
             (EngineCandidate::Dco, &[100.0]),
             (EngineCandidate::Many, &[100.0]),
@@ -502,11 +449,7 @@ mod tests {
             (EngineCandidate::Many, &[200.0, 200.0]),
         ])];
         let choice = EngineChoice::of(&link(""), ChoiceGoal::Cpu, hosts).expect("a choice");
-        assert_eq!(
-            choice.chosen,
-            EngineCandidate::One,
-            "its CPU time is a tenth of its rate"
-        );
+        assert_eq!(choice.chosen, EngineCandidate::One, "its CPU time is a tenth of its rate");
     }
 
     #[test]
@@ -516,10 +459,8 @@ mod tests {
             (EngineCandidate::Dco, &[900.0]),
             (EngineCandidate::Many, &[800.0]),
         ]);
-        let mut slow = measurement(&[
-            (EngineCandidate::One, &[280.0]),
-            (EngineCandidate::Many, &[250.0]),
-        ]);
+        let mut slow =
+            measurement(&[(EngineCandidate::One, &[280.0]), (EngineCandidate::Many, &[250.0])]);
         slow.host = "b".to_owned();
         let choice = choose(vec![fast.clone(), slow.clone()]);
         assert_eq!(choice.chosen, EngineCandidate::One);
@@ -557,18 +498,13 @@ mod tests {
     fn choice_of_another_kernel_version_or_link_is_outdated() {
         let choice = choose(vec![measurement(&[(EngineCandidate::One, &[100.0])])]);
         let text = serde_json::to_string(&choice).expect("JSON");
-        assert_eq!(
-            serde_json::from_str::<EngineChoice>(&text).expect("a choice"),
-            choice
-        );
+        assert_eq!(serde_json::from_str::<EngineChoice>(&text).expect("a choice"), choice);
         let mut now = host();
         assert_eq!(choice.outdated(&link(""), &now), Vec::<String>::new());
         now.kernel = "6.18.0".to_owned();
         now.openvpn = Some((2, 7));
         now.dco_kinds = vec!["ovpn"];
-        let reasons = choice
-            .outdated(&link("cipher = \"AES-128-GCM\""), &now)
-            .join("\n");
+        let reasons = choice.outdated(&link("cipher = \"AES-128-GCM\""), &now).join("\n");
         for expected in [
             "the kernel was 6.1.0 then and is 6.18.0 now",
             "OpenVPN was 2.6 then and is 2.7 now",
@@ -578,13 +514,7 @@ mod tests {
         }
         let goal = choice.outdated(&link("goal = \"cpu\""), &host());
         assert_eq!(goal, ["the goal was Throughput then and is Cpu now"]);
-        let elsewhere = Host {
-            name: "b".to_owned(),
-            ..host()
-        };
-        assert_eq!(
-            choice.outdated(&link(""), &elsewhere),
-            ["it was measured on a, not here"]
-        );
+        let elsewhere = Host { name: "b".to_owned(), ..host() };
+        assert_eq!(choice.outdated(&link(""), &elsewhere), ["it was measured on a, not here"]);
     }
 }

@@ -21,10 +21,7 @@ use crate::plan::{LinkAction, LinkMember, LinkStep, MemberEngine};
 
 /// Limits of `ip`, which takes milliseconds, and of OpenVPN up to the moment that it goes into the background:
 /// it reads keys first, which a token may delay.
-const LIMITS: ChildLimits = ChildLimits {
-    time: Duration::from_secs(15),
-    output_bytes: 1 << 20,
-};
+const LIMITS: ChildLimits = ChildLimits { time: Duration::from_secs(15), output_bytes: 1 << 20 };
 
 /// Time within which a process in the background writes its pid file, and within which it ends.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -63,11 +60,7 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ExecError {
 
 /// Performs a step, unless the system has its result already. Returns whether there was something to do.
 pub(crate) fn step(step: &LinkStep) -> Result<bool, ExecError> {
-    if step
-        .unless_exists
-        .as_ref()
-        .is_some_and(|path| path.exists())
-    {
+    if step.unless_exists.as_ref().is_some_and(|path| path.exists()) {
         return Ok(false);
     }
     action(&step.action).map(|()| true)
@@ -88,19 +81,13 @@ pub(crate) fn action(action: &LinkAction) -> Result<(), ExecError> {
 
 /// Runs a program to its end; returns its output.
 pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
-    let failed = |reason: String| ExecError::Failed {
-        command: words.join(" "),
-        reason,
-    };
+    let failed = |reason: String| ExecError::Failed { command: words.join(" "), reason };
     let [program, arguments @ ..] = words else {
         return Err(failed("no program".to_owned()));
     };
     let program = find_program(program).ok_or_else(|| ExecError::Missing(program.clone()))?;
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output =
         child::run(&mut command, &[], LIMITS).map_err(|error| failed(error.to_string()))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -108,14 +95,8 @@ pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
         return Ok(stdout);
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let said = stderr
-        .lines()
-        .chain(stdout.lines())
-        .rfind(|line| !line.trim().is_empty());
-    Err(failed(said.map_or_else(
-        || output.status.to_string(),
-        |line| line.trim().to_owned(),
-    )))
+    let said = stderr.lines().chain(stdout.lines()).rfind(|line| !line.trim().is_empty());
+    Err(failed(said.map_or_else(|| output.status.to_string(), |line| line.trim().to_owned())))
 }
 
 /// A process that is known by a descriptor, so that its number cannot come to mean another.
@@ -128,16 +109,9 @@ pub(crate) struct Tunnel {
 impl Tunnel {
     /// The running process of a member, if there is one.
     pub(crate) fn find(member: &LinkMember) -> Option<Self> {
-        let pid: u32 = fs::read_to_string(&member.pid_file)
-            .ok()?
-            .trim()
-            .parse()
-            .ok()?;
-        let descriptor = pidfd_open(
-            Pid::from_raw(i32::try_from(pid).ok()?)?,
-            PidfdFlags::empty(),
-        )
-        .ok()?;
+        let pid: u32 = fs::read_to_string(&member.pid_file).ok()?.trim().parse().ok()?;
+        let descriptor =
+            pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         let proc = Proc::open(Path::new("/proc")).ok()?;
         let is_it = match member.engine {
             MemberEngine::OpenVpn => {
@@ -163,10 +137,9 @@ impl Tunnel {
         let log = || last_words(&member.log);
         run(&member.command).map_err(|error| match error {
             // Once it has read its configuration, OpenVPN writes its last words to the log.
-            ExecError::Failed { command, reason } => ExecError::Failed {
-                command,
-                reason: log().unwrap_or(reason),
-            },
+            ExecError::Failed { command, reason } => {
+                ExecError::Failed { command, reason: log().unwrap_or(reason) }
+            }
             other => other,
         })?;
         let until = Instant::now() + SETTLE;
@@ -232,9 +205,7 @@ fn last_words(log: &Path) -> Option<String> {
     let text = fs::read(log).ok()?;
     let text = String::from_utf8_lossy(&text);
     let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
-    lines
-        .find(|line| !line.contains("Exiting due to fatal error"))
-        .map(str::to_owned)
+    lines.find(|line| !line.contains("Exiting due to fatal error")).map(str::to_owned)
 }
 
 /// A lock that ends with its process. The file holds the process id.
@@ -253,9 +224,7 @@ impl Lock {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(None);
         }
-        file.set_len(0)
-            .and_then(|()| write!(file, "{}", std::process::id()))
-            .map_err(at(path))?;
+        file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(at(path))?;
         Ok(Some(Self(file)))
     }
 
@@ -312,10 +281,7 @@ mod tests {
             undo: None,
         };
         assert!(!step(&done).expect("left out"));
-        let undone = LinkStep {
-            unless_exists: Some(dir.path().join("x")),
-            ..done
-        };
+        let undone = LinkStep { unless_exists: Some(dir.path().join("x")), ..done };
         assert!(step(&undone).is_err());
     }
 }

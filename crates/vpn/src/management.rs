@@ -19,6 +19,8 @@ pub enum TunnelState {
     Reconnecting,
     /// EXITING.
     Exiting,
+    /// No connection, and none that begins: charon after a failed authentication. OpenVPN tries for ever.
+    Idle,
 }
 
 /// A line of the interface that a supervisor uses.
@@ -90,18 +92,12 @@ fn parse_state(text: &str) -> Option<ManagementLine> {
         "EXITING" => TunnelState::Exiting,
         _ => return None,
     };
-    Some(ManagementLine::State(
-        state,
-        fields.next().unwrap_or_default().to_owned(),
-    ))
+    Some(ManagementLine::State(state, fields.next().unwrap_or_default().to_owned()))
 }
 
 fn parse_bytes(text: &str) -> Option<ManagementLine> {
     let (received, sent) = text.split_once(',')?;
-    Some(ManagementLine::Bytes {
-        received: received.parse().ok()?,
-        sent: sent.parse().ok()?,
-    })
+    Some(ManagementLine::Bytes { received: received.parse().ok()?, sent: sent.parse().ok()? })
 }
 
 /// Bytes of a socket, cut into lines.
@@ -161,10 +157,7 @@ mod tests {
             state(Handshaking, ""),
             state(Connected, "SUCCESS"),
             ManagementLine::Other,
-            ManagementLine::Bytes {
-                received: 1872,
-                sent: 1945,
-            },
+            ManagementLine::Bytes { received: 1872, sent: 1945 },
             ManagementLine::Pid(23807),
             state(Reconnecting, "ping-restart"),
             ManagementLine::Fatal("Cannot open TUN/TAP dev /dev/net/tun".to_owned()),
@@ -175,11 +168,8 @@ mod tests {
     fn recorded_conversation_is_read_in_any_pieces() {
         for size in [1, 7, 4096] {
             let mut lines = ManagementLines::default();
-            let read: Vec<ManagementLine> = RECORDED
-                .as_bytes()
-                .chunks(size)
-                .flat_map(|piece| lines.push(piece))
-                .collect();
+            let read: Vec<ManagementLine> =
+                RECORDED.as_bytes().chunks(size).flat_map(|piece| lines.push(piece)).collect();
             assert_eq!(read, expected(), "pieces of {size}");
         }
     }

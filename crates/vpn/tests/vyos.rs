@@ -10,18 +10,14 @@ use millrace_vpn::link::{IpsecSettings, LinkEngine};
 use millrace_vpn::{LinkProblems, Side, VpnLink};
 
 fn fixture(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/ipsec")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ipsec").join(name);
     std::fs::read_to_string(&path).unwrap_or_default()
 }
 
 /// Compares with a file, which MILLRACE_BLESS=1 writes anew.
 #[track_caller]
 fn assert_is_fixture(text: &str, name: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/ipsec")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ipsec").join(name);
     if std::env::var_os("MILLRACE_BLESS").is_some() {
         std::fs::write(path, text).expect("the fixture");
     }
@@ -37,12 +33,7 @@ fn settings(link: &VpnLink) -> &IpsecSettings {
 
 fn refused(text: &str, peer: Option<&str>) -> String {
     let error: LinkProblems = vyos::import(text, "branch", peer).expect_err("problems");
-    error
-        .0
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("\n")
+    error.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -55,11 +46,7 @@ fn peer_of_a_router_becomes_a_valid_link_and_names_what_is_left_out() {
     let settings = settings(&link);
     assert_eq!(settings.ike[0].to_string(), "aes256gcm16-prfsha384-ecp384");
     let esp: Vec<String> = settings.esp.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        esp,
-        ["aes256gcm16-ecp384", "aes128-sha256-ecp384"],
-        "by number"
-    );
+    assert_eq!(esp, ["aes256gcm16-ecp384", "aes128-sha256-ecp384"], "by number");
     assert_eq!(link.end(Side::B).networks.len(), 2);
     assert!(!imported.text.contains("do-not-show-me"));
     assert!(!imported.notes.join("\n").contains("do-not-show-me"));
@@ -74,10 +61,7 @@ fn exported_link_comes_back_as_it_was() {
     let again = VpnLink::parse(&again.text).expect("a valid link");
     assert_eq!(settings(&again).ike, settings(&link).ike);
     assert_eq!(settings(&again).esp, settings(&link).esp);
-    assert_eq!(
-        settings(&again).replay_window,
-        settings(&link).replay_window
-    );
+    assert_eq!(settings(&again).replay_window, settings(&link).replay_window);
     assert_eq!(again.end(Side::A).address, link.end(Side::A).address);
     for network in &link.end(Side::B).networks {
         assert!(again.end(Side::B).networks.contains(network), "{network}");
@@ -90,11 +74,9 @@ fn swanctl_of_both_ends_mirror_each_other() {
     let [a, b] = Side::ALL.map(|side| swanctl::connections(&link, settings(&link), side));
     assert_is_fixture(&a, "swanctl-a.conf");
     let value = |text: &str, key: &str| {
-        let line = text.lines().find_map(|line| {
-            line.trim()
-                .strip_prefix(&format!("{key} = "))
-                .map(str::to_owned)
-        });
+        let line = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(&format!("{key} = ")).map(str::to_owned));
         line.expect(key)
     };
     for (one, other) in [("local_addrs", "remote_addrs"), ("local_ts", "remote_ts")] {
@@ -114,22 +96,10 @@ fn what_a_link_cannot_be_is_refused_with_its_line() {
         good.replacen(old, new, 1)
     };
     for (text, peer, expected) in [
-        (
-            good.clone(),
-            None,
-            "there are 2 peers: choose one with --peer: BRANCH, OTHER",
-        ),
+        (good.clone(), None, "there are 2 peers: choose one with --peer: BRANCH, OTHER"),
         (good.clone(), Some("NOWHERE"), "there is no peer NOWHERE"),
-        (
-            good.clone(),
-            Some("OTHER"),
-            "line 34: site-to-site peer * vti **: a route-based tunnel",
-        ),
-        (
-            with("key-exchange 'ikev2'", "key-exchange 'ikev1'"),
-            Some("BRANCH"),
-            "line 14: ",
-        ),
+        (good.clone(), Some("OTHER"), "line 34: site-to-site peer * vti **: a route-based tunnel"),
+        (with("key-exchange 'ikev2'", "key-exchange 'ikev1'"), Some("BRANCH"), "line 14: "),
         (
             with(
                 "encryption 'aes256gcm128'\nset vpn ipsec ike-group IKE-1 proposal 1 hash",
@@ -143,11 +113,7 @@ fn what_a_link_cannot_be_is_refused_with_its_line() {
             Some("BRANCH"),
             "line 16: modp1024 is within reach",
         ),
-        (
-            with("mode 'tunnel'", "mode 'transport'"),
-            Some("BRANCH"),
-            "line 6: ",
-        ),
+        (with("mode 'tunnel'", "mode 'transport'"), Some("BRANCH"), "line 6: "),
         (
             with("remote-address '203.0.113.1'", "remote-address 'any'"),
             Some("BRANCH"),

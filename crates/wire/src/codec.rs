@@ -89,11 +89,7 @@ pub fn parse_header<M: Message>(header: [u8; HEADER_LEN]) -> Result<(u8, usize),
     }
     match usize::try_from(length) {
         Ok(payload) if payload <= kind.max_payload => Ok((code, payload)),
-        _ => Err(WireError::TooLarge {
-            kind: code,
-            length,
-            limit: kind.max_payload,
-        }),
+        _ => Err(WireError::TooLarge { kind: code, length, limit: kind.max_payload }),
     }
 }
 
@@ -119,20 +115,14 @@ impl Message for ClientMessage {
                 put_bytes(out, at_most(key.dangerous_pkcs8(), MAX_PRIVATE_KEY_LEN));
             }),
             Self::CloseKey { handle } => {
-                frame(out, codes::CLOSE_KEY, |out| {
-                    out.extend_from_slice(&handle.to_le_bytes())
-                });
+                frame(out, codes::CLOSE_KEY, |out| out.extend_from_slice(&handle.to_le_bytes()));
             }
             Self::Submit(jobs) => encode_submit_batch(jobs, out),
             Self::Cancel { job } => {
-                frame(out, codes::CANCEL, |out| {
-                    out.extend_from_slice(&job.to_le_bytes())
-                });
+                frame(out, codes::CANCEL, |out| out.extend_from_slice(&job.to_le_bytes()));
             }
             Self::Ping { token } => {
-                frame(out, codes::PING, |out| {
-                    out.extend_from_slice(&token.to_le_bytes())
-                });
+                frame(out, codes::PING, |out| out.extend_from_slice(&token.to_le_bytes()));
             }
             Self::Report(report) => frame(out, codes::REPORT, |out| put_report(out, report)),
             Self::Describe => frame(out, codes::DESCRIBE, |_| {}),
@@ -144,24 +134,19 @@ impl Message for ClientMessage {
         let r = &mut reader;
         let message = match kind {
             k if k == codes::HELLO.code => Self::Hello(hello(r)?),
-            k if k == codes::OPEN_KEY.code => Self::OpenKey {
-                request: r.u32("request")?,
-                selector: selector(r)?,
-            },
+            k if k == codes::OPEN_KEY.code => {
+                Self::OpenKey { request: r.u32("request")?, selector: selector(r)? }
+            }
             k if k == codes::IMPORT_KEY.code => {
                 let request = r.u32("request")?;
                 let pkcs8 = r.bytes("pkcs8", MAX_PRIVATE_KEY_LEN)?;
                 let key = PrivateKey::from_pkcs8(Zeroizing::new(pkcs8.to_vec()));
                 Self::ImportKey { request, key }
             }
-            k if k == codes::CLOSE_KEY.code => Self::CloseKey {
-                handle: r.u32("handle")?,
-            },
+            k if k == codes::CLOSE_KEY.code => Self::CloseKey { handle: r.u32("handle")? },
             k if k == codes::SUBMIT.code => Self::Submit(batch(r, MIN_JOB_LEN, job, |j| j.id)?),
             k if k == codes::CANCEL.code => Self::Cancel { job: r.u64("job")? },
-            k if k == codes::PING.code => Self::Ping {
-                token: r.u64("token")?,
-            },
+            k if k == codes::PING.code => Self::Ping { token: r.u64("token")? },
             k if k == codes::REPORT.code => Self::Report(Box::new(report(r)?)),
             k if k == codes::DESCRIBE.code => Self::Describe,
             unknown => return Err(WireError::UnknownKind(unknown)),
@@ -189,23 +174,13 @@ impl Message for NodeMessage {
                 out.extend_from_slice(&welcome.max_in_flight.to_le_bytes());
                 out.extend_from_slice(&welcome.max_keys.to_le_bytes());
             }),
-            Self::KeyOpened {
-                request,
-                handle,
-                info,
-                operations,
-                hashes,
-            } => {
+            Self::KeyOpened { request, handle, info, operations, hashes } => {
                 let Some((code, bits)) = codes::key_type_to_codes(info.key_type)
                     .filter(|_| info.spki.len() <= MAX_SPKI_LEN)
                 else {
                     // This version has no code for the type of the key, so it does not offer the key.
                     let reason = KeyRefusal::Key(KeyError::NotOffered);
-                    return Self::KeyRefused {
-                        request: *request,
-                        reason,
-                    }
-                    .encode(out);
+                    return Self::KeyRefused { request: *request, reason }.encode(out);
                 };
                 frame(out, codes::KEY_OPENED, |out| {
                     out.extend_from_slice(&request.to_le_bytes());
@@ -224,9 +199,7 @@ impl Message for NodeMessage {
             }),
             Self::Complete(completions) => encode_completions(completions, out),
             Self::Pong { token } => {
-                frame(out, codes::PONG, |out| {
-                    out.extend_from_slice(&token.to_le_bytes())
-                });
+                frame(out, codes::PONG, |out| out.extend_from_slice(&token.to_le_bytes()));
             }
             Self::Drain => frame(out, codes::DRAIN, |_| {}),
             Self::Fault(fault) => frame(out, codes::FAULT, |out| out.push(fault.code())),
@@ -253,19 +226,14 @@ impl Message for NodeMessage {
                 let (reason, detail) = (r.u8("reason")?, r.u8("detail")?);
                 let reason = KeyRefusal::from_codes(reason, detail).ok_or_else(|| {
                     let code = u32::from(u16::from_be_bytes([reason, detail]));
-                    WireError::UnknownCode {
-                        field: "reason and detail",
-                        code,
-                    }
+                    WireError::UnknownCode { field: "reason and detail", code }
                 })?;
                 Self::KeyRefused { request, reason }
             }
             k if k == codes::COMPLETE.code => {
                 Self::Complete(batch(r, MIN_COMPLETION_LEN, completion, |c| c.id)?)
             }
-            k if k == codes::PONG.code => Self::Pong {
-                token: r.u64("token")?,
-            },
+            k if k == codes::PONG.code => Self::Pong { token: r.u64("token")? },
             k if k == codes::DRAIN.code => Self::Drain,
             k if k == codes::FAULT.code => {
                 let code = r.u8("fault")?;
@@ -316,21 +284,14 @@ fn welcome(r: &mut PayloadReader<'_>) -> Result<Welcome, WireError> {
 }
 
 fn magic(r: &mut PayloadReader<'_>) -> Result<(), WireError> {
-    if r.array("magic")? == MAGIC {
-        Ok(())
-    } else {
-        Err(WireError::Magic)
-    }
+    if r.array("magic")? == MAGIC { Ok(()) } else { Err(WireError::Magic) }
 }
 
 fn selector(r: &mut PayloadReader<'_>) -> Result<KeySelector, WireError> {
     match r.u8("selector")? {
         codes::SELECT_NAME => Ok(KeySelector::Name(r.text("name", MAX_KEY_NAME_LEN)?)),
         codes::SELECT_SPKI_SHA256 => Ok(KeySelector::SpkiSha256(r.array("spki_sha256")?)),
-        code => Err(WireError::UnknownCode {
-            field: "selector",
-            code: code.into(),
-        }),
+        code => Err(WireError::UnknownCode { field: "selector", code: code.into() }),
     }
 }
 
@@ -359,27 +320,15 @@ fn key_opened(r: &mut PayloadReader<'_>) -> Result<NodeMessage, WireError> {
     let bits = r.u32("operations")?;
     let operations = OperationSet::from_bits(bits);
     if operations.bits() != bits {
-        return Err(WireError::OutOfRange {
-            field: "operations",
-            value: bits,
-        });
+        return Err(WireError::OutOfRange { field: "operations", value: bits });
     }
     let bits = r.u32("hashes")?;
     let hashes = HashAlgorithms::from_bits(bits);
     if hashes.bits() != bits {
-        return Err(WireError::OutOfRange {
-            field: "hashes",
-            value: bits,
-        });
+        return Err(WireError::OutOfRange { field: "hashes", value: bits });
     }
     let info = KeyInfo { key_type, spki };
-    Ok(NodeMessage::KeyOpened {
-        request,
-        handle,
-        info,
-        operations,
-        hashes,
-    })
+    Ok(NodeMessage::KeyOpened { request, handle, info, operations, hashes })
 }
 
 /// Decodes a batch: the count, then the items. No id may occur twice.
@@ -430,12 +379,7 @@ impl Ids {
             self.seen.extend(before);
         }
         // No early exit, so that the compiler can compare several at once.
-        if !ascends
-            && self
-                .seen
-                .iter()
-                .fold(false, |found, other| found | (*other == id))
-        {
+        if !ascends && self.seen.iter().fold(false, |found, other| found | (*other == id)) {
             return Err(WireError::DuplicateJob(id));
         }
         if !self.seen.is_empty() {
@@ -459,9 +403,7 @@ fn operation(r: &mut PayloadReader<'_>) -> Result<Operation, WireError> {
     let code = r.u8("operation")?;
     let kind = known("operation", code, OperationKind::from_code(code))?;
     Ok(match kind {
-        OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign {
-            hash: hash(r, "hash")?,
-        },
+        OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign { hash: hash(r, "hash")? },
         OperationKind::RsaPssSign => Operation::RsaPssSign {
             hash: hash(r, "hash")?,
             mgf_hash: hash(r, "mgf_hash")?,
@@ -473,25 +415,19 @@ fn operation(r: &mut PayloadReader<'_>) -> Result<Operation, WireError> {
             label: r.bytes("label", MAX_LABEL_LEN)?.to_vec(),
         },
         OperationKind::RsaPkcs1Decrypt => Operation::RsaPkcs1Decrypt,
-        OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster {
-            client_version: r.u16("client_version")?,
-        },
+        OperationKind::RsaTlsPremaster => {
+            Operation::RsaTlsPremaster { client_version: r.u16("client_version")? }
+        }
         OperationKind::RsaRaw => Operation::RsaRaw,
-        OperationKind::EcdsaSign => Operation::EcdsaSign {
-            hash: hash(r, "hash")?,
-        },
+        OperationKind::EcdsaSign => Operation::EcdsaSign { hash: hash(r, "hash")? },
         OperationKind::Ecdh => Operation::Ecdh,
         OperationKind::X25519 => Operation::X25519,
         OperationKind::Ed25519Sign => Operation::Ed25519Sign,
         OperationKind::DhDerive => Operation::DhDerive,
-        OperationKind::DsaSign => Operation::DsaSign {
-            hash: hash(r, "hash")?,
-        },
+        OperationKind::DsaSign => Operation::DsaSign { hash: hash(r, "hash")? },
         OperationKind::MlDsaSign => {
             let code = r.u8("input_form")?;
-            Operation::MlDsaSign {
-                input: known("input_form", code, MlDsaInput::from_code(code))?,
-            }
+            Operation::MlDsaSign { input: known("input_form", code, MlDsaInput::from_code(code))? }
         }
     })
 }
@@ -516,20 +452,11 @@ fn completion(r: &mut PayloadReader<'_>) -> Result<JobCompletion, WireError> {
         _ if !output.is_empty() => return Err(WireError::OutputOfFailedJob(id)),
         code => Err(known("status", code, JobError::from_code(code))?),
     };
-    Ok(JobCompletion {
-        id,
-        result,
-        served_by,
-        queue_time,
-        service_time,
-    })
+    Ok(JobCompletion { id, result, served_by, queue_time, service_time })
 }
 
 fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireError> {
-    value.ok_or_else(|| WireError::UnknownCode {
-        field,
-        code: code.into(),
-    })
+    value.ok_or_else(|| WireError::UnknownCode { field, code: code.into() })
 }
 
 /// Appends one frame of a message that is not a batch. Its kind bounds the payload, so the buffer is enlarged
@@ -583,11 +510,7 @@ fn put_selector(out: &mut Vec<u8>, selector: &KeySelector) {
     match selector {
         KeySelector::Name(name) => {
             let possible = !name.chars().any(char::is_control);
-            let name = if possible {
-                at_most(name.as_bytes(), MAX_KEY_NAME_LEN)
-            } else {
-                &[]
-            };
+            let name = if possible { at_most(name.as_bytes(), MAX_KEY_NAME_LEN) } else { &[] };
             let length = u8::try_from(name.len()).expect("MAX_KEY_NAME_LEN is below 256");
             out.extend_from_slice(&[codes::SELECT_NAME, length]);
             out.extend_from_slice(name);

@@ -120,16 +120,7 @@ pub(crate) fn key_type_to_codes(key_type: KeyType) -> Option<(u8, u16)> {
 
 /// Returns the type of key with this code and size.
 pub(crate) fn key_type_from_codes(code: u8, bits: u16) -> Result<KeyType, WireError> {
-    let unknown = WireError::UnknownCode {
-        field: "key type",
-        code: code.into(),
-    };
-    let out_of_range = WireError::OutOfRange {
-        field: "key size",
-        value: bits.into(),
-    };
-    KeyKind::from_code(code)
-        .ok_or(unknown)?
-        .with_bits(bits)
-        .ok_or(out_of_range)
+    let unknown = WireError::UnknownCode { field: "key type", code: code.into() };
+    let out_of_range = WireError::OutOfRange { field: "key size", value: bits.into() };
+    KeyKind::from_code(code).ok_or(unknown)?.with_bits(bits).ok_or(out_of_range)
 }

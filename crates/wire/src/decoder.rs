@@ -97,10 +97,7 @@ impl<M: Message> Decoder<M> {
     ///
     /// # Errors
     /// The first defect of the bytes. Sticky: close the connection.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "an iterator would end at the first None"
-    )]
+    #[expect(clippy::should_implement_trait, reason = "an iterator would end at the first None")]
     pub fn next(&mut self) -> Result<Option<M>, WireError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -161,9 +158,7 @@ impl<M: Message> Decoder<M> {
             Some(header) => parse_header::<M>(*header).map_or(0, |(_, length)| length + HEADER_LEN),
             None => 0,
         };
-        let size = wanted
-            .max(unfinished + MIN_SPACE)
-            .clamp(FIRST_BUFFER, MAX_BUFFER);
+        let size = wanted.max(unfinished + MIN_SPACE).clamp(FIRST_BUFFER, MAX_BUFFER);
         if size <= self.buffer.len() {
             return;
         }

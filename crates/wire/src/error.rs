@@ -146,10 +146,7 @@ impl Peer {
         if matches!(first, [0x14..=0x17, 0x03, 0x00..=0x04, _]) {
             return Some(Self::Tls);
         }
-        first
-            .iter()
-            .all(|byte| matches!(byte, 0x20..=0x7e | b'\r' | b'\n'))
-            .then_some(Self::Text)
+        first.iter().all(|byte| matches!(byte, 0x20..=0x7e | b'\r' | b'\n')).then_some(Self::Text)
     }
 }
 

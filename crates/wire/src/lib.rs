@@ -17,6 +17,7 @@
 //! - [`decoder`]: decodes a stream into messages.
 //! - [`codes`]: tables of codes.
 //! - [`report`]: the counters of an edge.
+//! - [`stub`]: files and URIs that name a key of the pool.
 //! - [`version`]: negotiation of version and features.
 //! - [`error`]: errors of received bytes.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod error;
 pub mod message;
 mod reader;
 pub mod report;
+pub mod stub;
 pub mod version;
 mod writer;
 

@@ -197,13 +197,7 @@ pub struct SubmittedJob {
 
 impl fmt::Debug for SubmittedJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            id,
-            key,
-            budget,
-            operation,
-            input,
-        } = self;
+        let Self { id, key, budget, operation, input } = self;
         f.debug_struct("SubmittedJob")
             .field("id", id)
             .field("key", key)
@@ -231,13 +225,7 @@ pub struct JobCompletion {
 
 impl fmt::Debug for JobCompletion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            id,
-            result,
-            served_by,
-            queue_time,
-            service_time,
-        } = self;
+        let Self { id, result, served_by, queue_time, service_time } = self;
         let mut shown = f.debug_struct("JobCompletion");
         shown.field("id", id);
         match result {

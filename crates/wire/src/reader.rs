@@ -21,10 +21,7 @@ impl<'a> PayloadReader<'a> {
         &mut self,
         field: &'static str,
     ) -> Result<[u8; N], WireError> {
-        let (array, rest) = self
-            .rest
-            .split_first_chunk()
-            .ok_or(WireError::Truncated(field))?;
+        let (array, rest) = self.rest.split_first_chunk().ok_or(WireError::Truncated(field))?;
         self.rest = rest;
         Ok(*array)
     }
@@ -92,16 +89,10 @@ impl<'a> PayloadReader<'a> {
         limit: usize,
     ) -> Result<&'a [u8], WireError> {
         if length > limit {
-            return Err(WireError::TooLong {
-                field,
-                length,
-                limit,
-            });
+            return Err(WireError::TooLong { field, length, limit });
         }
-        let (bytes, rest) = self
-            .rest
-            .split_at_checked(length)
-            .ok_or(WireError::Truncated(field))?;
+        let (bytes, rest) =
+            self.rest.split_at_checked(length).ok_or(WireError::Truncated(field))?;
         self.rest = rest;
         Ok(bytes)
     }

@@ -109,9 +109,7 @@ pub struct EdgeReport {
 
 impl Default for EdgeReport {
     fn default() -> Self {
-        Self {
-            counts: [0; EDGE_COUNTERS],
-        }
+        Self { counts: [0; EDGE_COUNTERS] }
     }
 }
 

@@ -133,11 +133,7 @@ impl Vocabulary {
     #[must_use]
     pub fn has_operation(self, operation: &Operation) -> bool {
         self.has(feature_of_operation(operation.kind()))
-            && operation
-                .hashes()
-                .into_iter()
-                .flatten()
-                .all(|hash| self.has(feature_of_hash(hash)))
+            && operation.hashes().into_iter().flatten().all(|hash| self.has(feature_of_hash(hash)))
     }
 
     /// Whether [`RetryAfter`](crate::NodeMessage::RetryAfter) may be sent.
@@ -161,19 +157,13 @@ impl Vocabulary {
     /// Keeps the operations that may be sent.
     #[must_use]
     pub fn operations(self, operations: OperationSet) -> OperationSet {
-        operations
-            .iter()
-            .filter(|kind| self.has(feature_of_operation(*kind)))
-            .collect()
+        operations.iter().filter(|kind| self.has(feature_of_operation(*kind))).collect()
     }
 
     /// Keeps the hashes that may be sent.
     #[must_use]
     pub fn hashes(self, hashes: HashAlgorithms) -> HashAlgorithms {
-        hashes
-            .iter()
-            .filter(|hash| self.has(feature_of_hash(*hash)))
-            .collect()
+        hashes.iter().filter(|hash| self.has(feature_of_hash(*hash))).collect()
     }
 }
 
@@ -209,12 +199,7 @@ mod tests {
     use super::*;
 
     fn hello(min_version: u16, max_version: u16) -> Hello {
-        Hello {
-            min_version,
-            max_version,
-            features: u64::MAX,
-            agent: String::new(),
-        }
+        Hello { min_version, max_version, features: u64::MAX, agent: String::new() }
     }
 
     #[test]
@@ -264,21 +249,13 @@ mod tests {
 
     #[test]
     fn features_have_one_bit_and_a_name_each() {
-        assert_eq!(
-            FEATURE_NAMES.iter().fold(0, |all, (bit, _)| all | bit),
-            FEATURES
-        );
+        assert_eq!(FEATURE_NAMES.iter().fold(0, |all, (bit, _)| all | bit), FEATURES);
         assert!(FEATURE_NAMES.iter().all(|(bit, _)| bit.is_power_of_two()));
     }
 
     #[test]
     fn welcome_that_does_not_match_the_hello_is_refused() {
-        let hello = Hello {
-            min_version: 1,
-            max_version: 2,
-            features: 0b101,
-            agent: String::new(),
-        };
+        let hello = Hello { min_version: 1, max_version: 2, features: 0b101, agent: String::new() };
         let welcome = |version, features| Welcome {
             version,
             features,
@@ -287,17 +264,8 @@ mod tests {
             max_keys: 1,
         };
         assert_eq!(accept(&hello, &welcome(2, 0b100)), Ok(()));
-        assert_eq!(
-            accept(&hello, &welcome(3, 0)),
-            Err(WireError::VersionNotOffered(3))
-        );
-        assert_eq!(
-            accept(&hello, &welcome(0, 0)),
-            Err(WireError::VersionNotOffered(0))
-        );
-        assert_eq!(
-            accept(&hello, &welcome(1, 0b110)),
-            Err(WireError::FeaturesNotOffered(0b010))
-        );
+        assert_eq!(accept(&hello, &welcome(3, 0)), Err(WireError::VersionNotOffered(3)));
+        assert_eq!(accept(&hello, &welcome(0, 0)), Err(WireError::VersionNotOffered(0)));
+        assert_eq!(accept(&hello, &welcome(1, 0b110)), Err(WireError::FeaturesNotOffered(0b010)));
     }
 }

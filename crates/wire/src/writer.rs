@@ -56,9 +56,7 @@ impl<'a> SubmitWriter<'a> {
     /// Begins a frame at the end of `out`.
     #[must_use]
     pub fn new(out: &'a mut Vec<u8>) -> Self {
-        Self {
-            batch: Batch::new(out, codes::SUBMIT),
-        }
+        Self { batch: Batch::new(out, codes::SUBMIT) }
     }
 
     /// Adds a job. Returns `false` if the frame is full: finish it and begin another. The first job of a
@@ -121,9 +119,7 @@ impl<'a> CompleteWriter<'a> {
     /// Begins a frame at the end of `out`.
     #[must_use]
     pub fn new(out: &'a mut Vec<u8>) -> Self {
-        Self {
-            batch: Batch::new(out, codes::COMPLETE),
-        }
+        Self { batch: Batch::new(out, codes::COMPLETE) }
     }
 
     /// Adds a completion. Returns `false` if the frame is full: finish it and begin another. The first
@@ -176,14 +172,7 @@ pub fn encode_submit_batch<'a>(
     let mut jobs = jobs.into_iter().peekable();
     while jobs.peek().is_some() {
         let mut writer = SubmitWriter::new(out);
-        while let Some(SubmittedJob {
-            id,
-            key,
-            budget,
-            operation,
-            input,
-        }) = jobs.peek()
-        {
+        while let Some(SubmittedJob { id, key, budget, operation, input }) = jobs.peek() {
             if !writer.push(*id, *key, *budget, operation, input) {
                 break;
             }
@@ -202,17 +191,9 @@ pub fn encode_completions(
     while completions.peek().is_some() {
         let mut writer = CompleteWriter::new(out);
         while let Some(completion) = completions.peek() {
-            let JobCompletion {
-                id,
-                result,
-                served_by,
-                queue_time,
-                service_time,
-            } = completion.borrow();
-            let result = result
-                .as_ref()
-                .map(|output| output.as_slice())
-                .map_err(|error| *error);
+            let JobCompletion { id, result, served_by, queue_time, service_time } =
+                completion.borrow();
+            let result = result.as_ref().map(|output| output.as_slice()).map_err(|error| *error);
             if !writer.push(*id, result, *served_by, *queue_time, *service_time) {
                 break;
             }
@@ -237,12 +218,7 @@ impl<'a> Batch<'a> {
         reserve(out, HEADER_LEN + 2);
         let start = begin_frame(out, kind);
         out.extend_from_slice(&[0; 2]);
-        Self {
-            out,
-            start,
-            count: 0,
-            finished: false,
-        }
+        Self { out, start, count: 0, finished: false }
     }
 
     /// Begins an item of `length` bytes. `None` if the frame has no room for it.
@@ -312,10 +288,7 @@ impl Parameters {
     fn new(parameters: &[u8]) -> Self {
         let mut bytes = [0; 4];
         bytes[..parameters.len()].copy_from_slice(parameters);
-        Self {
-            bytes,
-            length: parameters.len(),
-        }
+        Self { bytes, length: parameters.len() }
     }
 
     fn len(&self) -> usize {
@@ -333,23 +306,12 @@ fn parameters(operation: &Operation) -> (Parameters, Option<&[u8]>) {
         Operation::RsaPkcs1Sign { hash }
         | Operation::EcdsaSign { hash }
         | Operation::DsaSign { hash } => Parameters::new(&[hash.code()]),
-        Operation::RsaPssSign {
-            hash,
-            mgf_hash,
-            salt_len,
-        } => {
+        Operation::RsaPssSign { hash, mgf_hash, salt_len } => {
             let [low, high] = salt_len.to_le_bytes();
             Parameters::new(&[hash.code(), mgf_hash.code(), low, high])
         }
-        Operation::RsaOaepDecrypt {
-            hash,
-            mgf_hash,
-            label,
-        } => {
-            return (
-                Parameters::new(&[hash.code(), mgf_hash.code()]),
-                Some(label),
-            );
+        Operation::RsaOaepDecrypt { hash, mgf_hash, label } => {
+            return (Parameters::new(&[hash.code(), mgf_hash.code()]), Some(label));
         }
         Operation::RsaTlsPremaster { client_version } => {
             Parameters::new(&client_version.to_le_bytes())

@@ -76,12 +76,8 @@ fn codes_of_the_first_release_keep_their_meaning() {
             "dsa-sign",
         ]
     );
-    let NodeMessage::KeyOpened {
-        info,
-        operations,
-        hashes,
-        ..
-    } = decoded(&frames["node/key-opened"])
+    let NodeMessage::KeyOpened { info, operations, hashes, .. } =
+        decoded(&frames["node/key-opened"])
     else {
         panic!("not an opened key")
     };
@@ -107,23 +103,13 @@ fn old_client_receives_only_codes_that_it_knows() {
     let (version, features) = version::negotiate(&hello).expect("a common version");
     assert_eq!((version, features), (1, 0));
     let vocabulary = Vocabulary::new(features);
-    assert!(
-        !vocabulary.has_retry_after(),
-        "a message that it does not know"
-    );
-    for kind in KeyKind::ALL
-        .iter()
-        .copied()
-        .filter(|kind| vocabulary.has_key(*kind))
-    {
+    assert!(!vocabulary.has_retry_after(), "a message that it does not know");
+    for kind in KeyKind::ALL.iter().copied().filter(|kind| vocabulary.has_key(*kind)) {
         let all: OperationSet = OperationKind::of(kind).collect();
         let message = NodeMessage::KeyOpened {
             request: 1,
             handle: 7,
-            info: KeyInfo {
-                key_type: kind.extremes()[1],
-                spki: vec![0x30; 44],
-            },
+            info: KeyInfo { key_type: kind.extremes()[1], spki: vec![0x30; 44] },
             operations: vocabulary.operations(all),
             hashes: vocabulary.hashes(Hash::ALL.iter().copied().collect::<HashAlgorithms>()),
         };
@@ -134,23 +120,13 @@ fn old_client_receives_only_codes_that_it_knows() {
             let bytes = &frame[frame.len() - from_end..][..4];
             u32::from_le_bytes(bytes.try_into().expect("four bytes"))
         };
-        assert_eq!(
-            (tail(8) & !0x1ffe, tail(4) & !0xfe),
-            (0, 0),
-            "{}",
-            kind.name()
-        );
+        assert_eq!((tail(8) & !0x1ffe, tail(4) & !0xfe), (0, 0), "{}", kind.name());
     }
 }
 
 #[test]
 fn new_client_of_an_old_node_sends_no_new_operations() {
-    let hello = Hello {
-        min_version: 1,
-        max_version: 1,
-        features: FEATURES,
-        agent: String::new(),
-    };
+    let hello = Hello { min_version: 1, max_version: 1, features: FEATURES, agent: String::new() };
     // A node of the first release ignores the bits that it does not know.
     let NodeMessage::Welcome(mut welcome) = decoded(&first_release()["node/welcome"]) else {
         panic!("not a welcome")

@@ -37,17 +37,11 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 fn client_frames() -> Vec<Vec<u8>> {
-    client_messages()
-        .iter()
-        .map(|(_, message)| encoded(message))
-        .collect()
+    client_messages().iter().map(|(_, message)| encoded(message)).collect()
 }
 
 fn node_frames() -> Vec<Vec<u8>> {
-    node_messages()
-        .iter()
-        .map(|(_, message)| encoded(message))
-        .collect()
+    node_messages().iter().map(|(_, message)| encoded(message)).collect()
 }
 
 #[test]
@@ -76,10 +70,7 @@ fn payload_truncated_at_any_byte_is_an_error() {
             }
             let mut longer = payload.to_vec();
             longer.push(0);
-            assert_eq!(
-                M::decode(kind, &longer).unwrap_err(),
-                WireError::Trailing(1)
-            );
+            assert_eq!(M::decode(kind, &longer).unwrap_err(), WireError::Trailing(1));
         }
     }
     check::<ClientMessage>(client_frames());
@@ -115,17 +106,11 @@ fn stream_cut_at_any_byte_decodes_to_the_same_messages() {
 
 #[test]
 fn other_protocol_is_recognised_by_its_first_bytes() {
-    let tls: &[u8] = &[
-        0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03,
-    ];
+    let tls: &[u8] = &[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
     let alert: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28, 0x00];
     assert_eq!(client(tls).unwrap_err(), WireError::NotMillrace(Peer::Tls));
     assert_eq!(node(alert).unwrap_err(), WireError::NotMillrace(Peer::Tls));
-    for text in [
-        "GET / HTTP/1.1\r\n",
-        "SSH-2.0-OpenSSH_9.2\r\n",
-        "HTTP/1.1 400 Bad Request\r\n",
-    ] {
+    for text in ["GET / HTTP/1.1\r\n", "SSH-2.0-OpenSSH_9.2\r\n", "HTTP/1.1 400 Bad Request\r\n"] {
         let error = client(text.as_bytes()).unwrap_err();
         assert_eq!(error, WireError::NotMillrace(Peer::Text));
         assert_eq!(node(text.as_bytes()).unwrap_err(), error);
@@ -156,14 +141,7 @@ fn bad_header_is_refused_before_its_payload_arrives() {
     assert_eq!(header(8, 0x07, 0x80, 0), WireError::Flags(0x80));
     assert_eq!(header(8, 0x07, 0, 1), WireError::Reserved(1));
     let error = header(9, 0x07, 0, 0);
-    assert_eq!(
-        error,
-        WireError::TooLarge {
-            kind: 0x07,
-            length: 9,
-            limit: 8
-        }
-    );
+    assert_eq!(error, WireError::TooLarge { kind: 0x07, length: 9, limit: 8 });
     assert_eq!(error.fault(), Fault::TooLarge);
     assert!(parse_header::<NodeMessage>([0, 0, 0, 0, 0x07, 0, 0, 0]).is_err());
 
@@ -171,10 +149,7 @@ fn bad_header_is_refused_before_its_payload_arrives() {
     let [a, b, c, d] = limit.to_le_bytes();
     let parsed = parse_header::<ClientMessage>([a, b, c, d, 0x05, 0, 0, 0]);
     assert_eq!(parsed, Ok((0x05, MAX_PAYLOAD_LEN)));
-    assert!(matches!(
-        header(limit + 1, 0x05, 0, 0),
-        WireError::TooLarge { .. }
-    ));
+    assert!(matches!(header(limit + 1, 0x05, 0, 0), WireError::TooLarge { .. }));
 }
 
 #[test]
@@ -185,10 +160,7 @@ fn decoder_repeats_its_first_error() {
     let mut decoder = Decoder::<ClientMessage>::new();
     decoder.space()[..stream.len()].copy_from_slice(&stream);
     decoder.filled(stream.len());
-    assert!(matches!(
-        decoder.next(),
-        Ok(Some(ClientMessage::Ping { token: 0 }))
-    ));
+    assert!(matches!(decoder.next(), Ok(Some(ClientMessage::Ping { token: 0 }))));
     for _ in 0..3 {
         assert_eq!(decoder.next().unwrap_err(), WireError::UnknownKind(0x55));
     }
@@ -231,12 +203,7 @@ fn fields_at_their_bound_decode_and_one_above_are_refused() {
     text(0x01, &hello[HEADER_LEN..HEADER_LEN + 20], MAX_NAME_LEN, &[]);
     text(0x02, &[0, 0, 0, 0, 1], MAX_KEY_NAME_LEN, &[]);
     let welcome = encoded(&node_messages()[0].1);
-    text(
-        0x81,
-        &welcome[HEADER_LEN..HEADER_LEN + 18],
-        MAX_NAME_LEN,
-        &[0; 8],
-    );
+    text(0x81, &welcome[HEADER_LEN..HEADER_LEN + 18], MAX_NAME_LEN, &[0; 8]);
 
     // Byte strings.
     let import = |length: usize| {
@@ -245,10 +212,7 @@ fn fields_at_their_bound_decode_and_one_above_are_refused() {
         ClientMessage::decode(0x03, &payload).map(drop)
     };
     assert_eq!(import(MAX_PRIVATE_KEY_LEN), Ok(()));
-    assert!(matches!(
-        import(MAX_PRIVATE_KEY_LEN + 1),
-        Err(WireError::TooLong { .. })
-    ));
+    assert!(matches!(import(MAX_PRIVATE_KEY_LEN + 1), Err(WireError::TooLong { .. })));
 
     let submit = |label: usize, input: usize| {
         let mut payload = vec![1, 0];
@@ -261,14 +225,8 @@ fn fields_at_their_bound_decode_and_one_above_are_refused() {
         ClientMessage::decode(0x05, &payload).map(drop)
     };
     assert_eq!(submit(MAX_LABEL_LEN, MAX_INPUT_LEN), Ok(()));
-    assert!(matches!(
-        submit(MAX_LABEL_LEN + 1, 0),
-        Err(WireError::TooLong { field: "label", .. })
-    ));
-    assert!(matches!(
-        submit(0, MAX_INPUT_LEN + 1),
-        Err(WireError::TooLong { field: "input", .. })
-    ));
+    assert!(matches!(submit(MAX_LABEL_LEN + 1, 0), Err(WireError::TooLong { field: "label", .. })));
+    assert!(matches!(submit(0, MAX_INPUT_LEN + 1), Err(WireError::TooLong { field: "input", .. })));
 
     let complete = |output: usize| {
         let mut payload = vec![1, 0];
@@ -278,10 +236,7 @@ fn fields_at_their_bound_decode_and_one_above_are_refused() {
         NodeMessage::decode(0x84, &payload).map(drop)
     };
     assert_eq!(complete(MAX_OUTPUT_LEN), Ok(()));
-    assert!(matches!(
-        complete(MAX_OUTPUT_LEN + 1),
-        Err(WireError::TooLong { .. })
-    ));
+    assert!(matches!(complete(MAX_OUTPUT_LEN + 1), Err(WireError::TooLong { .. })));
 }
 
 #[test]
@@ -300,32 +255,17 @@ fn key_sizes_and_sets_out_of_range_are_refused() {
         assert_eq!(opened(code, bits, 0, 0, 0), Ok(()));
     }
     for (code, bits) in [(1, 2047), (1, 8193), (1, 0), (2, 256), (7, 2047), (8, 3073)] {
-        let error = WireError::OutOfRange {
-            field: "key size",
-            value: bits.into(),
-        };
+        let error = WireError::OutOfRange { field: "key size", value: bits.into() };
         assert_eq!(opened(code, bits, 0, 0, 0), Err(error));
     }
-    assert!(matches!(
-        opened(0, 0, 0, 0, 0),
-        Err(WireError::UnknownCode { .. })
-    ));
-    assert!(matches!(
-        opened(0x0c, 0, 0, 0, 0),
-        Err(WireError::UnknownCode { .. })
-    ));
+    assert!(matches!(opened(0, 0, 0, 0, 0), Err(WireError::UnknownCode { .. })));
+    assert!(matches!(opened(0x0c, 0, 0, 0, 0), Err(WireError::UnknownCode { .. })));
     assert_eq!(opened(2, 0, MAX_SPKI_LEN, 0x3ffe, 0xfe), Ok(()));
-    assert!(matches!(
-        opened(2, 0, MAX_SPKI_LEN + 1, 0, 0),
-        Err(WireError::TooLong { .. })
-    ));
+    assert!(matches!(opened(2, 0, MAX_SPKI_LEN + 1, 0, 0), Err(WireError::TooLong { .. })));
     for (operations, hashes) in [(1, 0), (0x4000, 0), (0, 1), (0, 0x100), (u32::MAX, 0)] {
         assert!(matches!(
             opened(2, 0, 0, operations, hashes),
-            Err(WireError::OutOfRange {
-                field: "operations" | "hashes",
-                ..
-            })
+            Err(WireError::OutOfRange { field: "operations" | "hashes", .. })
         ));
     }
 }
@@ -350,17 +290,11 @@ fn batch_without_1_to_256_distinct_jobs_is_refused() {
     assert_eq!(batch(1, &ids[..2]), Err(WireError::Trailing(19)));
     assert_eq!(batch(3, &[5, 9, 5]), Err(WireError::DuplicateJob(5)));
     assert_eq!(batch(2, &[0, 0]), Err(WireError::DuplicateJob(0)));
-    assert_eq!(
-        batch(2, &[u64::MAX, u64::MAX]),
-        Err(WireError::DuplicateJob(u64::MAX))
-    );
+    assert_eq!(batch(2, &[u64::MAX, u64::MAX]), Err(WireError::DuplicateJob(u64::MAX)));
     assert_eq!(batch(3, &[9, 5, 7]), Ok(()));
     assert_eq!(batch(4, &[5, 9, 7, 9]), Err(WireError::DuplicateJob(9)));
     assert_eq!(batch(4, &[5, 9, 7, 7]), Err(WireError::DuplicateJob(7)));
-    assert_eq!(
-        batch(5, &[5, 9, 7, 11, 11]),
-        Err(WireError::DuplicateJob(11))
-    );
+    assert_eq!(batch(5, &[5, 9, 7, 11, 11]), Err(WireError::DuplicateJob(11)));
     assert_eq!(batch(5, &[5, 9, 7, 11, 5]), Err(WireError::DuplicateJob(5)));
     assert_eq!(batch(5, &[5, 9, 7, 11, 8]), Ok(()));
     let descending: Vec<u64> = ids[..256].iter().rev().copied().collect();
@@ -381,10 +315,7 @@ fn unknown_code_error_names_field_and_code() {
     assert_eq!(job(0x0e, &[0, 0]), unknown("operation", 0x0e));
     assert_eq!(job(0x0d, &[0x03, 0, 0]), unknown("input_form", 0x03));
     assert_eq!(job(0x01, &[0x00, 0, 0]), unknown("hash", 0x00));
-    assert_eq!(
-        job(0x02, &[0x01, 0x08, 0, 0, 0, 0]),
-        unknown("mgf_hash", 0x08)
-    );
+    assert_eq!(job(0x02, &[0x01, 0x08, 0, 0, 0, 0]), unknown("mgf_hash", 0x08));
 
     let completion = |status: u8, served_by: u8, output: &[u8]| {
         let mut payload = vec![1, 0];
@@ -399,10 +330,7 @@ fn unknown_code_error_names_field_and_code() {
     assert_eq!(completion(0x00, 0x06, &[]), unknown("served_by", 0x06));
     assert_eq!(completion(0x05, 0, &[1]), WireError::OutputOfFailedJob(0));
 
-    assert_eq!(
-        ClientMessage::decode(0x02, &[0, 0, 0, 0, 3]).unwrap_err(),
-        unknown("selector", 3)
-    );
+    assert_eq!(ClientMessage::decode(0x02, &[0, 0, 0, 0, 3]).unwrap_err(), unknown("selector", 3));
     for fault in [0, 7, 255] {
         assert_eq!(
             NodeMessage::decode(0x87, &[fault]).unwrap_err(),
@@ -427,21 +355,12 @@ fn report_with_unknown_unordered_or_zero_counters_is_refused() {
     assert_eq!(decode(&[]), Ok(()));
     assert_eq!(decode(&[(0x01, 1), (0x17, u64::MAX)]), Ok(()));
     for unknown in [0x00, 0x0a, 0x0f, 0x18, 0xff] {
-        let error = WireError::UnknownCode {
-            field: "counter",
-            code: unknown.into(),
-        };
+        let error = WireError::UnknownCode { field: "counter", code: unknown.into() };
         assert_eq!(decode(&[(unknown, 1)]), Err(error));
     }
     assert_eq!(decode(&[(0x01, 0)]), Err(WireError::ReportOrder(0x01)));
-    assert_eq!(
-        decode(&[(0x02, 1), (0x02, 1)]),
-        Err(WireError::ReportOrder(0x02))
-    );
-    assert_eq!(
-        decode(&[(0x03, 1), (0x02, 1)]),
-        Err(WireError::ReportOrder(0x02))
-    );
+    assert_eq!(decode(&[(0x02, 1), (0x02, 1)]), Err(WireError::ReportOrder(0x02)));
+    assert_eq!(decode(&[(0x03, 1), (0x02, 1)]), Err(WireError::ReportOrder(0x02)));
     // The header of a report with more counters than exist is refused.
     let all = EdgeCounter::ALL.len();
     let (limit, length) = (1 + 9 * all, 1 + 9 * (all + 1));
@@ -463,32 +382,18 @@ fn text_with_bad_utf8_or_control_characters_is_refused() {
     assert_eq!(name(&[0xff]), Err(WireError::NotUtf8("name")));
     assert_eq!(name(&[0xc3]), Err(WireError::NotUtf8("name")));
     for bad in ["\n", "a\0b", "\u{1b}[2J", "\u{85}"] {
-        assert_eq!(
-            name(bad.as_bytes()),
-            Err(WireError::ControlCharacter("name"))
-        );
+        assert_eq!(name(bad.as_bytes()), Err(WireError::ControlCharacter("name")));
     }
     let mut hello = encoded(&client_messages()[0].1);
     hello[HEADER_LEN + 8..HEADER_LEN + 12].copy_from_slice(&[2, 0, 1, 0]);
-    assert_eq!(
-        client(&hello).unwrap_err(),
-        WireError::VersionRange { min: 2, max: 1 }
-    );
+    assert_eq!(client(&hello).unwrap_err(), WireError::VersionRange { min: 2, max: 1 });
 }
 
 #[test]
 fn value_above_its_bound_is_encoded_as_one_that_is_refused() {
     let hello = |agent: String| {
-        let hello = Hello {
-            min_version: 1,
-            max_version: 1,
-            features: 0,
-            agent,
-        };
-        match client(&encoded(&ClientMessage::Hello(hello)))
-            .unwrap()
-            .pop()
-        {
+        let hello = Hello { min_version: 1, max_version: 1, features: 0, agent };
+        match client(&encoded(&ClientMessage::Hello(hello))).unwrap().pop() {
             Some(ClientMessage::Hello(hello)) => hello.agent,
             other => panic!("{other:?}"),
         }
@@ -499,17 +404,8 @@ fn value_above_its_bound_is_encoded_as_one_that_is_refused() {
 
     for name in ["x".repeat(MAX_KEY_NAME_LEN + 1), "a\0".to_owned()] {
         let selector = KeySelector::Name(name);
-        let message = client(&encoded(&ClientMessage::OpenKey {
-            request: 1,
-            selector,
-        }))
-        .unwrap();
-        let [
-            ClientMessage::OpenKey {
-                selector: KeySelector::Name(name),
-                ..
-            },
-        ] = &message[..]
+        let message = client(&encoded(&ClientMessage::OpenKey { request: 1, selector })).unwrap();
+        let [ClientMessage::OpenKey { selector: KeySelector::Name(name), .. }] = &message[..]
         else {
             panic!("{message:?}");
         };
@@ -518,63 +414,37 @@ fn value_above_its_bound_is_encoded_as_one_that_is_refused() {
 
     let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![1; MAX_PRIVATE_KEY_LEN + 1]));
     let message = client(&encoded(&ClientMessage::ImportKey { request: 1, key })).unwrap();
-    let [ClientMessage::ImportKey { key, .. }] = &message[..] else {
-        panic!("{message:?}")
-    };
+    let [ClientMessage::ImportKey { key, .. }] = &message[..] else { panic!("{message:?}") };
     assert!(key.dangerous_pkcs8().is_empty());
 
     let oversized = job(1, Operation::Ed25519Sign, &vec![0; MAX_INPUT_LEN + 1]);
     let label = vec![0; MAX_LABEL_LEN + 1];
-    let oaep = Operation::RsaOaepDecrypt {
-        hash: Hash::Sha1,
-        mgf_hash: Hash::Sha1,
-        label,
-    };
-    let message = encoded(&ClientMessage::Submit(vec![
-        oversized,
-        job(2, oaep, &[0; 256]),
-    ]));
+    let oaep = Operation::RsaOaepDecrypt { hash: Hash::Sha1, mgf_hash: Hash::Sha1, label };
+    let message = encoded(&ClientMessage::Submit(vec![oversized, job(2, oaep, &[0; 256])]));
     let message = client(&message).unwrap();
-    let [ClientMessage::Submit(jobs)] = &message[..] else {
-        panic!("{message:?}")
-    };
+    let [ClientMessage::Submit(jobs)] = &message[..] else { panic!("{message:?}") };
     assert_eq!(jobs.len(), 2);
     for job in jobs {
-        for key_type in [
-            KeyType::X25519,
-            KeyType::Ed25519,
-            KeyType::Rsa { bits: 2048 },
-        ] {
+        for key_type in [KeyType::X25519, KeyType::Ed25519, KeyType::Rsa { bits: 2048 }] {
             assert!(job.operation.check(key_type, &job.input).is_err());
         }
     }
 
     let oversized = completion(1, Ok(&vec![0; MAX_OUTPUT_LEN + 1]));
     let message = node(&encoded(&NodeMessage::Complete(vec![oversized]))).unwrap();
-    let [NodeMessage::Complete(done)] = &message[..] else {
-        panic!("{message:?}")
-    };
+    let [NodeMessage::Complete(done)] = &message[..] else { panic!("{message:?}") };
     assert_eq!(done[0].result.as_ref().unwrap_err(), &JobError::Failed);
 
     let opened = |key_type, spki: usize| NodeMessage::KeyOpened {
         request: 1,
         handle: 1,
-        info: KeyInfo {
-            key_type,
-            spki: vec![0; spki],
-        },
+        info: KeyInfo { key_type, spki: vec![0; spki] },
         operations: OperationSet::new(),
         hashes: HashAlgorithms::new(),
     };
-    for message in [
-        opened(KeyType::Rsa { bits: 1024 }, 1),
-        opened(KeyType::X25519, 5000),
-    ] {
+    for message in [opened(KeyType::Rsa { bits: 1024 }, 1), opened(KeyType::X25519, 5000)] {
         let message = node(&encoded(&message)).unwrap();
-        assert!(matches!(
-            message[..],
-            [NodeMessage::KeyRefused { request: 1, .. }]
-        ));
+        assert!(matches!(message[..], [NodeMessage::KeyRefused { request: 1, .. }]));
     }
 }
 
@@ -588,24 +458,14 @@ fn times_are_rounded_up_and_cut_at_their_field() {
         (Duration::MAX, u32::MAX, u32::MAX),
     ];
     for (time, micros, nanos) in times {
-        let jobs = vec![SubmittedJob {
-            budget: time,
-            ..job(1, Operation::Ecdh, b"")
-        }];
+        let jobs = vec![SubmittedJob { budget: time, ..job(1, Operation::Ecdh, b"") }];
         let message = client(&encoded(&ClientMessage::Submit(jobs))).unwrap();
-        let [ClientMessage::Submit(jobs)] = &message[..] else {
-            panic!("{message:?}")
-        };
+        let [ClientMessage::Submit(jobs)] = &message[..] else { panic!("{message:?}") };
         assert_eq!(jobs[0].budget, Duration::from_micros(micros.into()));
 
-        let done = JobCompletion {
-            queue_time: time,
-            ..completion(1, Ok(b""))
-        };
+        let done = JobCompletion { queue_time: time, ..completion(1, Ok(b"")) };
         let message = node(&encoded(&NodeMessage::Complete(vec![done]))).unwrap();
-        let [NodeMessage::Complete(done)] = &message[..] else {
-            panic!("{message:?}")
-        };
+        let [NodeMessage::Complete(done)] = &message[..] else { panic!("{message:?}") };
         assert_eq!(done[0].queue_time, Duration::from_nanos(nanos.into()));
     }
 }
@@ -647,13 +507,7 @@ fn frame_is_filled_to_its_last_byte_and_not_beyond() {
         let mut out = Vec::new();
         let mut writer = SubmitWriter::new(&mut out);
         let mut push = |id, input: usize| {
-            writer.push(
-                id,
-                1,
-                Duration::ZERO,
-                &Operation::Ed25519Sign,
-                &vec![0; input],
-            )
+            writer.push(id, 1, Duration::ZERO, &Operation::Ed25519Sign, &vec![0; input])
         };
         let three = 3 * (19 + MAX_INPUT_LEN);
         assert!((0..3).all(|id| push(id, MAX_INPUT_LEN)));
@@ -668,16 +522,12 @@ fn frame_is_filled_to_its_last_byte_and_not_beyond() {
 fn decoder_buffer_is_bounded_and_always_has_room_for_a_read() {
     // The largest frame of all: four jobs of nearly 16 KiB.
     let job_len = (MAX_PAYLOAD_LEN - 2) / 4;
-    let jobs = (0..4)
-        .map(|id| job(id, Operation::Ed25519Sign, &vec![9; job_len - 19]))
-        .collect();
+    let jobs = (0..4).map(|id| job(id, Operation::Ed25519Sign, &vec![9; job_len - 19])).collect();
     let largest = encoded(&ClientMessage::Submit(jobs));
     assert!(largest.len() > MAX_FRAME_LEN - 8 && largest.len() <= MAX_FRAME_LEN);
     let ping = frame(0x07, &[0; 8]);
     for piece in [1, 100, MIN_SPACE, usize::MAX] {
-        let stream = [&ping, &largest, &ping, &largest, &largest]
-            .map(Vec::as_slice)
-            .concat();
+        let stream = [&ping, &largest, &ping, &largest, &largest].map(Vec::as_slice).concat();
         let mut decoder = Decoder::<ClientMessage>::new();
         let (mut rest, mut count) = (stream.as_slice(), 0);
         while !rest.is_empty() {
@@ -700,10 +550,7 @@ fn decoder_buffer_is_bounded_and_always_has_room_for_a_read() {
 fn decoding_allocates_little_more_than_the_frame_length() {
     // The vector of a full batch, plus the inputs or outputs, which are part of the payload.
     let list = MAX_JOBS_PER_FRAME * size_of::<SubmittedJob>().max(size_of::<JobCompletion>());
-    assert!(
-        list + MAX_PAYLOAD_LEN <= 100 * 1024,
-        "docs/protocol.md promises 100 KiB"
-    );
+    assert!(list + MAX_PAYLOAD_LEN <= 100 * 1024, "docs/protocol.md promises 100 KiB");
 }
 
 #[test]
@@ -755,16 +602,9 @@ fn secrets_do_not_show_in_debug() {
     let import = ClientMessage::ImportKey { request: 1, key };
     let complete = NodeMessage::Complete(vec![completion(1, Ok(&[0xa5; 40]))]);
     let submit = ClientMessage::Submit(vec![job(1, Operation::RsaRaw, &[0xa5; 40])]);
-    for shown in [
-        format!("{import:?}"),
-        format!("{complete:?}"),
-        format!("{submit:#?}"),
-    ] {
+    for shown in [format!("{import:?}"), format!("{complete:?}"), format!("{submit:#?}")] {
         assert!(shown.contains("40 bytes"), "{shown}");
-        assert!(
-            !shown.contains("165") && !shown.to_lowercase().contains("a5"),
-            "{shown}"
-        );
+        assert!(!shown.contains("165") && !shown.to_lowercase().contains("a5"), "{shown}");
     }
     let mut decoder = Decoder::<ClientMessage>::new();
     let frame = encoded(&import);

@@ -37,9 +37,7 @@ fn vectors(direction: &str) -> BTreeMap<String, Vec<u8>> {
     let mut vectors = BTreeMap::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        let Some((of, name)) = line
-            .strip_prefix("```vector ")
-            .and_then(|l| l.split_once(' '))
+        let Some((of, name)) = line.strip_prefix("```vector ").and_then(|l| l.split_once(' '))
         else {
             continue;
         };
@@ -50,10 +48,7 @@ fn vectors(direction: &str) -> BTreeMap<String, Vec<u8>> {
             .map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits"))
             .collect();
         if of == direction {
-            assert!(
-                vectors.insert(name.to_owned(), bytes).is_none(),
-                "{name} occurs twice"
-            );
+            assert!(vectors.insert(name.to_owned(), bytes).is_none(), "{name} occurs twice");
         }
     }
     vectors
@@ -63,34 +58,18 @@ fn vectors(direction: &str) -> BTreeMap<String, Vec<u8>> {
 fn table(marker: &str) -> Vec<Vec<String>> {
     let text = specification();
     let marker = format!("<!-- {marker} -->");
-    let (_, after) = text
-        .split_once(&marker)
-        .unwrap_or_else(|| panic!("no {marker}"));
-    let rows = after
-        .trim_start()
-        .lines()
-        .take_while(|line| line.starts_with('|'))
-        .skip(2);
-    rows.map(|row| {
-        row.trim_matches('|')
-            .split('|')
-            .map(|cell| cell.trim().to_owned())
-            .collect()
-    })
-    .collect()
+    let (_, after) = text.split_once(&marker).unwrap_or_else(|| panic!("no {marker}"));
+    let rows = after.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
+        .collect()
 }
 
 /// Compares the first `N` cells of each row of a table with `expected`.
 fn assert_table<const N: usize>(marker: &str, expected: impl IntoIterator<Item = [String; N]>) {
-    let documented: Vec<Vec<String>> = table(marker)
-        .into_iter()
-        .map(|row| row.into_iter().take(N).collect())
-        .collect();
+    let documented: Vec<Vec<String>> =
+        table(marker).into_iter().map(|row| row.into_iter().take(N).collect()).collect();
     let expected: Vec<Vec<String>> = expected.into_iter().map(Vec::from).collect();
-    assert_eq!(
-        documented, expected,
-        "table \"{marker}\" of docs/protocol.md"
-    );
+    assert_eq!(documented, expected, "table \"{marker}\" of docs/protocol.md");
 }
 
 fn code(code: u8) -> String {
@@ -116,22 +95,14 @@ fn check_vectors<M: Message>(
 ) {
     let mut vectors = vectors(direction);
     for (name, expected) in expected {
-        let bytes = vectors
-            .remove(name)
-            .unwrap_or_else(|| panic!("no vector {name}"));
+        let bytes = vectors.remove(name).unwrap_or_else(|| panic!("no vector {name}"));
         let decoded = decode_in_pieces::<M>(&bytes, usize::MAX)
             .unwrap_or_else(|error| panic!("vector {name}: {error}"));
-        let [decoded] = &decoded[..] else {
-            panic!("vector {name} is not one message")
-        };
+        let [decoded] = &decoded[..] else { panic!("vector {name} is not one message") };
         assert_same(decoded, &expected);
         assert_eq!(encoded(decoded), bytes, "vector {name} encodes differently");
     }
-    assert!(
-        vectors.is_empty(),
-        "vectors without a message: {:?}",
-        vectors.keys()
-    );
+    assert!(vectors.is_empty(), "vectors without a message: {:?}", vectors.keys());
 }
 
 #[test]
@@ -144,11 +115,7 @@ fn vectors_decode_to_their_messages_and_encode_to_themselves() {
 fn every_kind_has_a_vector() {
     let covered = |vectors: BTreeMap<String, Vec<u8>>, kinds: &[MessageKind]| {
         for kind in kinds {
-            assert!(
-                vectors.values().any(|bytes| bytes[4] == kind.code),
-                "{}",
-                kind.name
-            );
+            assert!(vectors.values().any(|bytes| bytes[4] == kind.code), "{}", kind.name);
         }
     };
     covered(vectors("client"), codes::CLIENT_KINDS);
@@ -158,41 +125,22 @@ fn every_kind_has_a_vector() {
 #[test]
 fn code_tables_equal_those_of_the_code() {
     let kinds = |kinds: &'static [MessageKind]| {
-        kinds.iter().map(|kind| {
-            [
-                code(kind.code),
-                kind.name.to_owned(),
-                kind.max_payload.to_string(),
-            ]
-        })
+        kinds
+            .iter()
+            .map(|kind| [code(kind.code), kind.name.to_owned(), kind.max_payload.to_string()])
     };
     assert_table("codes: client-kinds", kinds(codes::CLIENT_KINDS));
     assert_table("codes: node-kinds", kinds(codes::NODE_KINDS));
 
     let operations = OperationKind::ALL.iter();
-    assert_table(
-        "codes: operations",
-        operations.map(|o| [code(o.code()), o.name().to_owned()]),
-    );
+    assert_table("codes: operations", operations.map(|o| [code(o.code()), o.name().to_owned()]));
     let inputs = MlDsaInput::ALL.iter();
-    assert_table(
-        "codes: ml-dsa-inputs",
-        inputs.map(|i| [code(i.code()), i.name().to_owned()]),
-    );
+    assert_table("codes: ml-dsa-inputs", inputs.map(|i| [code(i.code()), i.name().to_owned()]));
     let hashes = Hash::ALL.iter();
-    let row = |h: &Hash| {
-        [
-            code(h.code()),
-            h.name().to_owned(),
-            h.digest_len().to_string(),
-        ]
-    };
+    let row = |h: &Hash| [code(h.code()), h.name().to_owned(), h.digest_len().to_string()];
     assert_table("codes: hashes", hashes.map(row));
     let backends = BackendKind::ALL.iter();
-    assert_table(
-        "codes: backends",
-        backends.map(|b| [code(b.code()), b.name().to_owned()]),
-    );
+    assert_table("codes: backends", backends.map(|b| [code(b.code()), b.name().to_owned()]));
     let errors = JobError::ALL.iter();
     let row = |e: &JobError| {
         let elsewhere = if e.retry_elsewhere() { "yes" } else { "no" };
@@ -200,42 +148,23 @@ fn code_tables_equal_those_of_the_code() {
     };
     assert_table("codes: job-errors", errors.map(row));
     let errors = KeyError::ALL.iter();
-    assert_table(
-        "codes: key-errors",
-        errors.map(|e| [code(e.code()), e.name().to_owned()]),
-    );
+    assert_table("codes: key-errors", errors.map(|e| [code(e.code()), e.name().to_owned()]));
     let faults = Fault::ALL.iter();
-    assert_table(
-        "codes: faults",
-        faults.map(|f| [code(f.code()), f.name().to_owned()]),
-    );
+    assert_table("codes: faults", faults.map(|f| [code(f.code()), f.name().to_owned()]));
 
     let named = |table: &'static [(u8, &'static str)]| {
-        table
-            .iter()
-            .map(|(number, name)| [code(*number), (*name).to_owned()])
+        table.iter().map(|(number, name)| [code(*number), (*name).to_owned()])
     };
     assert_table("codes: refusals", named(KeyRefusal::CODES));
     let kinds = KeyKind::ALL.iter();
-    assert_table(
-        "codes: key-types",
-        kinds.map(|kind| [code(kind.code()), kind.name().to_owned()]),
-    );
+    assert_table("codes: key-types", kinds.map(|kind| [code(kind.code()), kind.name().to_owned()]));
     let counters = EdgeCounter::ALL.iter();
-    assert_table(
-        "codes: edge-counters",
-        counters.map(|c| [code(c.code()), c.name().to_owned()]),
-    );
+    assert_table("codes: edge-counters", counters.map(|c| [code(c.code()), c.name().to_owned()]));
     assert_table(
         "codes: features",
-        FEATURE_NAMES
-            .iter()
-            .map(|(bit, name)| [format!("{bit:#04x}"), (*name).to_owned()]),
+        FEATURE_NAMES.iter().map(|(bit, name)| [format!("{bit:#04x}"), (*name).to_owned()]),
     );
-    let selectors = [
-        (codes::SELECT_NAME, "name"),
-        (codes::SELECT_SPKI_SHA256, "spki_sha256"),
-    ];
+    let selectors = [(codes::SELECT_NAME, "name"), (codes::SELECT_SPKI_SHA256, "spki_sha256")];
     assert_table(
         "codes: selectors",
         selectors.map(|(number, name)| [code(number), name.to_owned()]),
@@ -269,10 +198,7 @@ fn bounds_equal_those_of_the_code() {
         ("name of a key", MAX_KEY_NAME_LEN),
         ("name of a software or node", MAX_NAME_LEN),
     ];
-    assert_table(
-        "bounds",
-        bounds.map(|(name, value)| [name.to_owned(), value.to_string()]),
-    );
+    assert_table("bounds", bounds.map(|(name, value)| [name.to_owned(), value.to_string()]));
 }
 
 /// The fuzzers use the vectors as seeds. `UPDATE_SEEDS=1` writes the seed files.
@@ -296,10 +222,6 @@ fn fuzz_seeds_equal_the_vectors() {
             fs::write(&path, &seed).unwrap();
         }
         let written = fs::read(&path).unwrap_or_default();
-        assert!(
-            written == seed,
-            "{}: run this test with UPDATE_SEEDS=1",
-            path.display()
-        );
+        assert!(written == seed, "{}: run this test with UPDATE_SEEDS=1", path.display());
     }
 }

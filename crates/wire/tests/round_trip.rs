@@ -26,19 +26,17 @@ use proptest::sample::select;
 use zeroize::Zeroizing;
 
 fn text(limit: usize) -> impl Strategy<Value = String> {
-    vec(
-        any::<char>().prop_filter("no control character", |c| !c.is_control()),
-        0..limit,
-    )
-    .prop_map(move |chars| {
-        let mut text = String::new();
-        for c in chars {
-            if text.len() + c.len_utf8() <= limit {
-                text.push(c);
+    vec(any::<char>().prop_filter("no control character", |c| !c.is_control()), 0..limit).prop_map(
+        move |chars| {
+            let mut text = String::new();
+            for c in chars {
+                if text.len() + c.len_utf8() <= limit {
+                    text.push(c);
+                }
             }
-        }
-        text
-    })
+            text
+        },
+    )
 }
 
 fn hash() -> impl Strategy<Value = Hash> {
@@ -47,29 +45,13 @@ fn hash() -> impl Strategy<Value = Hash> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let label = vec(any::<u8>(), 0..=MAX_LABEL_LEN);
-    (
-        select(OperationKind::ALL),
-        hash(),
-        hash(),
-        any::<u16>(),
-        label,
-    )
-        .prop_map(|(kind, hash, mgf_hash, number, label)| match kind {
+    (select(OperationKind::ALL), hash(), hash(), any::<u16>(), label).prop_map(
+        |(kind, hash, mgf_hash, number, label)| match kind {
             OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign { hash },
-            OperationKind::RsaPssSign => Operation::RsaPssSign {
-                hash,
-                mgf_hash,
-                salt_len: number,
-            },
-            OperationKind::RsaOaepDecrypt => Operation::RsaOaepDecrypt {
-                hash,
-                mgf_hash,
-                label,
-            },
+            OperationKind::RsaPssSign => Operation::RsaPssSign { hash, mgf_hash, salt_len: number },
+            OperationKind::RsaOaepDecrypt => Operation::RsaOaepDecrypt { hash, mgf_hash, label },
             OperationKind::RsaPkcs1Decrypt => Operation::RsaPkcs1Decrypt,
-            OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster {
-                client_version: number,
-            },
+            OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster { client_version: number },
             OperationKind::RsaRaw => Operation::RsaRaw,
             OperationKind::EcdsaSign => Operation::EcdsaSign { hash },
             OperationKind::Ecdh => Operation::Ecdh,
@@ -77,10 +59,11 @@ fn operation() -> impl Strategy<Value = Operation> {
             OperationKind::Ed25519Sign => Operation::Ed25519Sign,
             OperationKind::DhDerive => Operation::DhDerive,
             OperationKind::DsaSign => Operation::DsaSign { hash },
-            OperationKind::MlDsaSign => Operation::MlDsaSign {
-                input: MlDsaInput::ALL[usize::from(number) % 2],
-            },
-        })
+            OperationKind::MlDsaSign => {
+                Operation::MlDsaSign { input: MlDsaInput::ALL[usize::from(number) % 2] }
+            }
+        },
+    )
 }
 
 /// Jobs with distinct ids in any order.
@@ -174,31 +157,13 @@ fn node_message() -> impl Strategy<Value = NodeMessage> {
     ];
     let spki = vec(any::<u8>(), 0..=MAX_SPKI_LEN);
     prop_oneof![
-        (
-            any::<u16>(),
-            any::<u64>(),
-            text(MAX_NAME_LEN),
-            any::<u32>(),
-            any::<u32>()
-        )
-            .prop_map(|(version, features, node, max_in_flight, max_keys)| {
-                NodeMessage::Welcome(Welcome {
-                    version,
-                    features,
-                    node,
-                    max_in_flight,
-                    max_keys,
-                })
-            }),
-        (
-            any::<u32>(),
-            any::<u32>(),
-            key_type(),
-            spki,
-            any::<u32>(),
-            any::<u32>()
-        )
-            .prop_map(|(request, handle, key_type, spki, operations, hashes)| {
+        (any::<u16>(), any::<u64>(), text(MAX_NAME_LEN), any::<u32>(), any::<u32>()).prop_map(
+            |(version, features, node, max_in_flight, max_keys)| {
+                NodeMessage::Welcome(Welcome { version, features, node, max_in_flight, max_keys })
+            }
+        ),
+        (any::<u32>(), any::<u32>(), key_type(), spki, any::<u32>(), any::<u32>()).prop_map(
+            |(request, handle, key_type, spki, operations, hashes)| {
                 NodeMessage::KeyOpened {
                     request,
                     handle,
@@ -206,7 +171,8 @@ fn node_message() -> impl Strategy<Value = NodeMessage> {
                     operations: OperationSet::from_bits(operations),
                     hashes: HashAlgorithms::from_bits(hashes),
                 }
-            }),
+            }
+        ),
         (any::<u32>(), refusal)
             .prop_map(|(request, reason)| NodeMessage::KeyRefused { request, reason }),
         completions().prop_map(NodeMessage::Complete),
@@ -305,36 +271,25 @@ fn batch_longer_than_a_frame_is_split_in_order() {
     let long = vec![0x55; 4000];
     let jobs: Vec<_> = (0..1000)
         .map(|id| {
-            let input = if id % 3 == 0 {
-                long.as_slice()
-            } else {
-                &long[..32]
-            };
+            let input = if id % 3 == 0 { long.as_slice() } else { &long[..32] };
             job(id, Operation::Ed25519Sign, input)
         })
         .collect();
     let stream = encoded(&ClientMessage::Submit(jobs));
     let mut ids = Vec::new();
     for message in decode_in_pieces::<ClientMessage>(&stream, usize::MAX).unwrap() {
-        let ClientMessage::Submit(jobs) = message else {
-            panic!("only submits")
-        };
+        let ClientMessage::Submit(jobs) = message else { panic!("only submits") };
         assert!(jobs.len() <= MAX_JOBS_PER_FRAME);
         ids.extend(jobs.iter().map(|job| job.id));
     }
     assert!(ids.into_iter().eq(0..1000));
 
-    let completions: Vec<_> = (0..1000)
-        .rev()
-        .map(|id| completion(id, Ok(&long[..500])))
-        .collect();
+    let completions: Vec<_> = (0..1000).rev().map(|id| completion(id, Ok(&long[..500]))).collect();
     let stream = encoded(&NodeMessage::Complete(completions));
     let mut ids = Vec::new();
     for message in decode_in_pieces::<NodeMessage>(&stream, 1000).unwrap() {
         assert!(encoded(&message).len() <= MAX_FRAME_LEN);
-        let NodeMessage::Complete(completions) = message else {
-            panic!("only completes")
-        };
+        let NodeMessage::Complete(completions) = message else { panic!("only completes") };
         ids.extend(completions.iter().map(|completion| completion.id));
     }
     assert!(ids.into_iter().eq((0..1000).rev()));

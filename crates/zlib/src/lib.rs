@@ -17,10 +17,7 @@
 //! - `program`: which programs and which of their streams.
 //! - [`ffi`]: zlib's functions, the system's zlib, counters that other processes can read.
 
-#[expect(
-    unsafe_code,
-    reason = "zlib's C interface; the only room for it in this crate"
-)]
+#[expect(unsafe_code, reason = "zlib's C interface; the only room for it in this crate")]
 pub mod ffi;
 mod program;
 mod stream;

@@ -3,7 +3,8 @@
 
 //! Programs that are served, and the streams of each that are responses.
 
-use millrace_deflate::settings::Scope;
+use millrace_deflate::settings::ServedPrograms;
+use millrace_edge::servers::{NGINX, is_one_of};
 
 use crate::stream::Format;
 
@@ -21,15 +22,11 @@ pub(crate) enum Program {
     Other,
 }
 
-/// Names of programs; a word behind `-` or `.` may follow (`nginx-debug`, `nginx.old`).
-const NAMES: [(&[u8], Program); 7] = [
-    (b"nginx", Program::Nginx),
-    (b"openresty", Program::Nginx),
-    (b"angie", Program::Nginx),
-    (b"freenginx", Program::Nginx),
-    (b"apache2", Program::Apache),
-    (b"httpd", Program::Apache),
-    (b"lighttpd", Program::Lighttpd),
+/// Names of programs.
+const NAMES: [(&[&str], Program); 3] = [
+    (&NGINX, Program::Nginx),
+    (&["apache2", "httpd"], Program::Apache),
+    (&["lighttpd"], Program::Lighttpd),
 ];
 
 /// Arguments of `deflateInit2_`, and whether the caller brings its own memory.
@@ -58,17 +55,12 @@ const DEFAULT_LEVEL: u8 = 6;
 
 impl Program {
     /// The program with this name, under this setting; none if it is left alone.
-    pub(crate) fn named(name: &[u8], scope: Scope) -> Option<Self> {
-        // The kernel appends a word to the name of a file that was deleted.
-        let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
-        let known = NAMES.iter().find(|(known, _)| {
-            let rest = name.strip_prefix(*known);
-            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'-' | b'.')))
-        });
+    pub(crate) fn named(name: &[u8], scope: ServedPrograms) -> Option<Self> {
+        let known = NAMES.iter().find(|(names, _)| is_one_of(names, name));
         match (scope, known) {
-            (Scope::Off, _) | (Scope::Servers, None) => None,
+            (ServedPrograms::Off, _) | (ServedPrograms::Servers, None) => None,
             (_, Some((_, program))) => Some(*program),
-            (Scope::Any, None) => Some(Self::Other),
+            (ServedPrograms::Any, None) => Some(Self::Other),
         }
     }
 
@@ -85,9 +77,8 @@ impl Program {
             (Self::Lighttpd | Self::Other, 15) => Some(Format::Zlib),
             (Self::Apache | Self::Lighttpd | Self::Other, _) => None,
         };
-        let format = format
-            .filter(|_| memory && wanted.method == DEFLATED)
-            .ok_or(NotTaken::Format)?;
+        let format =
+            format.filter(|_| memory && wanted.method == DEFLATED).ok_or(NotTaken::Format)?;
         let level = match (wanted.level, wanted.strategy) {
             (-1, 0) => DEFAULT_LEVEL,
             (1..=9, 0) => u8::try_from(wanted.level).map_err(|_| NotTaken::Level)?,
@@ -112,37 +103,23 @@ mod tests {
 
     #[test]
     fn servers_are_known_by_name_and_other_programs_are_left_alone() {
-        let named = |name: &str| Program::named(name.as_bytes(), Scope::Servers);
-        for name in [
-            "nginx",
-            "nginx-debug",
-            "nginx.old",
-            "openresty",
-            "angie",
-            "nginx (deleted)",
-        ] {
+        let named = |name: &str| Program::named(name.as_bytes(), ServedPrograms::Servers);
+        for name in ["nginx", "nginx-debug", "nginx.old", "openresty", "angie", "nginx (deleted)"] {
             assert_eq!(named(name), Some(Program::Nginx), "{name}");
         }
         assert_eq!(named("apache2"), Some(Program::Apache));
         assert_eq!(named("lighttpd"), Some(Program::Lighttpd));
-        for name in [
-            "",
-            "git",
-            "rsync",
-            "postgres",
-            "python3.11",
-            "mynginx",
-            "nginxbeautifier",
-            "haproxy",
-        ] {
+        for name in
+            ["", "git", "rsync", "postgres", "python3.11", "mynginx", "nginxbeautifier", "haproxy"]
+        {
             assert_eq!(named(name), None, "{name}");
             assert_eq!(
-                Program::named(name.as_bytes(), Scope::Any),
+                Program::named(name.as_bytes(), ServedPrograms::Any),
                 Some(Program::Other),
                 "{name}"
             );
         }
-        assert_eq!(Program::named(b"nginx", Scope::Off), None);
+        assert_eq!(Program::named(b"nginx", ServedPrograms::Off), None);
     }
 
     #[test]
@@ -151,88 +128,30 @@ mod tests {
         assert_eq!(nginx(GZIP), Ok((Format::Gzip, 1)));
         assert_eq!(nginx(Wanted { level: -1, ..GZIP }), Ok((Format::Gzip, 6)));
         for (wanted, left) in [
-            (
-                Wanted {
-                    own_memory: false,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    window_bits: 15,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    window_bits: -15,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    window_bits: 24,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    window_bits: 32,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    memory_level: 0,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
-            (
-                Wanted {
-                    memory_level: 10,
-                    ..GZIP
-                },
-                NotTaken::Format,
-            ),
+            (Wanted { own_memory: false, ..GZIP }, NotTaken::Format),
+            (Wanted { window_bits: 15, ..GZIP }, NotTaken::Format),
+            (Wanted { window_bits: -15, ..GZIP }, NotTaken::Format),
+            (Wanted { window_bits: 24, ..GZIP }, NotTaken::Format),
+            (Wanted { window_bits: 32, ..GZIP }, NotTaken::Format),
+            (Wanted { memory_level: 0, ..GZIP }, NotTaken::Format),
+            (Wanted { memory_level: 10, ..GZIP }, NotTaken::Format),
             (Wanted { method: 9, ..GZIP }, NotTaken::Format),
             (Wanted { level: 0, ..GZIP }, NotTaken::Level),
             (Wanted { level: 10, ..GZIP }, NotTaken::Level),
-            (
-                Wanted {
-                    strategy: 2,
-                    ..GZIP
-                },
-                NotTaken::Level,
-            ),
+            (Wanted { strategy: 2, ..GZIP }, NotTaken::Level),
         ] {
             assert_eq!(nginx(wanted), Err(left), "{wanted:?}");
         }
-        let raw = Wanted {
-            window_bits: -15,
-            own_memory: false,
-            ..GZIP
-        };
+        let raw = Wanted { window_bits: -15, own_memory: false, ..GZIP };
         assert_eq!(Program::Apache.takes(&raw), Ok((Format::Raw, 1)));
         assert_eq!(Program::Apache.takes(&GZIP), Err(NotTaken::Format));
         // A reader with a smaller window could not follow.
         assert_eq!(
-            Program::Other.takes(&Wanted {
-                window_bits: 12,
-                ..GZIP
-            }),
+            Program::Other.takes(&Wanted { window_bits: 12, ..GZIP }),
             Err(NotTaken::Format)
         );
         assert_eq!(
-            Program::Other.takes(&Wanted {
-                window_bits: 15,
-                ..GZIP
-            }),
+            Program::Other.takes(&Wanted { window_bits: 15, ..GZIP }),
             Ok((Format::Zlib, 1))
         );
     }

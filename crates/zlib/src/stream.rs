@@ -29,15 +29,15 @@ pub(crate) enum Format {
     Gzip,
 }
 
-/// zlib's flush values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// zlib's flush values, the weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flush {
     None,
+    Block,
     Partial,
     Sync,
     Full,
     Finish,
-    Block,
 }
 
 impl Flush {
@@ -52,18 +52,17 @@ impl Flush {
             _ => return None,
         })
     }
+}
 
-    /// zlib's order of them: a weaker flush after a stronger one asks for nothing new.
-    fn rank(self) -> i32 {
-        match self {
-            Self::None => 0,
-            Self::Block => 1,
-            Self::Partial => 2,
-            Self::Sync => 4,
-            Self::Full => 6,
-            Self::Finish => 8,
-        }
-    }
+/// The call before the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FormerCall {
+    /// There was none.
+    None,
+    /// The call filled the output.
+    OutputFull,
+    /// The call did all that this flush asks.
+    Done(Flush),
 }
 
 /// Outcome of a call.
@@ -92,12 +91,7 @@ pub(crate) struct Io<'a> {
 
 impl<'a> Io<'a> {
     pub(crate) fn new(input: &'a [u8], output: &'a mut [u8]) -> Self {
-        Self {
-            input,
-            output,
-            read: 0,
-            written: 0,
-        }
+        Self { input, output, read: 0, written: 0 }
     }
 
     fn rest(&self) -> &'a [u8] {
@@ -135,8 +129,7 @@ pub(crate) struct Stream {
     format: Format,
     level: u8,
     phase: Phase,
-    /// Rank of the last call's flush; -1 if the output was full.
-    last_rank: i32,
+    former: FormerCall,
     header_sent: bool,
     /// Checksum of the input that was compressed.
     check: u32,
@@ -176,7 +169,7 @@ impl Stream {
             format,
             level,
             phase: Phase::Gather,
-            last_rank: -2,
+            former: FormerCall::None,
             header_sent: false,
             check: u32::from(format == Format::Zlib),
             length: 0,
@@ -194,7 +187,7 @@ impl Stream {
 
     /// Whether nothing has been asked of it yet.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.last_rank == -2
+        self.former == FormerCall::None
     }
 
     pub(crate) fn is_finished(&self) -> bool {
@@ -251,11 +244,11 @@ impl Stream {
         if let Some(refused) = self.refuse(io, flush) {
             return refused;
         }
-        self.last_rank = flush.rank();
+        self.former = FormerCall::Done(flush);
         loop {
             self.drain(memory, io);
             if self.waiting() > 0 {
-                self.last_rank = -1;
+                self.former = FormerCall::OutputFull;
                 return Outcome::Ok;
             }
             match self.phase {
@@ -288,8 +281,9 @@ impl Stream {
         if io.output.is_empty() || finished && !io.rest().is_empty() {
             return Some(Outcome::Nothing);
         }
-        let asks_nothing =
-            io.input.is_empty() && flush != Flush::Finish && flush.rank() <= self.last_rank;
+        // A weaker flush after a stronger one asks for nothing new.
+        let is_weaker = matches!(self.former, FormerCall::Done(former) if flush <= former);
+        let asks_nothing = io.input.is_empty() && flush != Flush::Finish && is_weaker;
         let idle = asks_nothing && self.waiting() == 0 && !self.is_system();
         idle.then_some(Outcome::Nothing)
     }
@@ -297,7 +291,7 @@ impl Stream {
     /// Everything that was asked is done. With a full output the same flush may come again.
     fn rested(&mut self, io: &Io<'_>) -> Outcome {
         if io.written == io.output.len() {
-            self.last_rank = -1;
+            self.former = FormerCall::OutputFull;
         }
         Outcome::Ok
     }
@@ -371,12 +365,7 @@ impl Stream {
             self.header_sent = true;
             output.extend(header(self.format, self.level));
         }
-        let chunk = Chunk {
-            level: self.level,
-            history: &kept[..self.history],
-            input,
-            last,
-        };
+        let chunk = Chunk { level: self.level, history: &kept[..self.history], input, last };
         tools.compressor.compress(&chunk, output);
         if last {
             output.extend(trailer(self.format, self.check, self.length));
@@ -417,12 +406,8 @@ impl Stream {
 
     /// Upper bound of the output for `input` bytes in one stream with `memory` bytes.
     pub(crate) fn bound(&self, input: usize, memory: usize) -> usize {
-        let chunk = (memory - self.base() - SLACK)
-            .min(self.first_chunk)
-            .min(65_535);
-        input
-            .saturating_add(16 * (input / chunk + 1))
-            .saturating_add(SLACK)
+        let chunk = (memory - self.base() - SLACK).min(self.first_chunk).min(65_535);
+        input.saturating_add(16 * (input / chunk + 1)).saturating_add(SLACK)
     }
 }
 
@@ -502,11 +487,7 @@ mod tests {
         for piece in ["abc", "", "defgh", "ijkl", "0123456789abcdef", "z"] {
             all.extend(piece.as_bytes());
             length = remember(&mut kept, length, piece.as_bytes());
-            assert_eq!(
-                &kept[..length],
-                &all[all.len() - all.len().min(10)..],
-                "{piece}"
-            );
+            assert_eq!(&kept[..length], &all[all.len() - all.len().min(10)..], "{piece}");
         }
     }
 

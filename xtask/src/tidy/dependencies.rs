@@ -32,11 +32,8 @@ impl Directions {
     }
 
     fn parse_fuzz(manifest: &str) -> BTreeSet<String> {
-        let ours = manifest
-            .lines()
-            .filter_map(|line| line.strip_prefix("millrace-"));
-        ours.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned()))
-            .collect()
+        let ours = manifest.lines().filter_map(|line| line.strip_prefix("millrace-"));
+        ours.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
     }
 
     /// Rows like ``| `crates/wire` | frames | engine | forbidden |``.
@@ -45,10 +42,7 @@ impl Directions {
             let mut cells = line.split('|').map(str::trim).skip(1);
             let folder = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
             let folder = folder.strip_prefix("crates/").unwrap_or(folder);
-            let targets = cells
-                .nth(1)?
-                .split(',')
-                .map(|target| target.trim().to_owned());
+            let targets = cells.nth(1)?.split(',').map(|target| target.trim().to_owned());
             Some((folder.to_owned(), targets.collect()))
         });
         Self(rows.collect())
@@ -56,54 +50,21 @@ impl Directions {
 }
 
 /// Edges that only tests have. Every crate may test with the testkit; the other edges have their reason.
+#[rustfmt::skip]
 const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
-    (
-        "gateway",
-        "client",
-        "the reader of key stubs is tested against the client's writer",
-    ),
     ("cli", "wire", "a test speaks to a node below the client"),
-    (
-        "client",
-        "service",
-        "a whole pool is simulated in one process, with the session state of real nodes",
-    ),
-    (
-        "virtio",
-        "backends",
-        "the tests of a device run it on an engine that computes",
-    ),
-    (
-        "server",
-        "backends",
-        "the tests of a node run it on an engine that computes",
-    ),
-    (
-        "provider",
-        "service",
-        "the tests load the module against a real node",
-    ),
-    (
-        "provider",
-        "server",
-        "the tests load the module against a real node",
-    ),
+    ("client", "service", "a whole pool is simulated in one process, with the session state of real nodes"),
+    ("virtio", "backends", "the tests of a device run it on an engine that computes"),
+    ("server", "backends", "the tests of a node run it on an engine that computes"),
+    ("provider", "service", "the tests load the module against a real node"),
+    ("provider", "server", "the tests load the module against a real node"),
 ];
 
 /// Libraries that may be there in more than one version, each with its reason.
 const DUPLICATES: &[(&str, &str)] = &[
-    (
-        "bitflags",
-        "vmm-sys-util holds on to 1; a macro of 500 lines without code at run time",
-    ),
-    (
-        "syn",
-        "only in derive macros at build time; some have not moved to 3 yet",
-    ),
-    (
-        "untrusted",
-        "aws-lc-rs holds on to 0.7, rustls-webpki to 0.9; 300 lines each",
-    ),
+    ("bitflags", "vmm-sys-util holds on to 1; a macro of 500 lines without code at run time"),
+    ("syn", "only in derive macros at build time; some have not moved to 3 yet"),
+    ("untrusted", "aws-lc-rs holds on to 0.7, rustls-webpki to 0.9; 300 lines each"),
 ];
 
 /// Only what is built on the platform that Millrace ships for counts.
@@ -133,14 +94,7 @@ impl Metadata {
         let metadata = cargo(root, &["metadata", "--format-version", "1"])?;
         let metadata: Value = serde_json::from_slice(&metadata).context("metadata is not JSON")?;
         // The metadata also lists packages of features that no build enables; the tree lists what is built.
-        let tree = [
-            "tree",
-            "--workspace",
-            "--target",
-            PLATFORM,
-            "--edges",
-            "all",
-        ];
+        let tree = ["tree", "--workspace", "--target", PLATFORM, "--edges", "all"];
         let form = ["--prefix", "none", "--format", "{p}"];
         let tree = cargo(root, &[&tree[..], &form[..]].concat())?;
         let tree = String::from_utf8(tree).context("cargo tree is not text")?;
@@ -154,11 +108,8 @@ impl Metadata {
 
     /// `built` holds name and version of every package that counts.
     fn parse(metadata: &Value, built: &BTreeSet<(&str, &str)>) -> Option<Self> {
-        let members: BTreeSet<&str> = metadata["workspace_members"]
-            .as_array()?
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
+        let members: BTreeSet<&str> =
+            metadata["workspace_members"].as_array()?.iter().filter_map(Value::as_str).collect();
         let mut packages = Vec::new();
         for package in metadata["packages"].as_array()? {
             let ours = members.contains(package["id"].as_str()?);
@@ -216,9 +167,8 @@ impl Metadata {
                 }
             }
             for target in &package.test {
-                let listed = TEST_DIRECTIONS
-                    .iter()
-                    .any(|(from, to, _)| *from == folder && to == target);
+                let listed =
+                    TEST_DIRECTIONS.iter().any(|(from, to, _)| *from == folder && to == target);
                 if !allowed.contains(target) && target != "testkit" && !listed {
                     complaints.push(format!("crate {folder}: tests may not depend on {target}"));
                 }
@@ -231,10 +181,7 @@ impl Metadata {
     pub(crate) fn check_duplicates(&self) -> Vec<String> {
         let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for package in &self.packages {
-            versions
-                .entry(&package.name)
-                .or_default()
-                .insert(&package.version);
+            versions.entry(&package.name).or_default().insert(&package.version);
         }
         let mut complaints = Vec::new();
         for (name, found) in &versions {
@@ -249,9 +196,8 @@ impl Metadata {
         }
         for (name, _) in DUPLICATES {
             if versions.get(name).is_none_or(|found| found.len() < 2) {
-                complaints.push(format!(
-                    "dependency {name}: no longer duplicated: drop its excuse"
-                ));
+                complaints
+                    .push(format!("dependency {name}: no longer duplicated: drop its excuse"));
             }
         }
         complaints
@@ -264,10 +210,7 @@ impl Metadata {
             .filter(|package| !package.licence.as_deref().is_some_and(licences::acceptable))
             .map(|package| {
                 let licence = package.licence.as_deref().unwrap_or("none stated");
-                format!(
-                    "dependency {}: licence {licence} is not on the list",
-                    package.name
-                )
+                format!("dependency {}: licence {licence} is not on the list", package.name)
             })
             .collect()
     }
@@ -281,11 +224,8 @@ impl Package {
             let Some(folder) = dependency["name"].as_str()?.strip_prefix("millrace-") else {
                 continue;
             };
-            let edges = if dependency["kind"].as_str() == Some("dev") {
-                &mut test
-            } else {
-                &mut normal
-            };
+            let edges =
+                if dependency["kind"].as_str() == Some("dev") { &mut test } else { &mut normal };
             edges.insert(folder.to_owned());
         }
         Some(Self {
@@ -308,10 +248,7 @@ fn cargo(root: &Path, args: &[&str]) -> Result<Vec<u8>> {
         .output()
         .with_context(|| format!("starting cargo {what}"))?;
     if !output.status.success() {
-        bail!(
-            "cargo {what}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("cargo {what}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(output.stdout)
 }
@@ -353,10 +290,8 @@ mod tests {
 
     #[test]
     fn two_versions_need_an_excuse() {
-        let packages = vec![
-            package("doubled", "1.0.0", &[], &[]),
-            package("doubled", "2.0.0", &[], &[]),
-        ];
+        let packages =
+            vec![package("doubled", "1.0.0", &[], &[]), package("doubled", "2.0.0", &[], &[])];
         let complaints = Metadata { packages }.check_duplicates();
         assert_eq!(complaints.len(), 1 + DUPLICATES.len(), "{complaints:?}");
         assert!(complaints[0].contains("1.0.0 and 2.0.0"));

@@ -36,10 +36,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     for list in ["docs/guide/README.md", "docs/adr/README.md"] {
         complaints.extend(unlisted(root, files, Path::new(list))?);
     }
-    for path in files
-        .iter()
-        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
-    {
+    for path in files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "md")) {
         let text = fs::read_to_string(root.join(path))
             .with_context(|| format!("reading {}", path.display()))?;
         complaints.extend(bare_references(path, &text));
@@ -57,9 +54,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
 fn unlisted(root: &Path, files: &[PathBuf], list: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(root.join(list))
         .with_context(|| format!("reading {}", list.display()))?;
-    let pages = files
-        .iter()
-        .filter(|path| path.parent() == list.parent() && *path != list);
+    let pages = files.iter().filter(|path| path.parent() == list.parent() && *path != list);
     let names = pages.filter_map(|path| path.file_name()?.to_str());
     Ok(names
         .filter(|name| !text.contains(&format!("\n- [{name}]({name}): ")))
@@ -92,12 +87,8 @@ fn bare_references(path: &Path, text: &str) -> Vec<String> {
 const MAX_COLUMNS: usize = 120;
 
 /// Pages whose lines are not held: kept in one line per entry, or generated.
-const UNWRAPPED: &[&str] = &[
-    "CHANGELOG.md",
-    "docs/nightly.md",
-    "docs/reference",
-    "docs/benchmarks",
-];
+const UNWRAPPED: &[&str] =
+    &["CHANGELOG.md", "docs/nightly.md", "docs/reference", "docs/benchmarks"];
 
 /// Prose has at most [`MAX_COLUMNS`] columns; tables, code and links may be longer.
 fn long_lines(path: &Path, text: &str) -> Vec<String> {
@@ -131,11 +122,7 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<String> {
         if fenced {
             continue;
         }
-        for link in line
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
+        for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split(['#', ' ']).next().unwrap_or_default();
             let local = !target.is_empty() && !target.contains(':') && !target.contains('`');
             if local && !root.join(folder).join(target).exists() {
@@ -151,9 +138,8 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<String> {
 }
 
 /// Folders of the repository that documents name.
-const FOLDERS: &[&str] = &[
-    "crates/", "deploy/", "docs/", "fuzz/", "scripts/", "tests/", "vectors/", "web/", "xtask/",
-];
+const FOLDERS: &[&str] =
+    &["crates/", "deploy/", "docs/", "fuzz/", "scripts/", "tests/", "vectors/", "web/", "xtask/"];
 
 /// Files and folders of the repository that a document names in backticks exist. `{a,b}` stands for several; names
 /// with `*`, or with words in capitals that stand for others, are not looked up. CHANGELOG.md names former ones.
@@ -168,9 +154,7 @@ fn dead_paths(root: &Path, path: &Path, text: &str) -> Vec<String> {
             let is_path = FOLDERS.iter().any(|folder| name.starts_with(folder))
                 && !name.contains(['*', ' ', '$', '…', ':'])
                 && !name.contains("NAME");
-            let missing = alternatives(name)
-                .into_iter()
-                .find(|name| !root.join(name).exists());
+            let missing = alternatives(name).into_iter().find(|name| !root.join(name).exists());
             if let Some(missing) = missing.filter(|_| is_path) {
                 complaints.push(format!(
                     "{}:{}: {missing} does not exist",
@@ -185,15 +169,11 @@ fn dead_paths(root: &Path, path: &Path, text: &str) -> Vec<String> {
 
 /// `a/{b,c}.rs`: `a/b.rs` and `a/c.rs`.
 fn alternatives(name: &str) -> Vec<String> {
-    let parts = name
-        .split_once('{')
-        .and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
+    let parts = name.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
     let Some((start, (list, end))) = parts else {
         return vec![name.to_owned()];
     };
-    list.split(',')
-        .map(|part| format!("{start}{part}{end}"))
-        .collect()
+    list.split(',').map(|part| format!("{start}{part}{end}")).collect()
 }
 
 /// Whether `make test-install` walks through the page.
@@ -240,10 +220,7 @@ mod tests {
         assert_eq!(complaints("<!-- test: -->\n```sh\nmake\n```"), 1);
         assert_eq!(complaints("<!-- test: build -->\n\n```sh\nmake\n```"), 1);
         assert_eq!(complaints("<!-- test: build -->\n```sh\nmake\n```"), 0);
-        assert_eq!(
-            complaints("<!-- no-test: takes hours -->\n```sh\nmake\n```"),
-            0
-        );
+        assert_eq!(complaints("<!-- no-test: takes hours -->\n```sh\nmake\n```"), 0);
         assert_eq!(complaints("```toml\na = 1\n```\n```text\n```"), 0);
     }
 
@@ -269,18 +246,9 @@ mod tests {
     fn paths_that_do_not_exist_are_refused() {
         let root = crate::root().unwrap();
         let complaints = |text| dead_paths(&root, Path::new("x.md"), text).len();
-        assert_eq!(
-            complaints("`xtask/src/main.rs`, `crates/{cli,engine}/src`, `docs/`"),
-            0
-        );
-        assert_eq!(
-            complaints("`xtask/src/none.rs` and `crates/{cli,none}/src`"),
-            2
-        );
-        assert_eq!(
-            complaints("`crates/NAME/src`, `make check`, `tests/*.rs`"),
-            0
-        );
+        assert_eq!(complaints("`xtask/src/main.rs`, `crates/{cli,engine}/src`, `docs/`"), 0);
+        assert_eq!(complaints("`xtask/src/none.rs` and `crates/{cli,none}/src`"), 2);
+        assert_eq!(complaints("`crates/NAME/src`, `make check`, `tests/*.rs`"), 0);
     }
 
     #[test]

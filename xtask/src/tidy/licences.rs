@@ -26,16 +26,9 @@ const ALLOWED: &[&str] = &[
 
 /// Whether the expression can be met with allowed licences only. The old `A/B` means `A OR B`.
 pub(crate) fn acceptable(expression: &str) -> bool {
-    let spaced = expression
-        .replace('/', " OR ")
-        .replace('(', " ( ")
-        .replace(')', " ) ");
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut parser = Parser {
-        words: &words,
-        at: 0,
-        broken: false,
-    };
+    let mut parser = Parser { words: &words, at: 0, broken: false };
     let met = parser.either();
     met && !parser.broken && parser.at == words.len()
 }
@@ -111,15 +104,9 @@ mod tests {
         ] {
             assert!(acceptable(good), "{good}");
         }
-        for bad in [
-            "GPL-3.0",
-            "MIT AND GPL-2.0",
-            "",
-            "(MIT",
-            "MIT)",
-            "MIT OR",
-            "GPL-2.0 OR LGPL-3.0",
-        ] {
+        for bad in
+            ["GPL-3.0", "MIT AND GPL-2.0", "", "(MIT", "MIT)", "MIT OR", "GPL-2.0 OR LGPL-3.0"]
+        {
             assert!(!acceptable(bad), "{bad}");
         }
     }

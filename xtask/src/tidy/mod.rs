@@ -40,41 +40,24 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     complaints.extend(names::check(root, &files)?);
     complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {
-        eprintln!(
-            "tidy: {} files, {} packages: all in order",
-            files.len(),
-            metadata.len()
-        );
+        eprintln!("tidy: {} files, {} packages: all in order", files.len(), metadata.len());
         return Ok(());
     }
     complaints.sort();
-    bail!(
-        "tidy: {} complaints\n  {}",
-        complaints.len(),
-        complaints.join("\n  ")
-    )
+    bail!("tidy: {} complaints\n  {}", complaints.len(), complaints.join("\n  "))
 }
 
 /// Every file of the repository that is tracked or could be, relative to `root`.
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let listed = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output();
     if let Ok(output) = listed
         && output.status.success()
     {
         let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
-        let present = names
-            .split('\0')
-            .filter(|name| !name.is_empty())
-            .map(PathBuf::from);
+        let present = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
         return Ok(present.filter(|path| root.join(path).is_file()).collect());
     }
     // A source archive has no git: take everything that is not a build product.
@@ -85,10 +68,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let entries = root.join(folder);
-    for entry in entries
-        .read_dir()
-        .with_context(|| format!("reading {}", entries.display()))?
-    {
+    for entry in entries.read_dir().with_context(|| format!("reading {}", entries.display()))? {
         let entry = entry?;
         let path = folder.join(entry.file_name());
         if entry.file_type()?.is_dir() {

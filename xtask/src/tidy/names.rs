@@ -18,19 +18,18 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("Done",       &["engine", "provider"], "a task that ended; the callback when a job has"),
     ("Job",        &["client", "engine", "provider"], "one job at the edge, in the client and in the engine"),
     ("Key",        &["engine", "provider"], "one key as the engine and as OpenSSL see it"),
+    ("Kernel",     &["backends", "inspect"], "the kernel as a backend, and its cryptography as a machine has it"),
     ("Node",       &["bench", "client", "manager", "server"], "one node as its process, its client and its manager see it"),
     ("Operation",  &["engine", "provider"], "an operation, and OpenSSL's implementation of its kind"),
     ("Pool",       &["client", "provider", "virtio"], "the pool, and what an edge needs of it (a trait)"),
     ("Qat",        &["backends", "inspect"], "QAT as a backend, and as hardware that a machine has"),
     ("Quota",      &["manager", "service"], "a tenant's quota in the pool, and its slice in one node"),
-    ("Remote",     &["bench", "provider"], "the pool behind a measurement, and behind the provider"),
     ("Session",    &["engine", "service"], "one session as the engine and as the service see it"),
     ("Terms",      &["manager", "service"], "what a grant says, and what holds for an identity"),
 
     // What each crate has one of, by convention.
     ("Command",    &["cli", "manager"], "the commands of a program, and of the pool's log"),
     ("Program",    &["inspect", "preload", "zlib"], "the program that a crate runs in or looks at"),
-    ("Progress",   &["bench", "cli"], "reports how far a long task is"),
     ("Settings",   &["cli", "deflate", "gateway", "inspect", "service"], "what the crate's user may set"),
     ("ListenError", &["server", "virtio"], "why a socket cannot be listened on"),
     ("StartError", &["engine", "server"], "why it does not start"),
@@ -51,54 +50,35 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("Check",      &["inspect", "virtio"], "a check of doctor; a hash or MAC of a request"),
     ("Choice",     &["inspect", "manager"], "what advise chose; where placement put a tenant"),
     ("Cipher",     &["inspect", "virtio"], "a cipher to recommend; one to run"),
-    ("ClassRate",  &["cli", "service"], "the same rate, as typed and as reported"),
-    ("Counter",    &["deflate", "provider", "service"], "one counter in each crate's own form"),
+    ("Counter",    &["edge", "provider", "service"], "one counter in each crate's own form"),
     ("Failure",    &["cli", "provider"], "an exit code; what an FFI function returns when it fails"),
-    ("Fault",      &["testkit", "wire"], "a fault to inject; a breach of the protocol"),
     ("Finding",    &["gateway", "inspect"], "of `gateway check`; of `doctor`"),
     ("Format",     &["inspect", "zlib"], "of an advice; of a compressed stream"),
-    ("Goal",       &["bench", "deflate", "inspect"], "of a measurement; of a compressor; of an advice"),
+    ("Goal",       &["bench", "inspect"], "of a measurement; of an advice"),
     ("Health",     &["engine", "manager"], "of a backend; of a node"),
     ("KeyView",    &["cli", "manager"], "a key of a node's store as printed; one of the pool as the API shows it"),
     ("Library",    &["bench", "inspect"], "a libcrypto to measure; one that was found"),
-    ("Line",       &["bench", "inspect"], "of a chart; of `watch --json`"),
-    ("Machine",    &["bench", "inspect"], "the machine of a result; that of a report"),
     ("OpenError",  &["hostfs", "service"], "why a file, and why a seal, does not open"),
-    ("Origin",     &["gateway", "provider"], "of a file; of a key"),
     ("Outcome",    &["gateway", "zlib"], "of a check; of a call"),
     ("Page",       &["cli", "manager"], "a page that is printed; a page of rows of the API"),
     ("Peer",       &["manager", "wire"], "the peer of a connection; the side that broke the protocol"),
     ("Placement",  &["engine", "manager"], "of threads on cores; of tenants on nodes"),
     ("Plan",       &["gateway", "manager"], "the files of a recipe; the slices of a round"),
-    ("Process",    &["bench", "hostfs", "provider"], "a child to measure; a process below `/proc`; this process"),
-    ("Rate",       &["bench", "service"], "a measured rate; a limit"),
+    ("Process",    &["hostfs", "provider"], "a process below `/proc`; this process"),
     ("Refusal",    &["manager", "service"], "of a command; of a client"),
     ("Reply",      &["client", "manager"], "of a node; of the manager's API"),
-    ("Request",    &["bench", "provider"], "one to measure; one to route"),
-    ("Scope",      &["deflate", "service"], "of counters; of an overview"),
     ("Secret",     &["backends", "manager"], "a private key; a token"),
-    ("Series",     &["bench", "engine"], "of measurements; of counters"),
     ("Server",     &["bench", "gateway"], "a server to measure; a server to check"),
     ("Store",      &["cli", "manager"], "settings of the key store; the manager's store"),
     ("Subject",    &["bench", "inspect", "virtio"], "of a measurement; of an advice; of a request"),
-    ("Table",      &["bench", "cli", "manager"], "of a report; of a page; of the store"),
-    ("Verdict",    &["bench", "service"], "of a comparison; of an overview"),
-    ("Verify",     &["cli", "deflate", "provider"], "as typed; of compressed data; of signatures"),
+    ("Table",      &["cli", "manager"], "of a page; of the store"),
     ("WaitMode",   &["gateway", "provider"], "as written into a configuration; as read from it"),
 ];
 
 /// Names that one crate gives to two types, with the reason.
 const TWICE: &[(&str, &str, &str)] = &[
-    (
-        "manager",
-        "Condition",
-        "of the store's transaction; of a request of the API's client",
-    ),
-    (
-        "manager",
-        "Write",
-        "of the store's transaction; of a request of the API's client",
-    ),
+    ("manager", "Condition", "of the store's transaction; of a request of the API's client"),
+    ("manager", "Write", "of the store's transaction; of a request of the API's client"),
 ];
 
 /// A declaration: the crate, and the file with the line.
@@ -139,9 +119,7 @@ fn crate_of(path: &Path) -> Option<&str> {
 /// The name of the type that a line makes visible outside of its module.
 fn declares(line: &str) -> Option<&str> {
     let line = line.trim_start();
-    let line = ["pub ", "pub(crate) "]
-        .iter()
-        .find_map(|start| line.strip_prefix(start))?;
+    let line = ["pub ", "pub(crate) "].iter().find_map(|start| line.strip_prefix(start))?;
     let line = line.strip_prefix("unsafe ").unwrap_or(line);
     let name = ["struct ", "enum ", "trait ", "type ", "union "]
         .iter()
@@ -164,9 +142,8 @@ fn complaints(declared: &BTreeMap<String, Vec<Declared>>) -> Vec<String> {
             }
         }
         let listed = SHARED.iter().find(|(shared, ..)| shared == name);
-        let listed: BTreeSet<&str> = listed.map_or_else(BTreeSet::new, |(_, crates, _)| {
-            crates.iter().copied().collect()
-        });
+        let listed: BTreeSet<&str> =
+            listed.map_or_else(BTreeSet::new, |(_, crates, _)| crates.iter().copied().collect());
         if crates.len() > 1 && !crates.is_subset(&listed) {
             let places: Vec<&str> = places.iter().map(|(_, place)| place.as_str()).collect();
             complaints.push(format!(
@@ -226,10 +203,7 @@ mod tests {
     fn name_in_two_crates_or_twice_in_one_is_refused_unless_listed() {
         assert_eq!(about(&[("Outbox", "client"), ("Inbox", "engine")]), [""; 0]);
         let two = about(&[("Outbox", "client"), ("Outbox", "engine")]);
-        assert!(
-            matches!(&two[..], [one] if one.contains("client.rs:0, engine.rs:1")),
-            "{two:?}"
-        );
+        assert!(matches!(&two[..], [one] if one.contains("client.rs:0, engine.rs:1")), "{two:?}");
         let twice = about(&[("Outbox", "client"), ("Outbox", "client")]);
         assert!(
             matches!(&twice[..], [one] if one.starts_with("client.rs:1: client has")),
@@ -250,10 +224,7 @@ mod tests {
 
     #[test]
     fn types_are_found_by_their_declarations_in_product_code() {
-        assert_eq!(
-            declares("    pub(crate) struct Outbox<'a> {"),
-            Some("Outbox")
-        );
+        assert_eq!(declares("    pub(crate) struct Outbox<'a> {"), Some("Outbox"));
         assert_eq!(declares("pub unsafe trait Wake: Send {"), Some("Wake"));
         assert_eq!(declares("pub type Done = Box<u8>;"), Some("Done"));
         assert_eq!(declares("struct Own;"), None);

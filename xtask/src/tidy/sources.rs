@@ -23,6 +23,7 @@ const LONG_BECAUSE: &str = "Long because:";
 /// denies `unsafe_code`, and only an `expect` attribute on a module lifts that.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/backends/src/cuda/mod.rs", "sys.rs"),
+    ("crates/backends/src/kernel/mod.rs", "sys.rs"),
     ("crates/backends/src/qat/mod.rs", "sys.rs"),
     ("crates/backends/src/simd/mod.rs", "sys.rs"),
     ("crates/backends/src/software/mod.rs", "sys/"),
@@ -41,10 +42,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/provider/src/local/mod.rs", "sys.rs"),
     ("crates/qat/src/lib.rs", "sys.rs"),
     ("crates/zlib/src/lib.rs", "ffi/"),
-    (
-        "crates/zlib/tests/calls/main.rs",
-        "calls the exported C functions as a server does",
-    ),
+    ("crates/zlib/tests/calls/main.rs", "calls the exported C functions as a server does"),
 ];
 
 /// The page whose code map names the rooms for readers.
@@ -56,23 +54,14 @@ fn rooms_in_map(page: &str, rooms: &[(&str, &str)]) -> Vec<String> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.split('|').map(str::trim).skip(1);
         let folder = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
-        folder
-            .starts_with("crates/")
-            .then_some((folder, cells.nth(2)?))
+        folder.starts_with("crates/").then_some((folder, cells.nth(2)?))
     });
     let mut complaints = Vec::new();
     for (folder, cell) in rows {
         let source = format!("{folder}/src/");
         let rooms = rooms.iter().filter_map(|(file, room)| {
-            let (module, _) = file
-                .strip_prefix(&source)?
-                .rsplit_once('/')
-                .unwrap_or_default();
-            Some(
-                format!("{module}/{room}")
-                    .trim_start_matches('/')
-                    .to_owned(),
-            )
+            let (module, _) = file.strip_prefix(&source)?.rsplit_once('/').unwrap_or_default();
+            Some(format!("{module}/{room}").trim_start_matches('/').to_owned())
         });
         let rooms: Vec<String> = rooms.collect();
         let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
@@ -80,15 +69,11 @@ fn rooms_in_map(page: &str, rooms: &[(&str, &str)]) -> Vec<String> {
             Some(end) => room.ends_with(end),
             None => room == pattern,
         };
-        let unnamed = rooms
-            .iter()
-            .filter(|room| !named.iter().any(|name| fits(name, room)));
+        let unnamed = rooms.iter().filter(|room| !named.iter().any(|name| fits(name, room)));
         complaints.extend(
             unnamed.map(|room| format!("{MAP}: {folder}: name the room `{room}` for unsafe code")),
         );
-        let empty = named
-            .iter()
-            .filter(|name| !rooms.iter().any(|room| fits(name, room)));
+        let empty = named.iter().filter(|name| !rooms.iter().any(|room| fits(name, room)));
         complaints
             .extend(empty.map(|name| format!("{MAP}: {folder}: no unsafe code is in `{name}`")));
         if rooms.is_empty() && cell != "forbidden" && named.is_empty() {
@@ -165,19 +150,12 @@ fn header(name: &str, text: &str) -> Option<String> {
 
 /// Marks of unfinished business. This file has to spell them apart to pass itself.
 fn unfinished(name: &str, text: &str) -> Vec<String> {
-    let marks = [
-        concat!("TO", "DO"),
-        concat!("FIX", "ME"),
-        concat!("XX", "X:"),
-        concat!("HA", "CK:"),
-    ];
+    let marks =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:"), concat!("HA", "CK:")];
     let mut complaints = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if let Some(mark) = marks.iter().find(|mark| line.contains(**mark)) {
-            complaints.push(format!(
-                "{name}:{}: {mark}: do it, or leave it out",
-                number + 1
-            ));
+            complaints.push(format!("{name}:{}: {mark}: do it, or leave it out", number + 1));
         }
     }
     complaints
@@ -205,9 +183,8 @@ fn test_names(name: &str, text: &str) -> Vec<String> {
         if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
             is_test = true;
         } else if let Some((_, function)) = line.split_once("fn ") {
-            let article = ["a_", "an_", "the_"]
-                .iter()
-                .find(|article| function.starts_with(**article));
+            let article =
+                ["a_", "an_", "the_"].iter().find(|article| function.starts_with(**article));
             if let Some(article) = article.filter(|_| is_test) {
                 complaints.push(format!(
                     "{name}:{}: begin the name of the test with its subject, without {article}",
@@ -235,10 +212,7 @@ fn bounds_without_reason(name: &str, text: &str) -> Vec<String> {
         line.starts_with("const ") || line.starts_with("pub") && line.contains(" const ")
     };
     let is_bare = |number: &usize| {
-        let above = lines[..*number]
-            .iter()
-            .rev()
-            .find(|line| !is_constant(line));
+        let above = lines[..*number].iter().rev().find(|line| !is_constant(line));
         let is_commented =
             above.is_some_and(|line| line.starts_with("//") || line.starts_with("#["));
         is_constant(lines[*number])
@@ -264,18 +238,14 @@ fn import_groups(name: &str, text: &str) -> Option<String> {
     };
     imports.by_ref().find(is_own)?;
     let late = imports.find(|line| line.starts_with("use millrace_"))?;
-    Some(format!(
-        "{name}: {late}: put it above the imports of this crate"
-    ))
+    Some(format!("{name}: {late}: put it above the imports of this crate"))
 }
 
 /// A module with a folder is `mod.rs` in it. A test with a folder of data is none.
 fn module_form(root: &Path, path: &Path) -> Option<String> {
     let folder = path.with_extension("");
     let is_mixed = folder.starts_with("crates")
-        && !path
-            .parent()
-            .is_some_and(|parent| parent.ends_with("tests"))
+        && !path.parent().is_some_and(|parent| parent.ends_with("tests"))
         && root.join(&folder).is_dir();
     is_mixed.then(|| format!("{}: move it to {}/mod.rs", path.display(), folder.display()))
 }
@@ -283,10 +253,7 @@ fn module_form(root: &Path, path: &Path) -> Option<String> {
 /// `unsafe` has its listed rooms; every manifest takes the lints of the workspace, which deny it elsewhere.
 fn unsafe_rooms(name: &str, text: &str) -> Option<String> {
     // Spelled apart, so that this file is no room.
-    let opens = [
-        concat!("expect(unsafe", "_code"),
-        concat!("allow(unsafe", "_code"),
-    ];
+    let opens = [concat!("expect(unsafe", "_code"), concat!("allow(unsafe", "_code")];
     // Line breaks of rustfmt do not count.
     let code: String = text.split_whitespace().collect();
     let listed = UNSAFE_ROOMS.iter().any(|(room, _)| *room == name);
@@ -306,19 +273,13 @@ mod tests {
 
     #[test]
     fn code_map_names_each_room_for_unsafe_code_and_no_other() {
-        let rooms = [
-            ("crates/a/src/lib.rs", "ffi/"),
-            ("crates/b/src/x/mod.rs", "sys.rs"),
-        ];
+        let rooms = [("crates/a/src/lib.rs", "ffi/"), ("crates/b/src/x/mod.rs", "sys.rs")];
         let row = |folder: &str, cell: &str| format!("| `crates/{folder}` | what | – | {cell} |\n");
         let good = row("a", "`ffi/`") + &row("b", "`*/sys.rs`") + &row("c", "forbidden");
         assert!(rooms_in_map(&good, &rooms).is_empty());
-        for (folder, cell) in [
-            ("a", "forbidden"),
-            ("a", "`ffi/`, `sys/`"),
-            ("c", "`sys.rs`"),
-            ("c", "–"),
-        ] {
+        for (folder, cell) in
+            [("a", "forbidden"), ("a", "`ffi/`, `sys/`"), ("c", "`sys.rs`"), ("c", "–")]
+        {
             let complaints = rooms_in_map(&row(folder, cell), &rooms);
             assert_eq!(complaints.len(), 1, "{folder} {cell}: {complaints:?}");
         }
@@ -333,10 +294,7 @@ mod tests {
 
     #[test]
     fn rooms_for_unsafe_are_listed() {
-        let opens = concat!(
-            "#[expect(\n    unsafe",
-            "_code,\n    reason = \"\"\n)]\nmod sys;"
-        );
+        let opens = concat!("#[expect(\n    unsafe", "_code,\n    reason = \"\"\n)]\nmod sys;");
         assert!(unsafe_rooms("crates/engine/src/lib.rs", opens).is_some());
         assert_eq!(unsafe_rooms("crates/preload/src/lib.rs", opens), None);
         assert!(workspace_lints("crates/engine/Cargo.toml", "[package]").is_some());
@@ -361,10 +319,7 @@ mod tests {
         assert_eq!(found(&format!("use x;\n\n{bound}")), 1);
         assert_eq!(found(&format!("/// Each takes 1 KiB.\n{bound}")), 0);
         assert_eq!(found(&format!("// Small.\nconst A: u8 = 1;\n{bound}")), 0);
-        assert_eq!(
-            found(&format!("/// Other.\nconst A: u8 = 1;\n\n{bound}")),
-            1
-        );
+        assert_eq!(found(&format!("/// Other.\nconst A: u8 = 1;\n\n{bound}")), 1);
     }
 
     #[test]
@@ -378,9 +333,6 @@ mod tests {
     fn long_files_need_a_reason() {
         let long = "x\n".repeat(MAX_LINES + 1);
         assert!(size("a.rs", &long).is_some());
-        assert_eq!(
-            size("a.rs", &format!("// {LONG_BECAUSE} it is a table\n{long}")),
-            None
-        );
+        assert_eq!(size("a.rs", &format!("// {LONG_BECAUSE} it is a table\n{long}")), None);
     }
 }

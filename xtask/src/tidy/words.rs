@@ -27,24 +27,15 @@ const PHRASES: &[(&str, &str)] = &[
     ("in its st|ead", "instead"),
 ];
 
+/// First words of a documentation comment that hide its subject.
+const OPENINGS: &[&str] = &["What ", "It "];
+
 /// The user name `nobody` of configurations: allowed where a line says that it is a user.
-const USER: &[&str] = &[
-    "user",
-    "uid",
-    "nogroup",
-    "\"no|body\"",
-    "`no|body`",
-    "65534",
-    "group",
-];
+const USER: &[&str] = &["user", "uid", "nogroup", "\"no|body\"", "`no|body`", "65534", "group"];
 
 /// Folders of foreign texts: fixtures, vectors, corpora.
-const FOREIGN: &[&str] = &[
-    "vectors",
-    "fuzz/corpus",
-    "crates/inspect/fixtures",
-    "crates/inspect/tests/fixtures",
-];
+const FOREIGN: &[&str] =
+    &["vectors", "fuzz/corpus", "crates/inspect/fixtures", "crates/inspect/tests/fixtures"];
 
 /// Complaints about phrases.
 ///
@@ -61,6 +52,9 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         let text = fs::read_to_string(root.join(path))
             .with_context(|| format!("reading {}", path.display()))?;
         complaints.extend(phrases(&path.to_string_lossy(), &text));
+        if kind == Some("rs") {
+            complaints.extend(openings(&path.to_string_lossy(), &text));
+        }
     }
     Ok(complaints)
 }
@@ -82,9 +76,28 @@ fn phrases(name: &str, text: &str) -> Vec<String> {
     complaints
 }
 
+/// Documentation comments that begin with one of [`OPENINGS`].
+fn openings(name: &str, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut former = None;
+    for (number, line) in text.lines().enumerate() {
+        let comment = line.trim_start().strip_prefix("/// ");
+        let opening = OPENINGS
+            .iter()
+            .find(|opening| comment.is_some_and(|comment| comment.starts_with(**opening)));
+        if let (Some(opening), None) = (opening, former) {
+            complaints.push(format!(
+                "{name}:{}: a comment begins with \"{opening}\": begin with a verb or a noun",
+                number + 1
+            ));
+        }
+        former = comment;
+    }
+    complaints
+}
+
 fn is_user(line: &str) -> bool {
-    USER.iter()
-        .any(|mark| line.contains(&mark.replace('|', "")))
+    USER.iter().any(|mark| line.contains(&mark.replace('|', "")))
 }
 
 /// Whether `phrase` occurs in `line` between characters that belong to no word. An underscore ends a word, so
@@ -100,6 +113,14 @@ fn contains_words(line: &str, phrase: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comment_begins_with_its_subject() {
+        assert_eq!(openings("x.rs", "    /// What it is.\n").len(), 1);
+        assert_eq!(openings("x.rs", "a\n/// It runs.\nb").len(), 1);
+        assert_eq!(openings("x.rs", "/// The thread runs.\n/// It ends.\n").len(), 0);
+        assert_eq!(openings("x.rs", "// What remains.\n/// Items.\n").len(), 0);
+    }
 
     #[test]
     fn phrases_are_found_as_words_in_any_case() {

@@ -95,13 +95,7 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     pub(super) fn parse(pkcs8: &'a [u8]) -> Result<Self, KeyError> {
         let [modulus, exponent, _, p, q, dp, dq, coefficient] = software_keys::rsa_numbers(pkcs8)?;
-        Ok(Self {
-            modulus,
-            exponent,
-            primes: [p, q],
-            private: [dp, dq],
-            coefficient,
-        })
+        Ok(Self { modulus, exponent, primes: [p, q], private: [dp, dq], coefficient })
     }
 
     /// Index of the key's size in [`SIZES`]; `None` if no kernel supports the size.
@@ -113,9 +107,7 @@ impl<'a> Parts<'a> {
 
     pub(super) fn public_exponent(&self) -> u64 {
         // At most 33 bits: the software backend checked it.
-        self.exponent
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte))
+        self.exponent.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
     /// A fixed number below the modulus, for measurements.
@@ -139,10 +131,7 @@ struct Image<'a> {
 
 impl<'a> Image<'a> {
     fn new(variant: &'a Variant) -> Self {
-        Self {
-            variant,
-            bytes: Zeroizing::new(vec![0; variant.key_bytes()]),
-        }
+        Self { variant, bytes: Zeroizing::new(vec![0; variant.key_bytes()]) }
     }
 
     fn fill(mut self, parts: &Parts<'_>) -> Zeroizing<Vec<u8>> {
@@ -263,11 +252,7 @@ struct Places {
 impl Places {
     /// Position 0 stays reserved for the spare groups of a launch.
     fn new(limit: u32) -> Mutex<Self> {
-        Mutex::new(Self {
-            back: Vec::new(),
-            next: 1,
-            limit,
-        })
+        Mutex::new(Self { back: Vec::new(), next: 1, limit })
     }
 
     fn take(&mut self) -> Option<u32> {

@@ -54,11 +54,8 @@ pub(super) fn open_size(
     (key, parts): (&LoadedKey, &Parts<'_>),
     health: &Arc<Health>,
 ) -> Result<Size, DeviceError> {
-    let candidates: Vec<&'static Variant> = kernels
-        .iter()
-        .copied()
-        .filter(|variant| variant.half_bits == half_bits)
-        .collect();
+    let candidates: Vec<&'static Variant> =
+        kernels.iter().copied().filter(|variant| variant.half_bits == half_bits).collect();
     let mut best: Option<(&'static Variant, Speed)> = None;
     // One kernel and a fixed threshold leave nothing to measure.
     let open = candidates.len() > 1 || device_from.is_none();
@@ -71,10 +68,7 @@ pub(super) fn open_size(
                 Err(error) => return Err(error),
             };
             let rate = |speed: &Speed| speed.tasks as f64 / speed.full.as_secs_f64();
-            if best
-                .as_ref()
-                .is_none_or(|(_, known)| rate(known) < rate(&speed))
-            {
+            if best.as_ref().is_none_or(|(_, known)| rate(known) < rate(&speed)) {
                 best = Some((variant, speed));
             }
         }
@@ -125,23 +119,17 @@ fn measure(
     parts: &Parts<'_>,
 ) -> Result<Speed, DeviceError> {
     let blocks = device.facts().processors as usize * BLOCKS_PER_PROCESSOR;
-    let count = (blocks * variant.tasks_per_block())
-        .div_ceil(LAUNCH_TASKS)
-        .max(1);
+    let count = (blocks * variant.tasks_per_block()).div_ceil(LAUNCH_TASKS).max(1);
     let pairs = u32::try_from(count * LAUNCH_TASKS + 1)
         .map_err(|_| DeviceError::OutOfMemory("too many pairs".to_owned()))?;
     let store = device.open_store(variant, 2, pairs)?;
     store.write_key(1, &parts.image(variant))?;
-    let mut streams = (0..count)
-        .map(|_| store.open_stream(LAUNCH_TASKS))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut streams =
+        (0..count).map(|_| store.open_stream(LAUNCH_TASKS)).collect::<Result<Vec<_>, _>>()?;
     // The first round makes the pairs and warms up.
     round(&mut streams, parts, true)?;
-    let mut speed = Speed {
-        full: Duration::MAX,
-        launch: Duration::MAX,
-        tasks: count * LAUNCH_TASKS,
-    };
+    let mut speed =
+        Speed { full: Duration::MAX, launch: Duration::MAX, tasks: count * LAUNCH_TASKS };
     for _ in 0..ROUNDS {
         speed.launch = speed.launch.min(round(&mut streams[..1], parts, false)?);
         speed.full = speed.full.min(round(&mut streams, parts, false)?);
@@ -160,11 +148,7 @@ fn round(
     for (stream, at) in streams.iter_mut().zip(0_u32..) {
         let entries: Vec<_> = (0_u32..)
             .take(LAUNCH_TASKS)
-            .map(|task| LaunchEntry {
-                slot: 1,
-                pair: 1 + at * LAUNCH_PAIRS + task,
-                input: &input,
-            })
+            .map(|task| LaunchEntry { slot: 1, pair: 1 + at * LAUNCH_PAIRS + task, input: &input })
             .collect();
         stream.launch(&Launch {
             exponent: parts.public_exponent(),
@@ -281,22 +265,15 @@ mod tests {
         let kernels: Vec<_> = VARIANTS.iter().collect();
         let size = parts.size().map(|at| super::super::SIZES[at]);
         let half_bits = size.expect("a size that there are kernels for");
-        open_size(
-            &device,
-            half_bits,
-            (&kernels, None),
-            (&key, &parts),
-            &Arc::default(),
-        )
-        .expect("a kernel")
+        open_size(&device, half_bits, (&kernels, None), (&key, &parts), &Arc::default())
+            .expect("a kernel")
     }
 
     #[test]
     fn fastest_kernel_is_chosen() {
-        for (slow, fast) in [
-            (Arithmetic::Integer, Arithmetic::Fp52),
-            (Arithmetic::Fp52, Arithmetic::Integer),
-        ] {
+        for (slow, fast) in
+            [(Arithmetic::Integer, Arithmetic::Fp52), (Arithmetic::Fp52, Arithmetic::Integer)]
+        {
             let size = chosen(slow, "");
             assert_eq!(size.variant.arithmetic, fast);
             assert_eq!(size.variant.half_bits, 1024);

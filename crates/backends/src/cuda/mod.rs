@@ -191,12 +191,7 @@ impl Cuda {
     /// Returns the counters over all queues.
     #[must_use]
     pub fn tally(&self) -> CudaTally {
-        let Counters {
-            alone,
-            launches,
-            launched,
-            faults,
-        } = &self.shared.counters;
+        let Counters { alone, launches, launched, faults } = &self.shared.counters;
         CudaTally {
             alone: alone.load(Ordering::Relaxed),
             launches: launches.load(Ordering::Relaxed),
@@ -292,10 +287,7 @@ impl Backend for Cuda {
                 let facts = device.facts();
                 let (major, minor) = facts.compute;
                 let library = software::sys::version();
-                format!(
-                    "{} ({major}.{minor}), {}; alone {library}",
-                    facts.name, facts.software
-                )
+                format!("{} ({major}.{minor}), {}; alone {library}", facts.name, facts.software)
             }
             Err(_) => "no device".to_owned(),
         };
@@ -328,10 +320,7 @@ impl Backend for Cuda {
         };
         let key = CudaKey { software, resident };
         let info = key.info().clone();
-        Ok(OpenedKey {
-            key: self.shared.keys.insert(key)?,
-            info,
-        })
+        Ok(OpenedKey { key: self.shared.keys.insert(key)?, info })
     }
 
     fn close_key(&self, key: BackendKey) {
@@ -341,9 +330,9 @@ impl Backend for Cuda {
     fn health(&self) -> Presence {
         match self.shared.state() {
             DeviceState::Usable => Presence::Up,
-            DeviceState::Lost(reason) => Presence::Away(Unusable(format!(
-                "{reason}; restart the node to try it again"
-            ))),
+            DeviceState::Lost(reason) => {
+                Presence::Away(Unusable(format!("{reason}; restart the node to try it again")))
+            }
         }
     }
 

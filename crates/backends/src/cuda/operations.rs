@@ -25,12 +25,7 @@ pub(super) fn finish(
     waiting: &QueuedJob,
     block: Zeroizing<Vec<u8>>,
 ) -> Result<Output, BackendError> {
-    raw_rsa::finish(
-        &key.software,
-        &waiting.task.operation,
-        &waiting.task.input,
-        block,
-    )
+    raw_rsa::finish(&key.software, &waiting.task.operation, &waiting.task.input, block)
 }
 
 /// Runs one task on AWS-LC.

@@ -106,11 +106,7 @@ impl CudaQueue {
     }
 
     fn in_flight(&self) -> usize {
-        let running = self
-            .streams
-            .iter()
-            .flatten()
-            .filter_map(|stream| stream.running.as_ref());
+        let running = self.streams.iter().flatten().filter_map(|stream| stream.running.as_ref());
         running.map(|running| running.tasks.len()).sum()
     }
 
@@ -122,13 +118,9 @@ impl CudaQueue {
             };
             match stream.stream.is_done() {
                 Ok(false) => stream.running = Some(running),
-                Ok(true) => settle(
-                    &self.shared,
-                    running,
-                    stream.stream.take(),
-                    &mut self.results,
-                    done,
-                ),
+                Ok(true) => {
+                    settle(&self.shared, running, stream.stream.take(), &mut self.results, done)
+                }
                 Err(error) => {
                     self.shared.health.note(&error);
                     fail(running, done);
@@ -136,11 +128,8 @@ impl CudaQueue {
             }
         }
         if self.shared.health.is_lost() {
-            for running in self
-                .streams
-                .iter_mut()
-                .flatten()
-                .filter_map(|stream| stream.running.take())
+            for running in
+                self.streams.iter_mut().flatten().filter_map(|stream| stream.running.take())
             {
                 fail(running, done);
             }
@@ -160,10 +149,7 @@ impl CudaQueue {
             self.alone(done);
             return false;
         };
-        let company = self
-            .waiting
-            .iter()
-            .filter(|other| other.group() == Some(group));
+        let company = self.waiting.iter().filter(|other| other.group() == Some(group));
         if company.take(size.device_from).count() < size.device_from {
             // Run one task only: launches in flight soon have results to collect.
             self.alone(done);
@@ -187,10 +173,7 @@ impl CudaQueue {
             return None;
         }
         match size.store.open_stream(LAUNCH_TASKS) {
-            Ok(stream) => streams.push(LaunchStream {
-                stream,
-                running: None,
-            }),
+            Ok(stream) => streams.push(LaunchStream { stream, running: None }),
             Err(error) => {
                 self.shared.health.note(&error);
                 // Without any stream no launch could ever start.
@@ -245,32 +228,18 @@ impl CudaQueue {
         if ready.is_empty() {
             return;
         }
-        let entries: Vec<_> = ready
-            .iter()
-            .filter_map(|task| task.entry(&task.block))
-            .collect();
-        let make: Vec<_> = ready
-            .iter()
-            .filter_map(|task| task.entry(task.random.as_ref()?))
-            .collect();
-        let launch = Launch {
-            exponent: group.1,
-            make: &make,
-            tasks: &entries,
-        };
+        let entries: Vec<_> = ready.iter().filter_map(|task| task.entry(&task.block)).collect();
+        let make: Vec<_> =
+            ready.iter().filter_map(|task| task.entry(task.random.as_ref()?)).collect();
+        let launch = Launch { exponent: group.1, make: &make, tasks: &entries };
         let stream = &mut self.streams[group.0][stream];
         let started_launch = stream.stream.launch(&launch);
-        let running = Running {
-            tasks: ready,
-            started,
-        };
+        let running = Running { tasks: ready, started };
         match started_launch {
             Ok(()) => {
                 let counters = &self.shared.counters;
                 counters.launches.fetch_add(1, Ordering::Relaxed);
-                counters
-                    .launched
-                    .fetch_add(running.tasks.len() as u64, Ordering::Relaxed);
+                counters.launched.fetch_add(running.tasks.len() as u64, Ordering::Relaxed);
                 stream.running = Some(running);
             }
             Err(error) => {
@@ -295,11 +264,7 @@ impl CudaQueue {
 impl Ready {
     fn entry<'a>(&self, input: &'a [u8]) -> Option<LaunchEntry<'a>> {
         let resident = self.key.resident.as_ref()?;
-        Some(LaunchEntry {
-            slot: resident.slot,
-            pair: self.pair.place,
-            input,
-        })
+        Some(LaunchEntry { slot: resident.slot, pair: self.pair.place, input })
     }
 }
 
@@ -367,13 +332,7 @@ fn prepare(waiting: QueuedJob) -> Result<Ready, (QueuedJob, Preparation)> {
             }
         }
     };
-    Ok(Ready {
-        waiting,
-        key,
-        block,
-        pair,
-        random,
-    })
+    Ok(Ready { waiting, key, block, pair, random })
 }
 
 fn give_back(key: &CudaKey, pair: Pair, right: bool) {
@@ -392,13 +351,7 @@ fn settle(
 ) {
     let mut outcomes = outcomes.into_iter();
     for task in running.tasks {
-        let Ready {
-            waiting,
-            key,
-            block,
-            pair,
-            random: _,
-        } = task;
+        let Ready { waiting, key, block, pair, random: _ } = task;
         *results += 1;
         let outcome = outcomes.next().flatten().filter(|result| {
             !results.is_multiple_of(SAMPLE) || operations::is_root(&key, &block, result)
@@ -419,12 +372,7 @@ fn settle(
 fn fail(running: Running, done: &mut Vec<Done>) {
     for task in running.tasks {
         give_back(&task.key, task.pair, false);
-        finish(
-            task.waiting,
-            Err(BackendError::Failed),
-            running.started,
-            done,
-        );
+        finish(task.waiting, Err(BackendError::Failed), running.started, done);
     }
 }
 
@@ -434,11 +382,7 @@ fn finish(
     started: Instant,
     done: &mut Vec<Done>,
 ) {
-    done.push(Done {
-        task: waiting.task,
-        result,
-        service_time: started.elapsed(),
-    });
+    done.push(Done { task: waiting.task, result, service_time: started.elapsed() });
 }
 
 /// Whether the device is unusable after this error.

@@ -66,14 +66,7 @@ pub fn measure() -> Result<InstructionRates, Unusable> {
         let steps = u64::from(THREADS * CHAINS) * u64::from(ROUNDS);
         #[expect(clippy::cast_precision_loss, reason = "a ratio for display")]
         let measured = steps as f64 / least as f64;
-        rates.push(InstructionRate {
-            instruction,
-            measured,
-            expected,
-        });
+        rates.push(InstructionRate { instruction, measured, expected });
     }
-    Ok(InstructionRates {
-        device: format!("{}, {}", facts.name, facts.software),
-        rates,
-    })
+    Ok(InstructionRates { device: format!("{}, {}", facts.name, facts.software), rates })
 }

@@ -85,16 +85,9 @@ impl fmt::Debug for Driver {
 /// The driver's name and text for an error.
 fn words(error: DriverError) -> String {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
-        text.map_or_else(
-            |_| "unknown".to_owned(),
-            |text| text.to_string_lossy().into_owned(),
-        )
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())
     };
-    format!(
-        "{} ({})",
-        text(error.error_string()),
-        text(error.error_name())
-    )
+    format!("{} ({})", text(error.error_string()), text(error.error_name()))
 }
 
 fn failed(error: DriverError) -> DeviceError {
@@ -135,10 +128,8 @@ impl Driver {
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(unusable(&name))?;
         let (module, kernels) = load_kernels(fat_binary, &name)?;
-        let processors = attribute(
-            device,
-            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-        )?;
+        let processors =
+            attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let facts = DeviceFacts {
             name,
             compute,
@@ -146,14 +137,7 @@ impl Driver {
             software: format!("driver for CUDA {}, {kernels}", driver_version()),
         };
         std::mem::forget(opened);
-        Ok(Self {
-            inner: Arc::new(DriverState {
-                device,
-                context,
-                module,
-                facts,
-            }),
-        })
+        Ok(Self { inner: Arc::new(DriverState { device, context, module, facts }) })
     }
 
     /// Runs a kernel of `rates.h` and returns the clocks that each block took.
@@ -224,15 +208,10 @@ fn first_fit() -> Result<(sys::CUdevice, String, (u32, u32)), Unusable> {
         }
         others.push(format!("{name} has {}.{}", compute.0, compute.1));
     }
-    let found = if others.is_empty() {
-        "there is none at all".to_owned()
-    } else {
-        others.join(", ")
-    };
+    let found =
+        if others.is_empty() { "there is none at all".to_owned() } else { others.join(", ") };
     let (major, minor) = LEAST_COMPUTE;
-    Err(Unusable(format!(
-        "no device with compute capability {major}.{minor} or above: {found}"
-    )))
+    Err(Unusable(format!("no device with compute capability {major}.{minor} or above: {found}")))
 }
 
 fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<u32, Unusable> {
@@ -302,9 +281,7 @@ impl Drop for DriverState {
             // SAFETY: nothing uses the module any more: whatever does holds this value.
             let _ = unsafe { result::module::unload(self.module) };
         }
-        drop(OpenDevice {
-            device: self.device,
-        });
+        drop(OpenDevice { device: self.device });
     }
 }
 
@@ -360,11 +337,7 @@ impl Area {
         let bytes = bytes.max(1);
         // SAFETY: freed when dropped.
         let at = unsafe { result::malloc_sync(bytes) }.map_err(failed)?;
-        let area = Self {
-            at,
-            bytes,
-            inner: Arc::clone(inner),
-        };
+        let area = Self { at, bytes, inner: Arc::clone(inner) };
         area.clear(0, bytes)?;
         inner.settle()?;
         Ok(area)
@@ -425,12 +398,7 @@ impl CudaStore for DriverStore {
     }
 
     fn clear(&self, slot: u32, pairs: &[u32]) -> Result<(), DeviceError> {
-        let Memory {
-            keys,
-            pairs: area,
-            variant,
-            ..
-        } = &*self.memory;
+        let Memory { keys, pairs: area, variant, .. } = &*self.memory;
         let (key, pair) = (variant.key_bytes(), variant.pair_bytes());
         keys.clear(slot as usize * key, key)?;
         for place in pairs {
@@ -444,11 +412,8 @@ impl CudaStore for DriverStore {
         self.memory.inner.enter()?;
         let per_block = variant.tasks_per_block();
         let tasks = tasks.next_multiple_of(per_block);
-        let tables = if variant.shared_table {
-            0
-        } else {
-            tasks / per_block * variant.table_bytes()
-        };
+        let tables =
+            if variant.shared_table { 0 } else { tasks / per_block * variant.table_bytes() };
         let pinned = Pinned::new(&self.memory.inner, tasks, variant.words())?;
         let tables = Area::new(&self.memory.inner, tables)?;
         // SAFETY: destroyed when dropped. It does not wait for the default stream that all threads share.
@@ -501,19 +466,11 @@ impl Pinned {
         let bytes = 4 * positions(tasks, words, Part::Tasks).end;
         let flags: c_uint = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
         // SAFETY: writes the address of fresh memory, which is freed when dropped.
-        unsafe { sys::cuMemHostAlloc(&raw mut base, bytes, flags) }
-            .result()
-            .map_err(failed)?;
+        unsafe { sys::cuMemHostAlloc(&raw mut base, bytes, flags) }.result().map_err(failed)?;
         let base = base.cast::<u32>();
         // SAFETY: fresh memory of this length, aligned to a page.
         unsafe { ptr::write_bytes(base, 0, bytes / 4) };
-        let mut pinned = Self {
-            base,
-            at,
-            tasks,
-            words,
-            inner: Arc::clone(inner),
-        };
+        let mut pinned = Self { base, at, tasks, words, inner: Arc::clone(inner) };
         // SAFETY: the memory was allocated as mapped; writes one address.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut at, base.cast(), 0) }
             .result()
@@ -533,10 +490,7 @@ impl Pinned {
     /// Writes entries into a part. Groups of the last block without a task get slot 0 and pair 0.
     fn fill(&mut self, part: Part, entries: &[LaunchEntry<'_>]) {
         let (tasks, words) = (self.tasks, self.words);
-        assert!(
-            entries.len() <= tasks,
-            "as many tasks as the stream has room for"
-        );
+        assert!(entries.len() <= tasks, "as many tasks as the stream has room for");
         let positions = positions(tasks, words, part);
         let memory = self.words();
         memory[positions.names..positions.input].fill(0);
@@ -550,9 +504,7 @@ impl Pinned {
             let mut bytes = entry.input.rchunks(4);
             for word in input {
                 *word = bytes.next().map_or(0, |chunk| {
-                    chunk
-                        .iter()
-                        .fold(0, |word, byte| word << 8 | u32::from(*byte))
+                    chunk.iter().fold(0, |word, byte| word << 8 | u32::from(*byte))
                 });
             }
         }
@@ -589,13 +541,7 @@ fn positions(tasks: usize, words: usize, part: Part) -> Positions {
     let input = names + NAMES * tasks;
     let status = input + words * tasks;
     let output = status + tasks;
-    Positions {
-        names,
-        input,
-        status,
-        output,
-        end: names + length,
-    }
+    Positions { names, input, status, output, end: names + length }
 }
 
 impl Drop for Pinned {
@@ -679,8 +625,7 @@ impl CudaStream for DriverStream {
         self.memory.inner.enter()?;
         self.start(Part::Make, launch.make, launch.exponent)?;
         self.start(Part::Tasks, launch.tasks, launch.exponent)?;
-        self.launched
-            .extend(launch.tasks.iter().map(|entry| entry.input.len()));
+        self.launched.extend(launch.tasks.iter().map(|entry| entry.input.len()));
         Ok(())
     }
 

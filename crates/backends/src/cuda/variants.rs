@@ -26,9 +26,7 @@ impl Arithmetic {
     /// Returns the arithmetic with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Integer, Self::Fp52]
-            .into_iter()
-            .find(|arithmetic| arithmetic.name() == name)
+        [Self::Integer, Self::Fp52].into_iter().find(|arithmetic| arithmetic.name() == name)
     }
 }
 
@@ -56,50 +54,16 @@ pub struct Variant {
 }
 
 /// Every kernel. Where speed is not measured, the first of a size is used.
+#[rustfmt::skip]
 pub static VARIANTS: [Variant; 8] = [
-    variant(
-        "rsa_2048_integer_4",
-        Arithmetic::Integer,
-        [8, 4, 1024, 128],
-        true,
-    ),
-    variant(
-        "rsa_2048_integer_1",
-        Arithmetic::Integer,
-        [32, 1, 1024, 64],
-        false,
-    ),
+    variant("rsa_2048_integer_4", Arithmetic::Integer, [8, 4, 1024, 128], true),
+    variant("rsa_2048_integer_1", Arithmetic::Integer, [32, 1, 1024, 64], false),
     variant("rsa_2048_fp52_4", Arithmetic::Fp52, [5, 4, 1024, 128], true),
-    variant(
-        "rsa_2048_fp52_2",
-        Arithmetic::Fp52,
-        [10, 2, 1024, 64],
-        false,
-    ),
-    variant(
-        "rsa_3072_integer_4",
-        Arithmetic::Integer,
-        [12, 4, 1536, 64],
-        true,
-    ),
-    variant(
-        "rsa_3072_fp52_2",
-        Arithmetic::Fp52,
-        [15, 2, 1536, 64],
-        false,
-    ),
-    variant(
-        "rsa_4096_integer_4",
-        Arithmetic::Integer,
-        [16, 4, 2048, 64],
-        true,
-    ),
-    variant(
-        "rsa_4096_fp52_4",
-        Arithmetic::Fp52,
-        [10, 4, 2048, 64],
-        false,
-    ),
+    variant("rsa_2048_fp52_2", Arithmetic::Fp52, [10, 2, 1024, 64], false),
+    variant("rsa_3072_integer_4", Arithmetic::Integer, [12, 4, 1536, 64], true),
+    variant("rsa_3072_fp52_2", Arithmetic::Fp52, [15, 2, 1536, 64], false),
+    variant("rsa_4096_integer_4", Arithmetic::Integer, [16, 4, 2048, 64], true),
+    variant("rsa_4096_fp52_4", Arithmetic::Fp52, [10, 4, 2048, 64], false),
 ];
 
 /// The supported sizes of key, in bits of a prime.
@@ -111,15 +75,7 @@ const fn variant(
     [digits, threads, half_bits, block]: [usize; 4],
     shared_table: bool,
 ) -> Variant {
-    Variant {
-        name,
-        arithmetic,
-        digits,
-        threads,
-        half_bits,
-        block,
-        shared_table,
-    }
+    Variant { name, arithmetic, digits, threads, half_bits, block, shared_table }
 }
 
 /// Offsets of the numbers of a key in its image, in digits. A number modulo a prime has [`Variant::half`]
@@ -196,12 +152,7 @@ impl Variant {
     #[must_use]
     pub fn shared_bytes(&self) -> usize {
         let stage = 2 * self.half() * self.tasks_per_block() * self.digit_bytes();
-        stage
-            + if self.shared_table {
-                self.table_bytes()
-            } else {
-                0
-            }
+        stage + if self.shared_table { self.table_bytes() } else { 0 }
     }
 
     pub(super) fn layout(&self) -> Layout {
@@ -210,14 +161,7 @@ impl Variant {
         let inverses = whole + 5 * 2 * digits;
         let exponents = inverses + 4;
         let exponent = self.half_bits / (WINDOW_BITS * WINDOWS_PER_DIGIT);
-        Layout {
-            half,
-            whole,
-            inverses,
-            exponents,
-            exponent,
-            key: exponents + 4 * exponent,
-        }
+        Layout { half, whole, inverses, exponents, exponent, key: exponents + 4 * exponent }
     }
 }
 
@@ -228,10 +172,7 @@ mod tests {
     #[test]
     fn variant_table_equals_the_kernel_headers() {
         let header = include_str!("kernels/variants.h");
-        let rows: Vec<_> = header
-            .lines()
-            .filter(|line| line.starts_with("KERNEL("))
-            .collect();
+        let rows: Vec<_> = header.lines().filter(|line| line.starts_with("KERNEL(")).collect();
         let ours: Vec<_> = VARIANTS
             .iter()
             .map(|v| {

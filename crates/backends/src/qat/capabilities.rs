@@ -4,7 +4,6 @@
 //! The operations that the qat backend offers: all of those with an RSA private key of 2048, 3072, 4096 or 8192
 //! bits. A key of another size is not taken.
 
-use millrace_engine::KeyType;
 use millrace_engine::backend::Capability;
 
 use crate::raw_rsa;
@@ -14,22 +13,4 @@ use crate::raw_rsa;
 pub(super) const SIZES: [u16; 4] = [2048, 3072, 4096, 8192];
 
 /// One row per size and operation.
-pub(super) const CAPABILITIES: &[Capability] = &{
-    let every = raw_rsa::capabilities(SIZES[0]);
-    let mut rows = [every[0]; SIZES.len() * OPERATIONS];
-    let mut row = 0;
-    while row < rows.len() {
-        let size = KeyType::Rsa {
-            bits: SIZES[row / OPERATIONS],
-        };
-        rows[row] = Capability {
-            operation: every[row % OPERATIONS].operation,
-            smallest: size,
-            largest: size,
-        };
-        row += 1;
-    }
-    rows
-};
-
-const OPERATIONS: usize = raw_rsa::capabilities(SIZES[0]).len();
+pub(super) const CAPABILITIES: &[Capability] = &raw_rsa::capabilities_of::<24>(&SIZES);

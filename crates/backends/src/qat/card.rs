@@ -114,6 +114,9 @@ pub(super) struct Card {
 }
 
 enum State {
+    /// The library has not been started yet.
+    Starting,
+    /// There is no instance, for this reason.
     Away(String),
     Up(Arc<Running>),
 }
@@ -166,15 +169,14 @@ impl Card {
             settings,
             restarts: AtomicU64::new(0),
             counters: Mutex::default(),
-            state: Mutex::new(State::Away("not started yet".to_owned())),
+            state: Mutex::new(State::Starting),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
             control: Mutex::default(),
         });
         let controlled = Arc::clone(&card);
-        let thread = thread::Builder::new()
-            .name("mr-qat".to_owned())
-            .spawn(move || controlled.control());
+        let thread =
+            thread::Builder::new().name("mr-qat".to_owned()).spawn(move || controlled.control());
         let thread = thread.map_err(|error| format!("no thread to control the cards: {error}"))?;
         *lock(&card.control) = Some(thread);
         card.wait_for_first_start();
@@ -195,6 +197,7 @@ impl Card {
     pub(super) fn running(&self) -> Result<Arc<Running>, String> {
         match &*lock(&self.state) {
             State::Up(running) => Ok(Arc::clone(running)),
+            State::Starting => Err("not started yet".to_owned()),
             State::Away(reason) => Err(reason.clone()),
         }
     }
@@ -223,11 +226,7 @@ impl Card {
                 serving,
                 in_flight: if serving { now(&counters.in_flight) } else { 0 },
                 capacity: sys::SLOTS,
-                slots_lost: if serving {
-                    now(&counters.slots_lost)
-                } else {
-                    0
-                },
+                slots_lost: if serving { now(&counters.slots_lost) } else { 0 },
                 submitted: count(&counters.submitted),
                 full: count(&counters.full),
                 served: count(&counters.served),
@@ -247,8 +246,7 @@ impl Card {
 
     fn wait_for_first_start(&self) {
         let state = lock(&self.state);
-        let starting =
-            |state: &mut State| matches!(state, State::Away(reason) if reason == "not started yet");
+        let starting = |state: &mut State| matches!(state, State::Starting);
         drop(self.changed.wait_while(state, starting));
     }
 
@@ -296,15 +294,9 @@ impl Card {
     }
 
     fn start(&self, number: u64) -> Result<(Session, Arc<Running>), String> {
-        let groups = std::fs::read_dir("/dev/vfio")
-            .into_iter()
-            .flatten()
-            .flatten();
+        let groups = std::fs::read_dir("/dev/vfio").into_iter().flatten().flatten();
         let is_group = |entry: std::fs::DirEntry| {
-            entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with(|first: char| first.is_ascii_digit())
+            entry.file_name().to_string_lossy().starts_with(|first: char| first.is_ascii_digit())
         };
         if !groups.into_iter().any(is_group) {
             return Err(
@@ -478,10 +470,7 @@ impl Instance {
 
     /// Collects answers, those of other queues into their inboxes, and returns those of this seat.
     pub(super) fn collect(&self, seat: usize) -> Inbox {
-        let mut own = lock(&self.inboxes)
-            .get_mut(&seat)
-            .map(std::mem::take)
-            .unwrap_or_default();
+        let mut own = lock(&self.inboxes).get_mut(&seat).map(std::mem::take).unwrap_or_default();
         let Some(mut ring) = self.try_ring() else {
             return own;
         };
@@ -516,18 +505,12 @@ impl Instance {
         let counted = tickets.len() as u64;
         self.counters.lost.fetch_add(counted, Ordering::Relaxed);
         let now = self.now_ms();
-        let _ = self
-            .silent_since_ms
-            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.silent_since_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Notes what the ring holds, for the metrics.
     pub(super) fn note(&self, ring: &Ring) {
-        let Counters {
-            in_flight,
-            slots_lost,
-            ..
-        } = &*self.counters;
+        let Counters { in_flight, slots_lost, .. } = &*self.counters;
         in_flight.store(ring.in_flight(), Ordering::Relaxed);
         slots_lost.store(ring.lost(), Ordering::Relaxed);
     }
@@ -549,9 +532,7 @@ impl Instance {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_millis())
-            .unwrap_or(u64::MAX)
-            .max(1)
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
     /// A queue is gone: its requests are answered to no one.

@@ -8,8 +8,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `card.rs` | start, events, restart: the thread of control, and the instances that queues share |
-//! | `known_answer.rs` | what each instance computes after a start |
-//! | `keys.rs` | keys on the host and in device memory; blinding |
+//! | `known_answer.rs` | the check of each instance after a start |
+//! | `keys.rs` | keys on the host and in device memory |
 //! | `queue.rs` | the hot path |
 //! | `sys.rs` | Intel's libraries, opened at run time |
 //!
@@ -139,10 +139,7 @@ impl Qat {
 
     fn card(&self) -> Result<&Arc<Card>, Unusable> {
         let open = || Card::open(self.settings.clone()).map_err(Unusable);
-        self.card
-            .get_or_init(open)
-            .as_ref()
-            .map_err(Unusable::clone)
+        self.card.get_or_init(open).as_ref().map_err(Unusable::clone)
     }
 }
 
@@ -162,12 +159,7 @@ impl Drop for Qat {
 
 impl fmt::Debug for Qat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Qat({:?}, {} keys)",
-            self.settings.library,
-            self.keys.len()
-        )
+        write!(f, "Qat({:?}, {} keys)", self.settings.library, self.keys.len())
     }
 }
 
@@ -178,12 +170,7 @@ impl Backend for Qat {
             Some(Ok(card)) => card.library.version.clone(),
             Some(Err(_)) | None => self.settings.library.display().to_string(),
         };
-        Description {
-            kind: BackendKind::Qat,
-            version,
-            on_cpu: false,
-            batch: 1,
-        }
+        Description { kind: BackendKind::Qat, version, on_cpu: false, batch: 1 }
     }
 
     fn capabilities(&self) -> &[Capability] {
@@ -196,11 +183,8 @@ impl Backend for Qat {
 
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let key = keys::load(key.dangerous_pkcs8())?;
-        let info = key.info().clone();
-        Ok(OpenedKey {
-            key: self.keys.insert(key)?,
-            info,
-        })
+        let info = key.rsa.info().clone();
+        Ok(OpenedKey { key: self.keys.insert(key)?, info })
     }
 
     fn close_key(&self, key: BackendKey) {
@@ -208,14 +192,9 @@ impl Backend for Qat {
     }
 
     fn health(&self) -> Health {
-        match self
-            .card()
-            .and_then(|card| card.running().map_err(Unusable))
-        {
+        match self.card().and_then(|card| card.running().map_err(Unusable)) {
             Ok(running) if !running.is_over() => Health::Up,
-            Ok(_) => Health::Away(Unusable(
-                "a card reported a fatal error or a reset".to_owned(),
-            )),
+            Ok(_) => Health::Away(Unusable("a card reported a fatal error or a reset".to_owned())),
             Err(reason) => Health::Away(reason),
         }
     }
@@ -236,10 +215,7 @@ impl Backend for Qat {
         let card = self.card()?;
         let running = card.running().map_err(Unusable)?;
         let seat = running.take_seat().ok_or_else(|| {
-            Unusable(format!(
-                "all {} instances have {SEATS} queues",
-                running.instances.len()
-            ))
+            Unusable(format!("all {} instances have {SEATS} queues", running.instances.len()))
         })?;
         let (card, keys) = (Arc::clone(card), Arc::clone(&self.keys));
         Ok(Box::new(QatQueue::new(card, keys, running, seat)))

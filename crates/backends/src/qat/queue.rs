@@ -17,19 +17,15 @@ use millrace_engine::{BackendError, Output};
 use zeroize::Zeroizing;
 
 use super::card::{Card, Instance, Running};
-use super::keys::{Blinding, QatKey};
+use super::keys::QatKey;
 use super::sys::{Answer, SLOTS, Submitted};
+use crate::blinding::Blinding;
 use crate::key_table::KeyTable;
 use crate::raw_rsa;
 use crate::software::operations;
 
 /// A key, the encoded input, the same blinded, and the blinding.
-type Prepared = (
-    Arc<QatKey>,
-    Zeroizing<Vec<u8>>,
-    Zeroizing<Vec<u8>>,
-    Blinding,
-);
+type Prepared = (Arc<QatKey>, Zeroizing<Vec<u8>>, Zeroizing<Vec<u8>>, Blinding);
 
 pub(super) struct QatQueue {
     card: Arc<Card>,
@@ -83,20 +79,14 @@ impl QatQueue {
     /// Hands a task to the card; gives it back if there is no room.
     fn start(&mut self, task: Task) -> Option<Task> {
         let started = Instant::now();
-        let refused = |task, error| Done {
-            task,
-            result: Err(error),
-            service_time: started.elapsed(),
-        };
+        let refused =
+            |task, error| Done { task, result: Err(error), service_time: started.elapsed() };
         let (key, input, blinded, blinding) = match self.prepare(&task) {
             Ok(Some(prepared)) => prepared,
             Ok(None) => {
                 let key = self.keys.find(task.key);
-                let result = operations::run_task(key.as_ref().map(|key| &key.software), &task);
-                self.refused.push(Done {
-                    result,
-                    ..refused(task, BackendError::Failed)
-                });
+                let result = operations::run_task(key.as_ref().map(|key| &key.rsa.software), &task);
+                self.refused.push(Done { result, ..refused(task, BackendError::Failed) });
                 return None;
             }
             Err(error) => {
@@ -122,15 +112,8 @@ impl QatQueue {
             Submitted::Taken => {
                 counters.submitted.fetch_add(1, Ordering::Relaxed);
                 self.running.instances[self.instance].note(&ring);
-                let until = started + self.card.answer_time(key.len());
-                let job = Job {
-                    task,
-                    key,
-                    input,
-                    blinding,
-                    started,
-                    until,
-                };
+                let until = started + self.card.answer_time(key.rsa.len());
+                let job = Job { task, key, input, blinding, started, until };
                 self.jobs.insert(self.next_ticket, job);
                 self.next_ticket += 1;
             }
@@ -157,8 +140,8 @@ impl QatQueue {
         if !key.is_for_card() {
             return Ok(None);
         }
-        let input = raw_rsa::prepare(&key.software, &task.operation, &task.input)?;
-        let (blinded, blinding) = key.blind(&input)?;
+        let input = raw_rsa::prepare(&key.rsa.software, &task.operation, &task.input)?;
+        let (blinded, blinding) = key.rsa.blind(&input)?;
         Ok(Some((key, input, blinded, blinding)))
     }
 
@@ -166,7 +149,7 @@ impl QatQueue {
     fn settle(&self, job: Job, answer: Result<Zeroizing<Vec<u8>>, ()>) -> Done {
         let counters = &self.instance().counters;
         let result = match answer {
-            Ok(answer) => job.key.unblind(&job.input, &answer, job.blinding),
+            Ok(answer) => job.key.rsa.unblind(&job.input, &answer, job.blinding),
             Err(()) => Err(BackendError::Failed),
         };
         match &result {
@@ -176,13 +159,9 @@ impl QatQueue {
         };
         let task = job.task;
         let decode = |root| -> Result<Output, BackendError> {
-            raw_rsa::finish(&job.key.software, &task.operation, &task.input, root)
+            raw_rsa::finish(&job.key.rsa.software, &task.operation, &task.input, root)
         };
-        Done {
-            result: result.and_then(decode),
-            task,
-            service_time: job.started.elapsed(),
-        }
+        Done { result: result.and_then(decode), task, service_time: job.started.elapsed() }
     }
 
     /// Hands tasks to the card while it has room.
@@ -216,12 +195,7 @@ impl QatQueue {
     /// Ends the tasks that have waited for too long.
     fn give_up_late(&mut self, done: &mut Vec<Done>) {
         let now = Instant::now();
-        if self
-            .jobs
-            .values()
-            .next()
-            .is_none_or(|oldest| oldest.until > now)
-        {
+        if self.jobs.values().next().is_none_or(|oldest| oldest.until > now) {
             return;
         }
         let late = self.jobs.iter().filter(|(_, job)| job.until <= now);

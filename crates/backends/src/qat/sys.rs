@@ -187,10 +187,8 @@ impl Session {
     /// # Errors
     /// The library does not start, or no virtual function offers public-key operations; the text names a remedy.
     pub(super) fn start(library: &Arc<Library>) -> Result<(Self, Vec<Ring>), String> {
-        let session = Self {
-            shared: QatSession::start(&library.shared)?,
-            library: Arc::clone(library),
-        };
+        let session =
+            Self { shared: QatSession::start(&library.shared)?, library: Arc::clone(library) };
         let rings = session.rings()?;
         if rings.is_empty() {
             return Err(
@@ -235,7 +233,7 @@ impl Session {
             };
             if !started {
                 return Err(
-                    "an instance of the card does not start: see the kernel's log".to_owned(),
+                    "an instance of the card does not start: see the kernel's log".to_owned()
                 );
             }
             let function = info.address();
@@ -311,10 +309,7 @@ impl<O> Ring<O> {
         )?;
         let slot = |_| Slot {
             status: AtomicI32::new(PENDING),
-            request: RsaDecryptOpData {
-                key: ptr::null(),
-                input: FlatBuffer::EMPTY,
-            },
+            request: RsaDecryptOpData { key: ptr::null(), input: FlatBuffer::EMPTY },
             output: FlatBuffer::EMPTY,
             owner: None,
             key: None,
@@ -444,8 +439,6 @@ impl<O> Ring<O> {
     /// Slots whose answer is no longer waited for.
     pub(super) fn lost(&self) -> usize {
         let slots = self.slots.iter();
-        slots
-            .filter(|slot| slot.key.is_some() && slot.owner.is_none())
-            .count()
+        slots.filter(|slot| slot.key.is_some() && slot.owner.is_none()).count()
     }
 }

@@ -53,25 +53,11 @@ pub(super) struct Size {
 }
 
 /// The supported sizes, the smallest first.
+#[rustfmt::skip]
 pub(super) static SIZES: [Size; 3] = [
-    Size {
-        bits: 2048,
-        half_bits: 1024,
-        blocks: 4,
-        index: 0,
-    },
-    Size {
-        bits: 3072,
-        half_bits: 1536,
-        blocks: 6,
-        index: 1,
-    },
-    Size {
-        bits: 4096,
-        half_bits: 2048,
-        blocks: 8,
-        index: 2,
-    },
+    Size { bits: 2048, half_bits: 1024, blocks: 4, index: 0 },
+    Size { bits: 3072, half_bits: 1536, blocks: 6, index: 1 },
+    Size { bits: 4096, half_bits: 2048, blocks: 8, index: 2 },
 ];
 
 pub(super) struct SimdKey {
@@ -125,11 +111,7 @@ pub(super) struct Blinding {
 
 impl Blinding {
     pub(super) fn new(factor: Digits, inverse: Digits) -> Self {
-        Self {
-            factor,
-            inverse,
-            uses: BLINDING_USES,
-        }
+        Self { factor, inverse, uses: BLINDING_USES }
     }
 }
 
@@ -164,19 +146,15 @@ impl LaneKey {
     fn new([n, e, _, p, q, dp, dq, qinv]: [&[u8]; 8]) -> Option<Self> {
         let bits = numbers::bits(n);
         let longest = numbers::bits(p).max(numbers::bits(q));
-        let size = SIZES
-            .iter()
-            .find(|size| bits <= size.bits && longest <= size.half_bits)?;
+        let size = SIZES.iter().find(|size| bits <= size.bits && longest <= size.half_bits)?;
         let half = size.blocks * BLOCK;
         let modulus = numbers::from_bytes(n, 2 * half);
         let negative_inverse = numbers::negative_inverse(&modulus);
         let (_, square) = numbers::montgomery_constants(&modulus, bits);
 
         // b = q·(1/q mod p) is 1 modulo p and 0 modulo q; n+1−b is 0 modulo p and 1 modulo q.
-        let basis = numbers::multiply(
-            &numbers::from_bytes(q, half),
-            &numbers::from_bytes(qinv, half),
-        );
+        let basis =
+            numbers::multiply(&numbers::from_bytes(q, half), &numbers::from_bytes(qinv, half));
         let complement = numbers::subtract(&modulus, &numbers::subtract(&basis, &[1]));
         let recombine = [basis, complement]
             .map(|number| numbers::montgomery(&number, &square, &modulus, negative_inverse));
@@ -196,19 +174,13 @@ impl LaneKey {
 
     /// Takes a blinding pair out of the store; `None` if the store is empty.
     pub(super) fn take_blinding(&self) -> Option<Blinding> {
-        self.blindings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
+        self.blindings.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Returns a pair after its result was verified. The caller has squared the pair.
     pub(super) fn return_blinding(&self, mut blinding: Blinding) {
         blinding.uses -= 1;
-        let mut store = self
-            .blindings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.blindings.lock().unwrap_or_else(PoisonError::into_inner);
         if blinding.uses > 0 && store.len() < MAX_BLINDINGS {
             store.push(blinding);
         }

@@ -181,12 +181,7 @@ impl Default for Simd {
 
 impl fmt::Debug for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Simd({:?}, {} keys)",
-            self.implementation,
-            self.keys.len()
-        )
+        write!(f, "Simd({:?}, {} keys)", self.implementation, self.keys.len())
     }
 }
 
@@ -208,10 +203,9 @@ impl Backend for Simd {
     fn probe(&self) -> Result<(), Unusable> {
         match self.implementation {
             Some(implementation) if implementation.is_available() => Ok(()),
-            Some(implementation) => Err(Unusable(format!(
-                "this processor does not have {}",
-                implementation.name()
-            ))),
+            Some(implementation) => {
+                Err(Unusable(format!("this processor does not have {}", implementation.name())))
+            }
             None => Err(Unusable(
                 "this processor has no AVX-512 (or the system does not enable it); RSA runs one \
                  operation at a time on the software backend"
@@ -223,10 +217,7 @@ impl Backend for Simd {
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let loaded = keys::load(key.dangerous_pkcs8())?;
         let info = loaded.info().clone();
-        Ok(OpenedKey {
-            key: self.keys.insert(loaded)?,
-            info,
-        })
+        Ok(OpenedKey { key: self.keys.insert(loaded)?, info })
     }
 
     fn close_key(&self, key: BackendKey) {

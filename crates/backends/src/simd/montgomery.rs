@@ -82,10 +82,7 @@ struct Sums<W> {
 impl<W: Copy> Sums<W> {
     #[inline(always)]
     fn zero<L: Lanes<Word = W>>(l: L) -> Self {
-        Self {
-            low: [l.zero(); 2 * BLOCK],
-            high: [l.zero(); 2 * BLOCK],
-        }
+        Self { low: [l.zero(); 2 * BLOCK], high: [l.zero(); 2 * BLOCK] }
     }
 
     /// Adds one digit product, whose low half belongs to the given column.
@@ -103,22 +100,14 @@ impl<W: Copy> Sums<W> {
     /// Adds the high half of one digit product to the given column.
     #[inline(always)]
     fn accumulate_high<L: Lanes<Word = W>>(&mut self, l: L, column: usize, a: W, b: W) {
-        let sums = if L::APART {
-            &mut self.high
-        } else {
-            &mut self.low
-        };
+        let sums = if L::APART { &mut self.high } else { &mut self.low };
         sums[column + 1] = l.multiply_add(l.zero(), sums[column + 1], a, b).1;
     }
 
     /// The total sum of a column.
     #[inline(always)]
     fn total<L: Lanes<Word = W>>(&self, l: L, column: usize) -> W {
-        if L::APART {
-            l.add(self.low[column], self.high[column])
-        } else {
-            self.low[column]
-        }
+        if L::APART { l.add(self.low[column], self.high[column]) } else { self.low[column] }
     }
 
     /// Adds all products of two blocks.
@@ -221,11 +210,7 @@ struct Columns<L: Lanes> {
 impl<L: Lanes> Columns<L> {
     #[inline(always)]
     fn new(l: L, digits: usize) -> Self {
-        Self {
-            carry: l.zero(),
-            next: 0,
-            digits,
-        }
+        Self { carry: l.zero(), next: 0, digits }
     }
 
     /// Turns the biased sum of the next column into its true sum, including the carry.

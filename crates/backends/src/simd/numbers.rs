@@ -77,9 +77,7 @@ fn subtract_with_borrow(a: &[u64], b: &[u64]) -> (Digits, u64) {
     let mut out = Zeroizing::new(vec![0; a.len()]);
     let mut borrow = 0_u64;
     for (at, place) in out.iter_mut().enumerate() {
-        let raw = a[at]
-            .wrapping_sub(b.get(at).copied().unwrap_or(0))
-            .wrapping_add(borrow);
+        let raw = a[at].wrapping_sub(b.get(at).copied().unwrap_or(0)).wrapping_add(borrow);
         *place = raw & DIGIT_MASK;
         borrow = (raw.cast_signed() >> 63).cast_unsigned();
     }
@@ -185,9 +183,7 @@ pub(super) fn montgomery_constants(n: &[u64], bits: usize) -> (Digits, Digits) {
 /// Length of a number, in bits.
 pub(crate) fn bits(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
-    bytes.get(zeros).map_or(0, |first| {
-        8 * (bytes.len() - zeros) - first.leading_zeros() as usize
-    })
+    bytes.get(zeros).map_or(0, |first| 8 * (bytes.len() - zeros) - first.leading_zeros() as usize)
 }
 
 #[cfg(test)]

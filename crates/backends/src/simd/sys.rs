@@ -190,12 +190,7 @@ impl Lanes for Ifma {
         b: __m512i,
     ) -> (__m512i, __m512i) {
         // SAFETY: the token proves AVX-512IFMA.
-        unsafe {
-            (
-                _mm512_madd52lo_epu64(low, a, b),
-                _mm512_madd52hi_epu64(high, a, b),
-            )
-        }
+        unsafe { (_mm512_madd52lo_epu64(low, a, b), _mm512_madd52hi_epu64(high, a, b)) }
     }
 
     #[inline(always)]
@@ -330,35 +325,19 @@ fn ask_memcheck(request: u64, arguments: [u64; 3]) -> u64 {
 /// Marks memory as undefined, so that memcheck reports every branch and address that depends on it.
 #[cfg(test)]
 pub(super) fn memcheck_mark_undefined<T>(memory: &mut [T]) {
-    ask_memcheck(
-        1,
-        [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0],
-    );
+    ask_memcheck(1, [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0]);
 }
 
 /// Marks memory as defined.
 #[cfg(test)]
 pub(super) fn memcheck_mark_defined<T>(memory: &mut [T]) {
-    ask_memcheck(
-        2,
-        [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0],
-    );
+    ask_memcheck(2, [memory.as_mut_ptr() as u64, size_of_val(memory) as u64, 0]);
 }
 
 /// Number of bytes with bits that memcheck regards as undefined.
 #[cfg(test)]
 pub(super) fn memcheck_undefined(memory: &[u8]) -> usize {
     let mut bits = vec![0_u8; memory.len()];
-    ask_memcheck(
-        8,
-        [
-            memory.as_ptr() as u64,
-            bits.as_mut_ptr() as u64,
-            memory.len() as u64,
-        ],
-    );
-    std::hint::black_box(bits)
-        .into_iter()
-        .filter(|bits| *bits != 0)
-        .count()
+    ask_memcheck(8, [memory.as_ptr() as u64, bits.as_mut_ptr() as u64, memory.len() as u64]);
+    std::hint::black_box(bits).into_iter().filter(|bits| *bits != 0).count()
 }

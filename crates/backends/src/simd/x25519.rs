@@ -53,10 +53,7 @@ fn on<L: Lanes>(lanes: L, scalars: &[[u8; X25519_BYTES]; LANES]) -> [[u8; X25519
     static TABLE: OnceLock<Box<Table>> = OnceLock::new();
     let table = TABLE.get_or_init(|| lanes.run(MakeTable));
     let digits = Zeroizing::new(Digits::of(scalars));
-    lanes.run(PublicValues {
-        table,
-        digits: &digits,
-    })
+    lanes.run(PublicValues { table, digits: &digits })
 }
 
 /// Digits of a number modulo p.
@@ -68,13 +65,8 @@ const MASK: u64 = (1 << BITS) - 1;
 const FOLD: u64 = 19;
 
 /// 2p, digit by digit, above every digit of a number that is subtracted.
-const TWO_P: [u64; LIMBS] = [
-    (1 << 52) - 38,
-    (1 << 52) - 2,
-    (1 << 52) - 2,
-    (1 << 52) - 2,
-    (1 << 52) - 2,
-];
+const TWO_P: [u64; LIMBS] =
+    [(1 << 52) - 38, (1 << 52) - 2, (1 << 52) - 2, (1 << 52) - 2, (1 << 52) - 2];
 
 /// Little-endian words of a constant, as digits.
 const fn limbs(words: [u64; 4]) -> [u64; LIMBS] {
@@ -135,10 +127,8 @@ impl Zeroize for Digits {
 
 impl Digits {
     fn of(scalars: &[[u8; X25519_BYTES]; LANES]) -> Self {
-        let mut digits = Self {
-            amounts: [Octet::default(); DIGITS],
-            signs: [Octet::default(); DIGITS],
-        };
+        let mut digits =
+            Self { amounts: [Octet::default(); DIGITS], signs: [Octet::default(); DIGITS] };
         for (lane, scalar) in scalars.iter().enumerate() {
             let mut carry = 0;
             for place in 0..DIGITS {
@@ -151,11 +141,7 @@ impl Digits {
                 }
                 let digit = ((byte >> (place % 2 * 4)) & 15) + carry;
                 // The last digit is at most 8 and gives no carry.
-                carry = if place + 1 < DIGITS {
-                    (digit + 8) >> 4
-                } else {
-                    0
-                };
+                carry = if place + 1 < DIGITS { (digit + 8) >> 4 } else { 0 };
                 let digit = digit - (carry << 4);
                 let negative = digit >> 63;
                 digits.amounts[place].0[lane] = ((digit ^ negative) - negative).cast_unsigned();
@@ -408,11 +394,7 @@ impl<L: Lanes> Addend<L> {
     fn of(lanes: L, x: Field<L>, y: Field<L>) -> Self {
         let d = Field::splat(lanes, &CURVE_D);
         let product = x.multiply(lanes, y).multiply(lanes, d.add(lanes, d));
-        Self {
-            sum: y.add(lanes, x),
-            difference: y.subtract(lanes, x),
-            product,
-        }
+        Self { sum: y.add(lanes, x), difference: y.subtract(lanes, x), product }
     }
 
     /// The multiple with the amount of each lane's digit, negative where its sign says so.
@@ -446,12 +428,7 @@ impl<L: Lanes> Point<L> {
     #[inline(always)]
     fn neutral(lanes: L) -> Self {
         let (zero, one) = (Field([lanes.zero(); LIMBS]), Field::splat(lanes, &ONE));
-        Self {
-            x: zero,
-            y: one,
-            z: one,
-            t: zero,
-        }
+        Self { x: zero, y: one, z: one, t: zero }
     }
 
     #[inline(always)]
@@ -467,10 +444,7 @@ impl<L: Lanes> Point<L> {
     /// Hisil, Wong, Carter, Dawson, *Twisted Edwards curves revisited*, 2008, section 3.1, for a = −1. It is complete.
     #[inline(always)]
     fn add(self, lanes: L, other: &Addend<L>) -> Self {
-        let a = self
-            .y
-            .subtract(lanes, self.x)
-            .multiply(lanes, other.difference);
+        let a = self.y.subtract(lanes, self.x).multiply(lanes, other.difference);
         let b = self.y.add(lanes, self.x).multiply(lanes, other.sum);
         let c = self.t.multiply(lanes, other.product);
         let d = self.z.add(lanes, self.z);
@@ -496,10 +470,7 @@ impl<L: Lanes> Point<L> {
     #[inline(always)]
     fn affine(self, lanes: L) -> (Field<L>, Field<L>) {
         let inverse = self.z.inverse(lanes);
-        (
-            self.x.multiply(lanes, inverse),
-            self.y.multiply(lanes, inverse),
-        )
+        (self.x.multiply(lanes, inverse), self.y.multiply(lanes, inverse))
     }
 }
 
@@ -606,9 +577,7 @@ mod tests {
         let mut scalars = [[0; X25519_BYTES]; LANES];
         for (lane, scalar) in scalars.iter_mut().enumerate() {
             for byte in scalar.iter_mut() {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let random = state.to_be_bytes()[0];
                 *byte = match (seed, lane) {
                     (0, 0) => 0,

@@ -11,16 +11,9 @@ use millrace_engine::backend::Capability;
 /// One row per operation and kind of key, with all sizes of that kind.
 pub(super) static CAPABILITIES: LazyLock<Vec<Capability>> = LazyLock::new(|| {
     let kinds = |operation: OperationKind| {
-        operation
-            .key_kinds()
-            .iter()
-            .map(move |kind| (operation, kind.extremes()))
+        operation.key_kinds().iter().map(move |kind| (operation, kind.extremes()))
     };
     let rows = OperationKind::ALL.iter().copied().flat_map(kinds);
-    rows.map(|(operation, [smallest, largest])| Capability {
-        operation,
-        smallest,
-        largest,
-    })
-    .collect()
+    rows.map(|(operation, [smallest, largest])| Capability { operation, smallest, largest })
+        .collect()
 });

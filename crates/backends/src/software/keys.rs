@@ -147,11 +147,7 @@ fn number(magnitude: &[u8]) -> Result<Number, KeyError> {
 
 /// Refuses a separate public key for algorithms that have no such field.
 fn refuse_public_key(info: &PrivateKeyInfo<'_>) -> Result<(), KeyError> {
-    if info.public_key.is_some() {
-        Err(KeyError::Malformed)
-    } else {
-        Ok(())
-    }
+    if info.public_key.is_some() { Err(KeyError::Malformed) } else { Ok(()) }
 }
 
 fn load_rsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
@@ -185,11 +181,7 @@ fn load_rsa(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     let mut rejection_key = Zeroizing::new([0; 32]);
     sys::digest(Hash::Sha256, padded, &mut *rejection_key).map_err(|_| KeyError::Backend)?;
 
-    let secret = RsaSecret {
-        key,
-        modulus: n.to_vec(),
-        rejection_key,
-    };
+    let secret = RsaSecret { key, modulus: n.to_vec(), rejection_key };
     try_rsa(&secret)?;
     let public = der::element(tag::SEQUENCE, &[der::integer(n), der::integer(e)].concat());
     Ok(LoadedKey {
@@ -235,11 +227,7 @@ fn check_public_exponent(e: &[u8]) -> Result<(), KeyError> {
         [.., last] if last & 1 == 0 => false,
         [first, rest @ ..] => rest.len() < 4 || (rest.len() == 4 && *first == 1),
     };
-    if usable {
-        Ok(())
-    } else {
-        Err(KeyError::NoPublicExponent)
-    }
+    if usable { Ok(()) } else { Err(KeyError::NoPublicExponent) }
 }
 
 /// Runs one private operation and reverses it with a public one. This makes the contexts, and fails if p or q
@@ -252,15 +240,8 @@ fn try_rsa(secret: &RsaSecret) -> Result<(), KeyError> {
     // Any number except 0 and 1 will do; the leading zero byte keeps it below the modulus.
     input[1..len].fill(0x5a);
     rsa_private(secret, &input[..len], &mut output[..len]).map_err(|_| KeyError::Inconsistent)?;
-    secret
-        .key
-        .public(&output[..len], &mut undone[..len])
-        .map_err(|_| KeyError::Inconsistent)?;
-    if bool::from(undone.ct_eq(&*input)) {
-        Ok(())
-    } else {
-        Err(KeyError::Inconsistent)
-    }
+    secret.key.public(&output[..len], &mut undone[..len]).map_err(|_| KeyError::Inconsistent)?;
+    if bool::from(undone.ct_eq(&*input)) { Ok(()) } else { Err(KeyError::Inconsistent) }
 }
 
 /// A size within bounds.
@@ -275,10 +256,7 @@ fn load_ec(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     if info.parameters.peek() == Some(tag::SEQUENCE) {
         return Err(KeyError::NotOffered); // explicit parameters
     }
-    let curve_oid = info
-        .parameters
-        .take(tag::OBJECT_IDENTIFIER)
-        .ok_or(KeyError::Malformed)?;
+    let curve_oid = info.parameters.take(tag::OBJECT_IDENTIFIER).ok_or(KeyError::Malformed)?;
     if !info.parameters.is_empty() {
         return Err(KeyError::Malformed);
     }
@@ -295,11 +273,7 @@ fn load_ec(mut info: PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
     }
     let key = EcKey::new(curve, &number(inner.scalar)?).ok_or(KeyError::Inconsistent)?;
     let stated = [inner.public_point, info.public_key];
-    if stated
-        .into_iter()
-        .flatten()
-        .any(|point| !key.has_public_point(point))
-    {
+    if stated.into_iter().flatten().any(|point| !key.has_public_point(point)) {
         return Err(KeyError::Inconsistent);
     }
     let point = key.public_point().ok_or(KeyError::Backend)?;
@@ -358,10 +332,7 @@ fn parse_curve25519(info: &PrivateKeyInfo<'_>) -> Result<Zeroizing<[u8; 32]>, Ke
     if !inner.is_empty() || !info.parameters.is_empty() {
         return Err(KeyError::Malformed);
     }
-    secret
-        .try_into()
-        .map(Zeroizing::new)
-        .map_err(|_| KeyError::Malformed)
+    secret.try_into().map(Zeroizing::new).map_err(|_| KeyError::Malformed)
 }
 
 fn load_x25519(info: &PrivateKeyInfo<'_>) -> Result<LoadedKey, KeyError> {
@@ -407,11 +378,7 @@ fn parse_dh_group<'a>(parameters: &mut DerReader<'a>, with_order: bool) -> Optio
     let mut fields = DerReader::new(parameters.take(tag::SEQUENCE)?);
     let p = fields.take_unsigned()?;
     let g = fields.take_unsigned()?;
-    let q = if with_order {
-        Some(fields.take_unsigned()?)
-    } else {
-        None
-    };
+    let q = if with_order { Some(fields.take_unsigned()?) } else { None };
     fields.take_optional(tag::INTEGER)?;
     if with_order {
         fields.take_optional(tag::SEQUENCE)?;
@@ -423,11 +390,7 @@ fn parse_dh_group<'a>(parameters: &mut DerReader<'a>, with_order: bool) -> Optio
 fn parse_private_value(bytes: &[u8]) -> Result<&[u8], KeyError> {
     let mut inner = DerReader::new(bytes);
     let value = inner.take_unsigned().ok_or(KeyError::Malformed)?;
-    if inner.is_empty() {
-        Ok(value)
-    } else {
-        Err(KeyError::Malformed)
-    }
+    if inner.is_empty() { Ok(value) } else { Err(KeyError::Malformed) }
 }
 
 fn load_dh(mut info: PrivateKeyInfo<'_>, with_order: bool) -> Result<LoadedKey, KeyError> {
@@ -568,13 +531,8 @@ fn load_ml_dsa(info: &PrivateKeyInfo<'_>, set: MlDsaSet) -> Result<LoadedKey, Ke
 fn try_ml_dsa(key: &MlDsa) -> Result<(), KeyError> {
     let message = b"pairwise consistency";
     let mut signature = vec![0; key.set().signature_len()];
-    key.sign_message(message, &mut signature)
-        .map_err(|_| KeyError::Inconsistent)?;
-    if key.verifies(message, &signature) {
-        Ok(())
-    } else {
-        Err(KeyError::Inconsistent)
-    }
+    key.sign_message(message, &mut signature).map_err(|_| KeyError::Inconsistent)?;
+    if key.verifies(message, &signature) { Ok(()) } else { Err(KeyError::Inconsistent) }
 }
 
 /// Whether 1 < `value` < `last`.
@@ -589,11 +547,7 @@ fn is_prime(number: &Number) -> Result<bool, KeyError> {
 /// Checks that p and q are prime and that g has order q, so that q divides p-1.
 fn check_subgroup(p: &Number, q: &Number, g: &Number) -> Result<(), KeyError> {
     if p.bits() > MAX_TESTED_PRIME_BITS || q.bits() >= p.bits() {
-        return Err(if q.bits() >= p.bits() {
-            KeyError::Inconsistent
-        } else {
-            KeyError::Size
-        });
+        return Err(if q.bits() >= p.bits() { KeyError::Inconsistent } else { KeyError::Size });
     }
     let power = g.power(q, p).ok_or(KeyError::Backend)?;
     if power.bits() == 1 && is_prime(q)? && is_prime(p)? {
@@ -616,11 +570,7 @@ fn check_safe_prime(p_bytes: &[u8], g_bytes: &[u8], p: &Number) -> Result<(), Ke
         return Err(KeyError::Inconsistent);
     }
     let half = p.half().ok_or(KeyError::Backend)?;
-    if is_prime(&half)? {
-        Ok(())
-    } else {
-        Err(KeyError::NotOffered)
-    }
+    if is_prime(&half)? { Ok(()) } else { Err(KeyError::NotOffered) }
 }
 
 /// Whether p is the prime of a group that is known to be safe and needs no test.
@@ -634,11 +584,7 @@ fn is_named_group(p: &[u8]) -> Result<bool, KeyError> {
 fn public_value(g: &Number, x: &Number, p: &Number, len: usize) -> Result<Vec<u8>, KeyError> {
     let public = g.power(x, p).ok_or(KeyError::Backend)?;
     let mut bytes = vec![0; len];
-    if public.write_padded(&mut bytes) {
-        Ok(bytes)
-    } else {
-        Err(KeyError::Backend)
-    }
+    if public.write_padded(&mut bytes) { Ok(bytes) } else { Err(KeyError::Backend) }
 }
 
 /// SHA-256 digests of the primes of RFC 7919 (ffdhe) and RFC 3526 (modp), all with generator 2.

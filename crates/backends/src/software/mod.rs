@@ -47,9 +47,7 @@ impl Software {
     /// Makes a backend without keys.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            keys: Arc::new(KeyTable::new(MAX_KEYS)),
-        }
+        Self { keys: Arc::new(KeyTable::new(MAX_KEYS)) }
     }
 }
 
@@ -67,12 +65,7 @@ impl fmt::Debug for Software {
 
 impl Backend for Software {
     fn describe(&self) -> Description {
-        Description {
-            kind: BackendKind::Software,
-            version: sys::version(),
-            on_cpu: true,
-            batch: 1,
-        }
+        Description { kind: BackendKind::Software, version: sys::version(), on_cpu: true, batch: 1 }
     }
 
     fn capabilities(&self) -> &[Capability] {
@@ -86,10 +79,7 @@ impl Backend for Software {
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let loaded = keys::load(key.dangerous_pkcs8())?;
         let info = loaded.info.clone();
-        Ok(OpenedKey {
-            key: self.keys.insert(loaded)?,
-            info,
-        })
+        Ok(OpenedKey { key: self.keys.insert(loaded)?, info })
     }
 
     fn close_key(&self, key: BackendKey) {

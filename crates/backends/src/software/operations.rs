@@ -28,14 +28,7 @@ pub(crate) fn run(
     crate::check(operation, key.info.key_type, input)?;
     match (operation, &key.secret) {
         (Operation::RsaPkcs1Sign { hash }, Secret::Rsa(rsa)) => rsa_pkcs1_sign(rsa, *hash, input),
-        (
-            Operation::RsaPssSign {
-                hash,
-                mgf_hash,
-                salt_len,
-            },
-            Secret::Rsa(rsa),
-        ) => {
+        (Operation::RsaPssSign { hash, mgf_hash, salt_len }, Secret::Rsa(rsa)) => {
             let KeyType::Rsa { bits } = key.info.key_type else {
                 return Err(BackendError::Failed);
             };
@@ -45,16 +38,11 @@ pub(crate) fn run(
                 padding::encode_pss(*hash, *mgf_hash, salt_len, input, modulus_bits, encoded)
             })
         }
-        (
-            Operation::RsaOaepDecrypt {
-                hash,
-                mgf_hash,
-                label,
-            },
-            Secret::Rsa(rsa),
-        ) => rsa_decrypt(rsa, input, |encoded| {
-            padding::decode_oaep(*hash, *mgf_hash, label, encoded)
-        }),
+        (Operation::RsaOaepDecrypt { hash, mgf_hash, label }, Secret::Rsa(rsa)) => {
+            rsa_decrypt(rsa, input, |encoded| {
+                padding::decode_oaep(*hash, *mgf_hash, label, encoded)
+            })
+        }
         (Operation::RsaPkcs1Decrypt, Secret::Rsa(rsa)) => rsa_decrypt(rsa, input, |encoded| {
             padding::decode_pkcs1_implicit(&rsa.rejection_key, input, encoded)
         }),
@@ -80,9 +68,7 @@ pub(crate) fn run(
 }
 
 fn rsa_pkcs1_sign(rsa: &RsaSecret, hash: Hash, digest: &[u8]) -> Result<Output, BackendError> {
-    rsa_sign(rsa, |encoded| {
-        padding::encode_pkcs1_signature(hash, digest, encoded)
-    })
+    rsa_sign(rsa, |encoded| padding::encode_pkcs1_signature(hash, digest, encoded))
 }
 
 /// Encodes the digest, then signs the block.
@@ -137,7 +123,7 @@ pub(crate) fn rsa_private(
 
 /// Whether a number below n is 0, 1 or n-1. Each is its own d-th power, because d is odd, and AWS-LC refuses
 /// to compute it.
-fn is_own_root(modulus: &[u8], input: &[u8]) -> bool {
+pub(crate) fn is_own_root(modulus: &[u8], input: &[u8]) -> bool {
     let (Some((last, head)), Some((modulus_last, modulus_head))) =
         (input.split_last(), modulus.split_last())
     else {
@@ -168,20 +154,14 @@ fn ecdh(key: &EcKey, peer: &[u8]) -> Result<Output, BackendError> {
 fn x25519(private: &[u8; 32], peer: &[u8]) -> Result<Output, BackendError> {
     let peer = peer.try_into().map_err(|_| BackendError::BadInput)?;
     let mut secret = Output::new(vec![0; 32]);
-    let place = secret
-        .as_mut_slice()
-        .try_into()
-        .map_err(|_| BackendError::Failed)?;
+    let place = secret.as_mut_slice().try_into().map_err(|_| BackendError::Failed)?;
     sys::x25519(private, peer, place)?;
     Ok(secret)
 }
 
 fn ed25519_sign(private: &[u8; 64], message: &[u8]) -> Result<Output, BackendError> {
     let mut signature = Output::new(vec![0; 64]);
-    let place = signature
-        .as_mut_slice()
-        .try_into()
-        .map_err(|_| BackendError::Failed)?;
+    let place = signature.as_mut_slice().try_into().map_err(|_| BackendError::Failed)?;
     sys::ed25519_sign(private, message, place)?;
     Ok(signature)
 }
@@ -219,33 +199,22 @@ mod tests {
         let mut key = keys::load(millrace_testkit::keys::rsa_2048().der).expect("a good key");
         let sign = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
         assert!(run(&key, &sign, &[7; 32]).is_ok());
-        let Secret::Rsa(rsa) = &mut key.secret else {
-            panic!("not an RSA key")
-        };
+        let Secret::Rsa(rsa) = &mut key.secret else { panic!("not an RSA key") };
         rsa.key.break_first_exponent();
         let mut output = [0xaa; 256];
         let input = [0x11; 256];
-        assert_eq!(
-            rsa_private(rsa, &input, &mut output),
-            Err(BackendError::Fault)
-        );
+        assert_eq!(rsa_private(rsa, &input, &mut output), Err(BackendError::Fault));
         assert_eq!(output, [0; 256]);
         for operation in [
             sign,
-            Operation::RsaPssSign {
-                hash: Hash::Sha256,
-                mgf_hash: Hash::Sha256,
-                salt_len: 32,
-            },
+            Operation::RsaPssSign { hash: Hash::Sha256, mgf_hash: Hash::Sha256, salt_len: 32 },
         ] {
             assert_eq!(run(&key, &operation, &[7; 32]), Err(BackendError::Fault));
         }
         for operation in [
             Operation::RsaRaw,
             Operation::RsaPkcs1Decrypt,
-            Operation::RsaTlsPremaster {
-                client_version: 0x0303,
-            },
+            Operation::RsaTlsPremaster { client_version: 0x0303 },
         ] {
             assert_eq!(run(&key, &operation, &input), Err(BackendError::Fault));
         }

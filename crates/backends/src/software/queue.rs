@@ -25,10 +25,7 @@ pub(super) struct SoftwareQueue {
 
 impl SoftwareQueue {
     pub(super) fn new(keys: Arc<KeyTable<LoadedKey>>) -> Self {
-        Self {
-            keys,
-            waiting: VecDeque::with_capacity(CAPACITY),
-        }
+        Self { keys, waiting: VecDeque::with_capacity(CAPACITY) }
     }
 }
 
@@ -50,11 +47,7 @@ impl Queue for SoftwareQueue {
         if let Some((task, key)) = self.waiting.pop_front() {
             let start = Instant::now();
             let result = operations::run_task(key.as_deref(), &task);
-            done.push(Done {
-                task,
-                result,
-                service_time: start.elapsed(),
-            });
+            done.push(Done { task, result, service_time: start.elapsed() });
         }
         self.waiting.len()
     }

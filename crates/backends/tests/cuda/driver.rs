@@ -26,19 +26,13 @@ fn with_a_driver(test: &str, variables: &[(&str, &str)]) {
         .expect("a process");
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[test]
 fn driver_calls_run_the_kernels_and_return_right_results() {
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver(
-            "driver::driver_calls_run_the_kernels_and_return_right_results",
-            &[],
-        );
+        with_a_driver("driver::driver_calls_run_the_kernels_and_return_right_results", &[]);
         return;
     }
     let ders = [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()];
@@ -53,18 +47,12 @@ fn driver_calls_run_the_kernels_and_return_right_results() {
         let mut random = Random(15);
         // Less than a block, so that spare groups run too. Two rounds, so that pairs are reused.
         for _ in 0..2 {
-            let tasks = (0..3)
-                .map(|token| random_task(token, &opened[0], &mut random))
-                .collect();
+            let tasks = (0..3).map(|token| random_task(token, &opened[0], &mut random)).collect();
             check(&drive(&mut *queue, tasks), &opened, variant.name);
         }
         let tally = cuda.tally();
         assert_eq!((tally.alone, tally.launches, tally.launched), (0, 2, 6));
-        assert!(
-            cuda.describe()
-                .version
-                .starts_with("no GPU at all (9.0), driver for CUDA 13.0")
-        );
+        assert!(cuda.describe().version.starts_with("no GPU at all (9.0), driver for CUDA 13.0"));
         cuda.close_key(opened[0].key);
     }
 }
@@ -73,10 +61,7 @@ fn driver_calls_run_the_kernels_and_return_right_results() {
 fn device_with_too_old_compute_capability_is_named() {
     const OLD: &str = "MILLRACE_TEST_OLD_DEVICE";
     if std::env::var_os(INSIDE).is_none() {
-        with_a_driver(
-            "driver::device_with_too_old_compute_capability_is_named",
-            &[(OLD, "1")],
-        );
+        with_a_driver("driver::device_with_too_old_compute_capability_is_named", &[(OLD, "1")]);
         return;
     }
     let reason = Cuda::new().probe().expect_err("an old device").to_string();

@@ -20,20 +20,13 @@ use super::{Random, on};
 fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[2]);
-    let config = EngineConfig {
-        workers: 1,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig { workers: 1, ..EngineConfig::default() };
     let engine =
         Engine::start(config, vec![Arc::new(cuda), Arc::new(Software::new())]).expect("an engine");
     let sink = Arc::new(Collector::default());
-    let session = engine.open_session(
-        Arc::clone(&sink) as Arc<dyn CompletionSink>,
-        Owner::new(1, 1),
-    );
-    let key = engine
-        .load_key(&keys::rsa_2048().private_key())
-        .expect("a good key");
+    let session =
+        engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
+    let key = engine.load_key(&keys::rsa_2048().private_key()).expect("a good key");
     device.plan(plan);
     let mut random = Random(20);
     let inputs: Vec<Vec<u8>> = (0..count)
@@ -67,10 +60,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
 
 #[test]
 fn lost_device_loses_no_job() {
-    let plan = Plan {
-        lost_after: Some(1),
-        ..Plan::default()
-    };
+    let plan = Plan { lost_after: Some(1), ..Plan::default() };
     let (served, engine) = serve(plan, 100);
     assert!(served.contains(&BackendKind::Software));
     engine.stop();
@@ -78,15 +68,8 @@ fn lost_device_loses_no_job() {
 
 #[test]
 fn device_with_wrong_results_is_quarantined() {
-    let plan = Plan {
-        strike: Strike {
-            moment: 8,
-            thread: 3,
-            digit: 2,
-            bit: 17,
-        },
-        ..Plan::default()
-    };
+    let plan =
+        Plan { strike: Strike { moment: 8, thread: 3, digit: 2, bit: 17 }, ..Plan::default() };
     let (served, engine) = serve(plan, 4);
     assert_eq!(served, [BackendKind::Software; 4]);
     assert!(engine.backends()[0].quarantined);

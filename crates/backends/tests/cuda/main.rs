@@ -31,9 +31,7 @@ use simulated::{Plan, Simulated};
 /// A backend that runs every task on the device, with one kernel.
 fn on(device: &Arc<Simulated>, variant: &'static Variant) -> Cuda {
     let device = Arc::clone(device);
-    Cuda::on(device)
-        .only(|known| known == variant)
-        .device_from(1)
+    Cuda::on(device).only(|known| known == variant).device_from(1)
 }
 
 /// Random numbers from a seed, so that a failure can be repeated.
@@ -43,10 +41,7 @@ impl Random {
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| {
-                self.0 = self
-                    .0
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 self.0.to_be_bytes()[0]
             })
             .collect()
@@ -73,22 +68,17 @@ fn key_of(p: &BigNum, q: &BigNum, e: u32) -> Vec<u8> {
     };
     let (p1, q1) = (less(p), less(q));
     let mut order = BigNum::new().expect("a number");
-    order
-        .checked_mul(&p1, &q1, &mut context)
-        .expect("a product");
+    order.checked_mul(&p1, &q1, &mut context).expect("a product");
     let mut d = BigNum::new().expect("a number");
-    d.mod_inverse(&e, &order, &mut context)
-        .expect("an exponent that is prime to the order");
+    d.mod_inverse(&e, &order, &mut context).expect("an exponent that is prime to the order");
     let mut remainder = |modulus: &BigNum| {
         let mut out = BigNum::new().expect("a number");
-        out.checked_rem(&d, modulus, &mut context)
-            .expect("a remainder");
+        out.checked_rem(&d, modulus, &mut context).expect("a remainder");
         out
     };
     let (dp, dq) = (remainder(&p1), remainder(&q1));
     let mut qinv = BigNum::new().expect("a number");
-    qinv.mod_inverse(q, p, &mut context)
-        .expect("primes that differ");
+    qinv.mod_inverse(q, p, &mut context).expect("primes that differ");
     let copy = |number: &BigNumRef| number.to_owned().expect("a copy");
     let rsa = Rsa::from_private_components(n, e, d, copy(p), copy(q), dp, dq, qinv).expect("a key");
     let key = PKey::from_rsa(rsa).expect("a key");
@@ -99,9 +89,7 @@ fn prime(bits: i32) -> BigNum {
     loop {
         let mut prime = BigNum::new().expect("a number");
         // The two highest bits are set, so that the product of two primes has its full length.
-        prime
-            .generate_prime(bits, false, None, None)
-            .expect("a prime");
+        prime.generate_prime(bits, false, None, None).expect("a prime");
         if prime.mod_word(65_537).expect("a remainder") != 1 {
             return prime;
         }
@@ -122,12 +110,7 @@ fn near_power(exponent: i32, offset: i32) -> BigNum {
 }
 
 fn raw(token: u32, opened: &OpenedKey, input: Vec<u8>) -> Task {
-    Task {
-        token,
-        key: opened.key,
-        operation: Operation::RsaRaw,
-        input,
-    }
+    Task { token, key: opened.key, operation: Operation::RsaRaw, input }
 }
 
 fn random_task(token: u32, opened: &OpenedKey, random: &mut Random) -> Task {
@@ -161,19 +144,9 @@ fn open(cuda: &Cuda, der: &[u8]) -> OpenedKey {
 /// Checks the results of these tasks.
 fn check(done: &BTreeMap<u32, Done>, opened: &[OpenedKey], what: &str) {
     for done in done.values() {
-        let key = opened
-            .iter()
-            .find(|opened| opened.key == done.task.key)
-            .expect("a known key");
-        let output = done
-            .result
-            .as_ref()
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(
-            verify::rsa_public(&key.info.spki, output),
-            done.task.input,
-            "{what}"
-        );
+        let key = opened.iter().find(|opened| opened.key == done.task.key).expect("a known key");
+        let output = done.result.as_ref().unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(verify::rsa_public(&key.info.spki, output), done.task.input, "{what}");
     }
 }
 
@@ -183,9 +156,7 @@ fn kernels_agree_with_openssl_on_random_keys_and_messages() {
     let mut random = Random(1);
     for half_bits in [1024, 1536, 2048] {
         let primes: Vec<_> = (0..6).map(|_| prime(half_bits)).collect();
-        for variant in VARIANTS
-            .iter()
-            .filter(|v| v.half_bits == half_bits.unsigned_abs() as usize)
+        for variant in VARIANTS.iter().filter(|v| v.half_bits == half_bits.unsigned_abs() as usize)
         {
             let (key_count, rounds) = match (is_long(), half_bits) {
                 (true, 1024) => (15, 1_600),
@@ -225,10 +196,8 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
     let n = rsa.n().to_owned().expect("a number");
     let length = n.num_bytes();
     let bits = n.num_bits();
-    let mut numbers: Vec<BigNum> = [0, 1, 2]
-        .into_iter()
-        .map(|small| BigNum::from_u32(small).expect("a number"))
-        .collect();
+    let mut numbers: Vec<BigNum> =
+        [0, 1, 2].into_iter().map(|small| BigNum::from_u32(small).expect("a number")).collect();
     for less in [1, 2] {
         let mut number = n.to_owned().expect("a number");
         number.sub_word(less).expect("a difference");
@@ -246,27 +215,12 @@ fn edges(der: &[u8]) -> Vec<Vec<u8>> {
         numbers.push(below);
     }
     // Limbs of all ones and single bits, at the edges of limbs, digits and halves.
-    for position in [
-        31,
-        32,
-        51,
-        52,
-        63,
-        64,
-        bits / 2 - 1,
-        bits / 2,
-        bits / 2 + 1,
-        bits - 2,
-    ] {
+    for position in [31, 32, 51, 52, 63, 64, bits / 2 - 1, bits / 2, bits / 2 + 1, bits - 2] {
         numbers.extend([near_power(position, 0), near_power(position, -1)]);
     }
     numbers
         .into_iter()
-        .map(|number| {
-            number
-                .to_vec_padded(length)
-                .expect("shorter than the modulus")
-        })
+        .map(|number| number.to_vec_padded(length).expect("shorter than the modulus"))
         .collect()
 }
 
@@ -310,10 +264,8 @@ fn launch_has_keys_of_one_public_exponent() {
         let mut queue = cuda.open_queue().expect("a queue");
         let mut random = Random(2);
         let opened: Vec<_> = ders.iter().map(|der| open(&cuda, der)).collect();
-        let tasks = (0..)
-            .zip(&opened)
-            .map(|(token, key)| random_task(token, key, &mut random))
-            .collect();
+        let tasks =
+            (0..).zip(&opened).map(|(token, key)| random_task(token, key, &mut random)).collect();
         check(&drive(&mut *queue, tasks), &opened, variant.name);
         assert_eq!(cuda.tally().launches, 4);
     }
@@ -322,17 +274,13 @@ fn launch_has_keys_of_one_public_exponent() {
 #[test]
 fn key_between_two_sizes_uses_the_larger_kernel() {
     let rsa = Rsa::generate(2560).expect("a key");
-    let der = PKey::from_rsa(rsa)
-        .and_then(|key| key.private_key_to_pkcs8())
-        .expect("DER");
+    let der = PKey::from_rsa(rsa).and_then(|key| key.private_key_to_pkcs8()).expect("DER");
     for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1536) {
         let cuda = on(&Simulated::new(), variant);
         let opened = [open(&cuda, &der)];
         let mut queue = cuda.open_queue().expect("a queue");
         let mut random = Random(3);
-        let tasks = (0..4)
-            .map(|token| random_task(token, &opened[0], &mut random))
-            .collect();
+        let tasks = (0..4).map(|token| random_task(token, &opened[0], &mut random)).collect();
         check(&drive(&mut *queue, tasks), &opened, variant.name);
         assert_eq!(cuda.tally().launched, 4);
     }
@@ -344,13 +292,9 @@ fn closed_key_is_erased_from_the_device() {
     let cuda = on(&device, &VARIANTS[0]);
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(7);
-    let opened = [
-        open(&cuda, keys::rsa_2048().der),
-        open(&cuda, keys::rsa_2048().der),
-    ];
-    let mut tasks: VecDeque<_> = (0..8)
-        .map(|token| random_task(token, &opened[token as usize % 2], &mut random))
-        .collect();
+    let opened = [open(&cuda, keys::rsa_2048().der), open(&cuda, keys::rsa_2048().der)];
+    let mut tasks: VecDeque<_> =
+        (0..8).map(|token| random_task(token, &opened[token as usize % 2], &mut random)).collect();
     assert_eq!(queue.submit(&mut tasks), 8);
     let mut done = Vec::new();
     // A key is closed while its tasks are in flight: they still end, and then the key is erased.
@@ -384,11 +328,7 @@ fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let done = drive(&mut *queue, tasks);
     check(&done, &[small, large], "mixed sizes");
     let tally = cuda.tally();
-    assert_eq!(
-        (tally.launches, tally.launched, tally.alone),
-        (1, 5, 3),
-        "{tally:?}"
-    );
+    assert_eq!((tally.launches, tally.launched, tally.alone), (1, 5, 3), "{tally:?}");
 }
 
 #[test]
@@ -399,19 +339,15 @@ fn queue_accepts_no_task_above_its_capacity() {
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(9);
     let capacity = u32::try_from(queue.capacity()).expect("small");
-    let mut tasks: VecDeque<_> = (0..capacity + 10)
-        .map(|token| random_task(token, &opened, &mut random))
-        .collect();
+    let mut tasks: VecDeque<_> =
+        (0..capacity + 10).map(|token| random_task(token, &opened, &mut random)).collect();
     assert_eq!(queue.submit(&mut tasks), capacity as usize);
     let mut done = Vec::new();
     queue.poll(&mut done);
     // Tasks on the device count too.
     assert_eq!(queue.submit(&mut tasks), done.len());
     assert_eq!(tasks.len(), 10 - done.len());
-    device.plan(Plan {
-        lost_after: Some(0),
-        ..Plan::default()
-    });
+    device.plan(Plan { lost_after: Some(0), ..Plan::default() });
     while queue.poll(&mut done) > 0 {}
     assert_eq!(done.len(), capacity as usize);
 }
@@ -422,9 +358,8 @@ fn bad_task_does_not_affect_the_others_of_its_launch() {
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
     let mut random = Random(10);
-    let mut tasks: VecDeque<_> = (0..4)
-        .map(|token| random_task(token, &opened, &mut random))
-        .collect();
+    let mut tasks: VecDeque<_> =
+        (0..4).map(|token| random_task(token, &opened, &mut random)).collect();
     tasks[0].input.fill(0xff);
     tasks[2].operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
     let done = drive(&mut *queue, tasks);
@@ -446,11 +381,7 @@ fn blinding_pair_is_renewed_after_its_last_use() {
     // One pair, for more than its number of uses.
     for _ in 0..70 {
         let task = random_task(0, &opened[0], &mut random);
-        check(
-            &drive(&mut *queue, [task].into()),
-            &opened,
-            "one after another",
-        );
+        check(&drive(&mut *queue, [task].into()), &opened, "one after another");
     }
     assert_eq!(cuda.tally().launched, 70);
 }
@@ -476,10 +407,7 @@ fn memcheck_finds_no_branch_or_address_that_depends_on_a_number() {
 
 /// Runs the suite and checks that it ran.
 fn conform(cuda: Cuda, rounds: usize) {
-    let options = Options {
-        reference: Some(Arc::new(Software::new())),
-        rounds,
-    };
+    let options = Options { reference: Some(Arc::new(Software::new())), rounds };
     let cuda = Arc::new(cuda);
     let report = conformance::run(Arc::clone(&cuda) as Arc<dyn Backend>, &options);
     println!("{cuda:?} {:?}\n{report}", cuda.tally());
@@ -517,15 +445,13 @@ fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
         let cuda = Cuda::new().only(|known| known == variant).device_from(1);
         let half_bits = i32::try_from(variant.half_bits).expect("small");
         // n primes give n·(n−1)/2 keys.
-        let primes: Vec<_> = (0..if is_long() { 448 } else { 46 })
-            .map(|_| prime(half_bits))
-            .collect();
+        let primes: Vec<_> =
+            (0..if is_long() { 448 } else { 46 }).map(|_| prime(half_bits)).collect();
         let mut queue = cuda.open_queue().expect("a queue");
         let mut random = Random(14);
         for p in 1..primes.len() {
-            let opened: Vec<_> = (0..p)
-                .map(|q| open(&cuda, &key_of(&primes[p], &primes[q], 65_537)))
-                .collect();
+            let opened: Vec<_> =
+                (0..p).map(|q| open(&cuda, &key_of(&primes[p], &primes[q], 65_537))).collect();
             let tasks = (0..)
                 .zip(&opened)
                 .map(|(token, key)| random_task(token, key, &mut random))
@@ -535,12 +461,7 @@ fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
                 cuda.close_key(key.key);
             }
         }
-        assert_eq!(
-            (cuda.tally().alone, cuda.tally().faults),
-            (0, 0),
-            "{}",
-            variant.name
-        );
+        assert_eq!((cuda.tally().alone, cuda.tally().faults), (0, 0), "{}", variant.name);
     }
 }
 
@@ -553,17 +474,12 @@ fn cuda_describes_itself_and_refuses_other_keys() {
         Ok(()) => assert!(cuda.open_queue().is_ok()),
         Err(reason) => {
             let reason = reason.to_string();
-            assert!(
-                reason.contains("CUDA") || reason.contains("compute capability"),
-                "{reason}"
-            );
+            assert!(reason.contains("CUDA") || reason.contains("compute capability"), "{reason}");
             assert!(cuda.open_queue().is_err());
         }
     }
     for key in [keys::p_256(), keys::rsa_8192(), keys::dsa_2048()] {
-        let refused = cuda
-            .open_key(&key.private_key())
-            .map(|opened| opened.info.key_type);
+        let refused = cuda.open_key(&key.private_key()).map(|opened| opened.info.key_type);
         assert_eq!(refused, Err(KeyError::NotOffered), "{}", key.name);
     }
     open(&cuda, keys::rsa_2048().der);
@@ -574,24 +490,12 @@ fn cuda_describes_itself_and_refuses_other_keys() {
 fn committed_ptx_matches_the_kernel_sources() {
     // Must equal the hash in scripts/cuda.sh.
     let mut hash = openssl::sha::Sha256::new();
-    let names = [
-        "fp52.h",
-        "integer.h",
-        "kernels.cu",
-        "lanes.h",
-        "rates.h",
-        "rsa.h",
-        "variants.h",
-    ];
+    let names = ["fp52.h", "integer.h", "kernels.cu", "lanes.h", "rates.h", "rsa.h", "variants.h"];
     for name in names {
         hash.update(format!("{name}\n").as_bytes());
         hash.update(&fs::read(simulated::kernels().join(name)).expect("a source"));
     }
-    let hash: String = hash
-        .finish()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash: String = hash.finish().iter().map(|byte| format!("{byte:02x}")).collect();
     let ptx = fs::read_to_string(simulated::kernels().join("kernels.ptx")).expect("the PTX");
     assert!(
         ptx.contains(&format!("// sources: {hash}\n")),

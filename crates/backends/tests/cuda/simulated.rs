@@ -61,11 +61,7 @@ pub(crate) fn under_memcheck(variant: usize, control: bool) -> std::io::Result<O
 /// The folder with the driver that needs no GPU.
 pub(crate) fn driver() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/driver.cpp");
-    let library = compiled(
-        "cuda-driver",
-        &source,
-        &["-march=native", "-shared", "-fPIC"],
-    );
+    let library = compiled("cuda-driver", &source, &["-march=native", "-shared", "-fPIC"]);
     let folder = library.with_extension("d");
     fs::create_dir_all(&folder).expect("a folder");
     // Another test process may create the link at the same time.
@@ -92,10 +88,7 @@ fn compiled(name: &str, source: &Path, flags: &[&str]) -> PathBuf {
     for source in &sources {
         hash.update(&fs::read(source).expect("a source"));
     }
-    let version: String = hash.finish()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let version: String = hash.finish()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let result = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{version}"));
     if !result.exists() {
         compile(source, flags, &result);
@@ -121,11 +114,7 @@ fn compile(source: &Path, flags: &[&str], result: &Path) {
         .output()
         .unwrap_or_else(|error| panic!("{} does not run: {error}", compiler.display()));
     let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{} does not compile:\n{complaints}",
-        source.display()
-    );
+    assert!(output.status.success(), "{} does not compile:\n{complaints}", source.display());
     fs::rename(&unfinished, result).expect("the result in its place");
 }
 
@@ -185,10 +174,7 @@ impl Simulated {
     pub(crate) fn bytes_in_use(&self) -> usize {
         let used = |bytes: &Mutex<Vec<u8>>| lock(bytes).iter().filter(|byte| **byte != 0).count();
         let stores = lock(&self.stores);
-        stores
-            .iter()
-            .map(|memory| used(&memory.keys) + used(&memory.pairs))
-            .sum()
+        stores.iter().map(|memory| used(&memory.keys) + used(&memory.pairs)).sum()
     }
 
     /// Flips a bit of the first key.
@@ -302,11 +288,7 @@ impl Twin {
             .expect("the twin");
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self {
-            child,
-            input,
-            output,
-        }
+        Self { child, input, output }
     }
 
     /// Runs one task. Returns status and output, in words, and updates the pair.
@@ -318,16 +300,8 @@ impl Twin {
         (slot, place, words): (u32, u32, &[u32]),
     ) -> (u32, Vec<u32>) {
         let variant = memory.variant;
-        let at = VARIANTS
-            .iter()
-            .position(|known| known == variant)
-            .expect("a variant");
-        let Strike {
-            moment,
-            thread,
-            digit,
-            bit,
-        } = strike;
+        let at = VARIANTS.iter().position(|known| known == variant).expect("a variant");
+        let Strike { moment, thread, digit, bit } = strike;
         let at = u32::try_from(at).expect("few");
         let mut message = Vec::new();
         for number in [at, 1, u32::from(make), moment, thread, digit, bit, 0] {
@@ -343,9 +317,7 @@ impl Twin {
         self.input.flush().expect("a twin that listens");
 
         let mut answer = vec![0; 4 + pair + 4 * words.len()];
-        self.output
-            .read_exact(&mut answer)
-            .expect("a twin that answers");
+        self.output.read_exact(&mut answer).expect("a twin that answers");
         lock(&memory.pairs)[place].copy_from_slice(&answer[4..4 + pair]);
         let mut numbers = answer
             .chunks_exact(4)
@@ -366,11 +338,7 @@ struct Copy {
 impl Copy {
     fn new(entry: &LaunchEntry<'_>, words: usize) -> Self {
         let mut chunks = entry.input.rchunks(4);
-        let word = |chunk: &[u8]| {
-            chunk
-                .iter()
-                .fold(0, |word, byte| word << 8 | u32::from(*byte))
-        };
+        let word = |chunk: &[u8]| chunk.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
         Self {
             slot: entry.slot,
             pair: entry.pair,
@@ -416,10 +384,7 @@ impl CudaStream for SimulatedStream {
         let plan = *plan;
         let words = self.memory.variant.words();
         let copies = |entries: &[LaunchEntry<'_>]| -> Vec<Copy> {
-            entries
-                .iter()
-                .map(|entry| Copy::new(entry, words))
-                .collect()
+            entries.iter().map(|entry| Copy::new(entry, words)).collect()
         };
         let (make, tasks) = (copies(launch.make), copies(launch.tasks));
         let (memory, exponent) = (Arc::clone(&self.memory), launch.exponent);

@@ -40,7 +40,7 @@ pub struct CryptoArgs {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub(crate) lanes: Vec<LanesKind>,
     /// Parts of the measurement, separated by commas [default: all]
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub(crate) part: Vec<CryptoPart>,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
@@ -49,16 +49,16 @@ pub struct CryptoArgs {
     #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "150ms", value_parser = super::time::duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) load: Vec<u64>,
     /// Worker threads of the node, separated by commas [default: 1 and one for each core]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
     pub(crate) workers: Vec<usize>,
     /// Core that computes [default: the first usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
     /// Core that jobs are sent from [default: the second usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) load_core: Option<usize>,
     /// Draw rates and latencies into an SVG file
     #[arg(long, value_name = "FILE")]

@@ -86,7 +86,7 @@ pub struct PoolArgs {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
     pub(crate) window: usize,
     /// Jobs in flight for the table of latencies, separated by commas [default: 1,4,16,64,256]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = count(MAX_IN_FLIGHT))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256], hide_default_value = true, value_parser = count(MAX_IN_FLIGHT))]
     pub(crate) depth: Vec<usize>,
     /// Worker threads of the private nodes, separated by commas [default: 1 and one for each core]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count(MAX_CONNECTIONS))]
@@ -107,19 +107,19 @@ pub struct PoolArgs {
     #[arg(long, conflicts_with = "pool")]
     pub(crate) overload: bool,
     /// Draw the result of --overload as SVG
-    #[arg(long, value_name = "FILE", requires = "overload")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "overload")]
     pub(crate) svg: Option<PathBuf>,
     /// Connections of the identity that floods
-    #[arg(long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = count(MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 40, requires = "fairness", value_parser = count(MAX_CONNECTIONS))]
     pub(crate) flood_connections: usize,
     /// Jobs in flight on each connection of the flood
-    #[arg(long, value_name = "N", default_value_t = 250, requires = "fairness", value_parser = count(MAX_IN_FLIGHT))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 250, requires = "fairness", value_parser = count(MAX_IN_FLIGHT))]
     pub(crate) flood_jobs: usize,
     /// Core of the node and of the direct calls [default: the first usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) node_core: Option<usize>,
     /// Core of the client [default: the second usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) load_core: Option<usize>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,

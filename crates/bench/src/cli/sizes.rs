@@ -31,7 +31,7 @@ pub struct SizesArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = row(), hide_possible_values = true)]
     pub(crate) algorithm: Vec<&'static SizeRow>,
     /// Sizes in bytes, separated by commas; that of --packet is always there [default: 16,64,256,1024,8192,16384]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = count(MAX_SIZE as u64))]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [16, 64, 256, 1024, 8192, 16384], hide_default_value = true, value_parser = count(MAX_SIZE as u64))]
     pub(crate) size: Vec<usize>,
     /// Implementations, separated by commas [default: openssl,openssl-no-aes,aws-lc]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [Known::Openssl, Known::OpensslNoAes, Known::AwsLc], hide_default_value = true)]
@@ -40,27 +40,27 @@ pub struct SizesArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Vec<PathBuf>,
     /// Packet size for which gains are shown, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1420, value_parser = count(MAX_SIZE as u64))]
+    #[arg(hide_short_help = true, long, value_name = "BYTES", default_value_t = 1420, value_parser = count(MAX_SIZE as u64))]
     pub(crate) packet: usize,
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Milliseconds per measurement
-    #[arg(long, value_name = "MS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=MAX_SLICE_MS))]
+    #[arg(hide_short_help = true, long, value_name = "MS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=MAX_SLICE_MS))]
     pub(crate) slice_ms: u64,
     /// Core to measure on [default: the first usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) core: Option<usize>,
     /// Compare two runs that --output saved, instead of measuring
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with = "reference")]
     pub(crate) compare: Vec<PathBuf>,
     /// Print published figures, each with its source and reliability, instead of measuring
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) reference: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// Write one line per algorithm, size and implementation
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys
     #[arg(long, value_name = "DIR")]

@@ -7,13 +7,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The units, in seconds, the largest first.
-const UNITS: [(&str, f64); 5] = [
-    ("d", 86_400.0),
-    ("h", 3_600.0),
-    ("m", 60.0),
-    ("s", 1.0),
-    ("ms", 0.001),
-];
+const UNITS: [(&str, f64); 5] =
+    [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)];
 
 /// A value parser for times within a range. A number without a unit is in seconds.
 pub fn time_within(
@@ -87,17 +82,7 @@ mod tests {
             let parse = time_within(Duration::ZERO..=Duration::MAX);
             assert_eq!(parse(text), Ok(time), "{text}");
         }
-        for wrong in [
-            "",
-            "s",
-            ".",
-            "1.2.3",
-            "5w",
-            "-1s",
-            "1 s",
-            "9e9",
-            "99999999999999999999d",
-        ] {
+        for wrong in ["", "s", ".", "1.2.3", "5w", "-1s", "1 s", "9e9", "99999999999999999999d"] {
             assert_eq!(time(wrong), None, "{wrong}");
         }
     }
@@ -107,10 +92,7 @@ mod tests {
         let parse = time_within(Duration::from_millis(100)..=Duration::from_secs(5_400));
         assert!(parse("100ms").is_ok() && parse("90m").is_ok());
         for wrong in ["99ms", "91m"] {
-            assert_eq!(
-                parse(wrong),
-                Err("expected a time from 100ms to 90m".to_owned())
-            );
+            assert_eq!(parse(wrong), Err("expected a time from 100ms to 90m".to_owned()));
         }
         assert_eq!(whole_seconds(1..=60)("1m"), Ok(60));
         assert!(whole_seconds(1..=60)("1.5s").is_err());

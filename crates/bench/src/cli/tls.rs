@@ -50,7 +50,7 @@ fn words(typed: &str) -> Result<String, &'static str> {
 #[command(after_long_help = TLS_EXAMPLE)]
 pub struct TlsArgs {
     /// Parts of the measurement, separated by commas [default: handshakes,requests,short]
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short], hide_default_value = true)]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [Part::Handshakes, Part::Requests, Part::Short], hide_default_value = true)]
     pub(crate) part: Vec<Part>,
     /// Servers to measure, separated by commas [default: haproxy,nginx; nginx with --local]
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
@@ -59,7 +59,7 @@ pub struct TlsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
     pub(crate) key: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas [default: 1.2,1.3]
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13], hide_default_value = true)]
+    #[arg(hide_short_help = true, long, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsVersion::Tls12, TlsVersion::Tls13], hide_default_value = true)]
     pub(crate) tls: Vec<TlsVersion>,
     /// Place of the private-key work, separated by commas [default: all; --demo leaves out modes that block]
     ///
@@ -75,28 +75,28 @@ pub struct TlsArgs {
     #[arg(long = "duration", alias = "seconds", value_name = "TIME", value_parser = super::time::duration)]
     pub(crate) seconds: Option<f64>,
     /// Delay each answer of the node by this time, as if the node were far away
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = super::time_within(Duration::ZERO..=MAX_DELAY))]
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "0s", value_parser = super::time_within(Duration::ZERO..=MAX_DELAY))]
     pub(crate) delay: Duration,
     /// The former name of `--delay`, in milliseconds.
     #[arg(long, hide = true, value_name = "MS", conflicts_with = "delay", value_parser = clap::value_parser!(u64).range(0..=MAX_DELAY_MS))]
     pub(crate) latency: Option<u64>,
     /// Handshakes at a time
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, value_parser = count(MAX_CONCURRENCY))]
     pub(crate) concurrency: usize,
     /// Requests at a time, each over a new connection
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count(MAX_CONCURRENCY))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 100, value_parser = count(MAX_CONCURRENCY))]
     pub(crate) request_concurrency: usize,
     /// The provider module [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) provider: Option<PathBuf>,
     /// The preload library [default: found next to this binary]
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) preload: Option<PathBuf>,
     /// Core of the gateway [default: the first usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) gateway_core: Option<usize>,
     /// Core of the node and the load generator [default: the second usable one]
-    #[arg(long, value_name = "CORE")]
+    #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) load_core: Option<usize>,
     /// Measure handshakes that the server computes in its own process, against the same server without
     ///
@@ -106,10 +106,10 @@ pub struct TlsArgs {
     #[arg(long, conflicts_with_all = ["part", "tls", "mode", "delay", "latency", "request_concurrency", "profile"])]
     pub(crate) local: bool,
     /// Key exchange groups, separated by commas [default: both]
-    #[arg(long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
     pub(crate) group: Vec<TlsGroup>,
     /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
-    #[arg(long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 1], value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 1], value_parser = clap::value_parser!(u32).range(1..=2))]
     pub(crate) tickets: Vec<u32>,
     /// Threads of HAProxy, separated by commas
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = count(MAX_THREADS))]
@@ -121,11 +121,11 @@ pub struct TlsArgs {
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", default_value = "on", value_parser = words)]
     pub(crate) primitives: String,
     /// Also with the private key in a pool: a node on the core of the load generator
-    #[arg(long, requires = "local", help_heading = LOCAL)]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL)]
     pub(crate) with_pool: bool,
     /// Command that stands before each server, to take servers and OpenSSL of another system
     ///
-    /// It gets the server's name and arguments, and has to keep its process id:
+    /// The command gets the server's name and arguments, and keeps its process id:
     /// `scripts/in-root.sh target/debian13` runs the servers of Debian 13 that
     /// `scripts/debian13.sh` has unpacked.
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "COMMAND")]
@@ -134,10 +134,10 @@ pub struct TlsArgs {
     #[arg(long)]
     pub(crate) demo: bool,
     /// Also print the gateways' CPU time by class of operation
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) profile: bool,
     /// Also write plots
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,

@@ -75,10 +75,7 @@ fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
             Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => walk(&entry.path(), depth + 1, found),
             Ok(kind) if kind.is_file() => {
                 let path = entry.path();
-                if path
-                    .extension()
-                    .is_some_and(|ending| KINDS.iter().any(|kind| ending == *kind))
-                {
+                if path.extension().is_some_and(|ending| KINDS.iter().any(|kind| ending == *kind)) {
                     found.push(path);
                 }
             }
@@ -92,9 +89,7 @@ fn packages() -> Vec<u8> {
     let status = fs::read_to_string(PACKAGES).unwrap_or_default();
     let records = status.split("\n\n").map(|record| {
         let fields = record.lines().filter_map(|line| line.split_once(": "));
-        fields
-            .map(|(name, value)| (name.to_lowercase(), value.to_owned().into()))
-            .collect()
+        fields.map(|(name, value)| (name.to_lowercase(), value.to_owned().into())).collect()
     });
     let records: Vec<serde_json::Map<String, serde_json::Value>> = records.collect();
     serde_json::to_vec(&records).unwrap_or_default()

@@ -86,11 +86,7 @@ impl Alone {
         let (Some(alone), Some(gain)) = (alone, gain) else {
             return String::new();
         };
-        format!(
-            "{:.2}, {:+.1} %",
-            gain.median,
-            change(row.stock_bytes, alone.bytes)
-        )
+        format!("{:.2}, {:+.1} %", gain.median, change(row.stock_bytes, alone.bytes))
     }
 }
 
@@ -102,10 +98,7 @@ fn change(from: usize, to: usize) -> f64 {
 impl Row {
     /// CPU time with stock zlib divided by that with Millrace, within each round.
     fn gain(&self) -> Option<Spread> {
-        Spread::of_ratios(
-            self.stock_us.iter().copied(),
-            self.millrace_us.iter().copied(),
-        )
+        Spread::of_ratios(self.stock_us.iter().copied(), self.millrace_us.iter().copied())
     }
 
     /// Upper bound of the gain: CPU time with stock zlib divided by that without compression, within each round.
@@ -185,9 +178,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
         for (at, page) in pages.iter().enumerate() {
             for (of, level) in args.level.iter().enumerate() {
                 progress.now(&format!("{} {} bytes, level {level}", page.kind, page.size))?;
-                let row = rows
-                    .entry((of, at))
-                    .or_insert_with(|| Row::new(page, *level));
+                let row = rows.entry((of, at)).or_insert_with(|| Row::new(page, *level));
                 // Who begins alternates, so that neither always finds a warm cache.
                 let mut order: Vec<usize> = (0..sites.len()).collect();
                 if round % 2 == 1 {
@@ -222,11 +213,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
     if let Some(svg) = &args.svg {
         write(&plot(&report.figures.summary)?, svg)?;
     }
-    let page = if args.demo {
-        demonstration(&report.figures.summary)
-    } else {
-        text(&report)
-    };
+    let page = if args.demo { demonstration(&report.figures.summary) } else { text(&report) };
     report.deliver(&args.report, &page)?;
     report.goals.require(args.report.require)
 }
@@ -257,16 +244,9 @@ fn pages(texts: &[Text], sizes: &[usize], most: usize) -> Vec<Page> {
         // From all parts of the text.
         let step = bytes.len().div_ceil(most);
         let bytes = bytes.into_iter().step_by(step).collect();
-        Page {
-            kind: text.kind,
-            size,
-            bytes,
-        }
+        Page { kind: text.kind, size, bytes }
     };
-    sizes
-        .iter()
-        .flat_map(|size| texts.iter().map(move |text| of(text, *size)))
-        .collect()
+    sizes.iter().flat_map(|size| texts.iter().map(move |text| of(text, *size))).collect()
 }
 
 impl Row {
@@ -321,17 +301,9 @@ fn summarize(rows: &[Row], rounds: u64) -> Vec<Summary> {
         };
         if let Some(gain) = Spread::of((0..rounds).filter_map(of_round)) {
             let change = rows.iter().map(|row| row.change()).sum::<f64>() / rows.len() as f64;
-            let ceilings: Vec<f64> = rows
-                .iter()
-                .filter_map(|row| Some(row.ceiling()?.median))
-                .collect();
-            found.push(Summary {
-                size,
-                level,
-                gain,
-                ceiling: geometric_mean(&ceilings),
-                change,
-            });
+            let ceilings: Vec<f64> =
+                rows.iter().filter_map(|row| Some(row.ceiling()?.median)).collect();
+            found.push(Summary { size, level, gain, ceiling: geometric_mean(&ceilings), change });
         }
     }
     found
@@ -341,21 +313,11 @@ fn summarize(rows: &[Row], rounds: u64) -> Vec<Summary> {
 fn goals(summary: &[Summary]) -> Goals {
     let mut goals = Vec::new();
     for row in summary {
-        let Summary {
-            size,
-            level,
-            gain,
-            ceiling: _,
-            change,
-        } = row;
+        let Summary { size, level, gain, ceiling: _, change } = row;
         let what = |what: &str| format!("{what}, level {level}, {size} bytes");
         let gain_goal = |must, aim| Goal::at_least(what("times less CPU"), must, aim, *gain);
         let size_goal = |must, aim| {
-            let change = Spread {
-                median: *change,
-                min: *change,
-                max: *change,
-            };
+            let change = Spread { median: *change, min: *change, max: *change };
             Goal::at_most(what("longer output, %"), must, aim, change)
         };
         match (level, size) {
@@ -389,12 +351,8 @@ fn text(report: &BenchReport<Plan, Figures>) -> String {
             ("stock µs", &|row| middle(&row.stock_us)),
             ("millrace µs", &|row| middle(&row.millrace_us)),
             ("ready µs", &|row| middle(&row.ready_us)),
-            ("times less (range)", &|row| {
-                row.gain().map_or_else(String::new, |gain| gain.show(2))
-            }),
-            ("stock bytes", &|row| {
-                (row.stock_bytes / row.pages).to_string()
-            }),
+            ("times less (range)", &|row| row.gain().map_or_else(String::new, |gain| gain.show(2))),
+            ("stock bytes", &|row| (row.stock_bytes / row.pages).to_string()),
             ("change", &|row| format!("{:+.1} %", row.change())),
         ],
     );
@@ -423,9 +381,7 @@ fn engines_table(rows: &[Row]) -> String {
                 format!("{gain:.2}, {:+.1} %", row.change())
             }),
             ("isal alone", &|row| Alone::show(row.isal.as_ref(), row)),
-            ("libdeflate alone", &|row| {
-                Alone::show(row.libdeflate.as_ref(), row)
-            }),
+            ("libdeflate alone", &|row| Alone::show(row.libdeflate.as_ref(), row)),
         ],
     );
     format!("{}\n", table.render())
@@ -467,9 +423,7 @@ fn plot(summary: &[Summary]) -> Result<String, BenchError> {
     sizes.sort_unstable();
     sizes.dedup();
     let gain = |size, level| {
-        let found = summary
-            .iter()
-            .find(|row| (row.size, row.level) == (size, level));
+        let found = summary.iter().find(|row| (row.size, row.level) == (size, level));
         found.map(|row| row.gain.into())
     };
     let chart = BarChart {
@@ -503,34 +457,22 @@ mod tests {
             millrace_bytes: 98,
             pages: 1,
             isal: None,
-            libdeflate: Some(Alone {
-                us: stock.map(|us| us / 2.0).to_vec(),
-                bytes: 90,
-            }),
+            libdeflate: Some(Alone { us: stock.map(|us| us / 2.0).to_vec(), bytes: 90 }),
         }
     }
 
     #[test]
     fn summary_is_the_geometric_mean_of_each_round() {
-        let rows = [
-            row("html", [8.0, 8.0], [2.0, 4.0]),
-            row("js", [9.0, 9.0], [9.0, 4.5]),
-        ];
+        let rows = [row("html", [8.0, 8.0], [2.0, 4.0]), row("js", [9.0, 9.0], [9.0, 4.5])];
         let found = summarize(&rows, 2);
         assert_eq!(found.len(), 1);
         assert!((found[0].gain.median - 2.0).abs() < 1e-9, "{found:?}");
         assert!((found[0].change + 2.0).abs() < 1e-9);
         assert!((found[0].ceiling - 4.0).abs() < 1e-9);
         let demo = demonstration(&found);
-        assert!(
-            demo.contains("100000 bytes") && demo.contains("2.00"),
-            "{demo}"
-        );
+        assert!(demo.contains("100000 bytes") && demo.contains("2.00"), "{demo}");
         let text = goals(&found).render();
-        assert!(
-            text.contains("times less CPU, level 1, 100000 bytes"),
-            "{text}"
-        );
+        assert!(text.contains("times less CPU, level 1, 100000 bytes"), "{text}");
         assert!(plot(&found).expect("a plot").contains("level 1"));
         let alone = Alone::show(rows[0].libdeflate.as_ref(), &rows[0]);
         assert_eq!(alone, "2.00, -10.0 %");

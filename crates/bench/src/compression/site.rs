@@ -17,7 +17,7 @@ use flate2::read::GzDecoder;
 
 use super::{Page, Variant};
 use crate::error::BenchError;
-use crate::process::{Process, command, free_addresses, listens, need};
+use crate::process::{ChildProcess, command, free_addresses, listens, need};
 
 const LIBRARY: &str = "libmillrace_zlib.so";
 
@@ -42,19 +42,10 @@ pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, BenchError> {
     let beside = binary.with_file_name(LIBRARY);
     let prefix = binary.parent().and_then(Path::parent);
     let installed = prefix.map(|prefix| prefix.join("lib/millrace").join(LIBRARY));
-    let places = named
-        .map(Path::to_owned)
-        .into_iter()
-        .chain(Some(beside))
-        .chain(installed);
-    let places = if named.is_some() {
-        places.take(1).collect()
-    } else {
-        places.collect::<Vec<_>>()
-    };
-    let found = places
-        .into_iter()
-        .find_map(|place| fs::canonicalize(place).ok());
+    let places = named.map(Path::to_owned).into_iter().chain(Some(beside)).chain(installed);
+    let places =
+        if named.is_some() { places.take(1).collect() } else { places.collect::<Vec<_>>() };
+    let found = places.into_iter().find_map(|place| fs::canonicalize(place).ok());
     found.ok_or_else(|| BenchError::missing(LIBRARY, "run `make build`, or name it with --library"))
 }
 
@@ -75,7 +66,7 @@ pub(super) fn write_pages(dir: &Path, pages: &[Page]) -> Result<(), BenchError> 
 
 /// A running nginx with open connections.
 pub(super) struct Site {
-    process: Process,
+    process: ChildProcess,
     connections: Vec<BufReader<TcpStream>>,
     address: SocketAddr,
     pages: PathBuf,
@@ -119,11 +110,7 @@ impl Site {
         let config = dir.join("server.conf");
         fs::write(&config, text).map_err(BenchError::file("write", &config))?;
         let mut command = command(&need("nginx", "nginx")?);
-        command
-            .arg("-p")
-            .arg(&dir)
-            .args(["-e", "error.log", "-c"])
-            .arg(&config);
+        command.arg("-p").arg(&dir).args(["-e", "error.log", "-c"]).arg(&config);
         if variant != Variant::Stock {
             command.env("LD_PRELOAD", library);
         }
@@ -132,7 +119,7 @@ impl Site {
             Variant::Libdeflate => command.env(ENGINES, "libdeflate"),
             Variant::Stock | Variant::Millrace => command.env_remove(ENGINES),
         };
-        let mut process = Process::start("nginx", core, command, &dir.join("output.log"))?;
+        let mut process = ChildProcess::start("nginx", core, command, &dir.join("output.log"))?;
         process.wait_until(|| listens(address))?;
         let connections = (0..CONNECTIONS).map(|_| connect(address));
         Ok(Self {
@@ -149,9 +136,8 @@ impl Site {
     /// # Errors
     /// [`BenchError::Wrong`] if a body is not its page.
     pub(super) fn measure(&mut self, page: &Page, level: u8) -> Result<(f64, usize), BenchError> {
-        let paths: Vec<String> = (0..page.bytes.len())
-            .map(|number| format!("/{level}/{}", page.name(number)))
-            .collect();
+        let paths: Vec<String> =
+            (0..page.bytes.len()).map(|number| format!("/{level}/{}", page.name(number))).collect();
         let mut length = 0;
         for (path, bytes) in paths.iter().zip(&page.bytes) {
             length += self.compressed(path, bytes)?.len();
@@ -225,9 +211,7 @@ impl Site {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: bench\r\nAccept-Encoding: gzip\r\n\r\n");
         let stream = self.connections[connection].get_mut();
-        stream
-            .write_all(request.as_bytes())
-            .map_err(BenchError::system("send a request to nginx"))
+        stream.write_all(request.as_bytes()).map_err(BenchError::system("send a request to nginx"))
     }
 
     fn answer(&mut self, connection: usize, path: &str) -> Result<Vec<u8>, BenchError> {
@@ -273,7 +257,5 @@ fn connect(address: SocketAddr) -> Result<BufReader<TcpStream>, BenchError> {
         connection.set_nodelay(true)?;
         Ok(connection)
     });
-    connection
-        .map(BufReader::new)
-        .map_err(BenchError::system("connect to nginx"))
+    connection.map(BufReader::new).map_err(BenchError::system("connect to nginx"))
 }

@@ -4,10 +4,10 @@
 //! The report as one picture: operations per second, and latency by load.
 
 use super::load::Loaded;
-use super::rates::{MeasuredRates, Series};
+use super::rates::{MeasuredRates, RateSeries};
 use super::results::{CryptoReport, Parts, at_load, contender};
 use crate::error::BenchError;
-use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value, stack};
+use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value, stack};
 use crate::stats::Spread;
 use crate::workload::Subject;
 
@@ -34,21 +34,17 @@ pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
 fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
     // At the largest batch; that lanes are worse for a single task is in the table.
     let best = |one: &MeasuredRates| -> Vec<(String, Option<Value>)> {
-        let largest = |series: &&Series| match series.subject {
+        let largest = |series: &&RateSeries| match series.subject {
             None => true,
             Some(Subject::SimdAlways(_)) => false,
-            Some(subject) => one
-                .full(subject)
-                .is_some_and(|full| full.at_once == series.at_once),
+            Some(subject) => one.full(subject).is_some_and(|full| full.at_once == series.at_once),
         };
         let series = one.series.iter().filter(largest).map(|series| {
             let rate = Spread::of(series.rates.iter().copied());
             (contender(series.subject, "AWS-LC"), rate.map(Value::from))
         });
         let openssl = Spread::of(one.openssl.iter().copied());
-        series
-            .chain([("OpenSSL".to_owned(), openssl.map(Value::from))])
-            .collect()
+        series.chain([("OpenSSL".to_owned(), openssl.map(Value::from))]).collect()
     };
     let cases: Vec<_> = measured.iter().map(best).collect();
     let mut names: Vec<&String> = Vec::new();
@@ -83,10 +79,7 @@ fn latency(loaded: &[Loaded]) -> LineChart {
             let y = at_load(&one.rounds, load.percent, |load| load.p99_us / 1e3)?;
             Some((x.median, Value::from(y)))
         });
-        Line {
-            name: one.serving.to_string(),
-            points: points.collect(),
-        }
+        PlotLine { name: one.serving.to_string(), points: points.collect() }
     };
     let title = loaded.first().map(|Loaded { operation, key, .. }| {
         format!("{operation} {key}: p99 by offered load, one core")

@@ -123,11 +123,7 @@ fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
         offering.partition(|one| *one == Subject::Software);
     let beside = others.first().map(|other| vec![*other, Subject::Software]);
     let alone = software.first().map(|software| vec![*software]);
-    beside
-        .into_iter()
-        .chain(alone)
-        .map(ServingBackends)
-        .collect()
+    beside.into_iter().chain(alone).map(ServingBackends).collect()
 }
 
 /// An engine and the jobs for it.
@@ -146,10 +142,7 @@ impl<'a> Driver<'a> {
         requests: &'a Requests<'a>,
         serving: &ServingBackends,
     ) -> Result<Self, BenchError> {
-        let config = EngineConfig {
-            workers: 1,
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig { workers: 1, ..EngineConfig::default() };
         let backends = serving.0.iter().map(|subject| subject.make()).collect();
         let engine = cores::pinned(plan.core, || Engine::start(config, backends))?
             .map_err(|error| BenchError::Setup(format!("cannot start an engine: {error}")))?;
@@ -160,10 +153,7 @@ impl<'a> Driver<'a> {
     fn on(engine: Engine, requests: &'a Requests<'a>) -> Result<Self, BenchError> {
         let (sink, ended) = channel();
         let session = engine.open_session(Arc::new(Sink(sink)), Owner::new(1, 1));
-        let keys = requests
-            .keys
-            .private_keys()
-            .map(|key| engine.load_key(&key));
+        let keys = requests.keys.private_keys().map(|key| engine.load_key(&key));
         let keys = keys.collect::<Result<_, _>>();
         Ok(Self {
             requests,
@@ -380,10 +370,8 @@ mod tests {
         assert!((9_600..10_400).contains(&some.len()), "{}", some.len());
         assert!(some.is_sorted() && some.last().is_some_and(|last| *last < time));
         // Exponential: a share of 1 - 1/e of the gaps is shorter than the mean.
-        let short = some
-            .windows(2)
-            .filter(|pair| pair[1] - pair[0] < Duration::from_millis(1))
-            .count();
+        let short =
+            some.windows(2).filter(|pair| pair[1] - pair[0] < Duration::from_millis(1)).count();
         let share = short as f64 / some.len() as f64;
         assert!((0.61..0.655).contains(&share), "{share}");
     }

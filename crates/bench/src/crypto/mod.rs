@@ -191,9 +191,7 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
             if lanes.is_available() {
                 subjects.push(Subject::Simd(lanes));
             } else if args.lanes.contains(&lanes) {
-                return refused(format!(
-                    "--lanes {lanes}: this processor does not have them"
-                ));
+                return refused(format!("--lanes {lanes}: this processor does not have them"));
             }
         }
     }
@@ -202,9 +200,7 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
     }
     for kind in &args.backend {
         if !subjects.iter().any(|subject| subject.kind() == *kind) {
-            return refused(format!(
-                "--backend {kind}: this machine or this benchmark has none"
-            ));
+            return refused(format!("--backend {kind}: this machine or this benchmark has none"));
         }
     }
     Ok(subjects)
@@ -230,9 +226,7 @@ fn measure(plan: CryptoPlan) -> Result<CryptoReport, BenchError> {
     }
     for case in loaded {
         let keys = keys.of(case.key, &mut progress)?;
-        parts
-            .loads
-            .extend(load::measure(&plan, case, keys, &mut progress)?);
+        parts.loads.extend(load::measure(&plan, case, keys, &mut progress)?);
     }
     if through {
         let keys = keys.of(BenchKey::Rsa2048, &mut progress)?;
@@ -318,7 +312,5 @@ pub(crate) fn brief_rates(core: usize) -> Result<MeasuredRates, BenchError> {
 /// The measured case of RSA-2048 signatures, if there is one.
 fn rsa_2048(measured: &[MeasuredRates]) -> Option<&MeasuredRates> {
     let wanted = (OperationKind::RsaPkcs1Sign.name(), BenchKey::Rsa2048);
-    measured
-        .iter()
-        .find(|one| (&*one.operation, one.key) == wanted)
+    measured.iter().find(|one| (&*one.operation, one.key) == wanted)
 }

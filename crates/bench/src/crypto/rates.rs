@@ -17,7 +17,7 @@ const WARM_UP: u32 = 4;
 
 /// The rates of one contender in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Series {
+pub(crate) struct RateSeries {
     /// The backend; `None` for the library called directly.
     pub(crate) subject: Option<Subject>,
     /// Tasks per call.
@@ -34,23 +34,20 @@ pub(crate) struct MeasuredRates {
     pub(crate) operation: String,
     pub(crate) key: BenchKey,
     /// The first is the library called directly, where it has an interface for this.
-    pub(crate) series: Vec<Series>,
+    pub(crate) series: Vec<RateSeries>,
     /// `openssl speed`, by round; of the first round only, where figures are not promised.
     pub(crate) openssl: Vec<f64>,
 }
 
 impl MeasuredRates {
     /// The library called directly.
-    pub(crate) fn library(&self) -> Option<&Series> {
+    pub(crate) fn library(&self) -> Option<&RateSeries> {
         self.series.iter().find(|series| series.subject.is_none())
     }
 
     /// The series of one subject at its largest batch.
-    pub(crate) fn full(&self, subject: Subject) -> Option<&Series> {
-        let of = self
-            .series
-            .iter()
-            .filter(|one| one.subject == Some(subject));
+    pub(crate) fn full(&self, subject: Subject) -> Option<&RateSeries> {
+        let of = self.series.iter().filter(|one| one.subject == Some(subject));
         of.max_by_key(|series| series.at_once)
     }
 }
@@ -72,7 +69,7 @@ pub(super) fn measure(
     for contender in &mut contenders {
         contender.measure(&requests, plan.duration / WARM_UP)?;
     }
-    let series = contenders.iter().map(|contender| Series {
+    let series = contenders.iter().map(|contender| RateSeries {
         subject: contender.subject,
         at_once: contender.at_once,
         rates: Vec::new(),
@@ -95,9 +92,7 @@ pub(super) fn measure(
         // It takes two seconds each time: where nothing is promised, once is enough.
         let again = round == 0 || case.stands_for_others() || case.is_common();
         if let Some(algorithm) = case.speed.filter(|_| again) {
-            measured
-                .openssl
-                .push(openssl_rate(plan.core, algorithm, 1)?);
+            measured.openssl.push(openssl_rate(plan.core, algorithm, 1)?);
         }
         progress.step();
     }
@@ -110,10 +105,7 @@ fn contenders(plan: &CryptoPlan, requests: &Requests<'_>) -> Result<Vec<Contende
     let (case, keys) = (requests.case, requests.keys);
     let mut all = Vec::new();
     all.extend(requests.has_library().then(Contender::library));
-    let offering = plan
-        .subjects
-        .iter()
-        .filter(|one| one.offers(case.operation));
+    let offering = plan.subjects.iter().filter(|one| one.offers(case.operation));
     for &subject in offering {
         let full = subject.make().describe().batch;
         if !case.stands_for_others() {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::load::{AtLoad, LoadRound, Loaded};
-use super::rates::{MeasuredRates, Series, ratio};
+use super::rates::{MeasuredRates, RateSeries, ratio};
 use super::through::{Through, ThroughRound};
 use super::{CryptoPlan, rsa_2048};
 use crate::goals::{Goal, Goals};
@@ -38,11 +38,7 @@ pub(super) type CryptoReport = BenchReport<CryptoPlan, Parts>;
 
 /// The tables.
 pub(super) fn render(report: &CryptoReport) -> String {
-    let BenchReport {
-        plan,
-        figures: parts,
-        ..
-    } = report;
+    let BenchReport { plan, figures: parts, .. } = report;
     let mut text = format!(
         "{}\n\nOn core {}, jobs by load from core {}{}; {} rounds of {:.2} s, interleaved in changing order;\n\
          rates per second of CPU time and by the clock, medians; ratios of the former with their range over the\n\
@@ -58,11 +54,7 @@ pub(super) fn render(report: &CryptoReport) -> String {
     let without = without.map(|one| (one, ", with AWS-LC and OpenSSL set to use no IFMA"));
     for (measured, remark) in parts.rates.iter().map(|one| (one, "")).chain(without) {
         let (operation, key) = (&measured.operation, measured.key);
-        let _ = write!(
-            text,
-            "\n{operation}, {key}{remark}\n{}",
-            rates_table(measured)
-        );
+        let _ = write!(text, "\n{operation}, {key}{remark}\n{}", rates_table(measured));
     }
     if !parts.loads.is_empty() {
         let _ = write!(
@@ -73,12 +65,7 @@ pub(super) fn render(report: &CryptoReport) -> String {
         );
     }
     for through in &parts.nodes {
-        let Through {
-            subject,
-            at_once,
-            workers,
-            ..
-        } = through;
+        let Through { subject, at_once, workers, .. } = through;
         let _ = write!(
             text,
             "\nRSA-2048 signatures through a node on one core (workers per class: {workers}),\n\
@@ -158,26 +145,11 @@ fn loads_table(loads: &[Loaded], percents: &[u64]) -> String {
 
 fn node_table(through: &Through) -> String {
     /// Name, decimals, called directly, through the node.
-    type Row = (
-        &'static str,
-        usize,
-        fn(&ThroughRound) -> f64,
-        fn(&ThroughRound) -> f64,
-    );
+    type Row = (&'static str, usize, fn(&ThroughRound) -> f64, fn(&ThroughRound) -> f64);
     let over = |value: &dyn Fn(&ThroughRound) -> f64| Spread::over(&through.rounds, value);
     let rows: [Row; 2] = [
-        (
-            "per second",
-            0,
-            |round| round.direct_per_s,
-            |round| round.node_per_s,
-        ),
-        (
-            "CPU µs each",
-            1,
-            |round| round.direct_cpu_us,
-            |round| round.node_cpu_us,
-        ),
+        ("per second", 0, |round| round.direct_per_s, |round| round.node_per_s),
+        ("CPU µs each", 1, |round| round.direct_cpu_us, |round| round.node_cpu_us),
     ];
     #[rustfmt::skip]
     let table = table(rows, &[
@@ -197,9 +169,7 @@ impl Parts {
         let is_without = masked || !LanesKind::Ifma.is_available();
         let without = self.without_ifma.as_ref();
         let without = without.or_else(|| here.filter(|_| is_without));
-        let ifma = here
-            .filter(|_| !masked)
-            .and_then(|one| gain(one, LanesKind::Ifma));
+        let ifma = here.filter(|_| !masked).and_then(|one| gain(one, LanesKind::Ifma));
         let fp52 = without.and_then(|one| gain(one, LanesKind::Fp52));
         let mut goals = Vec::new();
         let what = "RSA-2048 sign, simd with IFMA / AWS-LC";
@@ -235,7 +205,7 @@ impl Parts {
 /// The best gain of a backend's full batches over the library, and which backend.
 pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
     let library = &measured.library()?.rates;
-    let gain = |one: &Series| Some((ratio(&one.rates, library)?.median, one.subject?));
+    let gain = |one: &RateSeries| Some((ratio(&one.rates, library)?.median, one.subject?));
     let gains = measured.series.iter().filter_map(gain);
     gains.max_by(|one, other| one.0.total_cmp(&other.0))
 }
@@ -251,7 +221,7 @@ mod tests {
     use super::*;
 
     fn measured() -> MeasuredRates {
-        let series = |subject, at_once, rate: f64| Series {
+        let series = |subject, at_once, rate: f64| RateSeries {
             subject,
             at_once,
             rates: vec![rate, rate * 1.1, rate * 0.9],
@@ -286,22 +256,12 @@ mod tests {
         let plan = CryptoPlan::for_tests(0);
         let mut slow = measured();
         slow.series[2].subject = Some(Subject::Simd(LanesKind::Fp52));
-        let parts = Parts {
-            rates: vec![measured()],
-            without_ifma: Some(slow),
-            ..Parts::default()
-        };
+        let parts = Parts { rates: vec![measured()], without_ifma: Some(slow), ..Parts::default() };
         let goals = parts.goals(&plan).render();
         let reached: Vec<&str> = goals.trim().lines().skip(2).collect();
         assert_eq!(reached.len(), 2, "{goals}");
-        assert!(
-            reached[0].contains("with IFMA") && reached[0].ends_with("must"),
-            "{goals}"
-        );
-        assert!(
-            reached[1].contains("without IFMA") && reached[1].ends_with("aim"),
-            "{goals}"
-        );
+        assert!(reached[0].contains("with IFMA") && reached[0].ends_with("must"), "{goals}");
+        assert!(reached[1].contains("without IFMA") && reached[1].ends_with("aim"), "{goals}");
     }
 
     #[test]

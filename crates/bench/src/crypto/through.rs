@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::CryptoPlan;
 use crate::error::BenchError;
 use crate::node::{Node, NodeOptions};
-use crate::pool::remote::Remote;
+use crate::pool::remote::RemotePool;
 use crate::progress::Progress;
 use crate::stats::order;
 use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject};
@@ -73,13 +73,10 @@ pub(super) fn measure(
             tcp: false,
             quota: None,
         })?;
-        let remote = Remote::open(&node.endpoint(), &requests)?;
+        let remote = RemotePool::open(&node.endpoint(), &requests)?;
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {
-            let what = format!(
-                "through a node with {workers} workers, round {}",
-                number + 1
-            );
+            let what = format!("through a node with {workers} workers, round {}", number + 1);
             progress.now(&what)?;
             let mut round = ThroughRound::default();
             for turn in order(2, number as u64) {
@@ -101,12 +98,7 @@ pub(super) fn measure(
             node.check()?;
             progress.step();
         }
-        all.push(Through {
-            subject,
-            at_once,
-            workers,
-            rounds,
-        });
+        all.push(Through { subject, at_once, workers, rounds });
     }
     Ok(all)
 }

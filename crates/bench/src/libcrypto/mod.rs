@@ -48,10 +48,7 @@ mod tests {
         assert_eq!((one.len(), two.len()), (32, 32));
         assert_ne!(one, two);
         let short = cipher.seal(&[3; 11], &[0; 16], &mut one);
-        assert!(
-            matches!(short, Err(LibraryError::Failed(_))),
-            "a short nonce"
-        );
+        assert!(matches!(short, Err(LibraryError::Failed(_))), "a short nonce");
     }
 
     #[test]
@@ -87,17 +84,11 @@ mod tests {
         let lib = system();
         let missing = |error| matches!(error, Some(LibraryError::Missing(_)));
         assert!(missing(lib.cipher("ROT-13", &[0; 16]).err()));
-        assert!(
-            missing(lib.cipher("AES-256-GCM", &[0; 16]).err()),
-            "a short key"
-        );
+        assert!(missing(lib.cipher("AES-256-GCM", &[0; 16]).err()), "a short key");
         assert!(missing(lib.digest("CRC").err()));
         let none = Libcrypto::open(Path::new("/nonexistent/libcrypto.so"));
         assert!(matches!(none, Err(LibraryError::Open { .. })));
         let other = Libcrypto::open(Path::new("libc.so.6"));
-        assert!(
-            matches!(other, Err(LibraryError::Open { .. })),
-            "no libcrypto at all"
-        );
+        assert!(matches!(other, Err(LibraryError::Open { .. })), "no libcrypto at all");
     }
 }

@@ -3,10 +3,7 @@
 
 //! The calls into a libcrypto that was opened at run time. Every object is freed with its owner; none is
 //! `Send`, because two threads may not use one of OpenSSL's contexts at once.
-#![expect(
-    clippy::needless_pass_by_ref_mut,
-    reason = "what the pointers lead to is changed"
-)]
+#![expect(clippy::needless_pass_by_ref_mut, reason = "what the pointers lead to is changed")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -167,10 +164,7 @@ impl Libcrypto {
     /// # Errors
     /// [`LibraryError::Open`].
     pub(crate) fn open(path: &Path) -> Result<Self, LibraryError> {
-        let failed = |reason: String| LibraryError::Open {
-            path: path.to_owned(),
-            reason,
-        };
+        let failed = |reason: String| LibraryError::Open { path: path.to_owned(), reason };
         // SAFETY: the library's constructors run. It is one of this machine's that the user named, and nothing
         // of this process depends on what they do.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
@@ -179,9 +173,7 @@ impl Libcrypto {
         let functions = unsafe { Functions::of(&library) }
             .map_err(|name| failed(format!("it has no {name}: OpenSSL 3.0 or later is needed")))?;
         std::mem::forget(library);
-        Ok(Self {
-            call: Box::leak(Box::new(functions)),
-        })
+        Ok(Self { call: Box::leak(Box::new(functions)) })
     }
 
     /// Version of the library and its view of the processor: `OpenSSL 3.0.17 1 Jul 2025; CPUINFO: …`, `N/A` if it was
@@ -269,11 +261,8 @@ impl PacketCipher {
             Owned::new(cipher, call.EVP_CIPHER_free)?
         };
         // SAFETY: a live cipher.
-        let [key_len, iv_len] = [
-            call.EVP_CIPHER_get_key_length,
-            call.EVP_CIPHER_get_iv_length,
-        ]
-        .map(|length| usize::try_from(unsafe { length(cipher.object) }).ok());
+        let [key_len, iv_len] = [call.EVP_CIPHER_get_key_length, call.EVP_CIPHER_get_iv_length]
+            .map(|length| usize::try_from(unsafe { length(cipher.object) }).ok());
         // SAFETY: takes nothing, and gives a context of the caller's.
         let context = unsafe { Owned::new((call.EVP_CIPHER_CTX_new)(), call.EVP_CIPHER_CTX_free)? };
         key_len.filter(|len| *len == key.len())?;
@@ -291,11 +280,7 @@ impl PacketCipher {
             call,
             context,
             iv_len: iv_len?,
-            tag_len: if name.ends_with("CBC") {
-                0
-            } else {
-                TAG_LEN.into()
-            },
+            tag_len: if name.ends_with("CBC") { 0 } else { TAG_LEN.into() },
         })
     }
 
@@ -412,10 +397,8 @@ impl KeyPair {
             BenchKey::Ed25519 => (c"ED25519", &[]),
             BenchKey::Dh2048 => (c"DH", &[(c"group", c"ffdhe2048")]),
             BenchKey::Dsa2048 => {
-                let sizes: &[Setting] = &[
-                    (c"dsa_paramgen_bits", c"2048"),
-                    (c"dsa_paramgen_q_bits", c"256"),
-                ];
+                let sizes: &[Setting] =
+                    &[(c"dsa_paramgen_bits", c"2048"), (c"dsa_paramgen_q_bits", c"256")];
                 (c"DSA", sizes)
             }
             BenchKey::MlKem768 => (c"ML-KEM-768", &[]),
@@ -449,29 +432,15 @@ impl KeyPair {
         let mut settings = settings;
         if kind == BenchKey::Dsa2048 {
             // DSA has no named groups: parameters first, then the key.
-            let parameters = generate(
-                &context,
-                call.EVP_PKEY_paramgen_init,
-                settings,
-                call.EVP_PKEY_paramgen,
-            )?;
+            let parameters =
+                generate(&context, call.EVP_PKEY_paramgen_init, settings, call.EVP_PKEY_paramgen)?;
             context = new_context(call, &parameters)?;
             settings = &[];
         }
-        let key = generate(
-            &context,
-            call.EVP_PKEY_keygen_init,
-            settings,
-            call.EVP_PKEY_keygen,
-        )?;
+        let key = generate(&context, call.EVP_PKEY_keygen_init, settings, call.EVP_PKEY_keygen)?;
         // SAFETY: takes nothing, and gives a context of the caller's.
         let digest = unsafe { Owned::new((call.EVP_MD_CTX_new)(), call.EVP_MD_CTX_free)? };
-        Some(Self {
-            call,
-            kind,
-            key,
-            digest,
-        })
+        Some(Self { call, kind, key, digest })
     }
 
     /// A context for an operation with this key.
@@ -488,17 +457,7 @@ impl KeyPair {
         };
         let (digest, key) = (self.digest.object, self.key.object);
         // SAFETY: a live context and key, a C string or null; the defaults for everything else.
-        unsafe {
-            init(
-                digest,
-                null_mut(),
-                hash,
-                null_mut(),
-                null(),
-                key,
-                null_mut(),
-            ) == 1
-        }
+        unsafe { init(digest, null_mut(), hash, null_mut(), null(), key, null_mut()) == 1 }
     }
 
     /// Signs a message, as TLS does.

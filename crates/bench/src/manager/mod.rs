@@ -49,10 +49,7 @@ pub fn run_manager(args: &ManagerBenchArgs) -> Result<(), BenchError> {
         None => Vec::new(),
     };
     drop(progress);
-    let figures = ManagerFigures {
-        placements,
-        traffic,
-    };
+    let figures = ManagerFigures { placements, traffic };
     let mut report = BenchReport::new("manager", SCHEMA, plan, figures);
     report.goals = goals(&report.figures);
     report.deliver(&args.report, &render(&report))?;
@@ -85,10 +82,7 @@ fn goals(figures: &ManagerFigures) -> Goals {
     if let (Some(least), Some(most)) = (figures.traffic.first(), figures.traffic.last())
         && figures.traffic.len() > 1
     {
-        let what = format!(
-            "etcd bytes per heartbeat, {} nodes beside {}",
-            most.nodes, least.nodes
-        );
+        let what = format!("etcd bytes per heartbeat, {} nodes beside {}", most.nodes, least.nodes);
         let growth = most.bytes_per_heartbeat / least.bytes_per_heartbeat;
         goals.extend(Goal::at_most(what, 1.10, 1.05, once(growth)));
     }

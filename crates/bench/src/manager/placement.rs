@@ -39,10 +39,7 @@ const ZONES: usize = 10;
 const MAX_STEPS: usize = 100_000;
 
 /// The administrator.
-const ADMIN: Actor<'_> = Actor {
-    name: "bench",
-    role: Role::Admin,
-};
+const ADMIN: Actor<'_> = Actor { name: "bench", role: Role::Admin };
 
 /// The time of one kind of work.
 #[derive(Debug, Serialize)]
@@ -76,9 +73,8 @@ pub(super) fn measure(
     let tenants = plan.grants / SPREAD;
     let quota = plan.nodes as u64 * CAPACITY * FILL / 100 / tenants.max(1) as u64;
     let mut pool = SimulatedPool::new()?;
-    let fences: Vec<u64> = (0..plan.nodes)
-        .map(|number| pool.register(number))
-        .collect::<Result<_, _>>()?;
+    let fences: Vec<u64> =
+        (0..plan.nodes).map(|number| pool.register(number)).collect::<Result<_, _>>()?;
     // The tenants that are measured come last, into a pool that is full already.
     let measured = plan.placements.min(tenants);
     let mut placed = Vec::new();
@@ -102,12 +98,7 @@ pub(super) fn measure(
     }
 
     let name = node_name(0)?;
-    let leaving = pool
-        .core
-        .view()
-        .tenants_of
-        .get(&name)
-        .map_or(0, BTreeSet::len);
+    let leaving = pool.core.view().tenants_of.get(&name).map_or(0, BTreeSet::len);
     let left = pool.core.leave(&name, fences[0]).map_err(refused)?;
     pool.commit(&left)?;
     let mut moved = Vec::new();
@@ -123,10 +114,7 @@ pub(super) fn measure(
         }
     }
     if moved.len() < leaving {
-        let text = format!(
-            "{leaving} tenants lost a node, {} were divided anew",
-            moved.len()
-        );
+        let text = format!("{leaving} tenants lost a node, {} were divided anew", moved.len());
         return Err(BenchError::Wrong(text));
     }
     pool.verify(tenants)?;
@@ -150,11 +138,7 @@ impl SimulatedPool {
         schema::prepare(&store).map_err(|error| setup(&error))?;
         let snapshot = store.read(PREFIX).map_err(|error| setup(&error))?;
         let now = Instant::now();
-        Ok(Self {
-            core: Core::new(Terms::default(), &snapshot, now),
-            store,
-            now,
-        })
+        Ok(Self { core: Core::new(Terms::default(), &snapshot, now), store, now })
     }
 
     /// Commits a transaction, and feeds the change back as a manager does.
@@ -190,9 +174,7 @@ impl SimulatedPool {
         let mut tenant = Tenant::new(tenant_name(number)?);
         tenant.quota.ops = Rate::per_second(ops);
         let identity = format!("cert:gateway-{number}").parse::<IdentityPattern>();
-        tenant
-            .identities
-            .insert(identity.map_err(|error| setup(&error))?);
+        tenant.identities.insert(identity.map_err(|error| setup(&error))?);
         let command = Command::CreateTenant(tenant);
         let transaction = self.core.command(ADMIN, &command, None, 0);
         self.commit(&transaction.map_err(refused)?)
@@ -207,10 +189,7 @@ impl SimulatedPool {
         let heartbeat = heartbeat(number, fence, self.core.view().revision)?;
         let transaction = self.core.heartbeat(&heartbeat, 0).map_err(refused)?;
         self.commit(&transaction)?;
-        let grants = self
-            .core
-            .grants(&heartbeat.node, fence, 0)
-            .map_err(refused)?;
+        let grants = self.core.grants(&heartbeat.node, fence, 0).map_err(refused)?;
         for grant in grants {
             signer.sign(grant).map_err(|error| setup(&error))?;
         }
@@ -223,10 +202,7 @@ impl SimulatedPool {
         for number in 0..tenants {
             let name = tenant_name(number)?;
             let given = slices_of(view, &name);
-            let quota = view
-                .tenants
-                .get(&name)
-                .map(|tenant| tenant.value.quota.ops.per_second);
+            let quota = view.tenants.get(&name).map(|tenant| tenant.value.quota.ops.per_second);
             if Some(given) != quota {
                 let text = format!("tenant {name} has {given} of {quota:?} operations per second");
                 return Err(BenchError::Wrong(text));
@@ -248,15 +224,11 @@ fn slices_of(view: &View, tenant: &TenantName) -> u64 {
 }
 
 pub(super) fn node_name(number: usize) -> Result<NodeName, BenchError> {
-    format!("bench-{number:05}")
-        .parse::<NodeName>()
-        .map_err(|error| setup(&error))
+    format!("bench-{number:05}").parse::<NodeName>().map_err(|error| setup(&error))
 }
 
 pub(super) fn tenant_name(number: usize) -> Result<TenantName, BenchError> {
-    format!("tenant-{number:06}")
-        .parse::<TenantName>()
-        .map_err(|error| setup(&error))
+    format!("tenant-{number:06}").parse::<TenantName>().map_err(|error| setup(&error))
 }
 
 pub(super) fn registration(number: usize) -> Result<Registration, BenchError> {
@@ -308,21 +280,13 @@ mod tests {
 
     #[test]
     fn small_pool_is_filled_measured_and_verified() {
-        let plan = ManagerPlan {
-            nodes: 12,
-            grants: 60,
-            placements: 5,
-            store: None,
-            traffic: Vec::new(),
-        };
+        let plan =
+            ManagerPlan { nodes: 12, grants: 60, placements: 5, store: None, traffic: Vec::new() };
         let progress = Progress::start(1).unwrap();
         let rows = measure(&plan, &progress).unwrap();
         assert_eq!(rows[0].count, 5);
         assert!(rows[1].count >= 2, "{rows:?}");
         assert_eq!(rows[2].count, 12);
-        assert!(
-            rows.iter()
-                .all(|row| row.p50_us > 0.0 && row.p50_us <= row.max_us)
-        );
+        assert!(rows.iter().all(|row| row.p50_us > 0.0 && row.p50_us <= row.max_us));
     }
 }

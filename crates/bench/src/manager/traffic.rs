@@ -35,10 +35,8 @@ const NODES_PER_TENANT: usize = 5;
 const SETTLE: Duration = Duration::from_secs(120);
 
 /// Etcd's counters: bytes from and to clients.
-const COUNTERS: [&str; 2] = [
-    "etcd_network_client_grpc_received_bytes_total",
-    "etcd_network_client_grpc_sent_bytes_total",
-];
+const COUNTERS: [&str; 2] =
+    ["etcd_network_client_grpc_received_bytes_total", "etcd_network_client_grpc_sent_bytes_total"];
 
 /// Traffic with one number of nodes.
 #[derive(Debug, Serialize)]
@@ -72,10 +70,7 @@ pub(super) fn measure(
         .ok_or_else(|| usage(&"the counters of etcd are read without TLS: use etcd://HOST:PORT"))?
         .to_owned();
     let signer = GrantSigner::generate().map_err(|error| setup(&error))?.0;
-    let terms = Terms {
-        ttl: TTL,
-        ..Terms::default()
-    };
+    let terms = Terms { ttl: TTL, ..Terms::default() };
     let store = store::open(location).map_err(|error| usage(&error))?;
     let manager = Manager::start(store, signer, &GrantKeys::default(), terms)
         .map_err(|error| setup(&error))?;
@@ -132,10 +127,7 @@ fn rows(
 fn create(manager: &Manager, number: usize) -> Result<(), BenchError> {
     let mut tenant = Tenant::new(tenant_name(number)?);
     tenant.quota.ops = Rate::per_second(1000);
-    let actor = Actor {
-        name: "bench",
-        role: Role::Admin,
-    };
+    let actor = Actor { name: "bench", role: Role::Admin };
     let made = manager.execute(actor, &Command::CreateTenant(tenant), None);
     made.map(drop).map_err(|error| setup(&error))
 }
@@ -185,9 +177,7 @@ fn bytes(endpoint: &str) -> Result<f64, BenchError> {
     };
     let text = ask().map_err(BenchError::system("read etcd's counters"))?;
     let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
-    let rows = text
-        .lines()
-        .filter(|line| COUNTERS.iter().any(|name| line.starts_with(name)));
+    let rows = text.lines().filter(|line| COUNTERS.iter().any(|name| line.starts_with(name)));
     let values: Vec<f64> = rows.filter_map(value).collect();
     if values.len() < COUNTERS.len() {
         let text = format!("{endpoint} shows no counters of etcd");

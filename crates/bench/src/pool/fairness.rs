@@ -24,7 +24,7 @@ use millrace_engine::OperationKind;
 use serde::Serialize;
 
 use super::PoolPlan;
-use super::remote::{Parcel, Remote, Sender};
+use super::remote::{Parcel, RemotePool, Sender};
 use crate::cli::PoolArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
@@ -112,7 +112,7 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
         for &case in &cases {
             let keys = Keys::generate(case.key)?;
             let requests = Requests::new(case, &keys)?;
-            let victim = Remote::open(&victim, &requests)?;
+            let victim = RemotePool::open(&victim, &requests)?;
             let flood = Flood::connect(&flood, &requests, args)?;
             victim.blocking(plan.duration / 4, THINK_TIME)?;
             let mut rounds = Vec::new();
@@ -126,18 +126,11 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
             let what = format!("{case}, victim's p99 under a flood / alone, workers: {workers}");
             let p99 = Spread::over(&rounds, FairnessRound::p99_ratio);
             goals.extend(Goal::at_most(what, 1.25, 1.10, p99));
-            measured.push(FairnessCase {
-                case,
-                workers,
-                rounds,
-            });
+            measured.push(FairnessCase { case, workers, rounds });
         }
     }
-    let figures = Fairness {
-        connections: args.flood_connections,
-        in_flight: args.flood_jobs,
-        measured,
-    };
+    let figures =
+        Fairness { connections: args.flood_connections, in_flight: args.flood_jobs, measured };
     let mut report = BenchReport::new("pool-fairness", SCHEMA, plan, figures);
     report.goals = Goals(goals);
     Ok(report)
@@ -151,17 +144,13 @@ fn cases_asked(args: &PoolArgs) -> bool {
 fn round(
     plan: &PoolPlan,
     number: u64,
-    victim: &Remote<'_>,
+    victim: &RemotePool<'_>,
     flood: &Flood,
 ) -> Result<FairnessRound, BenchError> {
     let one_at_a_time = || -> Result<Victim, BenchError> {
         let round = victim.blocking(plan.duration, THINK_TIME)?;
         let quantile = |fraction| round.latencies.quantile_us(fraction);
-        Ok(Victim {
-            per_s: round.per_s,
-            p50_us: quantile(0.5),
-            p99_us: quantile(0.99),
-        })
+        Ok(Victim { per_s: round.per_s, p50_us: quantile(0.5), p99_us: quantile(0.99) })
     };
     let mut round = FairnessRound::default();
     for turn in order(2, number) {

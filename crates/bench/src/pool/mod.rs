@@ -30,11 +30,12 @@ use millrace_client::Endpoint;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
-use self::remote::Remote;
+use self::remote::RemotePool;
 use self::results::{Depth, MeasuredCase, NodeRound, PoolReport, PoolRound};
 use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
+use crate::goals::{Goal, Goals};
 use crate::node::{Node, NodeOptions};
 use crate::progress::Progress;
 use crate::report::BenchReport;
@@ -126,6 +127,37 @@ impl PoolPlan {
     }
 }
 
+/// Requests of the first case, for the nodes with one worker count.
+struct FirstCase<'a> {
+    plan: &'a PoolPlan,
+    case: Case,
+    requests: &'a Requests<'a>,
+    workers: usize,
+}
+
+/// Measures the first case with each worker count. `of_node` makes `steps` steps of progress in each round.
+fn measure_first_case<T>(
+    plan: &PoolPlan,
+    steps: u64,
+    of_node: impl Fn(&FirstCase<'_>, &mut Progress) -> Result<(T, Vec<Goal>), BenchError>,
+) -> Result<(Vec<T>, Goals), BenchError> {
+    let Some(&case) = plan.cases.first() else {
+        return Err(BenchError::Usage("name an operation".to_owned()));
+    };
+    let mut progress = Progress::start(plan.workers.len() as u64 * plan.rounds * steps)?;
+    let keys = Keys::generate(case.key)?;
+    let requests = &Requests::new(case, &keys)?;
+    let (mut measured, mut goals) = (Vec::new(), Vec::new());
+    for &workers in &plan.workers {
+        progress.now("starting a node")?;
+        let first = FirstCase { plan, case, requests, workers };
+        let (one, of_one) = of_node(&first, &mut progress)?;
+        measured.push(one);
+        goals.extend(of_one);
+    }
+    Ok((measured, Goals(goals)))
+}
+
 /// A node under test.
 struct NodeUnderTest {
     endpoint: Endpoint,
@@ -141,11 +173,7 @@ impl NodeUnderTest {
             return workers.map(|workers| Self::start(plan, *workers)).collect();
         };
         let unknown = |error| BenchError::Usage(format!("--pool: {error}"));
-        Ok(vec![Self {
-            endpoint: pool.parse().map_err(unknown)?,
-            workers: None,
-            node: None,
-        }])
+        Ok(vec![Self { endpoint: pool.parse().map_err(unknown)?, workers: None, node: None }])
     }
 
     fn start(plan: &PoolPlan, workers: usize) -> Result<Self, BenchError> {
@@ -157,11 +185,7 @@ impl NodeUnderTest {
             quota: None,
         })?;
         Ok(Self {
-            endpoint: if plan.tcp {
-                node.tcp_endpoint("bench")?
-            } else {
-                node.endpoint()
-            },
+            endpoint: if plan.tcp { node.tcp_endpoint("bench")? } else { node.endpoint() },
             workers: Some(workers),
             node: Some(node),
         })
@@ -188,9 +212,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
         let keys = Keys::generate(case.key)?;
         let mut requests = Requests::new(case, &keys)?;
         requests.max_samples = MAX_SAMPLES;
-        let remotes = nodes
-            .iter()
-            .map(|node| Remote::open(&node.endpoint, &requests));
+        let remotes = nodes.iter().map(|node| RemotePool::open(&node.endpoint, &requests));
         let mut peers = Peers {
             plan: &plan,
             library: requests.has_library().then(Contender::library),
@@ -214,11 +236,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
             }
             progress.step();
         }
-        operations.push(MeasuredCase {
-            case,
-            rounds,
-            by_depth,
-        });
+        operations.push(MeasuredCase { case, rounds, by_depth });
     }
     let goals = results::goals(&operations);
     let figures = results::Operations { operations };
@@ -234,7 +252,7 @@ struct Peers<'a> {
     /// Direct calls of the library; `None` if it has no interface for the case.
     library: Option<Contender>,
     queue: Contender,
-    remotes: Vec<Remote<'a>>,
+    remotes: Vec<RemotePool<'a>>,
 }
 
 impl Peers<'_> {
@@ -280,7 +298,11 @@ impl Peers<'_> {
         Ok(())
     }
 
-    fn through(&self, remote: &Remote<'_>, node: &NodeUnderTest) -> Result<NodeRound, BenchError> {
+    fn through(
+        &self,
+        remote: &RemotePool<'_>,
+        node: &NodeUnderTest,
+    ) -> Result<NodeRound, BenchError> {
         remote.pipelined(self.plan.window, WARM_UP)?;
         let completed = node.completed()?;
         let cpu = node.cpu_time();

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Reply};
+use millrace_engine::sync::lock;
 use serde::Serialize;
 
 use super::remote::Sender;
@@ -123,18 +124,10 @@ pub(super) fn offer(
         }
         thread::sleep(Duration::from_millis(1));
     }
-    let samples = std::mem::take(
-        &mut *counts
-            .samples
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner),
-    );
+    let samples = std::mem::take(&mut *lock(&counts.samples));
     let seconds = time.as_secs_f64();
     let rate = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / seconds;
-    let latencies = counts
-        .latencies
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let latencies = lock(&counts.latencies);
     let round = OpenRound {
         offered_per_s: offered as f64 / seconds,
         good_per_s: rate(&counts.good),

@@ -8,16 +8,16 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::open::{Offered, OpenRound, offer};
-use super::remote::{Parcel, Remote, Sender};
-use super::{NodeUnderTest, PoolPlan};
+use super::remote::{Parcel, RemotePool, Sender};
+use super::{FirstCase, NodeUnderTest, PoolPlan, measure_first_case};
 use crate::cores;
 use crate::error::BenchError;
-use crate::goals::{Goal, Goals};
-use crate::plot::{self, Axis, Line, LineChart, Value};
+use crate::goals::Goal;
+use crate::plot::{self, Axis, LineChart, PlotLine, Value};
 use crate::progress::Progress;
 use crate::report::{BenchReport, median, range, table};
 use crate::stats::Spread;
-use crate::workload::{Keys, Requests};
+use crate::workload::Requests;
 
 /// Version of the JSON report: raised when a field changes its meaning.
 const SCHEMA: u32 = 1;
@@ -64,35 +64,28 @@ struct OverloadRound {
 
 /// Measures the first case with each worker count.
 pub(super) fn measure(plan: PoolPlan) -> Result<OverloadReport, BenchError> {
-    let Some(&case) = plan.cases.first() else {
-        return Err(BenchError::Usage("name an operation".to_owned()));
-    };
-    let steps = plan.workers.len() as u64 * plan.rounds * (1 + LOADS.len() as u64);
-    let mut progress = Progress::start(steps)?;
-    let keys = Keys::generate(case.key)?;
-    let requests = Requests::new(case, &keys)?;
-    let (mut measured, mut goals) = (Vec::new(), Vec::new());
-    for &workers in &plan.workers {
-        progress.now("starting a node")?;
-        let node = NodeUnderTest::start(&plan, workers)?;
-        let remote = Remote::open(&node.endpoint, &requests)?;
-        let sender = Sender::open(&node.endpoint, Parcel::of(&requests))
+    let steps = 1 + LOADS.len() as u64;
+    let (measured, goals) = measure_first_case(&plan, steps, OverloadedNode::measure)?;
+    let mut report = BenchReport::new("pool-overload", SCHEMA, plan, Overload { measured });
+    report.goals = goals;
+    Ok(report)
+}
+
+impl OverloadedNode {
+    fn measure(
+        first: &FirstCase<'_>,
+        progress: &mut Progress,
+    ) -> Result<(Self, Vec<Goal>), BenchError> {
+        let FirstCase { plan, case, requests, workers } = *first;
+        let node = NodeUnderTest::start(plan, workers)?;
+        let remote = RemotePool::open(&node.endpoint, requests)?;
+        let sender = Sender::open(&node.endpoint, Parcel::of(requests))
             .map_err(|error| BenchError::Setup(format!("cannot connect: {error}")))?;
-        let mut one = OverloadedNode {
-            workers,
-            peaks_per_s: Vec::new(),
-            loads: LOADS
-                .map(|factor| AtFactor {
-                    factor,
-                    rounds: Vec::new(),
-                })
-                .into(),
-        };
+        let rounds = |factor| AtFactor { factor, rounds: Vec::new() };
+        let mut one = Self { workers, peaks_per_s: Vec::new(), loads: LOADS.map(rounds).into() };
         for round in 0..plan.rounds {
-            progress.now(&format!(
-                "{case}, {workers} workers, peak, round {}",
-                round + 1
-            ))?;
+            let number = round + 1;
+            progress.now(&format!("{case}, {workers} workers, peak, round {number}"))?;
             let peak = remote.pipelined(plan.window, plan.duration)?.per_s;
             one.peaks_per_s.push(peak);
             progress.step();
@@ -101,22 +94,18 @@ pub(super) fn measure(plan: PoolPlan) -> Result<OverloadReport, BenchError> {
                 progress.now(&format!("{case}, {workers} workers, {factor} of the peak"))?;
                 let seed = round * 100 + at as u64;
                 let offered = || offer(&sender, factor * peak, plan.duration, BUDGET, seed);
-                load.rounds
-                    .push(OverloadRound::of(&node, &requests, plan.duration, offered)?);
+                load.rounds.push(OverloadRound::of(&node, requests, plan.duration, offered)?);
                 progress.step();
             }
         }
-        goals.extend(Goal::at_least(
+        let goal = Goal::at_least(
             format!("goodput at 5 times the peak load / peak, workers: {workers}"),
             0.90,
             0.97,
             one.goodput_at(LOADS.len() - 1),
-        ));
-        measured.push(one);
+        );
+        Ok((one, goal.into_iter().collect()))
     }
-    let mut report = BenchReport::new("pool-overload", SCHEMA, plan, Overload { measured });
-    report.goals = Goals(goals);
-    Ok(report)
 }
 
 impl OverloadRound {
@@ -155,9 +144,9 @@ impl OverloadedNode {
         )
     }
 
-    fn line(&self, value: impl Fn(usize) -> Option<Spread>) -> Line {
+    fn line(&self, value: impl Fn(usize) -> Option<Spread>) -> PlotLine {
         let points = self.loads.iter().enumerate();
-        Line {
+        PlotLine {
             name: format!("{} workers", self.workers),
             points: points
                 .filter_map(|(at, load)| Some((load.factor, Value::from(value(at)?))))
@@ -177,19 +166,13 @@ pub(super) fn plots(report: &OverloadReport) -> Result<String, BenchError> {
         title: "Goodput by offered load".to_owned(),
         x: x(),
         y: Axis::linear("goodput / peak"),
-        series: nodes
-            .iter()
-            .map(|node| node.line(|at| node.goodput_at(at)))
-            .collect(),
+        series: nodes.iter().map(|node| node.line(|at| node.goodput_at(at))).collect(),
     };
     let latency = LineChart {
         title: "99th percentile of the latency of good jobs".to_owned(),
         x: x(),
         y: Axis::logarithmic("p99 (ms)"),
-        series: nodes
-            .iter()
-            .map(|node| node.line(|at| p99(node, at)))
-            .collect(),
+        series: nodes.iter().map(|node| node.line(|at| p99(node, at))).collect(),
     };
     Ok(plot::stack(&[goodput.render()?, latency.render()?]))
 }
@@ -220,11 +203,7 @@ pub(super) fn render(report: &OverloadReport) -> String {
         ("node cores", &|row| median(over(row, |round| round.node_cores), 2)),
         ("load cores", &|row| median(over(row, |round| round.load_cores), 2)),
     ]);
-    let case = plan
-        .cases
-        .first()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let case = plan.cases.first().map(ToString::to_string).unwrap_or_default();
     format!(
         "{}\n\n{case}: open loop, jobs with {} ms from their arrival, node on core {}, client on core {};\n\
          {} rounds of {:.1} s; outputs checked\n\n{}{}",

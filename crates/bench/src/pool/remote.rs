@@ -8,11 +8,12 @@
 //! concurrency 1.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint, Pool, PoolConfig, RemoteKey, Reply};
+use millrace_engine::sync::lock;
 use millrace_engine::{Operation, PrivateKey};
 
 use crate::cores;
@@ -76,11 +77,7 @@ impl Sender {
     pub(super) fn open(endpoint: &Endpoint, parcel: Parcel) -> Result<Self, ClientError> {
         let pool = Pool::new(PoolConfig::new(vec![endpoint.clone()]).agent("millrace-bench"));
         let import = |key: &PrivateKey| pool.import_key(key.clone(), Instant::now() + DEADLINE);
-        Ok(Self {
-            keys: parcel.keys.iter().map(import).collect::<Result<_, _>>()?,
-            pool,
-            parcel,
-        })
+        Ok(Self { keys: parcel.keys.iter().map(import).collect::<Result<_, _>>()?, pool, parcel })
     }
 
     /// Sends request number `index`; `done` is called once, on the client's I/O thread.
@@ -91,9 +88,7 @@ impl Sender {
         done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
     ) -> Result<(), ClientError> {
         let (operation, input) = (self.parcel.operation.clone(), self.input(index).clone());
-        let sent = self
-            .pool
-            .submit(self.key(index), operation, input, deadline, done);
+        let sent = self.pool.submit(self.key(index), operation, input, deadline, done);
         sent.map(drop)
     }
 
@@ -107,12 +102,12 @@ impl Sender {
 }
 
 /// A [`Sender`] whose outputs are verified.
-pub(crate) struct Remote<'a> {
+pub(crate) struct RemotePool<'a> {
     sender: Sender,
     requests: &'a Requests<'a>,
 }
 
-impl<'a> Remote<'a> {
+impl<'a> RemotePool<'a> {
     /// Connects, and imports the keys into the session.
     pub(crate) fn open(
         endpoint: &Endpoint,
@@ -189,10 +184,7 @@ impl<'a> Remote<'a> {
     }
 
     fn tally(&self) -> Tally {
-        Tally {
-            max_samples: self.requests.max_samples,
-            ..Tally::default()
-        }
+        Tally { max_samples: self.requests.max_samples, ..Tally::default() }
     }
 
     fn submit(&self, index: usize, shared: &Arc<PipelinedRound>) -> Result<(), BenchError> {
@@ -234,7 +226,7 @@ struct PipelinedRound {
 
 impl PipelinedRound {
     fn lock(&self) -> std::sync::MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tally)
     }
 
     fn ended(&self) -> usize {
@@ -269,8 +261,7 @@ impl Tally {
                 self.latencies.push(latency);
                 let backend = reply.served_by.map_or("unknown", |backend| backend.name());
                 *self.served_by.entry(backend).or_default() += 1;
-                self.checks
-                    .keep(self.max_samples, index, || reply.output.to_vec());
+                self.checks.keep(self.max_samples, index, || reply.output.to_vec());
             }
             Err(error) => self.failure = Some(error),
         }

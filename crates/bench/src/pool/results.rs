@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::PoolPlan;
 use super::remote::RemoteRound;
 use crate::goals::{Goal, Goals};
-use crate::report::{BenchReport, Table, median, range, sharing, table};
+use crate::report::{BenchReport, ReportTable, median, range, sharing, table};
 use crate::stats::Spread;
 use crate::workload::Case;
 
@@ -213,10 +213,8 @@ fn added_us(round: &PoolRound, node: &NodeRound) -> f64 {
 }
 
 fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
-    let heads = ["operation", "key", "workers"]
-        .map(str::to_owned)
-        .into_iter();
-    let mut table = Table::new(heads.chain(depths.iter().map(usize::to_string)));
+    let heads = ["operation", "key", "workers"].map(str::to_owned).into_iter();
+    let mut table = ReportTable::new(heads.chain(depths.iter().map(usize::to_string)));
     for (one, _, workers) in rows(operations) {
         let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
         let cells = depths
@@ -301,11 +299,7 @@ mod tests {
             nodes: vec![node],
         };
         let case = Case::find(OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048).expect("a case");
-        let operations = [MeasuredCase {
-            case,
-            rounds: vec![round],
-            by_depth: Vec::new(),
-        }];
+        let operations = [MeasuredCase { case, rounds: vec![round], by_depth: Vec::new() }];
         let text = throughput(&operations);
         let cells = |line: &str| {
             line.split("  ")
@@ -327,9 +321,6 @@ mod tests {
                 head => assert!(!head.contains("OpenSSL"), "{head}"),
             }
         }
-        assert!(
-            heads.iter().any(|head| head == "OpenSSL/CPU s"),
-            "{heads:?}"
-        );
+        assert!(heads.iter().any(|head| head == "OpenSSL/CPU s"), "{heads:?}");
     }
 }

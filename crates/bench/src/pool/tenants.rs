@@ -9,19 +9,20 @@
 use std::thread;
 use std::time::Duration;
 
+use millrace_client::Endpoint;
 use serde::Serialize;
 
-use super::PoolPlan;
 use super::fairness::give_way;
 use super::open::{OpenRound, offer};
-use super::remote::{Parcel, Remote, RemoteRound, Sender};
+use super::remote::{Parcel, RemotePool, RemoteRound, Sender};
+use super::{FirstCase, PoolPlan, measure_first_case};
 use crate::error::BenchError;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
 use crate::node::{Node, NodeOptions};
 use crate::progress::Progress;
 use crate::report::{BenchReport, median, range, table};
 use crate::stats::{Spread, order};
-use crate::workload::{Keys, Requests};
+use crate::workload::Requests;
 
 /// Version of the JSON report: raised when a field changes its meaning.
 const SCHEMA: u32 = 1;
@@ -67,86 +68,93 @@ struct TenantsRound {
 
 /// Measures the first case with each worker count.
 pub(super) fn measure(plan: PoolPlan) -> Result<TenantsReport, BenchError> {
-    let Some(&case) = plan.cases.first() else {
-        return Err(BenchError::Usage("name an operation".to_owned()));
-    };
-    let mut progress = Progress::start(plan.workers.len() as u64 * plan.rounds)?;
-    let keys = Keys::generate(case.key)?;
-    let requests = Requests::new(case, &keys)?;
-    let (mut measured, mut goals) = (Vec::new(), Vec::new());
-    for &workers in &plan.workers {
-        progress.now("starting nodes")?;
-        let options = |quota| NodeOptions {
-            core: plan.node_core,
-            workers,
-            software_only: true,
-            tcp: true,
-            quota,
-        };
-        let peak = {
-            let node = Node::start(&options(None))?;
-            let remote = Remote::open(&node.endpoint(), &requests)?;
-            remote
-                .pipelined(plan.window, plan.duration.min(BURST))?
-                .per_s
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a rate of operations per second is positive and far below 2^52"
-        )]
-        let quota = (peak * QUOTA) as u64;
-        let mut node = Node::start(&options(Some(quota)))?;
-        let victim = Remote::open(&node.tcp_endpoint("victim")?, &requests)?;
-        // Its threads give way to the victim's on their common core: they stand for another machine.
-        let (endpoint, parcel) = (node.tcp_endpoint("flood")?, Parcel::of(&requests));
-        let connected = thread::scope(|scope| {
-            let connect = || {
-                give_way();
-                Sender::open(&endpoint, parcel)
-            };
-            scope.spawn(connect).join()
-        });
-        let flood = connected
-            .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
-            .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))?;
+    let (measured, goals) = measure_first_case(&plan, 1, TenantsOfNode::measure)?;
+    let mut report = BenchReport::new("pool-tenants", SCHEMA, plan, Tenants { measured });
+    report.goals = goals;
+    Ok(report)
+}
+
+impl TenantsOfNode {
+    fn measure(
+        first: &FirstCase<'_>,
+        progress: &mut Progress,
+    ) -> Result<(Self, Vec<Goal>), BenchError> {
+        let FirstCase { plan, case, requests, workers } = *first;
+        let quota = quota(first)?;
+        let mut node = Node::start(&options(first, Some(quota)))?;
+        let victim = RemotePool::open(&node.tcp_endpoint("victim")?, requests)?;
+        let flood = open_flood(node.tcp_endpoint("flood")?, Parcel::of(requests))?;
         victim.blocking(plan.duration / 4, THINK_TIME)?;
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {
             progress.now(&format!("{case}, {workers} workers, round {}", number + 1))?;
-            rounds.push(round(&plan, number, quota, &victim, &flood, &requests)?);
+            rounds.push(round(plan, number, quota, &victim, &flood, requests)?);
             node.check()?;
             progress.step();
         }
-        let what = format!("victim's p99 beside 10 times a quota / alone, workers: {workers}");
-        let ratio = Spread::over(&rounds, |round: &TenantsRound| {
+        let one = Self { workers, quota, rounds };
+        let goals = one.goals();
+        Ok((one, goals))
+    }
+
+    fn goals(&self) -> Vec<Goal> {
+        let workers = self.workers;
+        let ratio = Spread::over(&self.rounds, |round: &TenantsRound| {
             round.beside_p99_us / round.alone_p99_us
         });
-        goals.extend(Goal::at_most(what, 1.25, 1.10, ratio));
-        let one = TenantsOfNode {
-            workers,
-            quota,
-            rounds,
-        };
+        let what = format!("victim's p99 beside 10 times a quota / alone, workers: {workers}");
+        let latency = Goal::at_most(what, 1.25, 1.10, ratio);
         let what = format!("error of the quota, in per cent, workers: {workers}");
-        goals.extend(Goal::at_most(
-            what,
-            2.0,
-            1.0,
-            one.error().map(|error| error.map(f64::abs)),
-        ));
-        measured.push(one);
+        let error = self.error().map(|error| error.map(f64::abs));
+        let error = Goal::at_most(what, 2.0, 1.0, error);
+        latency.into_iter().chain(error).collect()
     }
-    let mut report = BenchReport::new("pool-tenants", SCHEMA, plan, Tenants { measured });
-    report.goals = Goals(goals);
-    Ok(report)
+}
+
+fn options(first: &FirstCase<'_>, quota: Option<u64>) -> NodeOptions {
+    NodeOptions {
+        core: first.plan.node_core,
+        workers: first.workers,
+        software_only: true,
+        tcp: true,
+        quota,
+    }
+}
+
+/// The quota in operations per second: a part of the peak of a node that has none.
+fn quota(first: &FirstCase<'_>) -> Result<u64, BenchError> {
+    let node = Node::start(&options(first, None))?;
+    let remote = RemotePool::open(&node.endpoint(), first.requests)?;
+    let duration = first.plan.duration.min(BURST);
+    let peak = remote.pipelined(first.plan.window, duration)?.per_s;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate of operations per second is positive and far below 2^52"
+    )]
+    Ok((peak * QUOTA) as u64)
+}
+
+/// Opens the flood's connection. Its threads give way to the victim's on their common core: they stand for another
+/// machine.
+fn open_flood(endpoint: Endpoint, parcel: Parcel) -> Result<Sender, BenchError> {
+    let connected = thread::scope(|scope| {
+        let connect = || {
+            give_way();
+            Sender::open(&endpoint, parcel)
+        };
+        scope.spawn(connect).join()
+    });
+    connected
+        .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
+        .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))
 }
 
 fn round(
     plan: &PoolPlan,
     number: u64,
     quota: u64,
-    victim: &Remote<'_>,
+    victim: &RemotePool<'_>,
     flood: &Sender,
     requests: &Requests<'_>,
 ) -> Result<TenantsRound, BenchError> {
@@ -184,9 +192,7 @@ impl TenantsOfNode {
     /// Deviation of the flood's completions from its quota, in per cent.
     fn error(&self) -> Option<Spread> {
         let quota = self.quota as f64;
-        Spread::over(&self.rounds, |round| {
-            (round.flood.good_per_s / quota - 1.0) * 100.0
-        })
+        Spread::over(&self.rounds, |round| (round.flood.good_per_s / quota - 1.0) * 100.0)
     }
 }
 
@@ -208,11 +214,7 @@ pub(super) fn render(report: &TenantsReport) -> String {
         ("done/s", &|one| median(over(one, |round| round.flood.good_per_s), 1)),
         ("error %", &|one| range(one.error(), 2)),
     ]);
-    let case = plan
-        .cases
-        .first()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let case = plan.cases.first().map(ToString::to_string).unwrap_or_default();
     format!(
         "{}\n\n{case}: node on core {}, clients on core {}, TCP with mutual TLS 1.3; the flood offers {OFFERED} times\n\
          its quota (open loop); victim: one job at a time, {} ms after the last; {} rounds of {:.1} s, interleaved;\n\

@@ -23,14 +23,14 @@ pub(crate) struct Compared {
     pub(crate) after_us: Spread,
     /// Speed of the second run divided by that of the first.
     pub(crate) speedup: f64,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: SizeChange,
 }
 
 /// Comparison of two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum Verdict {
+pub(crate) enum SizeChange {
     Faster,
     Slower,
     #[strum(to_string = "ranges overlap")]
@@ -46,11 +46,11 @@ pub(crate) fn compare(before: &SizesReport, after: &SizesReport) -> Vec<Compared
             continue;
         };
         let verdict = if after_us.max < before_us.min {
-            Verdict::Faster
+            SizeChange::Faster
         } else if after_us.min > before_us.max {
-            Verdict::Slower
+            SizeChange::Slower
         } else {
-            Verdict::NoDifference
+            SizeChange::NoDifference
         };
         rows.push(Compared {
             algorithm: old.algorithm.clone(),
@@ -84,9 +84,9 @@ pub(crate) fn render(before: &SizesReport, after: &SizesReport, rows: &[Compared
         before.described,
         after.described,
         table.render(),
-        count(Verdict::Faster),
-        count(Verdict::Slower),
-        count(Verdict::NoDifference)
+        count(SizeChange::Faster),
+        count(SizeChange::Slower),
+        count(SizeChange::NoDifference)
     )
 }
 
@@ -100,17 +100,12 @@ mod tests {
         let rows = compare(&report(1.0), &report(0.5));
         assert_eq!(rows.len(), 8);
         let of = |name: &'static str| rows.iter().filter(move |row| row.implementation == name);
-        assert!(of("openssl").all(|row| row.verdict == Verdict::NoDifference));
-        assert!(of("aws-lc").all(|row| row.verdict == Verdict::Faster));
+        assert!(of("openssl").all(|row| row.verdict == SizeChange::NoDifference));
+        assert!(of("aws-lc").all(|row| row.verdict == SizeChange::Faster));
         assert!(of("aws-lc").all(|row| (row.speedup - 2.0).abs() < 1e-9));
         let text = render(&report(1.0), &report(0.5), &rows);
         assert!(text.contains("4 faster, 0 slower, 4 without"), "{text}");
         let back = compare(&report(0.5), &report(1.0));
-        assert_eq!(
-            back.iter()
-                .filter(|row| row.verdict == Verdict::Slower)
-                .count(),
-            4
-        );
+        assert_eq!(back.iter().filter(|row| row.verdict == SizeChange::Slower).count(), 4);
     }
 }

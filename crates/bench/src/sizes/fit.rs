@@ -141,19 +141,12 @@ mod tests {
         };
         assert!((780.0..830.0).contains(&bytes), "{bytes}");
         let gain = device.gain_over(&processor, 1400.0);
-        assert!(
-            (1.5..1.7).contains(&gain),
-            "{gain}, not the 5.2 of 8 KB blocks"
-        );
+        assert!((1.5..1.7).contains(&gain), "{gain}, not the 5.2 of 8 KB blocks");
     }
 
     #[test]
     fn lines_that_do_not_cross_say_so() {
-        let line = |setup_us, speed_mb_s| Fit {
-            setup_us,
-            speed_mb_s,
-            deviation: 0.0,
-        };
+        let line = |setup_us, speed_mb_s| Fit { setup_us, speed_mb_s, deviation: 0.0 };
         let base = line(1.0, 100.0);
         assert_eq!(line(0.5, 200.0).crossover(&base), Crossover::Always);
         assert_eq!(line(2.0, 50.0).crossover(&base), Crossover::Never);
@@ -167,15 +160,7 @@ mod tests {
         assert_eq!(Fit::through(&[]), None);
         assert_eq!(Fit::through(&[(16.0, 1.0), (64.0, 2.0)]), None);
         assert_eq!(Fit::through(&[(16.0, 1.0), (16.0, 2.0), (64.0, 3.0)]), None);
-        assert_eq!(
-            Fit::through(&[(16.0, 3.0), (64.0, 2.0), (256.0, 1.0)]),
-            None,
-            "falling"
-        );
-        assert_eq!(
-            Fit::through(&[(16.0, 0.0), (64.0, 2.0), (256.0, 3.0)]),
-            None,
-            "no time"
-        );
+        assert_eq!(Fit::through(&[(16.0, 3.0), (64.0, 2.0), (256.0, 1.0)]), None, "falling");
+        assert_eq!(Fit::through(&[(16.0, 0.0), (64.0, 2.0), (256.0, 3.0)]), None, "no time");
     }
 }

@@ -19,7 +19,7 @@ use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::kem;
 use clap::ValueEnum;
 
-use super::rows::{Request, SizeRow};
+use super::rows::{SizeRequest, SizeRow};
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
 use crate::workload::{BenchKey, Library};
@@ -68,21 +68,13 @@ impl From<Known> for Implementation {
             Known::OpensslNoAes => (system(), Some(NO_AES)),
             Known::AwsLc => (None, None),
         };
-        Self {
-            name: known.to_string(),
-            library,
-            variable,
-        }
+        Self { name: known.to_string(), library, variable }
     }
 }
 
 impl From<&PathBuf> for Implementation {
     fn from(path: &PathBuf) -> Self {
-        Self {
-            name: path.display().to_string(),
-            library: Some(path.clone()),
-            variable: None,
-        }
+        Self { name: path.display().to_string(), library: Some(path.clone()), variable: None }
     }
 }
 
@@ -111,10 +103,7 @@ impl OpenLibrary {
     /// # Errors
     /// Why it is not there.
     pub(super) fn open(library: Option<&Path>) -> Result<Self, LibraryError> {
-        Ok(Self {
-            libcrypto: library.map(Libcrypto::open).transpose()?,
-            keys: RefCell::default(),
-        })
+        Ok(Self { libcrypto: library.map(Libcrypto::open).transpose()?, keys: RefCell::default() })
     }
 
     /// Version of the library and its view of the processor.
@@ -130,20 +119,22 @@ impl OpenLibrary {
     pub(super) fn prepare(&self, row: &SizeRow, size: usize) -> Result<Prepared, LibraryError> {
         let plain = |run| Prepared { run, output: None };
         match (row.request, self.libcrypto) {
-            (Request::Seal(name, len), Some(lib)) => {
+            (SizeRequest::Seal(name, len), Some(lib)) => {
                 repeated(|| libcrypto_sealer(lib, name, len), size)
             }
-            (Request::Seal(name, len), None) => repeated(|| aws_lc_sealer(name, len), size),
-            (Request::Hash(name), Some(lib)) => repeated(|| libcrypto_hasher(lib, name), size),
-            (Request::Hash(name), None) => repeated(|| aws_lc_hasher(name), size),
-            (Request::Encapsulate(_), None) => aws_lc_encapsulation().map(plain),
-            (Request::Decapsulate(_), None) => aws_lc_decapsulation().map(plain),
-            (Request::Encapsulate(kind) | Request::Decapsulate(kind), Some(lib)) => {
+            (SizeRequest::Seal(name, len), None) => repeated(|| aws_lc_sealer(name, len), size),
+            (SizeRequest::Hash(name), Some(lib)) => repeated(|| libcrypto_hasher(lib, name), size),
+            (SizeRequest::Hash(name), None) => repeated(|| aws_lc_hasher(name), size),
+            (SizeRequest::Encapsulate(_), None) => aws_lc_encapsulation().map(plain),
+            (SizeRequest::Decapsulate(_), None) => aws_lc_decapsulation().map(plain),
+            (SizeRequest::Encapsulate(kind) | SizeRequest::Decapsulate(kind), Some(lib)) => {
                 libcrypto_kem(lib.key(kind)?, row.request).map(plain)
             }
-            (Request::Sign(kind), _) => signature(self.key(kind)?, false).map(plain),
-            (Request::Verify(kind), _) => signature(self.key(kind)?, true).map(plain),
-            (Request::Derive(kind), _) => agreement(self.key(kind)?, self.make(kind)?).map(plain),
+            (SizeRequest::Sign(kind), _) => signature(self.key(kind)?, false).map(plain),
+            (SizeRequest::Verify(kind), _) => signature(self.key(kind)?, true).map(plain),
+            (SizeRequest::Derive(kind), _) => {
+                agreement(self.key(kind)?, self.make(kind)?).map(plain)
+            }
         }
     }
 
@@ -178,24 +169,17 @@ fn repeated(
     let (input, mut first, mut output) = (contents(size), Vec::new(), Vec::new());
     function()?(&input, &mut first)?;
     let mut function = function()?;
-    Ok(Prepared {
-        run: Box::new(move || function(&input, &mut output)),
-        output: Some(first),
-    })
+    Ok(Prepared { run: Box::new(move || function(&input, &mut output)), output: Some(first) })
 }
 
 /// The contents of packets: no pattern that anything could be fast with.
 fn contents(size: usize) -> Vec<u8> {
-    (0..size)
-        .map(|offset| offset.wrapping_mul(167).to_le_bytes()[0])
-        .collect()
+    (0..size).map(|offset| offset.wrapping_mul(167).to_le_bytes()[0]).collect()
 }
 
 /// A symmetric key with a length.
 fn key(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|offset| offset.wrapping_mul(29).wrapping_add(7).to_le_bytes()[0])
-        .collect()
+    (0..len).map(|offset| offset.wrapping_mul(29).wrapping_add(7).to_le_bytes()[0]).collect()
 }
 
 fn failed(error: impl std::fmt::Display) -> LibraryError {
@@ -230,9 +214,7 @@ impl Nonces {
 fn libcrypto_sealer(lib: Libcrypto, name: &str, len: usize) -> Result<Function, LibraryError> {
     let mut cipher = lib.cipher(name, &key(len))?;
     let (mut nonces, unused) = (Nonces::default(), 16_usize.saturating_sub(cipher.iv_len()));
-    Ok(Box::new(move |packet, output| {
-        cipher.seal(&nonces.next()[unused..], packet, output)
-    }))
+    Ok(Box::new(move |packet, output| cipher.seal(&nonces.next()[unused..], packet, output)))
 }
 
 fn libcrypto_hasher(lib: Libcrypto, name: &str) -> Result<Function, LibraryError> {
@@ -240,13 +222,13 @@ fn libcrypto_hasher(lib: Libcrypto, name: &str) -> Result<Function, LibraryError
     Ok(Box::new(move |block, output| digest.hash(block, output)))
 }
 
-fn libcrypto_kem(key: KeyPair, request: Request) -> Result<Operation, LibraryError> {
+fn libcrypto_kem(key: KeyPair, request: SizeRequest) -> Result<Operation, LibraryError> {
     let (mut output, mut expected, mut capsule) = (Vec::new(), Vec::new(), Vec::new());
     key.encapsulate(&mut capsule, &mut expected)?;
     key.decapsulate(&capsule, &mut output)?;
     agreed(output == expected)?;
     Ok(match request {
-        Request::Encapsulate(_) => Box::new(move || key.encapsulate(&mut capsule, &mut output)),
+        SizeRequest::Encapsulate(_) => Box::new(move || key.encapsulate(&mut capsule, &mut output)),
         _ => Box::new(move || {
             key.decapsulate(&capsule, &mut output)?;
             agreed(output == expected)
@@ -290,8 +272,7 @@ fn aws_lc_sealer(name: &str, len: usize) -> Result<Function, LibraryError> {
         packet.clone_into(output);
         let [_, _, _, _, nonce @ ..] = nonces.next();
         let nonce = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(nonce, Aad::empty(), output)
-            .map_err(failed)
+        key.seal_in_place_append_tag(nonce, Aad::empty(), output).map_err(failed)
     }))
 }
 
@@ -327,9 +308,7 @@ fn aws_lc_hasher(name: &str) -> Result<Function, LibraryError> {
 fn aws_lc_encapsulation() -> Result<Operation, LibraryError> {
     let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
     let public = key.encapsulation_key().map_err(failed)?;
-    Ok(Box::new(move || {
-        public.encapsulate().map(drop).map_err(failed)
-    }))
+    Ok(Box::new(move || public.encapsulate().map(drop).map_err(failed)))
 }
 
 fn aws_lc_decapsulation() -> Result<Operation, LibraryError> {

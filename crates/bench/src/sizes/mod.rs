@@ -39,7 +39,7 @@ use self::worker::Worker;
 use crate::cli::{SizesArgs, SizesWorkerArgs};
 use crate::cores;
 use crate::error::BenchError;
-use crate::machine::Machine;
+use crate::machine::MachineRecord;
 use crate::progress::Progress;
 use crate::report;
 use crate::stats::order;
@@ -56,9 +56,7 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
         let (before, after) = (SizesReport::load(before)?, SizesReport::load(after)?);
         let rows = compare::compare(&before, &after);
         if rows.is_empty() {
-            return Err(BenchError::Usage(
-                "the two runs have nothing in common".into(),
-            ));
+            return Err(BenchError::Usage("the two runs have nothing in common".into()));
         }
         let text = compare::render(&before, &after, &rows);
         return args.output.deliver(&rows, &text);
@@ -105,7 +103,7 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
             }
         })
         .collect();
-    let machine = Machine::here();
+    let machine = MachineRecord::here();
     let json = serde_json::to_value(&machine)
         .map_err(|error| BenchError::Setup(format!("cannot encode the machine: {error}")))?;
     let mut report = SizesReport {
@@ -133,11 +131,7 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
 /// Starts the implementations; those that are missing are noted in the report.
 fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<Worker>, BenchError> {
     let (core, _) = cores::two(args.core, None)?;
-    let known = args
-        .implementation
-        .iter()
-        .copied()
-        .map(Implementation::from);
+    let known = args.implementation.iter().copied().map(Implementation::from);
     let named = args.library.iter().map(Implementation::from);
     let mut workers = Vec::new();
     for implementation in known.chain(named) {
@@ -157,9 +151,7 @@ fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<Worker>, Benc
         }
     }
     if workers.is_empty() {
-        Err(BenchError::Setup(
-            "none of the implementations is here".into(),
-        ))
+        Err(BenchError::Setup("none of the implementations is here".into()))
     } else {
         Ok(workers)
     }
@@ -197,9 +189,7 @@ fn point(
     if checks.len() > 1 {
         let names: Vec<&str> = checks.values().map(String::as_str).collect();
         let (name, names) = (row.name, names.join(" and "));
-        return Err(BenchError::Wrong(format!(
-            "{name} of {size} bytes differs: {names}"
-        )));
+        return Err(BenchError::Wrong(format!("{name} of {size} bytes differs: {names}")));
     }
     Ok(())
 }

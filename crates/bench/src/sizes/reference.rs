@@ -5,7 +5,7 @@
 
 use super::fit::Fit;
 use super::results::number;
-use crate::report::Table;
+use crate::report::ReportTable;
 
 /// Block sizes of the router's figures, in bytes.
 const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];
@@ -41,7 +41,7 @@ pub(crate) fn render(packet: f64) -> String {
     let fitted = ["set-up µs", "then MB/s"].map(str::to_owned).into_iter();
     let sizes = SIZES.map(|size| format!("{size:.0}"));
     let gain_head = [format!("at {packet:.0}, x vendor's")];
-    let mut speeds = Table::new(heads.chain(sizes).chain(fitted).chain(gain_head));
+    let mut speeds = ReportTable::new(heads.chain(sizes).chain(fitted).chain(gain_head));
     for (algorithm, implementation, mb_s) in &ROUTER_SPEEDS {
         let vendors = ROUTER_SPEEDS.iter().find(|(other, ..)| other == algorithm);
         let fits = line(mb_s).zip(vendors.and_then(|(.., mb_s)| line(mb_s)));
@@ -49,9 +49,7 @@ pub(crate) fn render(packet: f64) -> String {
             let gain = format!("{:.2}", fit.gain_over(&vendors, packet));
             [number(fit.setup_us), number(fit.speed_mb_s), gain]
         });
-        let names = [algorithm, implementation]
-            .map(|name| (*name).to_owned())
-            .into_iter();
+        let names = [algorithm, implementation].map(|name| (*name).to_owned()).into_iter();
         let mb_s = mb_s.iter().map(|mb_s| number(*mb_s));
         speeds.row(names.chain(mb_s).chain(fitted.into_iter().flatten()));
     }
@@ -60,10 +58,7 @@ pub(crate) fn render(packet: f64) -> String {
 }
 
 fn line(speeds: &[f64; 5]) -> Option<Fit> {
-    let points = SIZES
-        .iter()
-        .zip(speeds)
-        .map(|(size, speed)| (*size, size / speed));
+    let points = SIZES.iter().zip(speeds).map(|(size, speed)| (*size, size / speed));
     Fit::through(&points.collect::<Vec<_>>())
 }
 
@@ -75,10 +70,7 @@ mod tests {
     fn every_published_row_makes_a_line_and_is_labelled() {
         for (algorithm, implementation, speeds) in &ROUTER_SPEEDS {
             let fit = line(speeds).expect(implementation);
-            assert!(
-                fit.deviation < 0.35,
-                "{algorithm} {implementation}: {fit:?}"
-            );
+            assert!(fit.deviation < 0.35, "{algorithm} {implementation}: {fit:?}");
         }
         let text = render(1420.0);
         assert_eq!(text.matches("Reliability: ").count(), 2);

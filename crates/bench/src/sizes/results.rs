@@ -17,8 +17,8 @@ use super::fit::Fit;
 use super::rows;
 use super::worker::Slice;
 use crate::error::BenchError;
-use crate::plot::{Axis, BarChart, Bars, Line, LineChart, Value};
-use crate::report::{Column, Table, dash, range, table_by};
+use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value};
+use crate::report::{Column, ReportTable, dash, range, table_by};
 use crate::stats::Spread;
 
 /// The name of the saved form; another one is refused.
@@ -114,17 +114,13 @@ impl SizesReport {
         let read = File::open(path).and_then(|file| file.take(MAX_FILE_LEN).read_to_end(&mut text));
         read.map_err(failed)?;
         let report: Self = serde_json::from_slice(&text).map_err(|error| {
-            BenchError::Usage(format!(
-                "{name} is no run saved by bench sizes --output: {error}"
-            ))
+            BenchError::Usage(format!("{name} is no run saved by bench sizes --output: {error}"))
         })?;
         let format = &report.format;
         if format == FORMAT {
             Ok(report)
         } else {
-            Err(BenchError::Usage(format!(
-                "{name} has format {format}, not {FORMAT}"
-            )))
+            Err(BenchError::Usage(format!("{name} has format {format}, not {FORMAT}")))
         }
     }
 
@@ -132,10 +128,7 @@ impl SizesReport {
     pub(super) fn record(&mut self, algorithm: &str, size: usize, with: &str, slice: &Slice) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / slice.operations as f64;
         let (micros, cpu) = (each(slice.elapsed), each(slice.cpu));
-        let known = self
-            .measured
-            .iter_mut()
-            .find(|one| one.is(algorithm, size, with));
+        let known = self.measured.iter_mut().find(|one| one.is(algorithm, size, with));
         if let Some(known) = known {
             known.micros.push(micros);
             known.cpu_micros.push(cpu);
@@ -151,9 +144,7 @@ impl SizesReport {
     }
 
     pub(super) fn find(&self, algorithm: &str, size: usize, with: &str) -> Option<&Measured> {
-        self.measured
-            .iter()
-            .find(|one| one.is(algorithm, size, with))
+        self.measured.iter().find(|one| one.is(algorithm, size, with))
     }
 
     /// The implementation that the others are compared with.
@@ -179,9 +170,7 @@ impl SizesReport {
     fn pairs(&self, sized: bool) -> impl Iterator<Item = (&'static str, &str)> {
         let algorithms = self.algorithms(sized).into_iter();
         algorithms.flat_map(|algorithm| {
-            self.implementations
-                .iter()
-                .map(move |one| (algorithm, &*one.name))
+            self.implementations.iter().map(move |one| (algorithm, &*one.name))
         })
     }
 
@@ -228,19 +217,14 @@ impl SizesReport {
         if !self.absent.is_empty() {
             text.push_str("\nNot measured\n");
         }
-        for Absent {
-            implementation,
-            algorithm,
-            reason,
-        } in &self.absent
-        {
+        for Absent { implementation, algorithm, reason } in &self.absent {
             let what = algorithm.as_deref().unwrap_or("everything");
             let _ = writeln!(text, "  {what} with {implementation}: {reason}");
         }
         text
     }
 
-    fn speeds(&self) -> Table {
+    fn speeds(&self) -> ReportTable {
         let speed = |(algorithm, with): &(&str, &str), size: &usize| {
             let micros = self.find(algorithm, *size, with)?.spread()?;
             Some(number(*size as f64 / micros.median))
@@ -250,45 +234,25 @@ impl SizesReport {
             ("with", &|(_, with)| (*with).to_owned()),
         ];
         let cell = |row: &_, size: &_| dash(speed(row, size));
-        table_by(
-            self.pairs(true),
-            &columns,
-            &self.sizes(),
-            usize::to_string,
-            cell,
-        )
+        table_by(self.pairs(true), &columns, &self.sizes(), usize::to_string, cell)
     }
 
-    fn lines(&self) -> Table {
+    fn lines(&self) -> ReportTable {
         let first = self.first();
         let (gain, crossover) = (format!("x {first} (range)"), format!("faster than {first}"));
-        let heads = [
-            "algorithm",
-            "with",
-            "set-up µs",
-            "MB/s",
-            "off by",
-            &gain,
-            &crossover,
-        ];
-        let mut table = Table::new(heads);
+        let heads = ["algorithm", "with", "set-up µs", "MB/s", "off by", &gain, &crossover];
+        let mut table = ReportTable::new(heads);
         for (algorithm, with) in self.pairs(true) {
             let Some(fit) = self.fit(algorithm, with) else {
                 continue;
             };
             let base = self.fit(algorithm, first).filter(|_| with != first);
             let at_packet = self.find(algorithm, self.packet, with);
-            let gain = at_packet
-                .and_then(|one| self.ratio(one))
-                .filter(|_| with != first);
+            let gain = at_packet.and_then(|one| self.ratio(one)).filter(|_| with != first);
             // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
             let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
             let crossover = base.map(|base| {
-                if differs {
-                    fit.crossover(&base).show()
-                } else {
-                    "no difference".to_owned()
-                }
+                if differs { fit.crossover(&base).show() } else { "no difference".to_owned() }
             });
             table.row([
                 algorithm.to_owned(),
@@ -303,14 +267,14 @@ impl SizesReport {
         table
     }
 
-    fn keys(&self) -> Table {
+    fn keys(&self) -> ReportTable {
         let first = self.first();
         let mut heads = vec!["algorithm".to_owned()];
         for Described { name, .. } in &self.implementations {
             heads.push(format!("{name}/s"));
             heads.extend((name != first).then(|| format!("x {first} (range)")));
         }
-        let mut table = Table::new(heads);
+        let mut table = ReportTable::new(heads);
         for algorithm in self.algorithms(false) {
             let mut cells = vec![algorithm.to_owned()];
             for Described { name, .. } in &self.implementations {
@@ -335,12 +299,7 @@ impl SizesReport {
                 continue;
             };
             let cpu = Spread::of(measured.cpu_micros.iter().copied()).map_or(0.0, |cpu| cpu.median);
-            let Measured {
-                algorithm,
-                size,
-                implementation,
-                ..
-            } = measured;
+            let Measured { algorithm, size, implementation, .. } = measured;
             let (with, rate) = (csv_field(implementation), 1e6 / median);
             let bytes = rate * *size as f64;
             let _ = writeln!(
@@ -358,7 +317,7 @@ impl SizesReport {
     pub(crate) fn plots(&self) -> Result<Vec<(String, String)>, BenchError> {
         let mut plots = Vec::new();
         for algorithm in self.algorithms(true) {
-            let line = |one: &Described| Line {
+            let line = |one: &Described| PlotLine {
                 name: one.name.clone(),
                 points: self.points(algorithm, &one.name),
             };
@@ -379,10 +338,7 @@ impl SizesReport {
             };
             let bars = |Described { name, .. }: &Described| Bars {
                 name: name.clone(),
-                values: categories
-                    .iter()
-                    .map(|algorithm| rate(algorithm, name))
-                    .collect(),
+                values: categories.iter().map(|algorithm| rate(algorithm, name)).collect(),
             };
             let chart = BarChart {
                 title: "Public-key operations".to_owned(),
@@ -430,16 +386,11 @@ pub(crate) mod tests {
 
     /// A report of two implementations, of which the second takes `factor` of the first's time.
     pub(crate) fn report(factor: f64) -> SizesReport {
-        let mut report = SizesReport {
-            rounds: 2,
-            packet: 1420,
-            ..SizesReport::default()
-        };
+        let mut report = SizesReport { rounds: 2, packet: 1420, ..SizesReport::default() };
         for (name, factor) in [("openssl", 1.0), ("aws-lc", factor)] {
-            report.implementations.push(Described {
-                name: name.to_owned(),
-                description: String::new(),
-            });
+            report
+                .implementations
+                .push(Described { name: name.to_owned(), description: String::new() });
             for size in [0, 16, 1420, 8192] {
                 let (algorithm, micros) = match size {
                     0 => ("rsa-2048-sign", 200.0),
@@ -466,10 +417,7 @@ pub(crate) mod tests {
         assert!(text.contains("rsa-2048-sign"), "{text}");
         let csv = report.csv();
         assert_eq!(csv.lines().count(), 9, "{csv}");
-        assert!(
-            csv.lines().all(|line| line.split(',').count() == 9),
-            "{csv}"
-        );
+        assert!(csv.lines().all(|line| line.split(',').count() == 9), "{csv}");
         let plots = report.plots().expect("plots");
         let names: Vec<&str> = plots.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["aes-256-gcm.svg", "public-key.svg"]);
@@ -489,17 +437,11 @@ pub(crate) mod tests {
         assert_eq!(SizesReport::load(&path).expect("read").measured.len(), 8);
         for wrong in ["", "{}", "[1]", "\0"] {
             fs::write(&path, wrong).expect("written");
-            assert!(
-                matches!(SizesReport::load(&path), Err(BenchError::Usage(_))),
-                "{wrong:?}"
-            );
+            assert!(matches!(SizesReport::load(&path), Err(BenchError::Usage(_))), "{wrong:?}");
         }
         let mut other = report(1.0);
         other.format = "another".to_owned();
         save(&other, &path);
-        assert!(matches!(
-            SizesReport::load(&path),
-            Err(BenchError::Usage(_))
-        ));
+        assert!(matches!(SizesReport::load(&path), Err(BenchError::Usage(_))));
     }
 }

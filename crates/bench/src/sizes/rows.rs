@@ -10,12 +10,12 @@ use crate::workload::BenchKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeRow {
     pub(crate) name: &'static str,
-    pub(crate) request: Request,
+    pub(crate) request: SizeRequest,
 }
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum SizeRequest {
     /// Sealing one packet: a new nonce, all bytes, the tag. The name in OpenSSL, bytes of the key.
     Seal(&'static str, usize),
     /// Hashing one block. The name in OpenSSL.
@@ -32,16 +32,16 @@ pub(crate) enum Request {
     Decapsulate(BenchKey),
 }
 
-impl Request {
+impl SizeRequest {
     /// Whether the cost depends on the size of the input.
     pub(crate) fn sized(self) -> bool {
         matches!(self, Self::Seal(..) | Self::Hash(_))
     }
 }
 
-use Request::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
+use SizeRequest::{Decapsulate, Derive, Encapsulate, Hash, Seal, Sign, Verify};
 
-const fn row(name: &'static str, request: Request) -> SizeRow {
+const fn row(name: &'static str, request: SizeRequest) -> SizeRow {
     SizeRow { name, request }
 }
 
@@ -92,11 +92,7 @@ mod tests {
     #[test]
     fn every_row_has_a_name_of_its_own() {
         for (place, row) in ROWS.iter().enumerate() {
-            assert!(
-                ROWS[place + 1..].iter().all(|other| other.name != row.name),
-                "{}",
-                row.name
-            );
+            assert!(ROWS[place + 1..].iter().all(|other| other.name != row.name), "{}", row.name);
             assert_eq!(find(row.name), Some(row));
         }
     }

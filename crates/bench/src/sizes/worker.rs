@@ -220,28 +220,21 @@ impl Worker {
         size: usize,
         time: Duration,
     ) -> Result<Result<Slice, LibraryError>, BenchError> {
-        let ask = Ask {
-            row: row.to_owned(),
-            size,
-            time,
-        };
+        let ask = Ask { row: row.to_owned(), size, time };
         write_line(&mut self.requests, &ask).map_err(BenchError::system("ask a child"))?;
         match self.answer()? {
             WorkerAnswer::Measured(slice) if slice.operations > 0 => Ok(Ok(slice)),
             WorkerAnswer::Absent(reason) => Ok(Err(LibraryError::Failed(reason))),
-            WorkerAnswer::Wrong(reason) => Err(BenchError::Wrong(format!(
-                "{} in {row}: {reason}",
-                self.name
-            ))),
+            WorkerAnswer::Wrong(reason) => {
+                Err(BenchError::Wrong(format!("{} in {row}: {reason}", self.name)))
+            }
             other => Err(self.problem("gave an unexpected answer", format!("{other:?}"))),
         }
     }
 
     fn answer(&mut self) -> Result<WorkerAnswer, BenchError> {
         let mut line = String::new();
-        self.answers
-            .read_line(&mut line)
-            .map_err(BenchError::system("read a child's answer"))?;
+        self.answers.read_line(&mut line).map_err(BenchError::system("read a child's answer"))?;
         if line.is_empty() {
             return Err(self.problem("ended without an answer", String::new()));
         }
@@ -250,11 +243,7 @@ impl Worker {
     }
 
     fn problem(&self, problem: &str, log: String) -> BenchError {
-        BenchError::Child {
-            name: self.name.clone(),
-            problem: problem.to_owned(),
-            log,
-        }
+        BenchError::Child { name: self.name.clone(), problem: problem.to_owned(), log }
     }
 }
 
@@ -269,21 +258,13 @@ mod tests {
         let mut ask = |line: &str| answer(&aws_lc, &mut cache, line);
         let typed = |row: &str, size, micros| {
             let time = Duration::from_micros(micros);
-            serde_json::to_string(&Ask {
-                row: row.to_owned(),
-                size,
-                time,
-            })
-            .expect("JSON")
+            serde_json::to_string(&Ask { row: row.to_owned(), size, time }).expect("JSON")
         };
         let WorkerAnswer::Measured(slice) = ask(&typed("aes-256-gcm", 1420, 500)) else {
             panic!("not measured");
         };
         assert!(slice.operations > 0 && slice.check.is_some(), "{slice:?}");
-        assert!(matches!(
-            ask(&typed("dsa-2048-sign", 0, 500)),
-            WorkerAnswer::Absent(_)
-        ));
+        assert!(matches!(ask(&typed("dsa-2048-sign", 0, 500)), WorkerAnswer::Absent(_)));
         for wrong in [
             String::new(),
             "{}".to_owned(),

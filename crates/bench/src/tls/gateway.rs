@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::keys::{Identity, write_private};
-use crate::process::{Process, command, free_addresses, listens, need};
+use crate::process::{ChildProcess, command, free_addresses, listens, need};
 use crate::workload::BenchKey;
 
 /// Connections that a gateway may hold: above any concurrency that is offered here.
@@ -74,7 +74,7 @@ pub(super) struct Edge {
 
 /// A running gateway with one address per key.
 pub(super) struct Gateway {
-    process: Process,
+    process: ChildProcess,
     addresses: BTreeMap<BenchKey, SocketAddr>,
     short: Option<SocketAddr>,
 }
@@ -126,26 +126,18 @@ impl Gateway {
             let bundle = bundle.display().to_string();
             let address = addresses[&kind].to_string();
             let filled = for_key.replace("{KEY}", &kind.to_string());
-            text += &filled
-                .replace("{ADDRESS}", &address)
-                .replace("{BUNDLE}", &bundle);
+            text += &filled.replace("{ADDRESS}", &address).replace("{BUNDLE}", &bundle);
             if let (BenchKey::Rsa2048, Some(origin)) = (kind, origin) {
                 let filled = for_short.replace("{ADDRESS}", &short_address.to_string());
                 let filled = filled.replace("{FILES}", &origin.files.display().to_string());
                 let filled = filled.replace("{ORIGIN}", &origin.address.to_string());
-                text += &filled
-                    .replace("{BUNDLE}", &bundle)
-                    .replace("{CIPHER}", SHORT_CIPHER);
+                text += &filled.replace("{BUNDLE}", &bundle).replace("{CIPHER}", SHORT_CIPHER);
             }
         }
         let short = origin.map(|_| short_address);
         let listening = addresses.values().copied().chain(short).collect();
         let process = run(&name, server, command, &text, &dir, core, listening)?;
-        Ok(Self {
-            process,
-            addresses,
-            short,
-        })
+        Ok(Self { process, addresses, short })
     }
 
     /// Process id of the gateway.
@@ -184,7 +176,7 @@ impl Gateway {
 
 /// The plain HTTP server behind gateways that are proxies: nginx with one small file.
 pub(super) struct Origin {
-    process: Process,
+    process: ChildProcess,
     /// The folder of the file, `index.html`.
     files: PathBuf,
     address: SocketAddr,
@@ -204,20 +196,8 @@ impl Origin {
         let server = server.replace("{FILES}", &files.display().to_string());
         let text = nginx_user(head).replace("{ENVIRONMENT}", "") + &server;
         let command = command(&need("nginx", "nginx")?);
-        let process = run(
-            "origin",
-            Server::Nginx,
-            command,
-            &text,
-            &dir,
-            core,
-            vec![address],
-        )?;
-        Ok(Self {
-            process,
-            files,
-            address,
-        })
+        let process = run("origin", Server::Nginx, command, &text, &dir, core, vec![address])?;
+        Ok(Self { process, files, address })
     }
 
     /// # Errors
@@ -237,12 +217,10 @@ pub(super) const ASYNCHRONOUS: &str = "  ssl-mode-async\n  insecure-fork-wanted\
 
 /// The first sections of a template, without their marks; absent ones are empty.
 fn sections<const N: usize>(template: &str) -> [&str; N] {
-    let mut sections = template
-        .split("#---")
-        .map(|section| match section.split_once('\n') {
-            Some((mark, text)) if mark.starts_with(" for ") => text,
-            _ => section,
-        });
+    let mut sections = template.split("#---").map(|section| match section.split_once('\n') {
+        Some((mark, text)) if mark.starts_with(" for ") => text,
+        _ => section,
+    });
     [(); N].map(|()| sections.next().unwrap_or_default())
 }
 
@@ -262,7 +240,7 @@ fn run(
     dir: &Path,
     core: usize,
     listening: Vec<SocketAddr>,
-) -> Result<Process, BenchError> {
+) -> Result<ChildProcess, BenchError> {
     let file = dir.join("server.conf");
     let mut config = config.replace("{MAX_CONNECTIONS}", &MAX_CONNECTIONS.to_string());
     match server {
@@ -274,7 +252,7 @@ fn run(
         }
     };
     fs::write(&file, config).map_err(BenchError::file("write", &file))?;
-    let mut process = Process::start(name, core, command, &dir.join("output.log"))?;
+    let mut process = ChildProcess::start(name, core, command, &dir.join("output.log"))?;
     process.wait_until(|| listening.iter().all(|address| listens(*address)))?;
     Ok(process)
 }

@@ -106,12 +106,7 @@ pub(super) struct HandshakeTerms {
 impl HandshakeTerms {
     /// X25519 and AES-128-GCM.
     pub(super) fn usual(version: TlsVersion) -> Self {
-        Self {
-            version,
-            group: TlsGroup::X25519,
-            cipher: TlsCipher::Aes128,
-            tickets: None,
-        }
+        Self { version, group: TlsGroup::X25519, cipher: TlsCipher::Aes128, tickets: None }
     }
 
     /// Offer of the client: one cipher per version and, in effect, one group, so that what differs between rounds is
@@ -165,10 +160,7 @@ impl Target {
             .with_protocol_versions(&[version])
             .map_err(|error| BenchError::Setup(format!("cannot set up a TLS client: {error}")))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned {
-                certificate,
-                algorithms,
-            }))
+            .with_custom_certificate_verifier(Arc::new(Pinned { certificate, algorithms }))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         config.enable_sni = true;
@@ -285,14 +277,10 @@ impl<'a> Generator<'a> {
     fn wait(&self, events: &mut Vec<epoll::Event>, now: Instant) -> Result<(), BenchError> {
         events.clear();
         let due = self.due.filter(|_| !self.free.is_empty());
-        let slice = due.map_or(WAIT_SLICE, |due| {
-            due.saturating_duration_since(now).min(WAIT_SLICE)
-        });
+        let slice =
+            due.map_or(WAIT_SLICE, |due| due.saturating_duration_since(now).min(WAIT_SLICE));
         // Below a second, so both conversions fit.
-        let slice = Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(slice.subsec_nanos()),
-        };
+        let slice = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
         let space = rustix::buffer::spare_capacity(events);
         match epoll::wait(&self.epoll, space, Some(&slice)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -308,9 +296,7 @@ impl<'a> Generator<'a> {
                 return;
             }
             let per_s = self.offer.per_s.unwrap_or(1.0).max(1.0);
-            self.due = self
-                .due
-                .map(|due| due + Duration::from_secs_f64(1.0 / per_s));
+            self.due = self.due.map(|due| due + Duration::from_secs_f64(1.0 / per_s));
             match self.open(slot, started) {
                 Ok(()) => drop(self.free.pop()),
                 // Not again within this turn: that would be a loop without an end.
@@ -367,10 +353,7 @@ impl<'a> Generator<'a> {
 #[derive(Debug, Error)]
 enum HandshakeFailure {
     #[error("{action}: {kind}")]
-    Io {
-        action: &'static str,
-        kind: ErrorKind,
-    },
+    Io { action: &'static str, kind: ErrorKind },
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("closed by the gateway")]
@@ -391,10 +374,7 @@ enum HandshakeFailure {
 
 impl HandshakeFailure {
     fn io<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
-        move |error| Self::Io {
-            action,
-            kind: error.into().kind(),
-        }
+        move |error| Self::Io { action, kind: error.into().kind() }
     }
 }
 
@@ -416,9 +396,7 @@ impl Connection {
         // On loopback connect returns at once: the kernel does both sides in the call.
         let mut socket =
             TcpStream::connect(target.address).map_err(HandshakeFailure::io("connect"))?;
-        let prepared = socket
-            .set_nonblocking(true)
-            .and_then(|()| socket.set_nodelay(true));
+        let prepared = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
         prepared.map_err(HandshakeFailure::io("set up a socket"))?;
         flush(&mut tls, &mut socket)?;
         Ok(Self {
@@ -461,9 +439,7 @@ impl Connection {
         }
         self.tls.send_close_notify();
         flush(&mut self.tls, &mut self.socket)?;
-        self.socket
-            .shutdown(Shutdown::Write)
-            .map_err(HandshakeFailure::io("shutdown"))?;
+        self.socket.shutdown(Shutdown::Write).map_err(HandshakeFailure::io("shutdown"))?;
         Ok(None)
     }
 
@@ -502,10 +478,7 @@ impl Connection {
         if self.tls.protocol_version() != Some(target.version) {
             return Err(HandshakeFailure::Version(self.tls.protocol_version()));
         }
-        let group = self
-            .tls
-            .negotiated_key_exchange_group()
-            .map(|group| group.name());
+        let group = self.tls.negotiated_key_exchange_group().map(|group| group.name());
         if group != Some(target.group) {
             return Err(HandshakeFailure::Group(group));
         }
@@ -520,8 +493,7 @@ impl Connection {
 /// buffer is an error here and not a state.
 fn flush(tls: &mut ClientConnection, socket: &mut TcpStream) -> Result<(), HandshakeFailure> {
     while tls.wants_write() {
-        tls.write_tls(socket)
-            .map_err(HandshakeFailure::io("write"))?;
+        tls.write_tls(socket).map_err(HandshakeFailure::io("write"))?;
     }
     Ok(())
 }

@@ -117,15 +117,9 @@ fn measure(plan: TlsPlan) -> Result<TlsReport, BenchError> {
     for round in 0..plan.rounds {
         let number = round + 1;
         for key in plan.speeds() {
-            progress.now(&format!(
-                "round {number}: {key} signatures by OpenSSL itself"
-            ))?;
+            progress.now(&format!("round {number}: {key} signatures by OpenSSL itself"))?;
             let each_us = 1e6 / testbed.openssl_sign_rate(key)?;
-            figures
-                .openssl_sign_us
-                .entry(key)
-                .or_default()
-                .push(each_us);
+            figures.openssl_sign_us.entry(key).or_default().push(each_us);
             progress.step();
         }
         for cell in plan.in_modes(&plan.handshakes(), round) {

@@ -42,18 +42,14 @@ impl LoadObserver {
         for library in pids.iter().flat_map(|pid| libcryptos_of(*pid)) {
             let result = calibrations.ensure(&library, &mut |what, step, steps| {
                 // A request to stop is heeded after the calibration.
-                let _ = progress.now(&format!(
-                    "calibrating libcrypto, once ({step}/{steps}): {what}"
-                ));
+                let _ =
+                    progress.now(&format!("calibrating libcrypto, once ({step}/{steps}): {what}"));
             });
             if let Err(error) = result {
                 blind = Some(error.to_string());
             }
         }
-        Self {
-            calibrations,
-            blind: RefCell::new(blind),
-        }
+        Self { calibrations, blind: RefCell::new(blind) }
     }
 
     /// Begins; nothing if that is not possible.
@@ -62,9 +58,7 @@ impl LoadObserver {
             return None;
         }
         let started = Sampler::start(pids, DEFAULT_FREQUENCY);
-        started
-            .inspect_err(|error| *self.blind.borrow_mut() = Some(error.to_string()))
-            .ok()
+        started.inspect_err(|error| *self.blind.borrow_mut() = Some(error.to_string())).ok()
     }
 
     /// Ends, and classifies.
@@ -88,8 +82,7 @@ impl LoadObserver {
             all.add(&one);
             all
         });
-        all.filter(|all| all.total() > 0)
-            .map(|all| all.profile(&self.calibrations))
+        all.filter(|all| all.total() > 0).map(|all| all.profile(&self.calibrations))
     }
 
     /// Why the ceiling is not sampled.

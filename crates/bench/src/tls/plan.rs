@@ -22,10 +22,8 @@ use crate::workload::BenchKey;
 pub(super) const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// Places of the preload library, relative to this binary: in a build tree and in an installation.
-const PRELOAD_PLACES: [&str; 2] = [
-    "libmillrace_preload.so",
-    "../lib/millrace/libmillrace_preload.so",
-];
+const PRELOAD_PLACES: [&str; 2] =
+    ["libmillrace_preload.so", "../lib/millrace/libmillrace_preload.so"];
 
 /// One combination that is measured: a server, its work, and the place of the private-key work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -132,10 +130,8 @@ impl TlsPlan {
     /// Each server with each work, in each mode; the modes in the order of this round.
     pub(super) fn in_modes<W: Copy>(&self, work: &[W], round: u64) -> Vec<Cell<W>> {
         let modes = self.modes();
-        let modes: Vec<KeyPlace> = order(modes.len(), round)
-            .into_iter()
-            .map(|place| modes[place])
-            .collect();
+        let modes: Vec<KeyPlace> =
+            order(modes.len(), round).into_iter().map(|place| modes[place]).collect();
         let mut cells = Vec::new();
         for &server in &self.servers {
             for &work in work {
@@ -216,10 +212,7 @@ impl TlsPlan {
 pub(super) fn find_preload() -> Option<PathBuf> {
     let binary = env::current_exe().ok()?;
     let folder = binary.parent()?;
-    PRELOAD_PLACES
-        .iter()
-        .map(|place| folder.join(place))
-        .find(|path| path.is_file())
+    PRELOAD_PLACES.iter().map(|place| folder.join(place)).find(|path| path.is_file())
 }
 
 /// The values that the user gave, or all values if there are none.

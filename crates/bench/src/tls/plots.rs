@@ -19,9 +19,7 @@ const MODES: [KeyPlace; 3] = [KeyPlace::Local, KeyPlace::Pooled, KeyPlace::Poole
 /// All plots that have a value, below each other.
 pub(super) fn render(report: &TlsReport) -> Result<String, BenchError> {
     let charts = [handshakes(report), requests(report), short(report)];
-    let measured = charts
-        .iter()
-        .filter(|chart| chart.series.iter().any(has_values));
+    let measured = charts.iter().filter(|chart| chart.series.iter().any(has_values));
     let rendered: Result<Vec<String>, _> = measured.map(BarChart::render).collect();
     Ok(plot::stack(&rendered?))
 }
@@ -38,36 +36,22 @@ fn chart<W: Copy + Ord + Display, R>(
     value: impl Fn(&R) -> Option<f64>,
     (limit, limit_of): (&str, impl Fn(Cell<W>) -> Option<f64>),
 ) -> BarChart {
-    let mut groups: Vec<Cell<W>> = cells
-        .iter()
-        .map(|one| one.cell.with(KeyPlace::Local))
-        .collect();
+    let mut groups: Vec<Cell<W>> = cells.iter().map(|one| one.cell.with(KeyPlace::Local)).collect();
     groups.dedup();
     let spread = |cell| Spread::over(cells.of(cell), &value).map(Value::from);
     let bars = |mode: KeyPlace| Bars {
         name: mode.to_string(),
-        values: groups
-            .iter()
-            .map(|group| spread(group.with(mode)))
-            .collect(),
+        values: groups.iter().map(|group| spread(group.with(mode))).collect(),
     };
     let limits = Bars {
         name: limit.to_owned(),
-        values: groups
-            .iter()
-            .map(|group| limit_of(*group).map(Value::from))
-            .collect(),
+        values: groups.iter().map(|group| limit_of(*group).map(Value::from)).collect(),
     };
     BarChart {
         title,
         axis: Axis::linear(axis),
         categories: groups.iter().map(Cell::group).collect(),
-        series: MODES
-            .into_iter()
-            .map(bars)
-            .chain([limits])
-            .filter(has_values)
-            .collect(),
+        series: MODES.into_iter().map(bars).chain([limits]).filter(has_values).collect(),
     }
 }
 
@@ -76,20 +60,12 @@ fn handshakes(report: &TlsReport) -> BarChart {
     let cpu = |round: &Measurement| round.closed.as_ref().map(|load| load.gateway_cpu_us / 1e3);
     let left = |group: Cell<Handshake>| {
         let mut savings = figures.savings.iter();
-        let full = &savings
-            .find(|one| one.pooled.with(KeyPlace::Local) == group)?
-            .full;
+        let full = &savings.find(|one| one.pooled.with(KeyPlace::Local) == group)?.full;
         Some(full.local_us.median * (1.0 - full.offload_ceiling) / 1e3)
     };
     let axis = "CPU time per handshake (ms), median and range of the rounds";
     let title = "Gateway CPU time per full handshake".to_owned();
-    chart(
-        title,
-        axis,
-        &figures.cells,
-        cpu,
-        ("remainder at the ceiling", left),
-    )
+    chart(title, axis, &figures.cells, cpu, ("remainder at the ceiling", left))
 }
 
 fn requests(report: &TlsReport) -> BarChart {
@@ -111,11 +87,5 @@ fn short(report: &TlsReport) -> BarChart {
     };
     let axis = "requests per second of gateway CPU time, median and range";
     let title = "Short connections with AES128-SHA".to_owned();
-    chart(
-        title,
-        axis,
-        &figures.short_cells,
-        rate,
-        ("maximum by the ceiling", allowed),
-    )
+    chart(title, axis, &figures.short_cells, rate, ("maximum by the ceiling", allowed))
 }

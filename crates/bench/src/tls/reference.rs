@@ -33,12 +33,7 @@ const ROWS: [PublishedRow; 6] = [
 
 const fn row(key: BenchKey, tls: TlsVersion, with: bool, per_s: f64, ms: f64) -> PublishedRow {
     let work = Handshake { key, tls };
-    PublishedRow {
-        work,
-        with,
-        per_s,
-        ms,
-    }
+    PublishedRow { work, with, per_s, ms }
 }
 
 /// The published row of this combination, if there is one.
@@ -62,12 +57,8 @@ mod tests {
 
     #[test]
     fn published_times_are_of_a_hundred_requests_except_one() {
-        let odd = ROWS
-            .iter()
-            .filter(|row| (row.per_s * row.ms / 1e3 - 100.0).abs() > 0.1);
-        let odd: Vec<_> = odd
-            .map(|row| (row.work.key, row.work.tls, row.with))
-            .collect();
+        let odd = ROWS.iter().filter(|row| (row.per_s * row.ms / 1e3 - 100.0).abs() > 0.1);
+        let odd: Vec<_> = odd.map(|row| (row.work.key, row.work.tls, row.with)).collect();
         assert_eq!(odd, [(BenchKey::P256, TlsVersion::Tls12, false)]);
     }
 }

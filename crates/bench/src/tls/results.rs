@@ -81,13 +81,7 @@ impl<W: Copy + Ord, R> Cells<W, R> {
     pub(super) fn add(&mut self, cell: Cell<W>, round: R) {
         match self.0.binary_search_by_key(&cell, |one| one.cell) {
             Ok(place) => self.0[place].rounds.push(round),
-            Err(place) => self.0.insert(
-                place,
-                Rounds {
-                    cell,
-                    rounds: vec![round],
-                },
-            ),
+            Err(place) => self.0.insert(place, Rounds { cell, rounds: vec![round] }),
         }
     }
 
@@ -175,21 +169,15 @@ impl Figures {
         let gain = |one: &Rounds<Short, _>| self.short_gain(one.cell, observer);
         self.short_gains = self.short_cells.iter().filter_map(gain).collect();
         let profiles = self.cells.iter().filter_map(|Rounds { cell, rounds }| {
-            let loads = rounds
-                .iter()
-                .filter_map(|round| round.closed.as_ref().or(round.requests.as_ref()));
+            let loads =
+                rounds.iter().filter_map(|round| round.closed.as_ref().or(round.requests.as_ref()));
             let loads = loads.map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
             CellProfile::of(*cell, loads, observer)
         });
-        let short = self
-            .short_cells
-            .iter()
-            .filter_map(|Rounds { cell, rounds }| {
-                let loads = rounds
-                    .iter()
-                    .map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
-                CellProfile::of(*cell, loads, observer)
-            });
+        let short = self.short_cells.iter().filter_map(|Rounds { cell, rounds }| {
+            let loads = rounds.iter().map(|load| (load.gateway_cpu_us, load.seen.as_ref()));
+            CellProfile::of(*cell, loads, observer)
+        });
         self.profiles = profiles.chain(short).collect();
     }
 
@@ -197,10 +185,8 @@ impl Figures {
         let sign = self.openssl_sign_us.get(&pooled.work.key)?;
         let saved = |load: fn(&Measurement) -> Option<&Load>| {
             let loads = |mode| self.cells.of(pooled.with(mode)).iter().filter_map(load);
-            let (local, pooled): (Vec<&Load>, Vec<&Load>) = (
-                loads(KeyPlace::Local).collect(),
-                loads(pooled.mode).collect(),
-            );
+            let (local, pooled): (Vec<&Load>, Vec<&Load>) =
+                (loads(KeyPlace::Local).collect(), loads(pooled.mode).collect());
             saved(&local, &pooled, sign, observer)
         };
         if !pooled.mode.is_pooled() {
@@ -218,11 +204,7 @@ impl Figures {
         let cpu = |load: &ShortLoad| Some(load.gateway_cpu_us);
         let per_cpu = self.short_cells.ratio([local, pooled], cpu);
         let per_cpu = per_cpu.filter(|_| pooled.mode.is_pooled())?;
-        let seen = self
-            .short_cells
-            .of(local)
-            .iter()
-            .filter_map(|load| load.seen.as_ref());
+        let seen = self.short_cells.of(local).iter().filter_map(|load| load.seen.as_ref());
         let allowed = offloadable(seen, observer).map(|share| 1.0 / (1.0 - share));
         Some(ShortGain {
             pooled,
@@ -237,20 +219,10 @@ impl Figures {
     /// # Errors
     /// [`BenchError::Wrong`] with every cell that had failures or whose counters do not add up.
     pub(super) fn verdict(&self, concurrency: usize) -> Result<(), BenchError> {
-        let cells = self
-            .cells
-            .iter()
-            .filter_map(Rounds::<Handshake, _>::problem);
-        let short = self
-            .short_cells
-            .iter()
-            .filter_map(|one| one.problem(concurrency));
+        let cells = self.cells.iter().filter_map(Rounds::<Handshake, _>::problem);
+        let short = self.short_cells.iter().filter_map(|one| one.problem(concurrency));
         let problems: Vec<String> = cells.chain(short).collect();
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(BenchError::Wrong(problems.join("; ")))
-        }
+        if problems.is_empty() { Ok(()) } else { Err(BenchError::Wrong(problems.join("; "))) }
     }
 }
 
@@ -304,24 +276,14 @@ fn offloadable<'a>(seen: impl Iterator<Item = &'a Seen>, observer: &LoadObserver
 
 /// The goals, for the pooled mode that counts, each with its condition.
 pub(super) fn goals(report: &TlsReport) -> Goals {
-    let BenchReport {
-        plan,
-        figures,
-        machine,
-        ..
-    } = report;
+    let BenchReport { plan, figures, machine, .. } = report;
     if !plan.latency.is_zero() {
         return gains_by_waiting(plan, figures);
     }
     let mut goals = Vec::new();
     let without_ifma = !machine.uses_ifma();
     let counted = |one: &&Saving| plan.counts(one.pooled.server, one.pooled.mode);
-    for Saving {
-        pooled,
-        equal,
-        full,
-    } in figures.savings.iter().filter(counted)
-    {
+    for Saving { pooled, equal, full } in figures.savings.iter().filter(counted) {
         let group = pooled.group();
         for (load, saved, is_full) in [("equal load", equal, false), ("full load", full, true)] {
             goals.extend(if pooled.work.key == BenchKey::Rsa2048 {
@@ -340,10 +302,7 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
     for gain in &figures.short_gains {
         let counts = plan.counts(gain.pooled.server, gain.pooled.mode);
         let measured = gain.of_allowed.filter(|_| counts);
-        let what = format!(
-            "requests per gateway core / ceiling, {}",
-            gain.pooled.group()
-        );
+        let what = format!("requests per gateway core / ceiling, {}", gain.pooled.group());
         let goal = Goal::at_least(what, MUST_REACH, AIM_TO_REACH, measured);
         let condition = "load generator and node on cores of their own";
         goals.extend(goal.map(|goal| goal.only_if(condition, false)));
@@ -378,10 +337,7 @@ impl Rounds<Handshake, Measurement> {
     }
 
     pub(super) fn served(&self) -> u64 {
-        self.rounds
-            .iter()
-            .flat_map(|round| round.served.values())
-            .sum()
+        self.rounds.iter().flat_map(|round| round.served.values()).sum()
     }
 
     pub(super) fn failed(&self) -> u64 {
@@ -400,10 +356,7 @@ impl Rounds<Handshake, Measurement> {
 
 impl Rounds<Short, ShortLoad> {
     pub(super) fn served(&self) -> u64 {
-        self.rounds
-            .iter()
-            .flat_map(|load| load.served.values())
-            .sum()
+        self.rounds.iter().flat_map(|load| load.served.values()).sum()
     }
 
     /// ApacheBench opens more connections than it counts, about as many as it has at a time, and drops them at the

@@ -103,11 +103,7 @@ pub(super) fn need_ab() -> Result<PathBuf, BenchError> {
 #[derive(Debug, PartialEq, Error)]
 enum AbFailure {
     #[error("says {field} {found:?} where {wanted} is expected")]
-    Count {
-        field: &'static str,
-        found: Option<f64>,
-        wanted: f64,
-    },
+    Count { field: &'static str, found: Option<f64>, wanted: f64 },
     #[error("counts {0} responses that are no success")]
     Status(String),
     #[error("used {0}")]
@@ -122,11 +118,7 @@ fn parse(text: &str, requests: u64) -> Result<AbReport, AbFailure> {
     let number = |name| -> Option<f64> { field(name)?.split(' ').next()?.parse().ok() };
     let expect = |field: &'static str, wanted: f64| match number(field) {
         Some(found) if (found - wanted).abs() < 0.5 => Ok(()),
-        found => Err(AbFailure::Count {
-            field,
-            found,
-            wanted,
-        }),
+        found => Err(AbFailure::Count { field, found, wanted }),
     };
     expect("Complete requests:", requests as f64)?;
     expect("Failed requests:", 0.0)?;
@@ -140,10 +132,7 @@ fn parse(text: &str, requests: u64) -> Result<AbReport, AbFailure> {
     }
     let elapsed_s = number("Time taken for tests:").filter(|seconds| *seconds > 0.0);
     let elapsed_s = elapsed_s.ok_or(AbFailure::Time)?;
-    Ok(AbReport {
-        completed: requests,
-        elapsed_s,
-    })
+    Ok(AbReport { completed: requests, elapsed_s })
 }
 
 #[cfg(test)]

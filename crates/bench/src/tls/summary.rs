@@ -61,20 +61,11 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
             "  One core of a node signs {times:.1} times as many RSA-2048 as AWS-LC ({by})."
         );
     }
-    let pooled = || {
-        figures
-            .cells
-            .iter()
-            .filter(|rounds| rounds.cell.mode.is_pooled())
-    };
+    let pooled = || figures.cells.iter().filter(|rounds| rounds.cell.mode.is_pooled());
     let completed: u64 = pooled().map(|one| one.completed()).sum();
     let served: u64 = pooled().map(|one| one.served()).sum();
     let failed: u64 = figures.cells.iter().map(|one| one.failed()).sum();
-    let ifma = if report.machine.uses_ifma() {
-        "with"
-    } else {
-        "without"
-    };
+    let ifma = if report.machine.uses_ifma() { "with" } else { "without" };
     let _ = writeln!(
         text,
         "  {completed} pooled handshakes, each verified, {failed} failed; the node counted {served}. The gateway\n    \
@@ -103,23 +94,12 @@ mod tests {
     }
 
     fn spread(median: f64) -> Spread {
-        Spread {
-            median,
-            min: median,
-            max: median,
-        }
+        Spread { median, min: median, max: median }
     }
 
     #[test]
     fn sentences_state_gain_loss_and_condition_in_fifteen_lines() {
-        let typed = [
-            "tls",
-            "--demo",
-            "--preload",
-            "/nonexistent.so",
-            "--part",
-            "handshakes",
-        ];
+        let typed = ["tls", "--demo", "--preload", "/nonexistent.so", "--part", "handshakes"];
         let plan = TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan");
         let mut report = TlsReport::new("tls", SCHEMA, plan, Figures::default());
         for server in [Server::Haproxy, Server::Nginx] {
@@ -133,16 +113,9 @@ mod tests {
                     speed_ceiling: spread(0.5),
                     saved_of_ceiling: spread(0.92),
                 };
-                let pooled = Cell {
-                    server,
-                    work: Handshake { key, tls },
-                    mode: KeyPlace::PooledPreload,
-                };
-                report.figures.savings.push(Saving {
-                    pooled,
-                    equal: saved(),
-                    full: saved(),
-                });
+                let pooled =
+                    Cell { server, work: Handshake { key, tls }, mode: KeyPlace::PooledPreload };
+                report.figures.savings.push(Saving { pooled, equal: saved(), full: saved() });
             }
         }
         let rates = MeasuredRates {

@@ -13,7 +13,7 @@ use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
 use super::testbed::{Load, Measurement};
 use super::{KeyPlace, Part, Server};
-use crate::report::{Table, dash, median, range, table};
+use crate::report::{ReportTable, dash, median, range, table};
 use crate::stats::{Latencies, Spread};
 
 /// All rounds of one cell of either sort.
@@ -224,7 +224,7 @@ fn profiles(report: &TlsReport) -> String {
     let mut text = String::new();
     for (group, profiles) in groups {
         let modes = profiles.iter().map(|one| one.mode.to_string());
-        let mut table = Table::new(["class".to_owned()].into_iter().chain(modes));
+        let mut table = ReportTable::new(["class".to_owned()].into_iter().chain(modes));
         let mut row = |name: &str, value: &dyn Fn(&CellProfile) -> String| {
             let cells = profiles.iter().map(|one| value(one));
             table.row([name.to_owned()].into_iter().chain(cells));

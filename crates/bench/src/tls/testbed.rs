@@ -39,6 +39,10 @@ const SPEED_SECONDS: u32 = 1;
 /// Longest wait for the node's counters to include the last handshake: several readings, each a child process.
 const COUNTER_LAG: Duration = Duration::from_secs(1);
 
+/// Time between two readings of the node's counters: a gateway finishes tens of operations in it, so that counters that
+/// stand still are final.
+const READING_INTERVAL: Duration = Duration::from_millis(50);
+
 /// One cell in one round: the loads of the chosen parts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measurement {
@@ -105,17 +109,11 @@ impl Testbed {
         let temporary = temporary_folder()?;
         let dir = temporary.path();
         let keys = plan.keys_to_make().into_iter();
-        let identities: Vec<_> = keys
-            .map(|key| Identity::make(key, dir))
-            .collect::<Result<_, _>>()?;
+        let identities: Vec<_> =
+            keys.map(|key| Identity::make(key, dir)).collect::<Result<_, _>>()?;
         let has_origin = plan.parts.contains(&Part::Short);
-        let origin = has_origin
-            .then(|| Origin::start(plan.load_core, dir))
-            .transpose()?;
-        let pooled = plan
-            .pools()
-            .then(|| start_pool(plan, &identities, dir))
-            .transpose()?;
+        let origin = has_origin.then(|| Origin::start(plan.load_core, dir)).transpose()?;
+        let pooled = plan.pools().then(|| start_pool(plan, &identities, dir)).transpose()?;
         let (node, relay, edge) = match pooled {
             Some((node, relay, edge)) => (Some(node), relay, Some(edge)),
             None => (None, None, None),
@@ -267,15 +265,7 @@ impl Testbed {
         let [gateway, node, own] =
             [0, 1, 2].map(|place: usize| after[place].saturating_sub(before[place]));
         let seen = self.observer.stop(sampler)?;
-        Ok((
-            outcome,
-            Used {
-                gateway,
-                node,
-                own,
-                seen,
-            },
-        ))
+        Ok((outcome, Used { gateway, node, own, seen }))
     }
 
     fn target(&self, cell: Cell<Handshake>) -> Result<Target, BenchError> {
@@ -284,11 +274,7 @@ impl Testbed {
         let identity = self.identities.iter().find(|one| one.kind == key);
         let identity =
             identity.ok_or_else(|| BenchError::Setup(format!("no {key} key was made")))?;
-        Target::new(
-            address,
-            identity.certificate.clone(),
-            HandshakeTerms::usual(tls),
-        )
+        Target::new(address, identity.certificate.clone(), HandshakeTerms::usual(tls))
     }
 
     fn gateway(&self, server: Server, mode: KeyPlace) -> Result<&Gateway, BenchError> {
@@ -321,8 +307,9 @@ impl Testbed {
         Ok(completed.unwrap_or_default())
     }
 
-    /// The jobs that the node completed since `before`: read until it agrees with the handshakes or the lag
-    /// that is allowed is over.
+    /// The jobs that the node completed since `before`: read until they are as many as the handshakes and two readings
+    /// agree, or until the allowed lag is over. The connections that ApacheBench opens beyond its count and drops may
+    /// reach the node after its exit, and must not count as jobs of the next load.
     fn served_since(
         &self,
         before: &BTreeMap<String, u64>,
@@ -331,16 +318,20 @@ impl Testbed {
     ) -> Result<BTreeMap<String, u64>, BenchError> {
         let expected = if mode.is_pooled() { handshakes } else { 0 };
         let start = Instant::now();
+        let mut last = None;
         loop {
             let mut served = self.served()?;
             for (operation, count) in &mut served {
                 *count = count.saturating_sub(before.get(operation).copied().unwrap_or(0));
             }
             served.retain(|_, count| *count > 0);
-            if served.values().sum::<u64>() >= expected || start.elapsed() > COUNTER_LAG {
+            let total = served.values().sum::<u64>();
+            let settled = total >= expected && last == Some(total);
+            if settled || start.elapsed() > COUNTER_LAG {
                 return Ok(served);
             }
-            thread::sleep(Duration::from_millis(20));
+            last = Some(total);
+            thread::sleep(READING_INTERVAL);
         }
     }
 }

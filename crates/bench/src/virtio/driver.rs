@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use zeroize::Zeroizing;
 
 use crate::error::BenchError;
-use crate::process::{Process, command, temporary_folder};
+use crate::process::{ChildProcess, command, temporary_folder};
 use crate::stats::Latencies;
 
 /// Length of a page to encrypt, in bytes.
@@ -47,7 +47,7 @@ fn failed(error: io::Error) -> BenchError {
 
 /// `millrace virtio run` with two devices, on one core.
 pub(super) struct Machine {
-    process: Process,
+    process: ChildProcess,
     socket: PathBuf,
     _folder: TempDir,
 }
@@ -59,18 +59,15 @@ impl Machine {
         let socket = folder.path().join("vm");
         let mut run = command(&program);
         run.args(["virtio", "run", "--socket-count", "2", "--log", "warn"])
-            .args(["--workers", "1", "--backends", "software"])
+            .args(["--workers", "1", "--worker-priority", "low"])
+            .args(["--backends", "software"])
             .arg("--socket-path")
             .arg(&socket);
         let log = folder.path().join("log");
-        let mut process = Process::start("virtio", core, run, &log)?;
+        let mut process = ChildProcess::start("virtio", core, run, &log)?;
         let control = folder.path().join("vm.control");
         process.wait_until(|| UnixStream::connect(&control).is_ok())?;
-        Ok(Self {
-            process,
-            socket,
-            _folder: folder,
-        })
+        Ok(Self { process, socket, _folder: folder })
     }
 
     /// # Errors
@@ -159,12 +156,7 @@ impl Driver {
         let rsa = rsa.map_err(failed)?.map_err(refused)?;
         let aes = guest.create(&[&cipher_session(3, AES_KEY.len(), 1), &AES_KEY]);
         let aes = aes.map_err(failed)?.map_err(refused)?;
-        Ok(Self {
-            guest,
-            key,
-            rsa,
-            aes,
-        })
+        Ok(Self { guest, key, rsa, aes })
     }
 
     /// Requests of one kind with `window` of them in flight, until `stop` says so. Returns the number per second.
@@ -188,7 +180,7 @@ impl Driver {
             let Some(first) = under_way.pop_front() else {
                 return Ok(answered as f64 / start.elapsed().as_secs_f64());
             };
-            check(&guest.wait(first).map_err(failed)?)?;
+            check(&guest.wait_batched(first).map_err(failed)?)?;
             answered += 1;
             while let Some(next) = under_way.front() {
                 let Some(answer) = guest.take(*next).map_err(failed)? else {
@@ -202,20 +194,10 @@ impl Driver {
     }
 
     fn rsa_until(&mut self, window: usize, stop: impl FnMut() -> bool) -> Result<f64, BenchError> {
-        let (request, block) = (
-            akcipher_request(DECRYPT, self.rsa, 256, 256),
-            RsaKey::block(),
-        );
+        let (request, block) = (akcipher_request(DECRYPT, self.rsa, 256, 256), RsaKey::block());
         let key = &self.key;
         let check = |answer: &Response| key.check(answer.result());
-        Self::pipelined(
-            &mut self.guest,
-            window,
-            &[&request, &block],
-            257,
-            stop,
-            check,
-        )
+        Self::pipelined(&mut self.guest, window, &[&request, &block], 257, stop, check)
     }
 
     /// RSA-2048 private operations per second.
@@ -226,16 +208,12 @@ impl Driver {
 
     /// RSA-2048 until `stop` is set.
     pub(super) fn flood(&mut self, window: usize, stop: &AtomicBool) -> Result<(), BenchError> {
-        self.rsa_until(window, || stop.load(Ordering::Relaxed))
-            .map(drop)
+        self.rsa_until(window, || stop.load(Ordering::Relaxed)).map(drop)
     }
 
     /// Latencies of RSA-2048, one at a time.
     pub(super) fn rsa_alone(&mut self, time: Duration) -> Result<Latencies, BenchError> {
-        let (request, block) = (
-            akcipher_request(DECRYPT, self.rsa, 256, 256),
-            RsaKey::block(),
-        );
+        let (request, block) = (akcipher_request(DECRYPT, self.rsa, 256, 256), RsaKey::block());
         let mut latencies = Latencies::default();
         let start = Instant::now();
         while start.elapsed() < time {
@@ -255,9 +233,7 @@ impl Driver {
             if answer.result() == sealed {
                 return Ok(());
             }
-            Err(BenchError::Wrong(
-                "AES-256-CBC through the rings".to_owned(),
-            ))
+            Err(BenchError::Wrong("AES-256-CBC through the rings".to_owned()))
         };
         let start = Instant::now();
         let stop = || start.elapsed() >= time;
@@ -304,10 +280,8 @@ impl Driver {
         let start = Instant::now();
         self.guest.kick(queue).map_err(failed)?;
         // In their order, so the last answer is the end.
-        let answers: Result<Vec<Response>, BenchError> = tickets
-            .into_iter()
-            .map(|ticket| self.guest.wait(ticket).map_err(failed))
-            .collect();
+        let answers: Result<Vec<Response>, BenchError> =
+            tickets.into_iter().map(|ticket| self.guest.wait(ticket).map_err(failed)).collect();
         Ok((start.elapsed(), answers?))
     }
 

@@ -142,12 +142,7 @@ impl Peers<'_> {
     /// Everything once, in an order of the round's own.
     fn round(&mut self, number: u64) -> Result<VirtioRound, BenchError> {
         let mut round = VirtioRound::default();
-        let VirtioPlan {
-            duration,
-            window,
-            device_core,
-            ..
-        } = *self.plan;
+        let VirtioPlan { duration, window, device_core, .. } = *self.plan;
         for turn in order(7, number) {
             match turn {
                 0 => {
@@ -187,9 +182,8 @@ impl Peers<'_> {
             std::thread::sleep(WARM_UP);
             let beside = driver.rsa_alone(duration);
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            let flooded = flood
-                .join()
-                .map_err(|_| BenchError::Setup("the flood panicked".to_owned()))?;
+            let flooded =
+                flood.join().map_err(|_| BenchError::Setup("the flood panicked".to_owned()))?;
             flooded.and(beside)
         });
         let beside = beside?;
@@ -240,12 +234,7 @@ fn goals(rounds: &[VirtioRound]) -> Goals {
     let goals = [
         Goal::at_least("RSA-2048 through rings / backend alone", 0.95, 0.98, rsa),
         Goal::at_most("session of a known key, µs", 5.0, 3.0, session),
-        Goal::at_least(
-            "AES-256-CBC of 4 KiB through rings / library",
-            0.8,
-            0.9,
-            aes,
-        ),
+        Goal::at_least("AES-256-CBC of 4 KiB through rings / library", 0.8, 0.9, aes),
         Goal::at_most("p99 beside a flood / alone", 1.25, 1.1, p99),
     ];
     Goals(goals.into_iter().flatten().collect())
@@ -269,13 +258,7 @@ const FIGURES: [Figure; 10] = [
 ];
 
 fn render(report: &VirtioReport) -> String {
-    let VirtioPlan {
-        rounds,
-        window,
-        device_core,
-        load_core,
-        ..
-    } = report.plan;
+    let VirtioPlan { rounds, window, device_core, load_core, .. } = report.plan;
     let spread = |figure: &Figure| Spread::over(&report.figures.rounds, figure.3);
     let figures = table(
         FIGURES.iter(),

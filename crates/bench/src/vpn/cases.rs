@@ -14,6 +14,10 @@ const JUMBO: u16 = 9000;
 /// word would turn AVX off, too.
 const NO_AES: &str = "~0x200000200000000:~0x0";
 
+/// Turns the vector instructions off in OpenSSL: SSSE3 and AVX by the first word, what the second has (AVX2, AVX-512)
+/// with it. ChaCha20 and Poly1305 use these and no AES instructions.
+const NO_VECTORS: &str = "~0x1000020000000000:0";
+
 /// VPN implementation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseEngine {
@@ -70,20 +74,14 @@ const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase
 
 /// An IPsec link whose daemon encrypts, or the kernel.
 const fn ipsec(name: &'static str, title: &'static str, cipher: &'static str) -> LinkCase {
-    LinkCase {
-        engine: CaseEngine::UserIpsec,
-        cipher,
-        ..case(name, title, 1)
-    }
+    LinkCase { engine: CaseEngine::UserIpsec, cipher, ..case(name, title, 1) }
 }
 
 /// One process as `millrace vpn up` starts it, and moved off its core: the scheduler may give the two ends different
 /// cores, which is the fairer peer on a machine that holds both.
 pub(super) const BASE: &LinkCase = &case("one", "1 process", 1);
-pub(super) const TWO_PINNED: &LinkCase = &LinkCase {
-    pinned: true,
-    ..case("two-pinned", "2 processes, pinned", 2)
-};
+pub(super) const TWO_PINNED: &LinkCase =
+    &LinkCase { pinned: true, ..case("two-pinned", "2 processes, pinned", 2) };
 pub(super) const ONE_TUNED: &LinkCase = &LinkCase {
     path_mtu: JUMBO,
     buffers: Some(BUFFERS),
@@ -94,14 +92,12 @@ pub(super) const ONE_TUNED: &LinkCase = &LinkCase {
 const BUFFERS: u32 = 1 << 20;
 
 /// The link of which a member is killed.
-pub(super) const LOSS: &LinkCase = &LinkCase {
-    pinned: true,
-    ..case("loss", "4 processes, one killed", 4)
-};
+pub(super) const LOSS: &LinkCase =
+    &LinkCase { pinned: true, ..case("loss", "4 processes, one killed", 4) };
 
 /// All cases, in the order of the table.
 #[rustfmt::skip]
-pub(crate) const CASES: [&LinkCase; 22] = [
+pub(crate) const CASES: [&LinkCase; 24] = [
     &case("none", "no tunnel", 0),
     &LinkCase { path_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
     BASE,
@@ -119,6 +115,8 @@ pub(crate) const CASES: [&LinkCase; 22] = [
     &ipsec("ipsec-chacha", "IPsec by the daemon, ChaCha20-Poly1305", "chacha20poly1305-ecp256"),
     &ipsec("ipsec-cbc", "IPsec by the daemon, AES-256-CBC, SHA-256", "aes256-sha256-ecp256"),
     &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-no-aes", "IPsec by the daemon, AES-256-GCM, AES instructions off", "aes256gcm16-ecp256") },
+    &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-aes128-no-aes", "IPsec by the daemon, AES-128-GCM, AES instructions off", "aes128gcm16-ecp256") },
+    &LinkCase { mask: Some(NO_VECTORS), ..ipsec("ipsec-chacha-no-vectors", "IPsec by the daemon, ChaCha20-Poly1305, vector instructions off", "chacha20poly1305-ecp256") },
     &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-cbc-no-aes", "IPsec by the daemon, AES-256-CBC, SHA-256, AES instructions off", "aes256-sha256-ecp256") },
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-aes256", "IPsec by the kernel, AES-256-GCM", "aes256gcm16-ecp256") },
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-chacha", "IPsec by the kernel, ChaCha20-Poly1305", "chacha20poly1305-ecp256") },

@@ -60,10 +60,7 @@ pub fn measure_links(
                     Ok(link) => {
                         let one = link.measure(args.seconds, args.flows, &progress)?;
                         link.down()?;
-                        rounds.push(LinkRound {
-                            mbit: one.mbit,
-                            cpu_s_per_gb: one.machine_per_gb,
-                        });
+                        rounds.push(LinkRound { mbit: one.mbit, cpu_s_per_gb: one.machine_per_gb });
                     }
                     // The kernel or a program lacks what nothing told before.
                     Err(error @ (BenchError::Setup(_) | BenchError::Child { .. })) => {
@@ -85,10 +82,7 @@ fn case(link: &LinkToMeasure) -> LinkCase {
         title: link.name,
         members: link.members,
         engine: link.engine,
-        cipher: match link.engine.is_openvpn() {
-            true => link.cipher,
-            false => "",
-        },
+        cipher: if link.engine.is_openvpn() { link.cipher } else { "" },
         path_mtu: link.path_mtu,
         pinned: false,
         buffers: link.buffers,

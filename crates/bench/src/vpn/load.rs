@@ -156,12 +156,8 @@ impl Link<'_> {
             )));
         }
         let gigabytes = bytes.max(1) as f64 / 1e9;
-        let of_end = |end: usize| {
-            after.ends[end]
-                .saturating_sub(before.ends[end])
-                .as_secs_f64()
-                / gigabytes
-        };
+        let of_end =
+            |end: usize| after.ends[end].saturating_sub(before.ends[end]).as_secs_f64() / gigabytes;
         Ok(Measured {
             mbit: load.sum_received.bits_per_second / 1e6,
             cpu_per_gb: (!pids.is_empty()).then(|| [of_end(0), of_end(1)]),
@@ -207,19 +203,14 @@ impl Link<'_> {
         let [a, b] = &self.testbed.ends;
         let address = self.address();
         let listener = a.inside(move || TcpListener::bind((address, 0)))?;
-        let to = listener
-            .local_addr()
-            .map_err(BenchError::system("read an address"))?;
+        let to = listener.local_addr().map_err(BenchError::system("read an address"))?;
         let echo = thread::spawn(move || echo_once(&listener));
         let back = b.inside(move || round_trip(to))?;
         let echoed = echo.join().is_ok_and(|result| result.is_ok());
         if back && echoed {
             Ok(())
         } else {
-            Err(BenchError::Wrong(format!(
-                "case {}: bytes came back changed",
-                self.case.name
-            )))
+            Err(BenchError::Wrong(format!("case {}: bytes came back changed", self.case.name)))
         }
     }
 
@@ -248,9 +239,11 @@ impl Link<'_> {
 
     fn load(&self, seconds: u64, flows: usize, interval: f64) -> Result<Iperf, BenchError> {
         let mut command: Command = self.testbed.ends[1].command(&self.testbed.iperf3, true);
-        command
-            .args(["--json", "--client", self.address(), "--parallel"])
-            .args([&flows.to_string(), "--time", &seconds.to_string()]);
+        command.args(["--json", "--client", self.address(), "--parallel"]).args([
+            &flows.to_string(),
+            "--time",
+            &seconds.to_string(),
+        ]);
         if interval > 0.0 {
             command.args(["--interval", &interval.to_string()]);
         }
@@ -284,10 +277,7 @@ struct Counters {
 fn finished(load: Iperf) -> Result<End, BenchError> {
     let said = load.error;
     load.end.filter(|_| said.is_none()).ok_or_else(|| {
-        BenchError::Setup(format!(
-            "iperf3: {}",
-            said.unwrap_or_else(|| "no result".to_owned())
-        ))
+        BenchError::Setup(format!("iperf3: {}", said.unwrap_or_else(|| "no result".to_owned())))
     })
 }
 
@@ -310,10 +300,7 @@ fn busy(stat: &Path) -> io::Result<Duration> {
         .skip(1)
         .filter_map(|number| number.parse().ok())
         .collect();
-    let ticks: u64 = [0, 1, 2, 5, 6]
-        .iter()
-        .filter_map(|at| numbers.get(*at))
-        .sum();
+    let ticks: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| numbers.get(*at)).sum();
     Ok(Duration::from_secs_f64(ticks as f64 / TICKS))
 }
 
@@ -356,9 +343,7 @@ impl Prober {
         let [a, b] = &link.testbed.ends;
         let address: Ipv4Addr = link.address().parse().unwrap_or(Ipv4Addr::LOCALHOST);
         let server = a.inside(move || UdpSocket::bind(SocketAddrV4::new(address, 0)))?;
-        let to = server
-            .local_addr()
-            .map_err(BenchError::system("read an address"))?;
+        let to = server.local_addr().map_err(BenchError::system("read an address"))?;
         let sockets = b.inside(move || {
             let open = |_| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -366,13 +351,9 @@ impl Prober {
                 socket.set_read_timeout(Some(PROBE_LOST))?;
                 Ok(socket)
             };
-            (0..PROBES)
-                .map(open)
-                .collect::<io::Result<Vec<UdpSocket>>>()
+            (0..PROBES).map(open).collect::<io::Result<Vec<UdpSocket>>>()
         })?;
-        server
-            .set_read_timeout(Some(POLL))
-            .map_err(BenchError::system("set a time limit"))?;
+        server.set_read_timeout(Some(POLL)).map_err(BenchError::system("set a time limit"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (ends, asks) = (Arc::clone(&stop), Arc::clone(&stop));
         Ok(Self {
@@ -402,11 +383,7 @@ fn echo_probes(server: &UdpSocket, stop: &AtomicBool) {
 }
 
 fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
-    let mut probed = Probed {
-        found: Latencies::default(),
-        sent: 0,
-        lost: 0,
-    };
+    let mut probed = Probed { found: Latencies::default(), sent: 0, lost: 0 };
     for socket in sockets.iter().cycle() {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -439,18 +416,13 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
 
 /// Time for which the rate was reduced after the death of a member.
 fn reduction(intervals: &[Interval], broken: u64) -> Loss {
-    let rates: Vec<(f64, f64)> = intervals
-        .iter()
-        .map(|one| (one.sum.start, one.sum.bits_per_second / 1e6))
-        .collect();
-    let before = rates
-        .iter()
-        .filter(|(start, _)| (USUAL_FROM..KILLED_AT).contains(start));
+    let rates: Vec<(f64, f64)> =
+        intervals.iter().map(|one| (one.sum.start, one.sum.bits_per_second / 1e6)).collect();
+    let before = rates.iter().filter(|(start, _)| (USUAL_FROM..KILLED_AT).contains(start));
     let usual = crate::stats::Spread::of(before.map(|(_, rate)| *rate));
     let usual = usual.map_or(0.0, |spread| spread.median);
-    let reduced = rates
-        .iter()
-        .filter(|(start, rate)| *start >= KILLED_AT && *rate < REDUCED * usual);
+    let reduced =
+        rates.iter().filter(|(start, rate)| *start >= KILLED_AT && *rate < REDUCED * usual);
     Loss {
         reduced_s: reduced.count() as f64 * INTERVAL,
         intervals: rates.iter().map(|(_, rate)| *rate).collect(),
@@ -464,14 +436,7 @@ mod tests {
     use super::*;
 
     fn interval(start: f64, mbit: f64) -> Interval {
-        Interval {
-            sum: Sum {
-                start,
-                bytes: 0,
-                bits_per_second: mbit * 1e6,
-                retransmits: 0,
-            },
-        }
+        Interval { sum: Sum { start, bytes: 0, bits_per_second: mbit * 1e6, retransmits: 0 } }
     }
 
     #[test]

@@ -42,17 +42,11 @@ impl Namespace {
             .stderr(Stdio::null());
         let holder = OwnedChild::spawn(&mut hold)
             .map_err(BenchError::system("start a network namespace"))?;
-        let mut namespace = Self {
-            holder,
-            nsenter: need("nsenter", "util-linux")?,
-            ip: need("ip", "iproute2")?,
-        };
+        let mut namespace =
+            Self { holder, nsenter: need("nsenter", "util-linux")?, ip: need("ip", "iproute2")? };
         let own = fs::read_link("/proc/self/ns/net").ok();
         let until = Instant::now() + MADE;
-        while fs::read_link(namespace.path())
-            .ok()
-            .is_none_or(|one| Some(one) == own)
-        {
+        while fs::read_link(namespace.path()).ok().is_none_or(|one| Some(one) == own) {
             if Instant::now() > until || !matches!(namespace.holder.try_wait(), Ok(None)) {
                 return Err(BenchError::Setup(
                     "network namespaces cannot be made here: they need root".to_owned(),
@@ -70,15 +64,9 @@ impl Namespace {
 
     /// A program in this namespace, which ends with this process where `lives_with_us` holds.
     pub(super) fn command(&self, program: &Path, lives_with_us: bool) -> Command {
-        let mut enter = if lives_with_us {
-            command(&self.nsenter)
-        } else {
-            Command::new(&self.nsenter)
-        };
-        enter
-            .arg(format!("--net={}", self.path().display()))
-            .arg(program)
-            .stdin(Stdio::null());
+        let mut enter =
+            if lives_with_us { command(&self.nsenter) } else { Command::new(&self.nsenter) };
+        enter.arg(format!("--net={}", self.path().display())).arg(program).stdin(Stdio::null());
         enter
     }
 
@@ -91,9 +79,7 @@ impl Namespace {
     /// Joins two namespaces by a cable with these addresses.
     pub(super) fn join(&self, other: &Self, addresses: [&str; 2]) -> Result<(), BenchError> {
         let peer = other.holder.id();
-        self.ip(&format!(
-            "link add cable type veth peer name cable netns {peer}"
-        ))?;
+        self.ip(&format!("link add cable type veth peer name cable netns {peer}"))?;
         for (end, address) in [self, other].into_iter().zip(addresses) {
             end.ip(&format!("address add {address}/24 dev cable"))?;
             end.ip("link set cable up")?;
@@ -129,10 +115,8 @@ impl Namespace {
 fn parse_devices(text: &str) -> DeviceBytes {
     let device = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
-        let numbers: Vec<u64> = numbers
-            .split_whitespace()
-            .filter_map(|number| number.parse().ok())
-            .collect();
+        let numbers: Vec<u64> =
+            numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         Some((name.trim().to_owned(), numbers.first()? + numbers.get(8)?))
     };
     text.lines().filter_map(device).collect()
@@ -145,9 +129,6 @@ mod tests {
     #[test]
     fn bytes_of_devices_are_received_and_sent_ones() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    lo: 10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n  mr-0: 300 4 0 0 0 0 0 0 50 2 0 0 0 0 0 0\n";
-        assert_eq!(
-            parse_devices(text),
-            [("lo".to_owned(), 20), ("mr-0".to_owned(), 350)]
-        );
+        assert_eq!(parse_devices(text), [("lo".to_owned(), 20), ("mr-0".to_owned(), 350)]);
     }
 }

@@ -9,7 +9,7 @@ use super::cases::{BASE, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
 use super::load::{Loss, Measured};
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::plot::{self, Axis, BarChart, Bars, Line, LineChart, Value};
+use crate::plot::{self, Axis, BarChart, Bars, LineChart, PlotLine, Value};
 use crate::report::{BenchReport, dash, median, range, table};
 use crate::stats::Spread;
 
@@ -112,11 +112,7 @@ impl Figures {
                 }
             })
             .collect();
-        Self {
-            rows,
-            losses,
-            not_sampled,
-        }
+        Self { rows, losses, not_sampled }
     }
 
     fn of(&self, case: &LinkCase) -> Option<&Row> {
@@ -141,11 +137,8 @@ impl Figures {
 
     /// Throughput and CPU time as bars; the rate while a member dies as a line.
     pub(super) fn plots(&self) -> Result<String, BenchError> {
-        let categories: Vec<String> = self
-            .rows
-            .iter()
-            .map(|row| row.case.title.to_owned())
-            .collect();
+        let categories: Vec<String> =
+            self.rows.iter().map(|row| row.case.title.to_owned()).collect();
         let chart = |title: &str, axis: &str, value: &dyn Fn(&Row) -> Option<Spread>| {
             // The cable alone would make all other bars unreadably short.
             let tunnels = self.rows.iter().filter(|row| row.members > 0);
@@ -161,32 +154,23 @@ impl Figures {
                     .filter(|(row, _)| row.members > 0)
                     .map(|(_, name)| name.clone())
                     .collect(),
-                series: vec![Bars {
-                    name: "median and range over the rounds".to_owned(),
-                    values,
-                }],
+                series: vec![Bars { name: "median and range over the rounds".to_owned(), values }],
             }
         };
         let mut parts = Vec::new();
         if self.rows.iter().any(|row| row.members > 0) {
             parts.push(
-                chart(
-                    "Throughput of a link, both ends on one machine",
-                    "Mbit/s",
-                    &|row| row.mbit,
-                )
-                .render()?,
+                chart("Throughput of a link, both ends on one machine", "Mbit/s", &|row| row.mbit)
+                    .render()?,
             );
             parts.push(
-                chart(
-                    "CPU of the end that needs more",
-                    "CPU seconds per gigabyte",
-                    &|row| row.cpu_per_gb,
-                )
+                chart("CPU of the end that needs more", "CPU seconds per gigabyte", &|row| {
+                    row.cpu_per_gb
+                })
                 .render()?,
             );
         }
-        let line = |(number, loss): (usize, &Loss)| Line {
+        let line = |(number, loss): (usize, &Loss)| PlotLine {
             name: format!("round {}", number + 1),
             points: loss
                 .intervals
@@ -256,10 +240,7 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
 
 /// The case with the most Mbit/s for a core among those at the MTU of an ordinary path.
 fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
-    let processes = figures
-        .rows
-        .iter()
-        .filter(|row| row.case.engine == CaseEngine::OpenVpn);
+    let processes = figures.rows.iter().filter(|row| row.case.engine == CaseEngine::OpenVpn);
     let ordinary = processes.filter(|row| row.path_mtu <= 1500);
     let rates = ordinary.filter_map(|row| Some((row.case.title, row.mbit_per_core?.median)));
     rates.max_by(|a, b| a.1.total_cmp(&b.1))
@@ -300,19 +281,8 @@ mod tests {
         assert!((two.mbit_per_core.expect("a rate").median - 2000.0).abs() < 1e-9);
         assert!((two.ceiling.expect("a ceiling").median - 1.25).abs() < 1e-9);
         let text = figures.goals().render();
-        assert!(
-            text.contains("2 pinned processes, throughput against 1"),
-            "{text}"
-        );
-        assert!(
-            !text.contains("tuned MTU"),
-            "what was not measured has no goal"
-        );
-        assert!(
-            figures
-                .plots()
-                .expect("plots")
-                .contains("2 processes, pinned")
-        );
+        assert!(text.contains("2 pinned processes, throughput against 1"), "{text}");
+        assert!(!text.contains("tuned MTU"), "what was not measured has no goal");
+        assert!(figures.plots().expect("plots").contains("2 processes, pinned"));
     }
 }

@@ -80,10 +80,8 @@ impl Testbed {
             ));
         }
         for case in cases {
-            match case.engine.is_openvpn() {
-                true => need("openvpn", "openvpn")?,
-                false => need("charon-systemd", "charon-systemd")?,
-            };
+            let program = if case.engine.is_openvpn() { "openvpn" } else { "charon-systemd" };
+            need(program, program)?;
         }
         let testbed = Self {
             dir: temporary_folder()?,
@@ -115,9 +113,10 @@ impl Testbed {
             case.members.max(1),
             case.path_mtu
         );
-        text.push_str(&match case.engine.is_openvpn() {
-            true => format!("cipher = \"{}\"\n", case.cipher),
-            false => "engine = \"ipsec\"\n".to_owned(),
+        text.push_str(&if case.engine.is_openvpn() {
+            format!("cipher = \"{}\"\n", case.cipher)
+        } else {
+            "engine = \"ipsec\"\n".to_owned()
         });
         for ((name, address), inner) in ["a", "b"].iter().zip(CABLE).zip(INNER) {
             text.push_str(&format!(
@@ -256,21 +255,14 @@ impl Testbed {
 
     /// Why there are no samples.
     pub(super) fn blind(&self) -> Option<String> {
-        self.observer
-            .borrow()
-            .as_ref()
-            .and_then(LoadObserver::blind)
+        self.observer.borrow().as_ref().and_then(LoadObserver::blind)
     }
 }
 
 impl Link<'_> {
     /// The address of the first end, through the link or over the cable.
     pub(super) fn address(&self) -> &'static str {
-        if self.case.members == 0 {
-            CABLE[0]
-        } else {
-            INNER[0]
-        }
+        if self.case.members == 0 { CABLE[0] } else { INNER[0] }
     }
 
     /// Whether a device carries the traffic that is measured.

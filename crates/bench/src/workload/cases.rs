@@ -24,19 +24,13 @@ pub(crate) struct Case {
 impl Case {
     /// The first case of an operation: the key type that most servers use it with.
     pub(crate) fn first_of(operation: OperationKind) -> Option<Self> {
-        CASES
-            .iter()
-            .copied()
-            .find(|case| case.operation == operation)
+        CASES.iter().copied().find(|case| case.operation == operation)
     }
 
     /// The case of an operation with a given key type.
     pub(crate) fn find(operation: OperationKind, key: BenchKey) -> Option<Self> {
         let wanted = (operation, key);
-        CASES
-            .iter()
-            .copied()
-            .find(|case| (case.operation, case.key) == wanted)
+        CASES.iter().copied().find(|case| (case.operation, case.key) == wanted)
     }
 
     /// Whether batches of every size are measured: all operations on an RSA key cost the same.
@@ -66,11 +60,7 @@ fn by_name<S: serde::Serializer>(operation: &OperationKind, to: S) -> Result<S::
 }
 
 const fn case(operation: OperationKind, key: BenchKey, speed: Option<&'static str>) -> Case {
-    Case {
-        operation,
-        key,
-        speed,
-    }
+    Case { operation, key, speed }
 }
 
 /// Every case. The other paddings on larger RSA keys are left out: they cost what signing costs.

@@ -84,10 +84,7 @@ impl Subject {
     /// Whether the backend has this operation.
     pub(crate) fn offers(self, operation: OperationKind) -> bool {
         let backend = self.make();
-        backend
-            .capabilities()
-            .iter()
-            .any(|row| row.operation == operation)
+        backend.capabilities().iter().any(|row| row.operation == operation)
     }
 
     pub(crate) fn kind(self) -> BackendKind {
@@ -136,7 +133,7 @@ struct Handed {
 
 /// The rates of one measurement.
 #[derive(Clone, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct MeasuredRate {
     /// Operations per second of the thread's CPU time; by the clock for a device.
     pub(crate) per_core_s: f64,
     /// Operations per second by the clock: suffers from whatever else runs.
@@ -148,11 +145,7 @@ pub(crate) struct Rate {
 impl Contender {
     pub(crate) fn library() -> Self {
         let (subject, handed) = (None, None);
-        Self {
-            subject,
-            at_once: 1,
-            handed,
-        }
+        Self { subject, at_once: 1, handed }
     }
 
     pub(crate) fn backend(
@@ -176,11 +169,7 @@ impl Contender {
             on_cpu: backend.describe().on_cpu,
             _backend: backend,
         };
-        Ok(Self {
-            subject: Some(subject),
-            at_once,
-            handed: Some(handed),
-        })
+        Ok(Self { subject: Some(subject), at_once, handed: Some(handed) })
     }
 
     /// Measures on a core, after a warm-up there.
@@ -190,7 +179,7 @@ impl Contender {
         warm_up: Duration,
         requests: &Requests<'_>,
         time: Duration,
-    ) -> Result<Rate, BenchError> {
+    ) -> Result<MeasuredRate, BenchError> {
         cores::pinned(core, || {
             self.measure(requests, warm_up)?;
             self.measure(requests, time)
@@ -202,7 +191,7 @@ impl Contender {
         &mut self,
         requests: &Requests<'_>,
         time: Duration,
-    ) -> Result<Rate, BenchError> {
+    ) -> Result<MeasuredRate, BenchError> {
         let mut checks = Checks::default();
         let mut latencies = Latencies::default();
         let on_cpu = self.handed.as_ref().is_none_or(|handed| handed.on_cpu);
@@ -223,12 +212,8 @@ impl Contender {
         checks.verify(requests)?;
         let operations = index as f64;
         let per_s = operations / last.duration_since(start).as_secs_f64();
-        Ok(Rate {
-            per_core_s: if on_cpu {
-                operations / busy.as_secs_f64()
-            } else {
-                per_s
-            },
+        Ok(MeasuredRate {
+            per_core_s: if on_cpu { operations / busy.as_secs_f64() } else { per_s },
             per_s,
             latencies,
         })
@@ -283,12 +268,7 @@ mod tests {
 
     #[test]
     fn library_and_backends_yield_verified_outputs() {
-        for key in [
-            BenchKey::P256,
-            BenchKey::Dh2048,
-            BenchKey::Dsa2048,
-            BenchKey::MlDsa44,
-        ] {
+        for key in [BenchKey::P256, BenchKey::Dh2048, BenchKey::Dsa2048, BenchKey::MlDsa44] {
             let keys = Keys::generate(key).expect("keys");
             let case = CASES.iter().find(|case| case.key == key).expect("a case");
             let requests = Requests::new(*case, &keys).expect("inputs");

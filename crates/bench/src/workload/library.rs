@@ -45,18 +45,12 @@ impl Keys {
     pub(crate) fn generate(key: BenchKey) -> Result<Self, LibraryError> {
         let made: Result<Vec<_>, _> = (0..KEYS).map(|_| Library::generate(key)).collect();
         let (pkcs8, library) = made?.into_iter().unzip();
-        Ok(Self {
-            key,
-            pkcs8,
-            library,
-        })
+        Ok(Self { key, pkcs8, library })
     }
 
     /// The keys as a backend takes them.
     pub(crate) fn private_keys(&self) -> impl Iterator<Item = PrivateKey> {
-        self.pkcs8
-            .iter()
-            .map(|der| PrivateKey::from_pkcs8(der.clone()))
+        self.pkcs8.iter().map(|der| PrivateKey::from_pkcs8(der.clone()))
     }
 }
 
@@ -136,9 +130,7 @@ impl Library {
             Self::Rsa(rsa) => {
                 into.resize(rsa.pair.public_modulus_len(), 0);
                 let padding = &signature::RSA_PKCS1_SHA256;
-                rsa.pair
-                    .sign(padding, &random, message, into)
-                    .map_err(failed)?;
+                rsa.pair.sign(padding, &random, message, into).map_err(failed)?;
             }
             Self::MlDsa(pair) => {
                 into.resize(pair.algorithm().signature_len(), 0);
@@ -169,9 +161,7 @@ impl Library {
                     _ => &signature::RSA_PKCS1_SHA256,
                 };
                 signature.resize(rsa.pair.public_modulus_len(), 0);
-                rsa.pair
-                    .sign_digest(padding, digest, &mut signature)
-                    .map_err(failed)?;
+                rsa.pair.sign_digest(padding, digest, &mut signature).map_err(failed)?;
             }
             Self::Ec { pair, .. } => {
                 signature = pair.sign_digest(digest).map_err(failed)?.as_ref().to_vec();
@@ -270,9 +260,7 @@ impl Rsa {
     pub(super) fn seal_oaep(&self, secret: &[u8]) -> Result<Vec<u8>, LibraryError> {
         let mut sealed = vec![0; self.to_oaep.ciphertext_size()];
         let oaep = &OAEP_SHA256_MGF1SHA256;
-        self.to_oaep
-            .encrypt(oaep, secret, &mut sealed, None)
-            .map_err(failed)?;
+        self.to_oaep.encrypt(oaep, secret, &mut sealed, None).map_err(failed)?;
         Ok(sealed)
     }
 
@@ -318,20 +306,14 @@ fn ec(
     let pkcs8 = EcdsaKeyPair::generate_pkcs8(signing, &SystemRandom::new()).map_err(failed)?;
     let pair = EcdsaKeyPair::from_pkcs8(signing, pkcs8.as_ref()).map_err(failed)?;
     let agreement = agreement::PrivateKey::from_private_key_der(agreeing, pkcs8.as_ref());
-    let library = Library::Ec {
-        pair,
-        agreement: agreement.map_err(failed)?,
-    };
+    let library = Library::Ec { pair, agreement: agreement.map_err(failed)? };
     Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), library))
 }
 
 fn ml_dsa(algorithm: &'static PqdsaSigningAlgorithm) -> Generated {
     let pair = PqdsaKeyPair::generate(algorithm).map_err(failed)?;
     let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der().map_err(failed)?;
-    Ok((
-        Zeroizing::new(pkcs8.as_ref().to_vec()),
-        Library::MlDsa(pair),
-    ))
+    Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), Library::MlDsa(pair)))
 }
 
 fn missing(what: &str) -> LibraryError {

@@ -124,16 +124,8 @@ impl<'a> Requests<'a> {
         let is_p384 = self.keys.key == BenchKey::P384;
         let digest = digest(if is_p384 { &SHA384 } else { &SHA256 }, &message);
         let secret = digest.as_ref().to_vec();
-        let known = |request, expected| Input {
-            request,
-            signed: None,
-            expected: Some(expected),
-        };
-        let signed = |request| Input {
-            request,
-            signed: Some((message, digest)),
-            expected: None,
-        };
+        let known = |request, expected| Input { request, signed: None, expected: Some(expected) };
+        let signed = |request| Input { request, signed: Some((message, digest)), expected: None };
         let own = &self.keys.library[self.key_of(index)];
         Ok(match (self.case.operation, own) {
             (OperationKind::RsaOaepDecrypt, Library::Rsa(rsa)) => {
@@ -167,20 +159,14 @@ fn operation(case: Case) -> Operation {
     let mgf_hash = hash;
     match case.operation {
         OperationKind::RsaPkcs1Sign => Operation::RsaPkcs1Sign { hash },
-        OperationKind::RsaPssSign => Operation::RsaPssSign {
-            hash,
-            mgf_hash,
-            salt_len: 32,
-        },
-        OperationKind::RsaOaepDecrypt => Operation::RsaOaepDecrypt {
-            hash,
-            mgf_hash,
-            label: Vec::new(),
-        },
+        OperationKind::RsaPssSign => Operation::RsaPssSign { hash, mgf_hash, salt_len: 32 },
+        OperationKind::RsaOaepDecrypt => {
+            Operation::RsaOaepDecrypt { hash, mgf_hash, label: Vec::new() }
+        }
         OperationKind::RsaPkcs1Decrypt => Operation::RsaPkcs1Decrypt,
-        OperationKind::RsaTlsPremaster => Operation::RsaTlsPremaster {
-            client_version: CLIENT_VERSION,
-        },
+        OperationKind::RsaTlsPremaster => {
+            Operation::RsaTlsPremaster { client_version: CLIENT_VERSION }
+        }
         OperationKind::RsaRaw => Operation::RsaRaw,
         OperationKind::EcdsaSign => Operation::EcdsaSign { hash },
         OperationKind::Ecdh => Operation::Ecdh,
@@ -188,9 +174,7 @@ fn operation(case: Case) -> Operation {
         OperationKind::Ed25519Sign => Operation::Ed25519Sign,
         OperationKind::DhDerive => Operation::DhDerive,
         OperationKind::DsaSign => Operation::DsaSign { hash },
-        OperationKind::MlDsaSign => Operation::MlDsaSign {
-            input: MlDsaInput::Message,
-        },
+        OperationKind::MlDsaSign => Operation::MlDsaSign { input: MlDsaInput::Message },
     }
 }
 
@@ -256,9 +240,7 @@ impl Checks {
             let case = requests.case;
             return Err(BenchError::Wrong(format!("{case}: nothing was computed")));
         }
-        self.kept
-            .iter()
-            .try_for_each(|(index, output)| requests.check(*index, output))
+        self.kept.iter().try_for_each(|(index, output)| requests.check(*index, output))
     }
 }
 
@@ -290,16 +272,10 @@ mod tests {
                     }
                     let output = requests.library(index).expect("an output");
                     requests.check(index, &output).expect("the right output");
-                    assert!(
-                        requests.check(6, &output).is_err(),
-                        "{case}: of another request"
-                    );
+                    assert!(requests.check(6, &output).is_err(), "{case}: of another request");
                     let mut flipped = output;
                     flipped[3] ^= 1;
-                    assert!(
-                        requests.check(index, &flipped).is_err(),
-                        "{case}: a flipped bit"
-                    );
+                    assert!(requests.check(index, &flipped).is_err(), "{case}: a flipped bit");
                 }
             }
         }

@@ -58,12 +58,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) handshakes: Option<PathBuf>,
     /// Examine this folder or bundle instead of this machine
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub(crate) root: PathBuf,
     /// Print JSON (schema: share/doc/millrace/advise.schema.json)
     #[arg(long)]

@@ -48,7 +48,7 @@ pub(crate) struct DeviceTreeArgs {
     pub(crate) json: bool,
 }
 
-/// How a change is made.
+/// Manner of a change.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceChangeArgs {
     /// Print the steps, and change nothing

@@ -86,7 +86,7 @@ pub(crate) struct WatchArgs {
     /// End after this number of readings [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Where to send alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
+    /// Destination of alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
     #[arg(long, value_name = "CHANNEL", value_parser = channel)]
     pub(crate) alert: Vec<Channel>,
 }
@@ -95,12 +95,7 @@ pub(crate) struct WatchArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SelectionArgs {
     /// Examine this folder or bundle instead of this machine
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub(crate) root: PathBuf,
     /// Run only these checks, separated by commas
     #[arg(long, value_name = "ID", value_delimiter = ',')]
@@ -136,10 +131,7 @@ mod tests {
 
     #[test]
     fn channels_are_parsed() {
-        assert_eq!(
-            channel("command:/bin/true"),
-            Ok(Channel::Command("/bin/true".into()))
-        );
+        assert_eq!(channel("command:/bin/true"), Ok(Channel::Command("/bin/true".into())));
         assert!(channel("command:").is_err() && channel("mail").is_err());
     }
 }

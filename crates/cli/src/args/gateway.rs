@@ -67,7 +67,7 @@ pub(crate) struct GatewayArgs {
     /// The files stay on the gateway. Each process of the application sends its
     /// keys to the nodes, which hold them in memory until the connection ends.
     /// OpenSSL's own implementation is the fallback if no node answers in time.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) plain_keys: bool,
     /// Make handshakes cheaper in the server's own process: no node, no key moved
     ///
@@ -84,7 +84,12 @@ pub(crate) struct GatewayArgs {
     #[arg(long, conflicts_with = "write")]
     pub(crate) remove: bool,
     /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
-    #[arg(long, value_name = "DIR", default_value = "/etc/millrace/client")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "DIR",
+        default_value = "/etc/millrace/client"
+    )]
     pub(crate) certs: PathBuf,
     /// The provider module [default: found next to this binary]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
@@ -96,17 +101,12 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
     pub(crate) compression: Option<Compression>,
     /// The library that compresses [default: found next to this binary]
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "FILE",
-        requires = "compression"
-    )]
+    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "compression")]
     pub(crate) compression_library: Option<PathBuf>,
     /// Concurrent connections that the server is sized for
     ///
     /// Worker counts and descriptor limits follow from it.
-    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
     pub(crate) connections: u32,
     /// Show the changes and write the files instead of printing them
     #[arg(long)]
@@ -141,7 +141,7 @@ pub(crate) struct GatewayArgs {
 #[command(next_help_heading = "Settings of the provider")]
 pub(crate) struct ProviderArgs {
     /// How handshakes wait for the pool [default: async]
-    #[arg(long, value_enum, value_name = "MODE")]
+    #[arg(hide_short_help = true, long, value_enum, value_name = "MODE")]
     pub(crate) mode: Option<WaitMode>,
     /// Key types to send to the pool, separated by commas [default: all]
     #[arg(hide_short_help = true, long, value_name = "LIST")]
@@ -175,7 +175,7 @@ pub(crate) struct ProviderArgs {
     pub(crate) hedge_after_ms: Option<u64>,
     /// Which signatures to verify before use: RSA (on) or all [default: on]
     #[arg(hide_short_help = true, long, value_enum, value_name = "SIGNATURES")]
-    pub(crate) verify: Option<Verify>,
+    pub(crate) verify: Option<VerifyArg>,
     /// Name that the certificate of a tcp: node must contain [default: the host]
     #[arg(hide_short_help = true, long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
@@ -219,7 +219,7 @@ fn value_name(value: impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// What the compression library joins.
+/// Setup that the compression library joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Compression {
     /// Beside the pool
@@ -247,7 +247,7 @@ impl Switch {
 
 /// The signatures to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Verify {
+pub(crate) enum VerifyArg {
     /// RSA signatures
     On,
     /// All signatures
@@ -263,7 +263,7 @@ struct NarrowMode {
     is_chosen: fn(&ArgMatches) -> bool,
     /// The options that the mode reads beside [`READ_BY_ALL`].
     reads: &'static [&'static str],
-    /// What the mode does, for the error.
+    /// Purpose of the mode, for the error.
     purpose: &'static str,
 }
 

@@ -54,12 +54,7 @@ pub(crate) struct InspectArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TreeArgs {
     /// Examine this folder or bundle instead of this machine
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub(crate) root: PathBuf,
     /// Print JSON (schema: share/doc/millrace/inspect.schema.json)
     #[arg(long)]

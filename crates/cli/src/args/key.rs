@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use millrace_engine::{Hash, OperationKind};
 
 use super::{SocketArg, StoreArgs, one_of};
@@ -191,7 +191,7 @@ node applies a change within a second.";
 
 /// Print or change the policy of a key: clients, operations, hashes
 #[derive(Debug, Args)]
-#[command(after_long_help = POLICY_EXAMPLE)]
+#[command(after_long_help = POLICY_EXAMPLE, mut_args(hide_location))]
 pub(crate) struct KeyPolicyArgs {
     /// Name of the key
     pub(crate) name: String,
@@ -209,17 +209,17 @@ pub(crate) struct KeyPolicyArgs {
     pub(crate) store: KeyStoreArgs,
 }
 
+/// Leaves the options that every command of the store has out of a short help that is long without them.
+fn hide_location(argument: Arg) -> Arg {
+    let is_location = ["config", "state", "socket"].contains(&argument.get_id().as_str());
+    let hidden = is_location || argument.is_hide_short_help_set();
+    argument.hide_short_help(hidden)
+}
+
 impl KeyPolicyArgs {
     /// Whether no option names a change.
     pub(crate) fn changes_nothing(&self) -> bool {
-        let Self {
-            name: _,
-            json: _,
-            dry_run: _,
-            identities,
-            policy,
-            store: _,
-        } = self;
+        let Self { name: _, json: _, dry_run: _, identities, policy, store: _ } = self;
         *identities == IdentityChangeArgs::default() && *policy == PolicyArgs::default()
     }
 }
@@ -245,7 +245,7 @@ pub(crate) struct KeyStubArgs {
 }
 
 /// The help of `--kek-file` where a command only reads.
-fn optional_kek(argument: clap::Arg) -> clap::Arg {
+fn optional_kek(argument: Arg) -> Arg {
     argument
         .help("Key-encryption key, a file with mode 0600 (without it the keys are not verified)")
 }

@@ -19,19 +19,14 @@ use millrace_service::tenants::{IdentityPattern, Priority};
 use super::UpArgs;
 use super::gateway::Switch;
 
-/// How a command reaches the managers of its pool.
+/// Managers of the pool, and access to them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessArgs {
     /// File with the managers, their authority and a token
     ///
     /// `millrace token create` writes one. Default: /etc/millrace/access if it
     /// exists, else that of the manager on this machine.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_ACCESS",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILE", env = "MILLRACE_ACCESS", hide_env_values = true)]
     pub(crate) access: Option<PathBuf>,
     /// Manager to ask instead of those in the access file; repeatable
     #[arg(
@@ -70,16 +65,11 @@ new manager.";
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = MANAGER_EXAMPLE)]
 pub(crate) struct ManagerArgs {
-    /// Where the pool's records are: sqlite:PATH, or etcd://HOST:PORT,... for several managers
+    /// Store of the pool's records: sqlite:PATH, or etcd://HOST:PORT,... for several managers
     ///
     /// etcds://HOST:PORT,...?ca=FILE&cert=FILE&key=FILE is etcd over TLS.
     /// memory: is for trials: its records are lost when the manager ends.
-    #[arg(
-        long,
-        value_name = "STORE",
-        env = "MILLRACE_STORE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "STORE", env = "MILLRACE_STORE", hide_env_values = true)]
     pub(crate) store: String,
     /// Address of the API and the page
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7500", value_parser = super::socket_address)]
@@ -91,12 +81,7 @@ pub(crate) struct ManagerArgs {
     #[arg(long, value_name = "NAME", default_value = "pool")]
     pub(crate) pool: String,
     /// Folder for certificates, the signing key and the administrator's access
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "MILLRACE_STATE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Validity of a grant
     ///
@@ -111,12 +96,7 @@ pub(crate) struct ManagerArgs {
     #[arg(long, hide_short_help = true)]
     pub(crate) new_kek: bool,
     /// Log level (error, warn, info, debug, trace), or a filter per module
-    #[arg(
-        long,
-        value_name = "FILTER",
-        env = "MILLRACE_LOG",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 }
 
@@ -141,12 +121,7 @@ pub(crate) struct InsideManagerArgs {
     )]
     pub(crate) manager_listen: SocketAddr,
     /// Name or address under which users reach the manager; repeatable
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "with_manager",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "NAME", requires = "with_manager", hide_short_help = true)]
     pub(crate) manager_host: Vec<String>,
     /// Validity of a grant
     #[arg(
@@ -200,7 +175,7 @@ pub(crate) struct NodeRunArgs {
     pub(crate) zone: Option<Zone>,
     /// Capacity, instead of a measurement: TYPE=OPS, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = class_rate, hide_short_help = true)]
-    pub(crate) capacity: Vec<ClassRate>,
+    pub(crate) capacity: Vec<ClassRateArg>,
 }
 
 /// Looks after the nodes.
@@ -335,7 +310,7 @@ pub(crate) struct QuotaValues {
     pub(crate) bytes: Option<u64>,
     /// Operations per second of one class, CLASS=N; repeatable, 0 removes the limit
     #[arg(long, value_name = "CLASS=N", value_parser = class_rate)]
-    pub(crate) class: Vec<ClassRate>,
+    pub(crate) class: Vec<ClassRateArg>,
 }
 
 /// A tenant.
@@ -582,7 +557,7 @@ keeps its hash. With -o an access file is written: managers, authority, token.";
 pub(crate) struct TokenCreateArgs {
     /// Name of the user, program or node
     pub(crate) name: PrincipalName,
-    /// What the holder may do
+    /// Rights of the holder
     #[arg(long, value_enum)]
     pub(crate) role: RoleArg,
     /// Client certificate that has the role, instead of a token
@@ -679,20 +654,17 @@ fn grant_lifetime(text: &str) -> Result<Duration, String> {
 
 /// `CLASS=N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClassRate {
+pub(crate) struct ClassRateArg {
     pub(crate) class: JobClass,
     pub(crate) ops: u64,
 }
 
-fn class_rate(text: &str) -> Result<ClassRate, String> {
-    let (class, ops) = text
-        .split_once('=')
-        .ok_or("expected CLASS=N, such as rsa-2048=2000")?;
-    let class = class
-        .parse()
-        .map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
+fn class_rate(text: &str) -> Result<ClassRateArg, String> {
+    let (class, ops) = text.split_once('=').ok_or("expected CLASS=N, such as rsa-2048=2000")?;
+    let class =
+        class.parse().map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
     let ops = ops
         .parse()
         .map_err(|_| format!("expected a number of operations per second, not {ops:?}"))?;
-    Ok(ClassRate { class, ops })
+    Ok(ClassRateArg { class, ops })
 }

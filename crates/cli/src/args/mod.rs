@@ -57,7 +57,7 @@ pub(crate) use self::key::{
     KeyShowArgs, KeyStoreArgs, KeyStubArgs, PolicyArgs,
 };
 #[cfg(test)]
-pub(crate) use self::manage::ClassRate;
+pub(crate) use self::manage::ClassRateArg;
 pub(crate) use self::manage::{
     AccessArgs, AuditArgs, InsideManagerArgs, ListArgs, ManagerArgs, NodeArgs, NodeCommand,
     NodeNameArgs, NodeRunArgs, PoolCommand, PoolKeyCommand, PoolKeyImportArgs, PoolKeyRemoveArgs,
@@ -106,7 +106,9 @@ Other meanings:
     term_width = 79,
     disable_help_subcommand = true,
     help_template = overview::template(),
-    after_help = "Start with `millrace up`, `millrace key import`, `millrace gateway nginx`.\n--help is longer than -h.",
+    before_help = overview::names(),
+    before_long_help = overview::descriptions(),
+    after_help = "Start with `millrace up`, `millrace key import`, `millrace gateway nginx`.\n`millrace --help` describes each command.",
     after_long_help = EXIT_CODES
 )]
 pub(crate) struct Cli {
@@ -180,12 +182,7 @@ pub(crate) struct ConfigArg {
     ///
     /// Default for root and for the node's own user: /etc/millrace/node.toml,
     /// if it exists and --state is not given.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "MILLRACE_CONFIG",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -193,12 +190,7 @@ pub(crate) struct ConfigArg {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SocketArg {
     /// Unix socket of the node, to which clients connect
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MILLRACE_SOCKET",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -208,12 +200,7 @@ pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArg,
     /// Folder for keys and certificates
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "MILLRACE_STATE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "DIR", env = "MILLRACE_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Key-encryption key, a file with mode 0600
     ///
@@ -222,6 +209,7 @@ pub(crate) struct StoreArgs {
     /// state folder that is made the first time. Where the configuration says
     /// "credential", root uses the file in LoadCredential= of millrace.service.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "FILE",
         env = "MILLRACE_KEK_FILE",
@@ -314,10 +302,7 @@ mod tests {
     /// Calls `check` with each visible command and its name.
     pub(super) fn for_each_command(command: &Command, check: &mut impl FnMut(&str, &Command)) {
         check(command.get_bin_name().unwrap_or("millrace"), command);
-        for child in command
-            .get_subcommands()
-            .filter(|child| !child.is_hide_set())
-        {
+        for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
             for_each_command(child, check);
         }
     }
@@ -350,48 +335,27 @@ mod tests {
                 _ => "Examples:\n",
             };
             let is_group = command.is_subcommand_required_set();
-            assert!(
-                written.contains(title) || is_group,
-                "{name} has no {title:?}"
-            );
+            assert!(written.contains(title) || is_group, "{name} has no {title:?}");
         });
     }
 
     #[test]
     fn former_names_of_options_mean_the_same() {
         for (former, present) in [
-            (
-                "inspect ceiling --pid 1 --seconds 3",
-                "inspect ceiling --pid 1 --duration 3s",
-            ),
+            ("inspect ceiling --pid 1 --seconds 3", "inspect ceiling --pid 1 --duration 3s"),
             ("inspect qat --seconds 5", "inspect qat --interval 5s"),
             ("inspect used --seconds 5", "inspect used --interval 5s"),
             (
                 "manager --store memory: --grant-seconds 60",
                 "manager --store memory: --grant-lifetime 1m",
             ),
-            (
-                "up --with-manager --grant-seconds 60",
-                "up --with-manager --grant-lifetime 1m",
-            ),
-            (
-                "up --metrics 127.0.0.1:1",
-                "up --listen-metrics 127.0.0.1:1",
-            ),
-            (
-                "device disable all --plan --wait 5",
-                "device disable all --dry-run --wait 5s",
-            ),
+            ("up --with-manager --grant-seconds 60", "up --with-manager --grant-lifetime 1m"),
+            ("up --metrics 127.0.0.1:1", "up --listen-metrics 127.0.0.1:1"),
+            ("device disable all --plan --wait 5", "device disable all --dry-run --wait 5s"),
             ("virtio status --prometheus", "virtio status --metrics"),
-            (
-                "vpn up a.toml --confirm-within 60",
-                "vpn up a.toml --confirm-within 1m",
-            ),
+            ("vpn up a.toml --confirm-within 60", "vpn up a.toml --confirm-within 1m"),
             ("vpn bench --seconds 5", "vpn bench --duration 5s"),
-            (
-                "bench crypto --seconds 0.5",
-                "bench crypto --duration 500ms",
-            ),
+            ("bench crypto --seconds 0.5", "bench crypto --duration 500ms"),
             ("bench pool --seconds 1.5", "bench pool --duration 1500ms"),
             ("bench tls --seconds 2", "bench tls --duration 2s"),
             ("bench virtio --seconds 2", "bench virtio --duration 2s"),
@@ -427,11 +391,7 @@ mod tests {
                 return;
             };
             let parser = interval.get_value_parser().type_id();
-            assert_eq!(
-                parser,
-                clap::builder::ValueParser::new(time).type_id(),
-                "{name}"
-            );
+            assert_eq!(parser, clap::builder::ValueParser::new(time).type_id(), "{name}");
             found.push(name.to_owned());
         });
         assert!(found.len() >= 3, "{found:?}");
@@ -446,16 +406,9 @@ mod tests {
     fn values_of_the_environment_stay_out_of_the_help() {
         let mut count = 0;
         for_each_command(&root(), &mut |name, command| {
-            for option in command
-                .get_arguments()
-                .filter(|one| one.get_env().is_some())
-            {
+            for option in command.get_arguments().filter(|one| one.get_env().is_some()) {
                 count += 1;
-                assert!(
-                    option.is_hide_env_values_set(),
-                    "{name}: {}",
-                    option.get_id()
-                );
+                assert!(option.is_hide_env_values_set(), "{name}: {}", option.get_id());
             }
         });
         assert!(count > 0, "no option has a variable");
@@ -468,13 +421,9 @@ mod tests {
             let json = command.get_arguments().find(|arg| arg.get_id() == "json");
             // The reports of benchmarks carry the number of their form instead; the counters of a device are in
             // docs/guide/virtual-machines.md.
-            let is_exempt = [
-                "millrace bench",
-                "millrace vpn bench",
-                "millrace virtio status",
-            ]
-            .iter()
-            .any(|exempt| name.starts_with(exempt));
+            let is_exempt = ["millrace bench", "millrace vpn bench", "millrace virtio status"]
+                .iter()
+                .any(|exempt| name.starts_with(exempt));
             let Some(json) = json.filter(|_| !is_exempt) else {
                 return;
             };

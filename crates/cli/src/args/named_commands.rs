@@ -74,61 +74,30 @@ fn commands_in_messages_and_documents_exist() {
         });
     }
     super::tests::for_each_command(&root, &mut |name, command| {
-        let help = command
-            .get_after_long_help()
-            .or_else(|| command.get_after_help());
+        let help = command.get_after_long_help().or_else(|| command.get_after_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
         check_all(&format!("help of {name}"), in_help(&help));
     });
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
-    assert!(
-        count > 500,
-        "only {count} commands were found: is the search broken?"
-    );
+    assert!(count > 500, "only {count} commands were found: is the search broken?");
 }
 
 #[test]
 fn wrong_commands_are_found_wherever_they_stand() {
     let root = root();
     let wrong = |commands: Vec<Vec<String>>| {
-        commands
-            .iter()
-            .filter(|words| check(&root, words).is_err())
-            .count()
+        commands.iter().filter(|words| check(&root, words).is_err()).count()
     };
     assert_eq!(
-        wrong(in_document(
-            "run `millrace bench sizes --json FILE` and\n`millrace\nbenhc`"
-        )),
+        wrong(in_document("run `millrace bench sizes --json FILE` and\n`millrace\nbenhc`")),
         2
     );
-    assert_eq!(
-        wrong(in_document(
-            "```sh\nsudo millrace up & millrace stat # x\n```"
-        )),
-        1
-    );
-    assert_eq!(
-        wrong(in_document("```sh\nmillrace inspect ceiling -- ls -l\n```")),
-        0
-    );
-    assert_eq!(
-        wrong(in_source("\"millrace key stub {name} on it, then reload\"")),
-        0
-    );
+    assert_eq!(wrong(in_document("```sh\nsudo millrace up & millrace stat # x\n```")), 1);
+    assert_eq!(wrong(in_document("```sh\nmillrace inspect ceiling -- ls -l\n```")), 0);
+    assert_eq!(wrong(in_source("\"millrace key stub {name} on it, then reload\"")), 0);
     assert_eq!(wrong(in_source("\"millrace key stub {name} --out x\"")), 1);
-    assert_eq!(
-        wrong(in_source(
-            "/// `millrace\n/// advise nothing`, `millrace advise tls`"
-        )),
-        1
-    );
-    assert_eq!(
-        wrong(in_help(
-            "Examples:\n  millrace watch --count\n  millrace watch twice"
-        )),
-        1
-    );
+    assert_eq!(wrong(in_source("/// `millrace\n/// advise nothing`, `millrace advise tls`")), 1);
+    assert_eq!(wrong(in_help("Examples:\n  millrace watch --count\n  millrace watch twice")), 1);
 }
 
 fn for_each_file(path: &Path, check: &mut impl FnMut(&Path)) {
@@ -151,10 +120,7 @@ fn in_source(text: &str) -> Vec<Vec<String>> {
         .filter(|span| !NOT_COMMANDS.iter().any(|start| span.starts_with(start)))
         .map(|span| sentence_start(&span));
     let quoted = spans(&text, "`millrace ", '`');
-    literals
-        .chain(quoted)
-        .flat_map(|span| commands(&span.replace("\\\\", "\\")))
-        .collect()
+    literals.chain(quoted).flat_map(|span| commands(&span.replace("\\\\", "\\"))).collect()
 }
 
 /// A source without the ends of lines in string literals and in comments.
@@ -162,9 +128,7 @@ fn joined(text: &str) -> String {
     let mut joined = String::new();
     for line in text.lines() {
         let line = line.trim_start();
-        let comment = ["/// ", "//! ", "// "]
-            .iter()
-            .find_map(|mark| line.strip_prefix(mark));
+        let comment = ["/// ", "//! ", "// "].iter().find_map(|mark| line.strip_prefix(mark));
         joined.push_str(comment.unwrap_or(line));
         match joined.strip_suffix('\\') {
             Some(continued) => joined.truncate(continued.len()),
@@ -178,10 +142,7 @@ fn joined(text: &str) -> String {
 fn sentence_start(text: &str) -> String {
     let line = text.split("\\n").next().unwrap_or_default();
     let mut words = Vec::new();
-    for word in line
-        .split(' ')
-        .take_while(|word| !SENTENCE_GOES_ON.contains(word))
-    {
+    for word in line.split(' ').take_while(|word| !SENTENCE_GOES_ON.contains(word)) {
         words.push(word.trim_end_matches(','));
         if word.ends_with(',') {
             break;
@@ -255,11 +216,7 @@ fn shell_words(line: &str) -> Vec<Vec<String>> {
             ('\'' | '"', None) => quote = Some(c),
             ('\\', None) => word.extend(characters.next()),
             ('(' | ')', None) => {
-                depth = if c == '(' {
-                    depth + 1
-                } else {
-                    depth.saturating_sub(1)
-                };
+                depth = if c == '(' { depth + 1 } else { depth.saturating_sub(1) };
                 word.push(c);
             }
             ('#', None) if word.is_empty() => break,
@@ -285,26 +242,18 @@ fn shell_words(line: &str) -> Vec<Vec<String>> {
 fn check(root: &Command, words: &[String]) -> Result<(), String> {
     let mut command = root;
     let mut positionals = 0;
-    let mut words = words
-        .iter()
-        .map(|word| word.trim_matches(['[', ']']))
-        .peekable();
+    let mut words = words.iter().map(|word| word.trim_matches(['[', ']'])).peekable();
     while let Some(word) = words.next() {
         if word == "--" || word == "…" {
             break;
         }
         if let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) {
-            let (option, value) = option
-                .split_once('=')
-                .map_or((option, None), |(o, v)| (o, Some(v)));
-            let found = command
-                .get_arguments()
-                .find(|argument| is_named(argument, option));
+            let (option, value) =
+                option.split_once('=').map_or((option, None), |(o, v)| (o, Some(v)));
+            let found = command.get_arguments().find(|argument| is_named(argument, option));
             let argument = found.ok_or_else(|| format!("no option -{option}"))?;
             // In prose an option may be named without its values.
-            let most = argument
-                .get_num_args()
-                .map_or(0, |count| count.max_values().min(2));
+            let most = argument.get_num_args().map_or(0, |count| count.max_values().min(2));
             let given = std::iter::from_fn(|| words.next_if(|word| !word.starts_with('-')));
             let mut values = value.into_iter().chain(given).take(most);
             values.try_for_each(|value| check_value(argument, value))?;
@@ -315,9 +264,7 @@ fn check(root: &Command, words: &[String]) -> Result<(), String> {
             let argument = visible.nth(positionals);
             let argument = argument.ok_or_else(|| format!("no argument {word}"))?;
             check_value(argument, word)?;
-            let most = argument
-                .get_num_args()
-                .map_or(1, |count| count.max_values());
+            let most = argument.get_num_args().map_or(1, |count| count.max_values());
             positionals += usize::from(most <= 1);
         }
     }
@@ -329,9 +276,7 @@ fn is_named(argument: &Arg, option: &str) -> bool {
     match option.strip_prefix('-') {
         Some(long) => {
             argument.get_long() == Some(long)
-                || argument
-                    .get_all_aliases()
-                    .is_some_and(|all| all.contains(&long))
+                || argument.get_all_aliases().is_some_and(|all| all.contains(&long))
         }
         None => option.chars().next() == argument.get_short() && option.len() == 1,
     }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The list of commands in `millrace --help`, in groups. clap knows no groups of subcommands, so the list is part
-//! of a help template, made from the commands' own descriptions.
+//! The list of commands in `millrace -h` and `--help`, in groups. clap knows no groups of subcommands, so a help
+//! template has the list in place of clap's, made from the commands' own descriptions.
 
 use std::fmt::Write as _;
 
@@ -18,30 +18,45 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Use a node", &["gateway"]),
     ("Link two hosts", &["vpn"]),
     ("Configure accelerators", &["device"]),
-    (
-        "Examine a machine",
-        &["inspect", "doctor", "watch", "advise"],
-    ),
+    ("Examine a machine", &["inspect", "doctor", "watch", "advise"]),
     ("Measure", &["bench"]),
     ("Compress responses", &["compression", "compress"]),
-    (
-        "Manage a pool of nodes",
-        &[
-            "manager", "node", "pool", "tenant", "quota", "token", "audit",
-        ],
-    ),
+    ("Manage a pool of nodes", &["manager", "node", "pool", "tenant", "quota", "token", "audit"]),
     ("Set up", &["completions", "man"]),
 ];
 
 /// Columns of the longest name, `completions`.
 const NAME_COLUMNS: usize = 11;
 
+/// Columns of the longest title, `Configure accelerators`.
+const TITLE_COLUMNS: usize = 22;
+
 /// The help template of `millrace`: clap's own, with the groups in place of its flat list.
 pub(super) fn template() -> String {
+    let header = Styles::styled().get_header().to_owned();
+    format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{{before-help}}\
+         {header}Options:{header:#}\n{{options}}{{after-help}}"
+    )
+}
+
+/// The groups with the names of their commands, for `-h`: it fits a terminal of 24 rows.
+pub(super) fn names() -> String {
+    let literal = Styles::styled().get_literal().to_owned();
+    let rows = GROUPS.iter().map(|(title, names)| {
+        let names: Vec<_> =
+            names.iter().map(|name| format!("{literal}{name}{literal:#}")).collect();
+        format!("{title:TITLE_COLUMNS$}  {}", names.join(", "))
+    });
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+/// The groups with a line for each command, for `--help`.
+pub(super) fn descriptions() -> String {
     let commands = commands();
     let styles = Styles::styled();
     let (header, literal) = (styles.get_header(), styles.get_literal());
-    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n\n");
+    let mut text = String::new();
     for (title, names) in GROUPS {
         let _ = writeln!(text, "{header}{title}:{header:#}");
         for name in *names {
@@ -52,11 +67,7 @@ pub(super) fn template() -> String {
         }
         text.push('\n');
     }
-    let _ = write!(
-        text,
-        "{header}Options:{header:#}\n{{options}}{{after-help}}"
-    );
-    text
+    text.trim_end().to_owned()
 }
 
 /// The commands alone: the whole command line would ask for its template again.
@@ -75,9 +86,8 @@ mod tests {
         let visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
         let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
         assert_eq!(grouped.collect::<Vec<_>>(), visible);
-        assert_eq!(
-            visible.iter().map(|name| name.len()).max(),
-            Some(NAME_COLUMNS)
-        );
+        assert_eq!(visible.iter().map(|name| name.len()).max(), Some(NAME_COLUMNS));
+        let titles = GROUPS.iter().map(|(title, _)| title.len());
+        assert_eq!(titles.max(), Some(TITLE_COLUMNS));
     }
 }

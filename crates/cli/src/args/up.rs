@@ -54,13 +54,13 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) socket: SocketArg,
     /// Group that may connect to the socket, besides this user
-    #[arg(long, value_name = "GROUP")]
+    #[arg(hide_short_help = true, long, value_name = "GROUP")]
     pub(crate) socket_group: Option<String>,
     /// Mode of the socket, octal [default: 0660]
     ///
     /// With 0666 every local user may connect; then only the policy of each
     /// key decides on the operations of a user.
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(hide_short_help = true, long, value_name = "MODE", value_parser = mode)]
     pub(crate) socket_mode: Option<u32>,
     /// Also listen on TCP, with mutual TLS 1.3
     ///
@@ -86,7 +86,7 @@ pub(crate) struct UpArgs {
     /// Scheduling priority of workers [default: auto]
     #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true)]
     pub(crate) worker_priority: Option<WorkerPriority>,
-    /// Backends to use, in order of preference [default: all usable ones but qat]
+    /// Backends to use, in order of preference [default: all usable ones but qat, kernel]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Lock all memory, so that no key is ever swapped to disk
@@ -96,12 +96,7 @@ pub(crate) struct UpArgs {
     #[arg(long, hide_short_help = true)]
     pub(crate) lock_memory: bool,
     /// Log level (error, warn, info, debug, trace), or a filter per module
-    #[arg(
-        long,
-        value_name = "FILTER",
-        env = "MILLRACE_LOG",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
     /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true)]
@@ -118,16 +113,11 @@ pub(crate) enum LogFormat {
 }
 
 fn mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777);
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "expected an octal mode like 0660".to_owned())
 }
 
 fn worker_count(text: &str) -> Result<usize, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|number| (1..=MAX_WORKERS).contains(number));
+    let number = text.parse().ok().filter(|number| (1..=MAX_WORKERS).contains(number));
     number.ok_or_else(|| format!("expected a number from 1 to {MAX_WORKERS}"))
 }

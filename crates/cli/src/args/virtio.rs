@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use millrace_client::Endpoint;
 use millrace_engine::BackendKind;
+use millrace_server::config::WorkerPriority;
 use millrace_virtio::Limit;
 
 /// Bound on a throttle, per second: far above what a device does, so that a slip of the keyboard is found.
@@ -97,7 +98,10 @@ pub(crate) struct VirtioRunArgs {
     /// Worker threads per class of operation [default: the processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,
-    /// Backends in order of preference, separated by commas [default: all usable ones but qat]
+    /// Scheduling priority of workers [default: auto]
+    #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = ENGINE)]
+    pub(crate) worker_priority: Option<WorkerPriority>,
+    /// Backends in order of preference, separated by commas [default: all usable ones but qat, kernel]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = ENGINE)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Print the vhost-user capabilities as JSON and end, for management programs
@@ -180,12 +184,8 @@ fn limit(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit::None);
     }
-    let rate = text
-        .parse()
-        .ok()
-        .filter(|rate| (1..=MAX_RATE).contains(rate));
-    rate.map(Limit::PerSecond)
-        .ok_or_else(|| format!("a number from 1 to {MAX_RATE}, or none"))
+    let rate = text.parse().ok().filter(|rate| (1..=MAX_RATE).contains(rate));
+    rate.map(Limit::PerSecond).ok_or_else(|| format!("a number from 1 to {MAX_RATE}, or none"))
 }
 
 /// A virtual machine monitor, or what manages it.

@@ -44,12 +44,12 @@ pub(crate) enum VpnCommand {
     after_long_help = "Examples:\n  millrace vpn sample > link.toml\n  millrace vpn sample --engine ipsec > link.toml"
 )]
 pub(crate) struct VpnSampleArgs {
-    /// What encrypts
+    /// Program that encrypts
     #[arg(long, value_name = "ENGINE", value_enum, default_value_t = VpnEngine::Openvpn)]
     pub(crate) engine: VpnEngine,
 }
 
-/// What encrypts the packets of a link.
+/// Program that encrypts the packets of a link.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum VpnEngine {
     /// OpenVPN, one process per member
@@ -58,7 +58,7 @@ pub(crate) enum VpnEngine {
     Ipsec,
 }
 
-/// Where links keep their files; both differ where two ends share a machine.
+/// Folders of links; both differ where two ends share a machine.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct VpnFoldersArgs {
     /// Folder of processes and status [default: /run/millrace/vpn]

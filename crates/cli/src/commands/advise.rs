@@ -87,9 +87,7 @@ fn saved<T, E: Display>(
     }
     let file = File::open(path).map_err(|error| wrong(&error))?;
     let mut bytes = Vec::new();
-    file.take(most as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| wrong(&error))?;
+    file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(|error| wrong(&error))?;
     parse(&bytes).map_err(|error| wrong(&error))
 }
 

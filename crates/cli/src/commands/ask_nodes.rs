@@ -39,10 +39,7 @@ use crate::output::{self, Table, joined, or};
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bounds on the child: all nodes are asked at the same time; an answer has some hundred bytes for each key.
-const CHILD: ChildLimits = ChildLimits {
-    time: Duration::from_secs(30),
-    output_bytes: 16 << 20,
-};
+const CHILD: ChildLimits = ChildLimits { time: Duration::from_secs(30), output_bytes: 16 << 20 };
 
 /// The input of the child.
 #[derive(Serialize, Deserialize)]
@@ -77,9 +74,7 @@ pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Ve
     command.args(["gateway", "ask"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let output = child::run(&mut command, &order, CHILD).ok()?;
-    serde_json::from_slice(&output.stdout)
-        .ok()
-        .filter(|_| output.status.success())
+    serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
 }
 
 /// `millrace status --gateway`.
@@ -103,11 +98,7 @@ pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> 
         None => own,
     };
     let uid = user.uid;
-    let place = ProcessContext {
-        pid: None,
-        root: PathBuf::from("/"),
-        user,
-    };
+    let place = ProcessContext { pid: None, root: PathBuf::from("/"), user };
     let answers = ask_from(&place, &pool.question)
         .ok_or_else(|| fail(Failure::Failed, format!("only root can ask as user {uid}")))?;
     let status = PoolStatus {
@@ -134,10 +125,7 @@ pub(super) fn status(file: &Path, user: Option<&str>, json: bool) -> Result<()> 
     if bad == 0 {
         return Ok(());
     }
-    let message = format!(
-        "{bad} of {} nodes cannot serve this gateway",
-        status.nodes.len()
-    );
+    let message = format!("{bad} of {} nodes cannot serve this gateway", status.nodes.len());
     Err(fail(Failure::Failed, message))
 }
 
@@ -177,9 +165,7 @@ fn table(status: &PoolStatus) -> Table {
 /// The order is not valid, or the kernel refuses the place.
 pub(super) fn serve_order() -> Result<()> {
     let mut text = Vec::new();
-    io::stdin()
-        .take(CHILD.output_bytes as u64)
-        .read_to_end(&mut text)?;
+    io::stdin().take(CHILD.output_bytes as u64).read_to_end(&mut text)?;
     let order: Order = serde_json::from_slice(&text).context("no valid order on standard input")?;
     take_place(&order).context("taking the place of the worker")?;
     output::print_json(&ask(&order.question))
@@ -216,30 +202,18 @@ fn is_own_root(root: &Path) -> bool {
 
 /// Asks every node, all at the same time. Answers are in the order of the nodes.
 pub(super) fn ask(question: &Question) -> Vec<NodeAnswer> {
-    let one = |node: &String| NodeAnswer {
-        node: node.clone(),
-        answer: ask_one(node, question),
-    };
+    let one = |node: &String| NodeAnswer { node: node.clone(), answer: ask_one(node, question) };
     thread::scope(|scope| {
-        let asking: Vec<_> = question
-            .nodes
-            .iter()
-            .map(|node| scope.spawn(move || one(node)))
-            .collect();
-        asking
-            .into_iter()
-            .filter_map(|thread| thread.join().ok())
-            .collect()
+        let asking: Vec<_> =
+            question.nodes.iter().map(|node| scope.spawn(move || one(node))).collect();
+        asking.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }
 
 fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {
-    let endpoint: Endpoint = node
-        .parse()
-        .map_err(|error: millrace_client::EndpointError| NodeFault {
-            kind: FaultKind::NoNode,
-            error: error.to_string(),
-        })?;
+    let endpoint: Endpoint = node.parse().map_err(|error: millrace_client::EndpointError| {
+        NodeFault { kind: FaultKind::NoNode, error: error.to_string() }
+    })?;
     let tls = question.tls.clone().unwrap_or_default();
     let endpoint = endpoint.with_tls(TlsConfig {
         ca: tls.ca,
@@ -248,20 +222,13 @@ fn ask_one(node: &str, question: &Question) -> Result<NodeReport, NodeFault> {
         server_name: tls.server_name,
     });
     let request = ProbeRequest {
-        keys: question
-            .keys
-            .iter()
-            .map(|stub| KeySelector::Name(stub.name.clone()))
-            .collect(),
+        keys: question.keys.iter().map(|stub| KeySelector::Name(stub.name.clone())).collect(),
         timeout: PROBE_TIMEOUT,
         agent: concat!("millrace-check/", env!("CARGO_PKG_VERSION")).to_owned(),
     };
     match probe(&endpoint, &request) {
         Ok(probed) => Ok(state(probed, &question.keys)),
-        Err(error) => Err(NodeFault {
-            kind: kind_of(&error),
-            error: error.to_string(),
-        }),
+        Err(error) => Err(NodeFault { kind: kind_of(&error), error: error.to_string() }),
     }
 }
 
@@ -269,24 +236,17 @@ fn state(probed: Probed, stubs: &[KeyStub]) -> NodeReport {
     let facts = probed.certificates.and_then(|both| {
         let (identity, own_expires) = millrace_server::tls::facts(&both.own)?;
         let (_, node_expires) = millrace_server::tls::facts(&both.node)?;
-        Some(CertificateFacts {
-            identity,
-            own_expires,
-            node_expires,
-        })
+        Some(CertificateFacts { identity, own_expires, node_expires })
     });
-    let keys = stubs
-        .iter()
-        .zip(probed.keys)
-        .map(|(stub, answer)| KeyAnswer {
-            name: stub.name.clone(),
-            state: match answer {
-                Ok(spki) if spki == stub.spki => KeyState::Usable,
-                Ok(_) => KeyState::Replaced,
-                Err(KeyRefusal::NoSuchKey) => KeyState::NotThere,
-                Err(reason) => KeyState::Refused(reason.to_string()),
-            },
-        });
+    let keys = stubs.iter().zip(probed.keys).map(|(stub, answer)| KeyAnswer {
+        name: stub.name.clone(),
+        state: match answer {
+            Ok(spki) if spki == stub.spki => KeyState::Usable,
+            Ok(_) => KeyState::Replaced,
+            Err(KeyRefusal::NoSuchKey) => KeyState::NotThere,
+            Err(reason) => KeyState::Refused(reason.to_string()),
+        },
+    });
     NodeReport {
         name: probed.node,
         software: probed.software,

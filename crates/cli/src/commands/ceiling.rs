@@ -36,7 +36,7 @@ const FEW: u64 = 200;
 /// Version of the JSON, incremented when a field changes its meaning.
 const SCHEMA: u32 = 1;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "Ceiling")]
 pub(super) struct CeilingReport<'a> {
@@ -52,11 +52,8 @@ pub(super) struct CeilingReport<'a> {
 }
 
 pub(crate) fn run(args: &CeilingArgs) -> Result<()> {
-    let samples = if args.command.is_empty() {
-        sample_processes(args)?
-    } else {
-        sample_command(args)?
-    };
+    let samples =
+        if args.command.is_empty() { sample_processes(args)? } else { sample_command(args)? };
     if samples.total() == 0 {
         bail!("no samples: the processes used no CPU time during sampling; put load on them");
     }
@@ -117,11 +114,8 @@ fn sample_command(args: &CeilingArgs) -> Result<Samples> {
 /// Calibrates the libcryptos that contain samples. Without calibration the profile is coarser and reports
 /// that.
 fn calibrate(args: &CeilingArgs, samples: &Samples) -> Calibrations {
-    let mut calibrations = if args.no_cache {
-        Calibrations::without_cache()
-    } else {
-        Calibrations::with_cache()
-    };
+    let mut calibrations =
+        if args.no_cache { Calibrations::without_cache() } else { Calibrations::with_cache() };
     for library in samples.libcryptos() {
         let mut shown: Option<ProgressBar> = None;
         let result = calibrations.ensure(&library, &mut |what, step, steps| {
@@ -178,12 +172,8 @@ fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
         _ => "",
     };
     let interval = |share: &Share| format!("{} to {}", percent(share.low), percent(share.high));
-    let ms = |one: &ClassShare| {
-        or(
-            per_request.map(|ms| format!("{:.4}", ms * one.share.share)),
-            "",
-        )
-    };
+    let ms =
+        |one: &ClassShare| or(per_request.map(|ms| format!("{:.4}", ms * one.share.share)), "");
     #[rustfmt::skip]
     let columns: [TableColumn<'_, &ClassShare>; 6] = [
         ("class", &|one| one.class.to_string()),
@@ -264,11 +254,7 @@ fn chart(profile: &Profile) -> BarChart {
             profile.ceiling().gain
         ),
         axis: Axis::linear("share of the CPU time (%)"),
-        categories: profile
-            .classes
-            .iter()
-            .map(|one| one.class.to_string())
-            .collect(),
+        categories: profile.classes.iter().map(|one| one.class.to_string()).collect(),
         series: vec![
             bars("for a pool", &SymbolClass::is_private_key),
             bars("stays", &|class| !class.is_private_key()),

@@ -32,16 +32,10 @@ struct Modes {
 }
 
 /// Modes of a folder with a private key.
-const FOLDER_MODES: Modes = Modes {
-    owner: 0o700,
-    group: 0o750,
-};
+const FOLDER_MODES: Modes = Modes { owner: 0o700, group: 0o750 };
 
 /// Modes of a private key's file.
-const KEY_MODES: Modes = Modes {
-    owner: 0o600,
-    group: 0o640,
-};
+const KEY_MODES: Modes = Modes { owner: 0o600, group: 0o640 };
 
 const PUBLIC_MODE: u32 = 0o644;
 
@@ -66,12 +60,7 @@ fn authority(args: &CertAuthorityArgs) -> Result<()> {
 }
 
 fn node(args: &CertNodeArgs) -> Result<()> {
-    let CertNodeArgs {
-        name,
-        address,
-        output,
-        store,
-    } = args;
+    let CertNodeArgs { name, address, output, store } = args;
     let tls = Settings::for_store(store)?.tls;
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
     let names = [std::slice::from_ref(name), address, &own].concat();
@@ -97,12 +86,7 @@ fn node(args: &CertNodeArgs) -> Result<()> {
 }
 
 fn client(args: &CertClientArgs) -> Result<()> {
-    let CertClientArgs {
-        name,
-        output,
-        group,
-        store,
-    } = args;
+    let CertClientArgs { name, output, group, store } = args;
     let readers = Readers::of(group.as_deref())?;
     let tls = Settings::for_store(store)?.tls;
     let files = free(output, ["ca.pem", "cert.pem", "key.pem"])?;
@@ -149,11 +133,7 @@ fn day(seconds: Option<i64>) -> String {
 }
 
 fn revoke(args: &CertRevokeArgs) -> Result<()> {
-    let CertRevokeArgs {
-        name,
-        dry_run,
-        store,
-    } = args;
+    let CertRevokeArgs { name, dry_run, store } = args;
     let tls = Settings::for_store(store)?.tls;
     if *dry_run {
         let found = as_owner_of(&tls, || client_certificate(&tls, name))?.map_err(coded)?;
@@ -186,10 +166,7 @@ fn coded(error: CertificateError) -> Error {
 fn free<const N: usize>(folder: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
     let files = names.map(|name| folder.join(name));
     if let Some(file) = files.iter().find(|file| file.exists()) {
-        bail!(
-            "{} exists: choose another folder, or remove it first",
-            file.display()
-        );
+        bail!("{} exists: choose another folder, or remove it first", file.display());
     }
     Ok(files)
 }
@@ -210,12 +187,7 @@ impl Readers {
         let Some(name) = group else {
             return Ok(Self::Owner);
         };
-        let unknown = || {
-            fail(
-                Failure::Usage,
-                format!("there is no group {name:?} in /etc/group"),
-            )
-        };
+        let unknown = || fail(Failure::Usage, format!("there is no group {name:?} in /etc/group"));
         let id = group_id(name).ok_or_else(unknown)?;
         let name = name.to_owned();
         Ok(Self::Group { name, id })
@@ -232,19 +204,13 @@ impl Readers {
     fn make_folder(&self, folder: &Path) -> Result<()> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(FOLDER_MODES.owner);
-        builder
-            .create(folder)
-            .with_context(|| format!("making {}", folder.display()))?;
+        builder.create(folder).with_context(|| format!("making {}", folder.display()))?;
         self.give(folder, FOLDER_MODES.group)
     }
 
     fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         let closed = mode & 0o700;
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(closed)
-            .open(path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(closed).open(path);
         file.and_then(|mut file| file.write_all(bytes))
             .with_context(|| format!("writing {}", path.display()))?;
         let permissions = Permissions::from_mode(mode);

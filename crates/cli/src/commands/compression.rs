@@ -9,10 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use millrace_deflate::counters::{
-    Counter, CounterSnapshot, EngineCounters, MAX_BYTES, MEMORY_NAME,
+use millrace_edge::compression::{
+    Counter, CounterSnapshot, EngineCounters, EngineKind, MAX_BYTES, MEMORY_NAME,
 };
-use millrace_deflate::engine::EngineKind;
 use millrace_hostfs::process::Proc;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -86,7 +85,7 @@ fn servers(proc: &Path) -> Vec<CompressingServer> {
     for pid in pids {
         let memory = files.memory_file(pid, MEMORY_NAME, MAX_BYTES);
         let Some((snapshot, inode)) = memory.and_then(|memory| {
-            let snapshot = CounterSnapshot::parse(&memory.bytes).ok()?;
+            let snapshot = CounterSnapshot::parse(&memory.bytes)?;
             Some((snapshot, memory.inode))
         }) else {
             continue;
@@ -94,9 +93,8 @@ fn servers(proc: &Path) -> Vec<CompressingServer> {
         let name = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
         let server = found.entry(inode).or_insert_with(|| {
             let (in_bytes, out_bytes) = snapshot.bytes();
-            let counters = Counter::ALL
-                .iter()
-                .map(|counter| (counter.name(), snapshot.get(*counter)));
+            let counters =
+                Counter::ALL.iter().map(|counter| (counter.name(), snapshot.get(*counter)));
             CompressingServer {
                 pid,
                 program: name.trim().to_owned(),
@@ -116,7 +114,7 @@ fn servers(proc: &Path) -> Vec<CompressingServer> {
 fn table(servers: &[CompressingServer]) -> Table {
     let by = |one: &CompressingServer, engine| share(one.snapshot.get(EngineCounters::of(engine).input), one.in_bytes);
     let sum = |one: &CompressingServer, counter: fn(EngineCounters) -> Counter| -> u64 {
-        let counters = EngineKind::all().map(|engine| counter(EngineCounters::of(engine)));
+        let counters = EngineKind::ALL.into_iter().map(|engine| counter(EngineCounters::of(engine)));
         counters.map(|counter| one.snapshot.get(counter)).sum()
     };
     Table::of(servers, &[
@@ -141,19 +139,11 @@ fn mega(bytes: u64) -> String {
 }
 
 fn share(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        "-".to_owned()
-    } else {
-        format!("{:.0} %", 100.0 * part as f64 / whole as f64)
-    }
+    if whole == 0 { "-".to_owned() } else { format!("{:.0} %", 100.0 * part as f64 / whole as f64) }
 }
 
 fn ratio(over: f64, under: f64, decimals: usize) -> String {
-    if under == 0.0 {
-        "-".to_owned()
-    } else {
-        format!("{:.decimals$}", over / under)
-    }
+    if under == 0.0 { "-".to_owned() } else { format!("{:.decimals$}", over / under) }
 }
 
 /// The counters that say why something else than an engine did the work, or that something is wrong.
@@ -179,31 +169,20 @@ const REASONS: [Counter; 18] = [
 ];
 
 fn reasons(snapshot: &CounterSnapshot) -> Vec<String> {
-    let present = REASONS
-        .into_iter()
-        .filter(|counter| snapshot.get(*counter) > 0);
-    present
-        .map(|counter| format!("{} × {}", snapshot.get(counter), counter.help()))
-        .collect()
+    let present = REASONS.into_iter().filter(|counter| snapshot.get(*counter) > 0);
+    present.map(|counter| format!("{} × {}", snapshot.get(counter), counter.help())).collect()
 }
 
 fn metrics(servers: &[CompressingServer]) -> String {
     let mut text = String::new();
     for counter in Counter::ALL {
         let name = format!("millrace_compression_{}_total", counter.name());
-        let _ = writeln!(
-            text,
-            "# HELP {name} {}\n# TYPE {name} counter",
-            counter.help()
-        );
+        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} counter", counter.help());
         for server in servers {
             let value = server.snapshot.get(*counter);
             let program = server.program.replace(['"', '\\'], "_");
-            let _ = writeln!(
-                text,
-                "{name}{{program=\"{program}\",pid=\"{}\"}} {value}",
-                server.pid
-            );
+            let _ =
+                writeln!(text, "{name}{{program=\"{program}\",pid=\"{}\"}} {value}", server.pid);
         }
     }
     text

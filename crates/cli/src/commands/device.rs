@@ -38,25 +38,15 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
         DeviceCommand::Show(args) => show(&args.tree, &args.device),
         DeviceCommand::Enable(args) => {
             let auto_reset = args.auto_reset.map(|switch| switch == OnOff::On);
-            let wanted = DeviceSettings {
-                state: Some(DeviceState::Up),
-                auto_reset,
-                ..none()
-            };
+            let wanted = DeviceSettings { state: Some(DeviceState::Up), auto_reset, ..none() };
             change(&args.change, &args.device, &wanted, args.save)
         }
         DeviceCommand::Disable(args) => {
-            let wanted = DeviceSettings {
-                state: Some(DeviceState::Down),
-                ..none()
-            };
+            let wanted = DeviceSettings { state: Some(DeviceState::Down), ..none() };
             change(&args.change, &args.device, &wanted, args.save)
         }
         DeviceCommand::Services(args) => {
-            let wanted = DeviceSettings {
-                services: Some(args.services.clone()),
-                ..none()
-            };
+            let wanted = DeviceSettings { services: Some(args.services.clone()), ..none() };
             change(&args.change, &args.device, &wanted, args.save)
         }
         DeviceCommand::VirtualFunctions(args) => {
@@ -76,9 +66,7 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
                 );
                 fail(Failure::Usage, message)
             })?;
-            let planned = plans(&args.change, |device| {
-                Some(policy.of(&device.device.address))
-            })?;
+            let planned = plans(&args.change, |device| Some(policy.of(&device.device.address)))?;
             perform(&args.change, &planned)
         }
         DeviceCommand::Rollback(args) => rollback(&args.change),
@@ -142,10 +130,7 @@ fn table(devices: &[Observed]) -> Table {
 
 fn holders<'a>(functions: impl Iterator<Item = &'a ObservedFunction>) -> String {
     let holders = functions.flat_map(|function| &function.holders);
-    plain(&joined(
-        holders.map(|holder| format!("{} ({})", holder.name, holder.pid)),
-        "-",
-    ))
+    plain(&joined(holders.map(|holder| format!("{} ({})", holder.name, holder.pid)), "-"))
 }
 
 fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
@@ -169,10 +154,7 @@ fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
             ]));
         }
     }
-    let uses = kernel::section(&root)
-        .known
-        .map(|kernel| kernel_uses(&kernel))
-        .unwrap_or_default();
+    let uses = kernel::section(&root).known.map(|kernel| kernel_uses(&kernel)).unwrap_or_default();
     if !uses.is_empty() {
         page.heading("In the kernel (IPsec, disks)");
         #[rustfmt::skip]
@@ -184,10 +166,8 @@ fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
             (">its priority", &|one| one.preferred_priority.to_string()),
             ("by the card", &|one| if one.by_card { "yes" } else { "no" }.to_owned()),
         ]));
-        let mut warnings: Vec<&str> = uses
-            .iter()
-            .filter_map(|one| one.warning.as_deref())
-            .collect();
+        let mut warnings: Vec<&str> =
+            uses.iter().filter_map(|one| one.warning.as_deref()).collect();
         warnings.dedup();
         warnings.iter().for_each(|warning| page.item(warning));
     }
@@ -195,10 +175,7 @@ fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
 }
 
 fn policy_path(change: &DeviceChangeArgs) -> PathBuf {
-    change
-        .policy
-        .clone()
-        .unwrap_or_else(|| change.tree.root.join(POLICY))
+    change.policy.clone().unwrap_or_else(|| change.tree.root.join(POLICY))
 }
 
 /// The policy; none if there is no file.
@@ -209,18 +186,14 @@ fn read_policy(change: &DeviceChangeArgs) -> Result<Option<DevicePolicy>> {
         Ok(file) => {
             let mut text = String::new();
             let limit = u64::try_from(MAX_POLICY_BYTES).unwrap_or(u64::MAX);
-            file.take(limit)
-                .read_to_string(&mut text)
-                .with_context(named)?;
+            file.take(limit).read_to_string(&mut text).with_context(named)?;
             text
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(named),
     };
     let policy = DevicePolicy::from_toml(&text);
-    policy
-        .map(Some)
-        .map_err(|error| fail(Failure::Usage, format!("{}: {error}", named())))
+    policy.map(Some).map_err(|error| fail(Failure::Usage, format!("{}: {error}", named())))
 }
 
 /// One change of named devices.
@@ -233,11 +206,8 @@ fn change(
     let devices = observe(&change.tree);
     let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
     let addresses: Vec<String> = found.iter().map(|one| one.device.address.clone()).collect();
-    let planned = plans(change, |one| {
-        addresses
-            .contains(&one.device.address)
-            .then(|| wanted.clone())
-    })?;
+    let planned =
+        plans(change, |one| addresses.contains(&one.device.address).then(|| wanted.clone()))?;
     perform(change, &planned)?;
     if save && !change.dry_run {
         save_policy(change, name, &addresses, wanted)?;
@@ -262,9 +232,7 @@ fn save_policy(
     } else {
         for address in addresses {
             let own = policy.device.remove(address).unwrap_or_default();
-            policy
-                .device
-                .insert(address.clone(), wanted.clone().or(&own));
+            policy.device.insert(address.clone(), wanted.clone().or(&own));
         }
     }
     let text = format!(
@@ -282,12 +250,8 @@ fn forget(own: &DeviceSettings, wanted: &DeviceSettings) -> DeviceSettings {
     DeviceSettings {
         services: own.services.clone().filter(|_| wanted.services.is_none()),
         state: own.state.filter(|_| wanted.state.is_none()),
-        virtual_functions: own
-            .virtual_functions
-            .filter(|_| wanted.virtual_functions.is_none()),
-        function_driver: own
-            .function_driver
-            .filter(|_| wanted.function_driver.is_none()),
+        virtual_functions: own.virtual_functions.filter(|_| wanted.virtual_functions.is_none()),
+        function_driver: own.function_driver.filter(|_| wanted.function_driver.is_none()),
         auto_reset: own.auto_reset.filter(|_| wanted.auto_reset.is_none()),
     }
 }
@@ -311,15 +275,10 @@ fn plans(
 ) -> Result<Vec<DevicePlan>> {
     open(&change.tree)?;
     let devices = observe(&change.tree);
-    let planned = devices
-        .iter()
-        .filter_map(|one| Some(plan(one, &wanted(one)?)));
+    let planned = devices.iter().filter_map(|one| Some(plan(one, &wanted(one)?)));
     let (good, bad): (Vec<_>, Vec<_>) = planned.partition(Result::is_ok);
-    let problems: Vec<String> = bad
-        .into_iter()
-        .filter_map(Result::err)
-        .map(|error| error.to_string())
-        .collect();
+    let problems: Vec<String> =
+        bad.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
     if !problems.is_empty() {
         return Err(fail(Failure::Usage, problems.join("\n")));
     }
@@ -329,9 +288,9 @@ fn plans(
 /// The result of a change of one device.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DeviceChange<'a> {
-    /// What was to be done
+    /// The planned steps
     plan: &'a DevicePlan,
-    /// How it ended; null if only the plan was asked for
+    /// The result; null if only the plan was asked for
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<DeviceOutcome>,
 }
@@ -344,19 +303,14 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
             "no QAT device on this machine: `millrace doctor` says if one is hidden",
         ));
     }
-    let commands = planned
-        .iter()
-        .flat_map(|one| one.steps.iter().map(|step| step.command(&one.device)));
+    let commands =
+        planned.iter().flat_map(|one| one.steps.iter().map(|step| step.command(&one.device)));
     let commands: Vec<String> = commands.collect();
     if !change.tree.json {
-        commands
-            .iter()
-            .try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
+        commands.iter().try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
     }
-    let ends: Vec<&str> = planned
-        .iter()
-        .flat_map(|one| one.ends.iter().map(String::as_str))
-        .collect();
+    let ends: Vec<&str> =
+        planned.iter().flat_map(|one| one.ends.iter().map(String::as_str)).collect();
     if !ends.is_empty() && !change.force && !change.dry_run {
         let message = format!(
             "this takes virtual functions from programs: {}; end them, or add --force",
@@ -372,10 +326,7 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
     let outcome = |one: &DevicePlan| while_doing("changing a card", || apply(&machine, one, limit));
     let results: Vec<DeviceChange<'_>> = planned
         .iter()
-        .map(|plan| DeviceChange {
-            plan,
-            result: (!change.dry_run).then(|| outcome(plan)),
-        })
+        .map(|plan| DeviceChange { plan, result: (!change.dry_run).then(|| outcome(plan)) })
         .collect();
     if change.tree.json {
         output::print_json(&results)?;
@@ -412,9 +363,7 @@ fn rollback(change: &DeviceChangeArgs) -> Result<()> {
         SavedStateError::Missing(_) => fail(Failure::Usage, error.to_string()),
         SavedStateError::Io { .. } | SavedStateError::Damaged { .. } => error.into(),
     })?;
-    let planned = plans(change, |one| {
-        saved.devices.get(&one.device.address).cloned()
-    })?;
+    let planned = plans(change, |one| saved.devices.get(&one.device.address).cloned())?;
     perform(change, &planned)
 }
 
@@ -426,9 +375,7 @@ fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
         None if args.words.is_empty() => {
             let commands = vyos::commands(&devices);
-            return commands
-                .iter()
-                .try_for_each(|command| output::print(&format!("{command}\n")));
+            return commands.iter().try_for_each(|command| output::print(&format!("{command}\n")));
         }
         None => args.words.join(" "),
     };
@@ -443,10 +390,9 @@ fn run_vyos(args: &DeviceVyosArgs) -> Result<()> {
             VyosCommand::Set => {
                 perform(change, &plans(change, |_| Some(vyos::settings_of_set()))?)?
             }
-            VyosCommand::Delete => perform(
-                change,
-                &plans(change, |_| Some(vyos::settings_of_delete()))?,
-            )?,
+            VyosCommand::Delete => {
+                perform(change, &plans(change, |_| Some(vyos::settings_of_delete()))?)?
+            }
         }
     }
     Ok(())

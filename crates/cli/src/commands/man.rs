@@ -82,9 +82,7 @@ fn environment(page: &mut String, command: &Command) {
         })
         .collect();
     if !variables.is_empty() {
-        let rows = variables
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_str()));
+        let rows = variables.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         section(page, "ENVIRONMENT", rows);
     }
 }

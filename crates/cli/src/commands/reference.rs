@@ -123,12 +123,9 @@ fn section(page: &mut String, command: &clap::Command, shared: &[Arg]) {
         })
     };
     let name = command.get_bin_name().unwrap_or("millrace");
-    let elsewhere = command
-        .get_arguments()
-        .filter(|argument| is_shared(argument));
-    let elsewhere: Vec<String> = elsewhere
-        .filter_map(|argument| Some(format!("`--{}`", argument.get_long()?)))
-        .collect();
+    let elsewhere = command.get_arguments().filter(|argument| is_shared(argument));
+    let elsewhere: Vec<String> =
+        elsewhere.filter_map(|argument| Some(format!("`--{}`", argument.get_long()?))).collect();
     let is_root = !name.contains(' ');
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
@@ -140,16 +137,9 @@ fn section(page: &mut String, command: &clap::Command, shared: &[Arg]) {
     let help = own.render_long_help().to_string();
     let _ = write!(page, "\n## {name}\n\n{}", fenced(&help));
     if !elsewhere.is_empty() {
-        let _ = writeln!(
-            page,
-            "\n[Shared options](#shared-options): {}.",
-            elsewhere.join(", ")
-        );
+        let _ = writeln!(page, "\n[Shared options](#shared-options): {}.", elsewhere.join(", "));
     }
-    for child in command
-        .get_subcommands()
-        .filter(|child| !child.is_hide_set())
-    {
+    for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
         section(page, child, shared);
     }
 }
@@ -177,12 +167,7 @@ fn capabilities() -> String {
     for backend in backends::all() {
         let _ = write!(page, "\n## {}\n\n", backend.describe().kind);
         page.push_str("| operation | from | to |\n|---|---|---|\n");
-        for Capability {
-            operation,
-            smallest,
-            largest,
-        } in backend.capabilities()
-        {
+        for Capability { operation, smallest, largest } in backend.capabilities() {
             let _ = writeln!(page, "| {operation} | {smallest} | {largest} |");
         }
     }

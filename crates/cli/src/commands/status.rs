@@ -39,10 +39,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         return list_sessions(&settings, args.json);
     }
     let Some(socket) = settings.node.status_socket.as_deref() else {
-        return Err(fail(
-            Failure::Usage,
-            "the configuration turns the status socket off",
-        ));
+        return Err(fail(Failure::Usage, "the configuration turns the status socket off"));
     };
     if args.json {
         let body = ask(socket)?;
@@ -57,11 +54,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     if after.status.operations.is_empty() {
         eprintln!("no operations yet");
     }
-    let Status {
-        choices: chosen,
-        edges: clients,
-        ..
-    } = &after.status;
+    let Status { choices: chosen, edges: clients, .. } = &after.status;
     let tables = [
         table(&before, &after),
         devices(&before, &after),
@@ -121,20 +114,14 @@ impl Sample {
         let body = ask(socket)?;
         let status = serde_json::from_slice(&body)
             .context("the node's answer is not understood: is it of another version?")?;
-        Ok(Self {
-            at: Instant::now(),
-            status,
-        })
+        Ok(Self { at: Instant::now(), status })
     }
 
     /// Per second, from what was counted at this sample to what is counted at `later`.
     fn rate(&self, later: &Self, counted: impl Fn(&Status) -> Option<u64>) -> String {
         let [before, after] = [self, later].map(|sample| counted(&sample.status).unwrap_or(0));
         let elapsed = later.at.duration_since(self.at).as_secs_f64();
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a count of one second, far below 2^52"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a count of one second, far below 2^52")]
         let rate = after.saturating_sub(before) as f64 / elapsed;
         format!("{rate:.0}")
     }
@@ -297,10 +284,7 @@ fn fallbacks(counts: &EdgeCounts) -> String {
     let mut reasons: Vec<_> = counts.fallbacks.iter().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.jobs));
     let reasons = reasons.iter();
-    joined(
-        reasons.map(|reason| format!("{} {}", reason.jobs, reason.reason)),
-        "none",
-    )
+    joined(reasons.map(|reason| format!("{} {}", reason.jobs, reason.reason)), "none")
 }
 
 /// Rounded down, so that 100 % means all.
@@ -353,9 +337,8 @@ pub(crate) fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
     })?;
     let answer = converse(&mut stream, path).or_fail(Failure::NoNode, silent)?;
     let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
-    let (head, body) = head
-        .map(|at| answer.split_at(at + 4))
-        .context("the answer has no header")?;
+    let (head, body) =
+        head.map(|at| answer.split_at(at + 4)).context("the answer has no header")?;
     if !head.starts_with(b"HTTP/1.1 200 ") {
         let first = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
         bail!("the node answered {}", String::from_utf8_lossy(first));

@@ -36,7 +36,7 @@ use crate::harden;
 use crate::passed_sockets;
 use crate::placement;
 use crate::progress;
-use crate::service_manager::{self, Progress};
+use crate::service_manager::{self, WatchdogProgress};
 use crate::settings::{self, Settings};
 use crate::terminal::styled;
 
@@ -66,18 +66,13 @@ pub(crate) fn run_as(
     // Before any secret is read.
     harden::process(args.lock_memory)?;
     let store = read.open_own_store().map_err(coded_of_store)?;
-    let manager = inside
-        .map(|inside| InsideManager::prepare(inside, &read))
-        .transpose()?;
+    let manager = inside.map(|inside| InsideManager::prepare(inside, &read)).transpose()?;
     let own = manager.as_ref().map(|manager| manager.node_args(args));
     let managed = managed
         .or(own.as_ref())
         .map(|args| prepare(args, &read, || start_engine(&read.node)))
         .transpose()?;
-    let Settings {
-        node: mut config,
-        tls,
-    } = read;
+    let Settings { node: mut config, tls } = read;
     let typed = config.clone();
     if let Some(listener) = &inherited.tcp
         && config.tcp.is_none()
@@ -106,9 +101,7 @@ pub(crate) fn run_as(
         let node = Node::bind_with(config, service, inherited).map_err(coded)?;
         let handle = node.handle();
         let (args, reloading) = (args.clone(), node.handle());
-        handle.on_reload(Arc::new(move |actor| {
-            reload(&args, &typed, &reloading, actor)
-        }));
+        handle.on_reload(Arc::new(move |actor| reload(&args, &typed, &reloading, actor)));
         summary.tell(&node);
         let manager = match manager {
             Some(manager) => Some(manager.start().await?),
@@ -143,11 +136,7 @@ pub(crate) fn run_as(
 
 fn start_engine(config: &NodeConfig) -> Result<Engine> {
     let mut workers = config.engine.clone();
-    workers.placement = Some(placement::of(
-        config.pin,
-        config.worker_priority,
-        workers.workers,
-    ));
+    workers.placement = Some(placement::of(config.pin, config.worker_priority, workers.workers));
     workers.observer = Some(Arc::new(LogBackends));
     Engine::start(workers, chosen(config.backends.as_deref(), &config.qat)?)
         .context("starting the engine")
@@ -243,7 +232,7 @@ async fn sign_of_life(node: NodeHandle, engine: Engine) {
         return;
     };
     let mut ticks = tokio::time::interval(period);
-    let mut progress = Progress::default();
+    let mut progress = WatchdogProgress::default();
     loop {
         ticks.tick().await;
         let connections = node.service().connections();
@@ -266,24 +255,14 @@ fn reload(
     node: &NodeHandle,
     actor: &str,
 ) -> Result<ReloadReport, String> {
-    let read = Settings::for_node(args)
-        .map_err(|error| chain(&error))?
-        .node;
+    let read = Settings::for_node(args).map_err(|error| chain(&error))?.node;
     let service = node.service();
-    service
-        .check(&read.settings)
-        .map_err(|error| error.to_string())?;
+    service.check(&read.settings).map_err(|error| error.to_string())?;
     // Files before settings: reading files may fail, applying checked settings cannot.
     let keys = node.reload().map_err(|error| error.to_string())?;
     let needs_restart = restart_keys(running, &read);
-    let settings = service
-        .apply(read.settings, actor)
-        .map_err(|error| error.to_string())?;
-    Ok(ReloadReport {
-        settings,
-        keys,
-        needs_restart,
-    })
+    let settings = service.apply(read.settings, actor).map_err(|error| error.to_string())?;
+    Ok(ReloadReport { settings, keys, needs_restart })
 }
 
 /// Keys of the file that differ from the running node and take effect only after a restart. A new field of
@@ -306,13 +285,8 @@ fn restart_keys(running: &NodeConfig, read: &NodeConfig) -> Vec<String> {
         qat,
         json_log,
     } = running;
-    let limits = |engine: &EngineConfig| {
-        (
-            engine.workers,
-            engine.queue_limit,
-            engine.session_queue_limit,
-        )
-    };
+    let limits =
+        |engine: &EngineConfig| (engine.workers, engine.queue_limit, engine.session_queue_limit);
     #[rustfmt::skip]
     let differs = [
         ("name", *name != read.name),
@@ -337,16 +311,8 @@ async fn reload_on(mut hangup: Signal, node: NodeHandle) {
         let node = node.clone();
         match tokio::task::spawn_blocking(move || node.reload_all("SIGHUP")).await {
             Ok(Ok(report)) => {
-                let ReloadReport {
-                    settings,
-                    keys,
-                    needs_restart,
-                } = report;
-                let Reloaded {
-                    changed,
-                    removed,
-                    broken,
-                } = keys;
+                let ReloadReport { settings, keys, needs_restart } = report;
+                let Reloaded { changed, removed, broken } = keys;
                 tracing::info!(
                     settings_revision = settings.revision,
                     settings_changed = settings.changes.join("; "),
@@ -387,43 +353,37 @@ impl LogControl for LogFilter {
 
 /// Starts the log on standard error.
 pub(crate) fn start_log(filter: &str, json: bool) -> Result<LogFilter> {
-    let filter = EnvFilter::try_new(filter).or_fail(Failure::Usage, || {
-        format!("the log filter {filter:?} is wrong")
-    })?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+    let filter = EnvFilter::try_new(filter)
+        .or_fail(Failure::Usage, || format!("the log filter {filter:?} is wrong"))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     if json {
         let log = log.json().with_filter_reloading();
         let handle = log.reload_handle();
         log.init();
-        return Ok(LogFilter(Box::new(move |filter| {
-            drop(handle.reload(filter))
-        })));
+        return Ok(LogFilter(Box::new(move |filter| drop(handle.reload(filter)))));
     }
     let log = log.with_ansi(styled(&io::stderr())).with_filter_reloading();
     let handle = log.reload_handle();
     log.init();
-    Ok(LogFilter(Box::new(move |filter| {
-        drop(handle.reload(filter))
-    })))
+    Ok(LogFilter(Box::new(move |filter| drop(handle.reload(filter)))))
 }
 
-/// The backends in the configured order, or every compiled-in backend except qat: that one takes cards away from
-/// other programs, so it is used where it is named.
+/// Backends that are used only where they are named: qat takes cards away from other programs, and kernel hands keys to
+/// a driver and its device.
+const BY_NAME_ONLY: [BackendKind; 2] = [BackendKind::Qat, BackendKind::Kernel];
+
+/// The backends in the configured order, or every compiled-in backend except those of [`BY_NAME_ONLY`].
 pub(crate) fn chosen(
     kinds: Option<&[BackendKind]>,
     qat: &QatConfig,
 ) -> Result<Vec<Arc<dyn Backend>>> {
     let mut built_in = backends::configured(qat);
     let Some(kinds) = kinds else {
-        built_in.retain(|backend| backend.describe().kind != BackendKind::Qat);
+        built_in.retain(|backend| !BY_NAME_ONLY.contains(&backend.describe().kind));
         return Ok(built_in);
     };
     let find = |kind: &BackendKind| {
-        let found = built_in
-            .iter()
-            .find(|backend| backend.describe().kind == *kind);
+        let found = built_in.iter().find(|backend| backend.describe().kind == *kind);
         let missing = || {
             let message = format!(
                 "this binary has no backend {kind}: remove it from --backends, or from `backends` in node.toml"
@@ -457,24 +417,14 @@ fn make_certificates(config: &mut NodeConfig, folder: &Path) -> Result<(), Certi
 
 /// Whether a node makes these files, with an authority of its own in this folder.
 fn is_private_authority(files: &TlsFiles, folder: &Path) -> bool {
-    let made = TlsFiles {
-        crl: files.crl.clone(),
-        ..TlsFiles::in_directory(folder)
-    };
+    let made = TlsFiles { crl: files.crl.clone(), ..TlsFiles::in_directory(folder) };
     *files == made
 }
 
 /// Names and addresses under which clients may reach this node.
 fn certificate_names(config: &NodeConfig, tcp: &TcpConfig) -> Vec<String> {
-    let mut names = vec![
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        "::1".to_owned(),
-    ];
-    let dns = config
-        .name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let dns = config.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
     if dns && !names.contains(&config.name) {
         names.push(config.name.clone());
     }
@@ -539,43 +489,24 @@ impl Summary {
             format!("{} (mode {mode:04o})", path.display())
         });
         let tcp = node.tcp_address().map(|address| address.to_string());
-        let metrics = node
-            .metrics_address()
-            .map(|address| format!("http://{address}/metrics"));
+        let metrics = node.metrics_address().map(|address| format!("http://{address}/metrics"));
         if json {
-            tracing::info!(
-                name,
-                unix,
-                tcp,
-                metrics,
-                keys = status.keys,
-                store,
-                "listening"
-            );
+            tracing::info!(name, unix, tcp, metrics, keys = status.keys, store, "listening");
             return;
         }
         let mut text = format!("millrace node {name} is up\n");
         let facts = [
             ("unix socket", unix),
-            (
-                "tcp",
-                tcp.map(|tcp| format!("{tcp} (mutual TLS; millrace cert client NAME -o DIR)")),
-            ),
+            ("tcp", tcp.map(|tcp| format!("{tcp} (mutual TLS; millrace cert client NAME -o DIR)"))),
             ("metrics", metrics),
             ("backends", Some(usable(&handle))),
             ("keys", Some(format!("{} in {store}", status.keys))),
         ];
-        for (fact, value) in facts
-            .into_iter()
-            .filter_map(|(fact, value)| Some((fact, value?)))
-        {
+        for (fact, value) in facts.into_iter().filter_map(|(fact, value)| Some((fact, value?))) {
             let _ = writeln!(text, "  {fact:<12} {value}");
         }
-        let next = if status.keys == 0 {
-            "millrace key import NAME FILE"
-        } else {
-            "millrace status"
-        };
+        let next =
+            if status.keys == 0 { "millrace key import NAME FILE" } else { "millrace status" };
         let _ = writeln!(text, "next: {next}, millrace gateway haproxy");
         eprint!("{text}");
     }
@@ -623,12 +554,7 @@ mod tests {
             let read = NodeConfig::from_toml(text).expect("a configuration");
             assert_eq!(restart_keys(&running, &read), [key], "{text}");
         }
-        for text in [
-            "",
-            "allow-import = true",
-            "[limits]\nkeys = 7",
-            "[log]\nfilter = \"warn\"",
-        ] {
+        for text in ["", "allow-import = true", "[limits]\nkeys = 7", "[log]\nfilter = \"warn\""] {
             let read = NodeConfig::from_toml(text).expect("a configuration");
             assert!(restart_keys(&running, &read).is_empty(), "{text}");
         }
@@ -655,9 +581,7 @@ mod tests {
             let name = command.get_name();
             let mut options = command.get_arguments();
             let option = options.find(|one| one.get_id() == "backends");
-            let help = option
-                .and_then(clap::Arg::get_help)
-                .map(ToString::to_string);
+            let help = option.and_then(clap::Arg::get_help).map(ToString::to_string);
             let help = help.expect("a help");
             assert!(help.contains(&wanted), "{name}: {help}, not {wanted}");
         }

@@ -125,9 +125,7 @@ impl Placement for Places {
 /// The processors that this process may use.
 fn usable() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU)
-        .filter(|processor| set.is_set(*processor))
-        .collect()
+    (0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect()
 }
 
 /// The processors of each of `workers` workers, given those of each NUMA node; empty if pinning gains
@@ -211,11 +209,7 @@ mod tests {
             assert_eq!(sys::slice().ok(), Some(before));
             pinned(Vec::new()).place(WorkerThread::Express);
             // A kernel before 6.12 reports no slice.
-            let expected = if before.is_zero() {
-                before
-            } else {
-                SHORT_SLICE
-            };
+            let expected = if before.is_zero() { before } else { SHORT_SLICE };
             assert_eq!(sys::slice().ok(), Some(expected));
         })
         .join()
@@ -225,10 +219,7 @@ mod tests {
     #[test]
     fn only_regular_workers_get_the_low_priority() {
         thread::spawn(|| {
-            let places = Places {
-                processors: Vec::new(),
-                low_priority: true,
-            };
+            let places = Places { processors: Vec::new(), low_priority: true };
             assert!(places.express_first());
             let before = getpriority_process(None).expect("the kernel tells");
             places.place(WorkerThread::Express);
@@ -253,10 +244,7 @@ mod tests {
         assert!(!is_scheduled_apart(root.path()));
         put("proc/self/cgroup", "0::/system.slice/millrace.service\n");
         assert!(!is_scheduled_apart(root.path()));
-        put(
-            "sys/fs/cgroup/system.slice/millrace.service/cpu.weight",
-            "100\n",
-        );
+        put("sys/fs/cgroup/system.slice/millrace.service/cpu.weight", "100\n");
         assert!(is_scheduled_apart(root.path()));
     }
 
@@ -270,9 +258,6 @@ mod tests {
     }
 
     fn pinned(processors: Vec<Vec<usize>>) -> Places {
-        Places {
-            processors,
-            low_priority: false,
-        }
+        Places { processors, low_priority: false }
     }
 }

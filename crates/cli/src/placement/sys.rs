@@ -43,11 +43,7 @@ pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
     // SAFETY: the kernel reads [`SIZE`] bytes of `attributes`, which is that long and outlives the call. It
     // changes only the scheduling of this thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The slice of the calling thread; zero on kernels without slices.

@@ -74,18 +74,11 @@ mod tests {
 
     #[test]
     fn two_sockets_and_a_node_with_memory_only() {
-        let root = fixture(&[
-            ("node0", "0-3,8-11\n"),
-            ("node10", "\n"),
-            ("node2", "4-7,12-15\n"),
-        ]);
+        let root = fixture(&[("node0", "0-3,8-11\n"), ("node10", "\n"), ("node2", "4-7,12-15\n")]);
         let all: Vec<usize> = (0..16).collect();
         assert_eq!(
             nodes(root.path(), &all),
-            [
-                vec![0, 1, 2, 3, 8, 9, 10, 11],
-                vec![4, 5, 6, 7, 12, 13, 14, 15]
-            ]
+            [vec![0, 1, 2, 3, 8, 9, 10, 11], vec![4, 5, 6, 7, 12, 13, 14, 15]]
         );
         // With a restricted set, as under taskset or in a cpuset.
         assert_eq!(nodes(root.path(), &[2, 3]), [[2, 3]]);

@@ -31,15 +31,7 @@ fn program_without_cryptography_has_no_gain() {
     }
     let svg = place.path("ceiling.svg");
     let to = svg.to_str().unwrap();
-    let head = [
-        "inspect",
-        "ceiling",
-        "--seconds",
-        "1",
-        "--json",
-        "--svg",
-        to,
-    ];
+    let head = ["inspect", "ceiling", "--seconds", "1", "--json", "--svg", to];
     let outcome = place.run(&[&head[..], &SPIN[..]].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     assert_eq!(report["report"], "ceiling");
@@ -48,10 +40,7 @@ fn program_without_cryptography_has_no_gain() {
     assert!((gain - 1.0).abs() < 1e-6, "{report}");
     let classes = report["classes"].as_array().unwrap();
     let application = classes.iter().find(|one| one["class"] == "application");
-    assert!(
-        application.unwrap()["share"].as_f64().unwrap() > 0.3,
-        "{report}"
-    );
+    assert!(application.unwrap()["share"].as_f64().unwrap() > 0.3, "{report}");
     assert!(fs::read_to_string(svg).unwrap().contains("application"));
 }
 
@@ -61,27 +50,9 @@ fn table_has_an_interpretation_below() {
     if not_permitted(&place) {
         millrace_testkit::skip!("sampling is not permitted");
     }
-    let head = [
-        "inspect",
-        "ceiling",
-        "--seconds",
-        "1",
-        "--functions",
-        "--rate",
-        "50",
-    ];
-    let page = place
-        .run(&[&head[..], &SPIN[..]].concat())
-        .done()
-        .data
-        .clone();
-    for words in [
-        "CLASS",
-        "MS PER REQUEST",
-        "FUNCTION",
-        "application",
-        "1.00x as fast",
-    ] {
+    let head = ["inspect", "ceiling", "--seconds", "1", "--functions", "--rate", "50"];
+    let page = place.run(&[&head[..], &SPIN[..]].concat()).done().data.clone();
+    for words in ["CLASS", "MS PER REQUEST", "FUNCTION", "application", "1.00x as fast"] {
         assert!(page.contains(words), "{words} is not in\n{page}");
     }
 }

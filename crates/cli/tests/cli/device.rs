@@ -4,9 +4,7 @@
 //! `millrace device` on a folder that is a machine with one QAT card. Its files keep what is written, so the card
 //! obeys at once; no virtual function ever appears, which is the failure of a card.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-
+use millrace_testkit::machine::MachineFolder;
 use serde_json::Value;
 
 use crate::schema::assert_valid;
@@ -16,79 +14,47 @@ const CARD: &str = "0000:6b:00.0";
 const POLICY: &str = "etc/millrace/devices.toml";
 
 /// A machine below the folder of a test.
-struct Machine(Place);
+struct Machine {
+    place: Place,
+    root: MachineFolder,
+}
 
 impl Machine {
     /// A machine with a card that is up.
     fn new() -> Self {
         let machine = Self::without_card();
-        for (file, text) in [
-            ("vendor", "0x8086"),
-            ("device", "0x4940"),
-            ("sriov_numvfs", "0"),
-            ("sriov_totalvfs", "16"),
-            ("qat/state", "up"),
-            ("qat/cfg_services", "sym;asym"),
-            ("qat/auto_reset", "off"),
-        ] {
-            machine.put(&format!("sys/bus/pci/devices/{CARD}/{file}"), text);
-        }
-        machine.link(
-            &format!("sys/bus/pci/devices/{CARD}/driver"),
-            "../../../../bus/pci/drivers/4xxx",
-        );
+        machine.root.qat_card(CARD);
         machine
     }
 
     fn without_card() -> Self {
-        let machine = Self(Place::new());
-        fs::create_dir(machine.0.path("root")).unwrap();
-        machine
+        let place = Place::new();
+        let root = MachineFolder::new(place.path("root"));
+        Self { place, root }
     }
 
     /// One virtual function, which a process has open.
     fn with_function_in_use(self) -> Self {
-        const FUNCTION: &str = "sys/bus/pci/devices/0000:6b:00.1";
-        self.put(&format!("sys/bus/pci/devices/{CARD}/sriov_numvfs"), "1");
-        self.put(&format!("{FUNCTION}/vendor"), "0x8086");
-        self.put(&format!("{FUNCTION}/device"), "0x4941");
-        self.link(&format!("{FUNCTION}/physfn"), &format!("../{CARD}"));
-        let group = "../../../../kernel/iommu_groups/101";
-        self.link(&format!("{FUNCTION}/iommu_group"), group);
-        self.put("proc/42/comm", "gateway");
-        self.link("proc/42/fd/9", "/dev/vfio/101");
+        let enabled = format!("sys/bus/pci/devices/{CARD}/sriov_numvfs");
+        self.root.put(&enabled, "1");
+        self.root.qat_function(CARD, "0000:6b:00.1", 101);
+        self.root.put("proc/42/comm", "gateway");
+        self.root.link("proc/42/fd/9", "/dev/vfio/101");
         self
-    }
-
-    fn put(&self, path: &str, text: &str) {
-        let path = self.0.path("root").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    fn link(&self, path: &str, target: &str) {
-        let path = self.0.path("root").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        symlink(target, path).unwrap();
-    }
-
-    fn get(&self, path: &str) -> String {
-        fs::read_to_string(self.0.path("root").join(path)).unwrap()
     }
 
     /// Contents of the card's files: state, services, reset after errors.
     fn card(&self) -> [String; 3] {
         ["state", "cfg_services", "auto_reset"].map(|file| {
-            let text = self.get(&format!("sys/bus/pci/devices/{CARD}/qat/{file}"));
-            text.trim().to_owned()
+            let file = format!("sys/bus/pci/devices/{CARD}/qat/{file}");
+            self.root.get(&file)
         })
     }
 
     /// Runs `millrace device`.
     fn device(&self, args: &[&str]) -> Outcome {
-        let root = self.0.path("root");
-        let root = ["--root", root.to_str().unwrap()];
-        self.0.run(&[&["device"][..], args, &root].concat())
+        let root = ["--root", self.root.path().to_str().unwrap()];
+        self.place.run(&[&["device"][..], args, &root].concat())
     }
 }
 
@@ -96,21 +62,11 @@ impl Machine {
 fn cards_are_listed_and_shown_as_tables_and_as_json_of_the_schema() {
     let machine = Machine::new().with_function_in_use();
     let table = machine.device(&["list"]).done().data.clone();
-    for word in [
-        CARD,
-        "qat_dev0",
-        "up",
-        "sym;asym",
-        "1 of 16",
-        "gateway (42)",
-    ] {
+    for word in [CARD, "qat_dev0", "up", "sym;asym", "1 of 16", "gateway (42)"] {
         assert!(table.contains(word), "no {word} in\n{table}");
     }
     let page = machine.device(&["show", "qat_dev0"]).done().data.clone();
-    assert!(
-        page.contains("0000:6b:00.1") && page.contains("/dev/vfio/101"),
-        "{page}"
-    );
+    assert!(page.contains("0000:6b:00.1") && page.contains("/dev/vfio/101"), "{page}");
     for args in [&["list", "--json"][..], &["show", CARD, "--json"]] {
         let json = machine.device(args).done().data.clone();
         assert_valid(&json, "devices");
@@ -132,12 +88,7 @@ fn card_is_planned_changed_saved_applied_and_rolled_back() {
     let steps = ["down > ", "'asym' > ", "up > "];
     let lines: Vec<&str> = plan.done().data.lines().collect();
     assert_eq!(lines.len(), steps.len(), "{lines:?}");
-    assert!(
-        lines
-            .iter()
-            .zip(steps)
-            .all(|(line, step)| line.contains(step))
-    );
+    assert!(lines.iter().zip(steps).all(|(line, step)| line.contains(step)));
     assert_eq!(machine.card(), ["up", "sym;asym", "off"], "a plan alone");
 
     let changed = machine.device(&["services", CARD, "asym", "--json"]);
@@ -149,14 +100,8 @@ fn card_is_planned_changed_saved_applied_and_rolled_back() {
     let on = &["enable", "all", "--auto-reset", "on", "--save"];
     machine.device(on).done();
     assert_eq!(machine.card(), ["up", "asym", "on"]);
-    assert!(machine.get(POLICY).contains("auto-reset = true"));
-    assert!(
-        machine
-            .device(&["apply"])
-            .done()
-            .talk
-            .contains("nothing to change")
-    );
+    assert!(machine.root.get(POLICY).contains("auto-reset = true"));
+    assert!(machine.device(&["apply"]).done().talk.contains("nothing to change"));
 
     machine.device(&["disable", "qat_dev0"]).done();
     assert_eq!(machine.card()[0], "down");
@@ -177,7 +122,7 @@ fn card_on_which_a_change_fails_goes_back_to_what_it_was() {
     assert_valid(&outcome.data, "device-change");
     let change: Value = serde_json::from_str(&outcome.data).unwrap();
     assert_eq!(change[0]["result"]["outcome"], "rolled-back");
-    let count = machine.get(&format!("sys/bus/pci/devices/{CARD}/sriov_numvfs"));
+    let count = machine.root.get(&format!("sys/bus/pci/devices/{CARD}/sriov_numvfs"));
     assert_eq!(count.trim(), "0");
 }
 
@@ -188,9 +133,7 @@ fn functions_of_running_programs_are_not_taken_without_force() {
     refused.failed(1, &["gateway (42) has 0000:6b:00.1", "--force"]);
     assert_eq!(machine.card()[0], "up");
     // What takes no function needs no force.
-    machine
-        .device(&["enable", CARD, "--auto-reset", "on"])
-        .done();
+    machine.device(&["enable", CARD, "--auto-reset", "on"]).done();
     assert_eq!(machine.card()[2], "on");
 }
 
@@ -214,20 +157,16 @@ fn mistakes_are_refused_with_what_to_do_before_anything_is_written() {
     for (args, code, words) in cases {
         machine.device(args).failed(*code, words);
     }
-    machine.put(POLICY, "[qat]\nstate = \"on\"");
-    machine
-        .device(&["apply"])
-        .failed(2, &["line 2", "`up` or `down`"]);
-    machine.put("var/lib/millrace/devices/before.json", "{");
-    machine
-        .device(&["rollback"])
-        .failed(1, &["damaged", "millrace device apply"]);
+    machine.root.put(POLICY, "[qat]\nstate = \"on\"");
+    machine.device(&["apply"]).failed(2, &["line 2", "`up` or `down`"]);
+    machine.root.put("var/lib/millrace/devices/before.json", "{");
+    machine.device(&["rollback"]).failed(1, &["damaged", "millrace device apply"]);
     assert_eq!(machine.card(), before);
 
     let none = Machine::without_card();
-    none.put(POLICY, "[qat]\nstate = \"up\"");
+    none.root.put(POLICY, "[qat]\nstate = \"up\"");
     none.device(&["apply"]).failed(1, &["no QAT device"]);
-    let elsewhere = none.0.path("nowhere");
+    let elsewhere = none.place.path("nowhere");
     let args = ["device", "list", "--root", elsewhere.to_str().unwrap()];
-    none.0.run(&args).failed(1, &["nowhere"]);
+    none.place.run(&args).failed(1, &["nowhere"]);
 }

@@ -58,10 +58,7 @@ fn page_shows_remedies_and_plugin_prints_one_line() {
     }
     assert!(!page.contains('\x1b'), "colours are for terminals");
     let line = place.run(&["doctor", "--root", &root, "--nagios"]).data;
-    assert!(
-        line.starts_with("MILLRACE CRITICAL - qat-heartbeat, "),
-        "{line}"
-    );
+    assert!(line.starts_with("MILLRACE CRITICAL - qat-heartbeat, "), "{line}");
     assert!(line.contains("| critical=2 warning=") && line.lines().count() == 1);
 }
 
@@ -88,11 +85,7 @@ fn doctor_json_matches_its_schema() {
 fn checks_are_listed_and_unknown_ids_refused() {
     let place = Place::new();
     let list = place.run(&["doctor", "--list"]).done().data.clone();
-    let json = place
-        .run(&["doctor", "--list", "--json"])
-        .done()
-        .data
-        .clone();
+    let json = place.run(&["doctor", "--list", "--json"]).done().data.clone();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(list.lines().count(), json.as_array().unwrap().len() + 1);
     let refused = |args: &[&str], words: &[&str]| place.run(args).failed(2, words);
@@ -107,25 +100,16 @@ fn bundle_gives_the_diagnosis_of_its_machine() {
     let root = place.path("root");
     fs::create_dir_all(root.join("etc/openvpn")).unwrap();
     fs::create_dir_all(root.join("proc")).unwrap();
-    fs::write(
-        root.join("etc/openvpn/a.conf"),
-        "dev tap0\ncomp-lzo\nsecret static.key\n",
-    )
-    .unwrap();
+    fs::write(root.join("etc/openvpn/a.conf"), "dev tap0\ncomp-lzo\nsecret static.key\n").unwrap();
     fs::write(root.join("proc/cpuinfo"), "processor : 0\nflags : lm aes\n").unwrap();
     let (root, bundle) = (root.to_str().unwrap().to_owned(), place.path("b.tar.gz"));
     let bundle = bundle.to_str().unwrap();
-    place
-        .run(&["inspect", "--root", &root, "--bundle", bundle])
-        .done();
+    place.run(&["inspect", "--root", &root, "--bundle", bundle]).done();
     let page = |root: &str| place.run(&["doctor", "--severity", "warning", "--root", root]);
     let direct = page(&root);
     assert_eq!(direct.code, 11, "{}", direct.data);
     assert!(direct.data.contains("openvpn-static-key"));
-    assert_eq!(
-        page(bundle).data.replace(bundle, ""),
-        direct.data.replace(&root, "")
-    );
+    assert_eq!(page(bundle).data.replace(bundle, ""), direct.data.replace(&root, ""));
 }
 
 #[test]
@@ -140,10 +124,7 @@ fn watch_prints_rates_and_alerts_once() {
     // Another process installs it: a file cannot be started (ETXTBSY) while a fork of another test still has
     // it open for writing.
     let (source, program) = (place.write("source", &text), place.path("page-me"));
-    let installed = Command::new("install")
-        .args(["-m", "700"])
-        .args([&source, &program])
-        .status();
+    let installed = Command::new("install").args(["-m", "700"]).args([&source, &program]).status();
     assert!(installed.unwrap().success());
     let command = format!("command:{}", program.display());
     let args = [
@@ -163,29 +144,18 @@ fn watch_prints_rates_and_alerts_once() {
         &command,
     ];
     let outcome = place.run(&args);
-    let lines: Vec<Value> = outcome
-        .done()
-        .data
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<Value> =
+        outcome.done().data.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let alerts = lines.iter().filter(|line| line["alert"].is_object());
-    let rates: Vec<&Value> = lines
-        .iter()
-        .filter(|line| line["rates"].is_object())
-        .collect();
-    let alerted: Vec<&str> = alerts
-        .map(|line| line["alert"]["finding"]["id"].as_str().unwrap())
-        .collect();
+    let rates: Vec<&Value> = lines.iter().filter(|line| line["rates"].is_object()).collect();
+    let alerted: Vec<&str> =
+        alerts.map(|line| line["alert"]["finding"]["id"].as_str().unwrap()).collect();
     // The second reading proves that requests hang.
     assert_eq!(alerted, ["qat-errors-fatal", "qat-heartbeat", "qat-stuck"]);
     assert_eq!(rates.len(), 3);
     assert_eq!(rates[0]["rates"]["qat"][0]["requests_per_second"], 0.0);
     let paged = fs::read_to_string(&out).unwrap();
-    assert_eq!(
-        paged,
-        "critical qat-errors-fatal\ncritical qat-heartbeat\ncritical qat-stuck\n"
-    );
+    assert_eq!(paged, "critical qat-errors-fatal\ncritical qat-heartbeat\ncritical qat-stuck\n");
 }
 
 #[test]

@@ -19,19 +19,8 @@ fn fixture(name: &str) -> String {
 fn slow_openssl_of_a_firmware_is_reported() {
     let place = Place::new();
     let root = fixture("arm-a15-router");
-    let page = place
-        .run(&["inspect", "openssl", "--root", &root])
-        .done()
-        .data
-        .clone();
-    for words in [
-        "OpenSSL",
-        "arm hard-float",
-        "none",
-        "-Os",
-        "without assembly",
-        "openvpn (1)",
-    ] {
+    let page = place.run(&["inspect", "openssl", "--root", &root]).done().data.clone();
+    for words in ["OpenSSL", "arm hard-float", "none", "-Os", "without assembly", "openvpn (1)"] {
         assert!(page.contains(words), "{words} is not in\n{page}");
     }
     let whole = place.run(&["inspect", "--root", &root]).done().data.clone();
@@ -77,11 +66,7 @@ fn bundle_is_listed_and_readable_and_overwrites_no_file() {
     let root = fixture("aes-ni-vm");
     let bundle = place.path("bundle.tar.gz");
     let bundle = bundle.to_str().unwrap();
-    let listed = place
-        .run(&["inspect", "--root", &root, "--bundle", bundle])
-        .done()
-        .data
-        .clone();
+    let listed = place.run(&["inspect", "--root", &root, "--bundle", bundle]).done().data.clone();
     assert!(listed.contains("proc/cpuinfo"), "{listed}");
     let page = |root: &str| place.run(&["inspect", "--root", root]).done().data.clone();
     assert_eq!(page(bundle), page(&root));
@@ -110,11 +95,7 @@ fn control_characters_of_files_do_not_reach_the_terminal() {
     let evil = "processor: 0\nvendor_id: x\nmodel name: \x1b]0;owned\x07\x1b[2J\nflags: lm aes\n";
     fs::write(root.join("proc/cpuinfo"), evil).unwrap();
     fs::write(root.join("etc/os-release"), "PRETTY_NAME=\"\x1b[31mred\"\n").unwrap();
-    let page = place
-        .run(&["inspect", "--root", root.to_str().unwrap()])
-        .done()
-        .data
-        .clone();
+    let page = place.run(&["inspect", "--root", root.to_str().unwrap()]).done().data.clone();
     assert!(page.contains("owned") && page.contains("red"), "{page}");
     assert!(!page.contains(['\x1b', '\x07']), "{page:?}");
 }

@@ -15,11 +15,7 @@ use crate::support::{Outcome, Place, openssl_key, p256_key, rsa_key};
 fn names(place: &Place) -> Vec<String> {
     let list = place.run(&["key", "list", "--json"]);
     let list: Value = serde_json::from_str(&list.done().data).unwrap();
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|key| key["name"].as_str().unwrap().to_owned())
-        .collect()
+    list.as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect()
 }
 
 fn import(place: &Place, name: &str, pem: &str, more: &[&str]) -> Outcome {
@@ -32,52 +28,28 @@ fn import(place: &Place, name: &str, pem: &str, more: &[&str]) -> Outcome {
 #[test]
 fn key_is_imported_listed_shown_and_removed() {
     let place = Place::new();
-    import(
-        &place,
-        "www",
-        &p256_key(),
-        &["--allow-uid", "33", "--allow-cert", "gateway-1"],
-    )
-    .done();
+    import(&place, "www", &p256_key(), &["--allow-uid", "33", "--allow-cert", "gateway-1"]).done();
     assert_eq!(names(&place), ["www"]);
 
     let show = place.run(&["key", "show", "www", "--json"]);
     let show: Value = serde_json::from_str(&show.done().data).unwrap();
     assert_eq!(show["type"], "p-256");
-    assert_eq!(
-        show["identities"],
-        serde_json::json!(["uid:33", "cert:gateway-1"])
-    );
-    assert_eq!(
-        show["operations"],
-        serde_json::json!(["ecdsa-sign", "ecdh-derive"])
-    );
+    assert_eq!(show["identities"], serde_json::json!(["uid:33", "cert:gateway-1"]));
+    assert_eq!(show["operations"], serde_json::json!(["ecdsa-sign", "ecdh-derive"]));
     assert_eq!(show["authenticated"], true);
     assert_eq!(show["spki_sha256"].as_str().unwrap().len(), 64);
     let page = place.run(&["key", "show", "www"]);
     assert!(page.done().data.contains("p-256"));
-    assert!(
-        place
-            .run(&["key", "list"])
-            .done()
-            .data
-            .starts_with("NAME  TYPE")
-    );
+    assert!(place.run(&["key", "list"]).done().data.starts_with("NAME  TYPE"));
 
     let would = place.run(&["key", "remove", "www", "--dry-run"]);
     assert!(would.done().data.contains("would remove www and 0 former"));
     assert_eq!(names(&place), ["www"]);
     place.run(&["key", "remove", "www"]).done();
     assert!(names(&place).is_empty());
-    place
-        .run(&["key", "remove", "www", "--dry-run"])
-        .failed(4, &["no key named www"]);
-    place
-        .run(&["key", "remove", "www"])
-        .failed(4, &["no key named www"]);
-    place
-        .run(&["key", "show", "www"])
-        .failed(4, &["no key named www"]);
+    place.run(&["key", "remove", "www", "--dry-run"]).failed(4, &["no key named www"]);
+    place.run(&["key", "remove", "www"]).failed(4, &["no key named www"]);
+    place.run(&["key", "show", "www"]).failed(4, &["no key named www"]);
 }
 
 #[test]
@@ -86,23 +58,14 @@ fn secrets_are_neither_readable_at_rest_nor_shown() {
     let pem = p256_key();
     import(&place, "www", &pem, &[]).done();
     let secret: Vec<&str> = pem.lines().filter(|line| !line.starts_with('-')).collect();
-    for args in [
-        &["key", "show", "www"][..],
-        &["key", "show", "www", "--stub"],
-        &["key", "list"],
-    ] {
+    for args in [&["key", "show", "www"][..], &["key", "show", "www", "--stub"], &["key", "list"]] {
         let outcome = place.run(args);
         assert!(!outcome.done().data.contains(secret[0]), "{args:?}");
         assert!(!outcome.data.contains("PRIVATE KEY-"), "{args:?}");
     }
     for file in files(&place.path("state")) {
         let metadata = fs::metadata(&file).unwrap();
-        assert_eq!(
-            metadata.permissions().mode() & 0o077,
-            0,
-            "{}",
-            file.display()
-        );
+        assert_eq!(metadata.permissions().mode() & 0o077, 0, "{}", file.display());
     }
 }
 
@@ -130,24 +93,16 @@ fn import_of_an_existing_name_needs_replace() {
 #[test]
 fn key_is_imported_from_standard_input() {
     let place = Place::new();
-    place
-        .run_with_input(&["key", "import", "piped", "-"], &p256_key())
-        .done();
+    place.run_with_input(&["key", "import", "piped", "-"], &p256_key()).done();
     assert_eq!(names(&place), ["piped"]);
-    place
-        .run_with_input(&["key", "import", "empty", "-"], "")
-        .failed(3, &["standard input"]);
+    place.run_with_input(&["key", "import", "empty", "-"], "").failed(3, &["standard input"]);
 }
 
 #[test]
 fn unusable_key_is_refused_with_its_reason() {
     let place = Place::new();
     let p256 = p256_key();
-    let cut: String = p256
-        .lines()
-        .take(2)
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let cut: String = p256.lines().take(2).map(|line| format!("{line}\n")).collect();
     let encrypted = openssl_key(&[
         "genpkey",
         "-algorithm",
@@ -166,19 +121,13 @@ fn unusable_key_is_refused_with_its_reason() {
         ("small", &rsa_key(1024), &["size"]),
         ("foreign", &ed448, &["not offered"]),
         ("huge", &"x".repeat(100_000), &["too large"]),
-        (
-            "binary",
-            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-            &["key.pem"],
-        ),
+        ("binary", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", &["key.pem"]),
     ];
     for (name, pem, words) in cases {
         import(&place, name, pem, &[]).failed(3, words);
     }
     assert!(names(&place).is_empty());
-    place
-        .run(&["key", "import", "none", "/nonexistent.pem"])
-        .failed(1, &["/nonexistent.pem"]);
+    place.run(&["key", "import", "none", "/nonexistent.pem"]).failed(1, &["/nonexistent.pem"]);
 }
 
 #[test]
@@ -204,36 +153,14 @@ fn policy_change_replaces_only_the_named_parts() {
         serde_json::from_str(&place.run(&["key", "show", "www", "--json"]).done().data).unwrap()
     };
     assert_eq!(show()["identities"], serde_json::json!([]));
-    let set = [
-        "key",
-        "policy",
-        "www",
-        "--operations",
-        "rsa-pss-sign",
-        "--hashes",
-        "sha256,sha384",
-    ];
+    let set = ["key", "policy", "www", "--operations", "rsa-pss-sign", "--hashes", "sha256,sha384"];
     place.run(&set).done();
     assert_eq!(show()["operations"], serde_json::json!(["rsa-pss-sign"]));
     assert_eq!(show()["hashes"], serde_json::json!(["sha256", "sha384"]));
-    place
-        .run(&[
-            "key",
-            "policy",
-            "www",
-            "--allow-uid",
-            "0",
-            "--allow-tls-premaster",
-        ])
-        .done();
+    place.run(&["key", "policy", "www", "--allow-uid", "0", "--allow-tls-premaster"]).done();
     assert_eq!(show()["identities"], serde_json::json!(["uid:0"]));
-    assert_eq!(
-        show()["operations"],
-        serde_json::json!(["rsa-pss-sign", "rsa-tls-premaster"])
-    );
-    place
-        .run(&["key", "policy", "gone", "--allow-all"])
-        .failed(4, &["no key named gone"]);
+    assert_eq!(show()["operations"], serde_json::json!(["rsa-pss-sign", "rsa-tls-premaster"]));
+    place.run(&["key", "policy", "gone", "--allow-all"]).failed(4, &["no key named gone"]);
 }
 
 #[test]
@@ -258,10 +185,7 @@ fn policy_adds_and_removes_single_identities() {
     };
     assert_eq!(change(&[]), serde_json::json!(["uid:33"]), "it only prints");
     let added = change(&["--add-uid", "0", "--add-cert", "gateway-1"]);
-    assert_eq!(
-        added,
-        serde_json::json!(["uid:33", "uid:0", "cert:gateway-1"])
-    );
+    assert_eq!(added, serde_json::json!(["uid:33", "uid:0", "cert:gateway-1"]));
     let removed = change(&["--remove-uid", "33", "--remove-cert", "gateway-1"]);
     assert_eq!(removed, serde_json::json!(["uid:0"]));
     assert_eq!(change(&[]), removed);
@@ -278,20 +202,12 @@ fn policy_adds_and_removes_single_identities() {
 fn stub_names_the_key_and_is_written_to_the_output_path() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
-    let printed = place
-        .run(&["key", "show", "www", "--stub"])
-        .done()
-        .data
-        .clone();
+    let printed = place.run(&["key", "show", "www", "--stub"]).done().data.clone();
     assert!(printed.starts_with("-----BEGIN "), "{printed}");
     let file = place.path("stub.pem");
-    place
-        .run(&["key", "stub", "www", "-o", file.to_str().unwrap()])
-        .done();
+    place.run(&["key", "stub", "www", "-o", file.to_str().unwrap()]).done();
     assert_eq!(fs::read_to_string(&file).unwrap(), printed);
-    place
-        .run(&["key", "stub", "gone"])
-        .failed(4, &["no key named gone"]);
+    place.run(&["key", "stub", "gone"]).failed(4, &["no key named gone"]);
 }
 
 /// Runs an import under a limit on file sizes, which fails halfway through the write, like a full disk.
@@ -305,29 +221,13 @@ fn failed_write_leaves_the_store_unchanged() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]);
     let original = place.command(["key", "import", "www", file.to_str().unwrap(), "--replace"]);
-    limited
-        .arg(original.get_program())
-        .args(original.get_args())
-        .env_clear();
-    limited.envs(
-        original
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    limited.arg(original.get_program()).args(original.get_args()).env_clear();
+    limited.envs(original.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let outcome = Outcome::of(limited.stdin(Stdio::null()).output().unwrap());
     outcome.failed(1, &["cannot write", "nothing was changed"]);
-    assert!(
-        place
-            .run(&["key", "show", "www"])
-            .done()
-            .data
-            .contains("p-256")
-    );
+    assert!(place.run(&["key", "show", "www"]).done().data.contains("p-256"));
     let leftovers = files(&place.path("state"));
-    assert!(
-        leftovers.iter().all(|file| !file.ends_with(".tmp")),
-        "{leftovers:?}"
-    );
+    assert!(leftovers.iter().all(|file| !file.ends_with(".tmp")), "{leftovers:?}");
 }
 
 /// A small file system, unmounted when dropped.
@@ -341,9 +241,7 @@ impl SmallDisk {
             .arg(&path)
             .stderr(Stdio::null())
             .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then_some(Self(path))
+        mounted.is_ok_and(|status| status.success()).then_some(Self(path))
     }
 }
 
@@ -375,17 +273,13 @@ fn full_disk_at_import_is_reported_and_changes_nothing() {
 fn modified_key_file_is_never_used() {
     let place = Place::new();
     import(&place, "www", &p256_key(), &[]).done();
-    let stored = files(&place.path("state"))
-        .into_iter()
-        .find(|file| file.ends_with("www.key"));
+    let stored = files(&place.path("state")).into_iter().find(|file| file.ends_with("www.key"));
     let stored = stored.expect("the store has a file per key");
     let mut bytes = fs::read(&stored).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&stored, bytes).unwrap();
-    place
-        .run(&["key", "show", "www"])
-        .failed(1, &["was changed"]);
+    place.run(&["key", "show", "www"]).failed(1, &["was changed"]);
 }
 
 #[test]
@@ -399,22 +293,15 @@ fn wrong_key_encryption_key_opens_no_key() {
     place
         .run(&["key", "show", "www", "--kek-file", kek])
         .failed(1, &["another key-encryption key"]);
-    place
-        .run(&["key", "list", "--kek-file", kek])
-        .failed(1, &["1 files in"]);
+    place.run(&["key", "list", "--kek-file", kek]).failed(1, &["1 files in"]);
     let list = place.run(&["key", "list", "--json", "--kek-file", kek]);
     let list: Value = serde_json::from_str(&list.data).unwrap();
     let problem = list[0]["problem"].as_str().unwrap();
     assert!(problem.contains("another key-encryption key"), "{problem}");
     // A key under a second one would be lost to the node of the first.
     for args in [&["--replace"][..], &["--allow-uid", "0"]] {
-        import(
-            &place,
-            "other",
-            &p256_key(),
-            &[args, &["--kek-file", kek]].concat(),
-        )
-        .failed(1, &["www in", "--kek-file"]);
+        import(&place, "other", &p256_key(), &[args, &["--kek-file", kek]].concat())
+            .failed(1, &["www in", "--kek-file"]);
     }
     assert_eq!(names(&place), ["www"]);
     fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
@@ -476,20 +363,11 @@ fn replaced_key_keeps_its_policy_and_its_former_version() {
     import(&place, "www", &p256_key(), &["--replace"]).done();
     let after = show();
     assert_eq!(after["identities"], before["identities"]);
-    assert_eq!(
-        after["operations"],
-        serde_json::json!(["ecdsa-sign", "ecdh-derive"])
-    );
+    assert_eq!(after["operations"], serde_json::json!(["ecdsa-sign", "ecdh-derive"]));
     assert_eq!(after["former"].as_array().unwrap().len(), 2);
     assert_eq!(names(&place), ["www"]);
     // An option changes what it names.
-    import(
-        &place,
-        "www",
-        &p256_key(),
-        &["--replace", "--allow-uid", "34"],
-    )
-    .done();
+    import(&place, "www", &p256_key(), &["--replace", "--allow-uid", "34"]).done();
     assert_eq!(show()["identities"], serde_json::json!(["uid:34"]));
     place.run(&["key", "remove", "www", "--former"]).done();
     assert_eq!(show()["former"], serde_json::json!([]));
@@ -509,12 +387,7 @@ fn keys_that_root_imports_belong_to_the_owner_of_the_store() {
     std::os::unix::fs::chown(&state, Some(65_534), Some(65_534)).unwrap();
     import(&place, "www", &p256_key(), &[]).done();
     for file in files(&state) {
-        assert_eq!(
-            fs::metadata(&file).unwrap().uid(),
-            65_534,
-            "{}",
-            file.display()
-        );
+        assert_eq!(fs::metadata(&file).unwrap().uid(), 65_534, "{}", file.display());
     }
     place.run(&["key", "show", "www"]).done();
 }
@@ -556,9 +429,7 @@ fn systemd_credential_takes_precedence() {
     let file = place.path("kek");
     fs::write(&file, [9; 32]).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    place
-        .run(&["key", "show", "www", "--kek-file", file.to_str().unwrap()])
-        .done();
+    place.run(&["key", "show", "www", "--kek-file", file.to_str().unwrap()]).done();
     fs::set_permissions(&credential, fs::Permissions::from_mode(0o444)).unwrap();
     with_credential(&["key", "policy", "www", "--add-uid", "0"])
         .failed(1, &["can be read by others"]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Node, Outcome, PATIENCE, Place};
+use crate::support::{Node, Outcome, Place, SOON};
 
 /// A manager with its place; commands run with its administrator's rights.
 struct Pool {
@@ -26,11 +26,7 @@ impl Pool {
         let mut command = place.command(["manager", "--store", "memory:", "--grant-seconds", "3"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         let manager = place.up_as(command).0;
-        Self {
-            place,
-            port,
-            _manager: manager,
-        }
+        Self { place, port, _manager: manager }
     }
 
     fn run(&self, args: &[&str]) -> Outcome {
@@ -54,7 +50,7 @@ impl Pool {
             if wanted(&value) {
                 return value;
             }
-            assert!(started.elapsed() < PATIENCE, "{args:?} stays {value:#}");
+            assert!(started.elapsed() < SOON, "{args:?} stays {value:#}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -64,19 +60,11 @@ impl Pool {
         let access = place.path("access");
         let access = access.to_str().unwrap();
         if !place.path("access").exists() {
-            self.run(&["token", "create", name, "--role", "node", "-o", access])
-                .done();
+            self.run(&["token", "create", name, "--role", "node", "-o", access]).done();
         }
         let capacity = "rsa2048=1000,p256=20000";
-        let mut command = place.command([
-            "node",
-            "--access",
-            access,
-            "--name",
-            name,
-            "--capacity",
-            capacity,
-        ]);
+        let mut command =
+            place.command(["node", "--access", access, "--name", name, "--capacity", capacity]);
         command.args(["--zone", "rack-1", "--listen-tcp", "127.0.0.1:0"]);
         place.up_as(command).0
     }
@@ -84,28 +72,16 @@ impl Pool {
     fn slice_of(&self, tenant: &str) -> u64 {
         let grants = self.json(&["tenant", "addresses", tenant]);
         let nodes = grants["nodes"].as_array().unwrap();
-        nodes
-            .iter()
-            .map(|node| node["slice"]["ops"]["per-second"].as_u64().unwrap())
-            .sum()
+        nodes.iter().map(|node| node["slice"]["ops"]["per-second"].as_u64().unwrap()).sum()
     }
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn states(nodes: &Value) -> Vec<&str> {
-    nodes["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|node| node["state"].as_str().unwrap())
-        .collect()
+    nodes["items"].as_array().unwrap().iter().map(|node| node["state"].as_str().unwrap()).collect()
 }
 
 #[test]
@@ -113,10 +89,7 @@ fn node_registers_and_serves_the_slices_of_its_tenants() {
     let (pool, place) = (Pool::start(), Place::new());
     let mut node = pool.node(&place, "node-1");
     let nodes = pool.wait(&["node", "list"], |nodes| states(nodes) == ["ready"]);
-    assert_eq!(
-        nodes["items"][0]["node"]["registration"]["capacity"]["rsa-2048"],
-        1000
-    );
+    assert_eq!(nodes["items"][0]["node"]["registration"]["capacity"]["rsa-2048"], 1000);
     pool.run(&[
         "tenant",
         "create",
@@ -131,12 +104,9 @@ fn node_registers_and_serves_the_slices_of_its_tenants() {
         "cert:gateway-1",
     ])
     .done();
-    pool.run(&["tenant", "create", "acme"])
-        .failed(4, &["there is a tenant \"acme\" already"]);
+    pool.run(&["tenant", "create", "acme"]).failed(4, &["there is a tenant \"acme\" already"]);
     pool.wait(&["tenant", "addresses", "acme"], |grants| {
-        grants["nodes"]
-            .as_array()
-            .is_some_and(|nodes| !nodes.is_empty())
+        grants["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty())
     });
     assert_eq!(pool.slice_of("acme"), 500);
     node.wait_for_log("grants are in force", 1);
@@ -147,17 +117,10 @@ fn node_registers_and_serves_the_slices_of_its_tenants() {
         grants["nodes"][0]["slice"]["ops"]["per-second"] == 400
     });
     node.wait_for_log("grants are in force", 2);
-    let status = pool.wait(&["pool", "status"], |status| {
-        status["verdict"]["level"] == "good"
-    });
+    let status = pool.wait(&["pool", "status"], |status| status["verdict"]["level"] == "good");
     assert_eq!(status["nodes"][0]["name"], "node-1");
     assert_eq!(status["tenants"][0]["quota_ops"], 400.0);
-    assert!(
-        pool.run(&["pool", "status"])
-            .done()
-            .data
-            .contains("The only node serves")
-    );
+    assert!(pool.run(&["pool", "status"]).done().data.contains("The only node serves"));
 
     // An orderly end frees the slices at once.
     node.signal(Signal::TERM);
@@ -172,28 +135,14 @@ fn node_registers_and_serves_the_slices_of_its_tenants() {
         .iter()
         .map(|entry| entry["action"].as_str().unwrap())
         .collect();
-    assert_eq!(
-        actions,
-        [
-            "principal-set",
-            "principal-set",
-            "tenant-create",
-            "tenant-set"
-        ]
-    );
-    assert!(
-        pool.run(&["audit", "--verify"])
-            .done()
-            .data
-            .starts_with("4 entries, whole; ")
-    );
+    assert_eq!(actions, ["principal-set", "principal-set", "tenant-create", "tenant-set"]);
+    assert!(pool.run(&["audit", "--verify"]).done().data.starts_with("4 entries, whole; "));
 }
 
 #[test]
 fn killed_node_loses_its_lease_and_gets_another_when_it_is_back() {
     let (pool, place) = (Pool::start(), Place::new());
-    pool.run(&["tenant", "create", "acme", "--ops", "100"])
-        .done();
+    pool.run(&["tenant", "create", "acme", "--ops", "100"]).done();
     let mut node = pool.node(&place, "node-1");
     node.wait_for_log("grants are in force", 1);
     node.child.kill().unwrap();
@@ -211,36 +160,23 @@ fn killed_node_loses_its_lease_and_gets_another_when_it_is_back() {
 fn drained_node_serves_no_tenant_until_it_is_undrained() {
     let (pool, a, b) = (Pool::start(), Place::new(), Place::new());
     let _nodes = [pool.node(&a, "a"), pool.node(&b, "b")];
-    pool.run(&["tenant", "create", "acme", "--ops", "100"])
-        .done();
+    pool.run(&["tenant", "create", "acme", "--ops", "100"]).done();
     let on = |grants: &Value| -> Vec<String> {
         let nodes = grants["nodes"].as_array().unwrap();
-        nodes
-            .iter()
-            .map(|node| node["node"].as_str().unwrap().to_owned())
-            .collect()
+        nodes.iter().map(|node| node["node"].as_str().unwrap().to_owned()).collect()
     };
-    pool.wait(&["tenant", "addresses", "acme"], |grants| {
-        on(grants) == ["a", "b"]
-    });
+    pool.wait(&["tenant", "addresses", "acme"], |grants| on(grants) == ["a", "b"]);
     pool.run(&["node", "drain", "a"]).done();
-    pool.wait(&["tenant", "addresses", "acme"], |grants| {
-        on(grants) == ["b"]
-    });
+    pool.wait(&["tenant", "addresses", "acme"], |grants| on(grants) == ["b"]);
     // The part of the drained node has moved.
     pool.wait(&["tenant", "addresses", "acme"], |grants| {
         grants["nodes"][0]["slice"]["ops"]["per-second"] == 100
     });
     pool.run(&["node", "undrain", "a"]).done();
-    pool.wait(&["node", "list"], |nodes| {
-        states(nodes) == ["ready", "ready"]
-    });
+    pool.wait(&["node", "list"], |nodes| states(nodes) == ["ready", "ready"]);
     pool.run(&["node", "remove", "a"]).done();
-    pool.wait(&["tenant", "addresses", "acme"], |grants| {
-        on(grants) == ["b"]
-    });
-    pool.run(&["node", "drain", "nowhere"])
-        .failed(4, &["there is no node"]);
+    pool.wait(&["tenant", "addresses", "acme"], |grants| on(grants) == ["b"]);
+    pool.run(&["node", "drain", "nowhere"]).failed(4, &["there is no node"]);
 }
 
 #[test]
@@ -249,8 +185,7 @@ fn token_does_what_its_role_allows_and_nothing_else() {
     let access = |role: &str| {
         let path = pool.place.path(&format!("{role}.access"));
         let path = path.to_str().unwrap().to_owned();
-        pool.run(&["token", "create", role, "--role", role, "-o", &path])
-            .done();
+        pool.run(&["token", "create", role, "--role", role, "-o", &path]).done();
         path
     };
     let (viewer, operator, node) = (access("viewer"), access("operator"), access("node"));
@@ -265,25 +200,12 @@ fn token_does_what_its_role_allows_and_nothing_else() {
     run(&viewer, &["tenant", "list"]).failed(1, &["the token is not known"]);
     // A node's token speaks for the node of that name alone.
     let place = Place::new();
-    let mut command = place.command([
-        "node",
-        "--access",
-        &node,
-        "--name",
-        "other",
-        "--capacity",
-        "p256=1",
-    ]);
+    let mut command =
+        place.command(["node", "--access", &node, "--name", "other", "--capacity", "p256=1"]);
     command.args(["--listen-tcp", "127.0.0.1:0"]);
     let other = place.up_as(command).0;
     other.wait_for_log("speaks only for the node of that name, not for other", 1);
-    assert_eq!(
-        pool.json(&["node", "list"])["items"]
-            .as_array()
-            .unwrap()
-            .len(),
-        0
-    );
+    assert_eq!(pool.json(&["node", "list"])["items"].as_array().unwrap().len(), 0);
     let silent = pool.place.run(&[
         "tenant",
         "list",

@@ -32,14 +32,7 @@ fn check_lists_every_problem_of_the_configuration() {
     place
         .run(&["up", "--check", "--config", &values])
         .failed(2, &["limits.keys", "limits.in-flight"]);
-    let flags = [
-        "up",
-        "--check",
-        "--config",
-        &good,
-        "--listen-metrics",
-        "192.0.2.1:1",
-    ];
+    let flags = ["up", "--check", "--config", &good, "--listen-metrics", "192.0.2.1:1"];
     let more = ["--socket-group", "no such group", "--log", "a=b=c"];
     place
         .run(&[&flags[..], &more].concat())
@@ -47,9 +40,7 @@ fn check_lists_every_problem_of_the_configuration() {
     let tcp = "[tcp]\naddress = \"127.0.0.1:0\"\n";
     let tls = "certificate = \"/a\"\nkey = \"/b\"\nclient-ca = \"/c\"";
     let named = file("named.toml", &format!("{tcp}{tls}"));
-    place
-        .run(&["up", "--check", "--config", &named])
-        .failed(2, &["tcp: ", "/c"]);
+    place.run(&["up", "--check", "--config", &named]).failed(2, &["tcp: ", "/c"]);
     let made = file("made.toml", tcp);
     place.run(&["up", "--check", "--config", &made]).done();
     assert!(!place.path("node.sock").exists(), "nothing was started");
@@ -74,16 +65,7 @@ fn keys_come_and_go_while_the_node_runs() {
 fn status_has_all_fields() {
     let place = Place::new();
     let pem = place.write("key.pem", &rsa_key(2048));
-    place
-        .run(&[
-            "key",
-            "import",
-            "www",
-            pem.to_str().unwrap(),
-            "--allow-uid",
-            "0",
-        ])
-        .done();
+    place.run(&["key", "import", "www", pem.to_str().unwrap(), "--allow-uid", "0"]).done();
     let _node = place.up(&["--name", "node-under-test"]);
     let status = place.status();
     assert_eq!(status["node"], "node-under-test");
@@ -91,31 +73,13 @@ fn status_has_all_fields() {
     assert!(status["version"].is_string(), "{status:#}");
     assert_eq!(status["state"], "ready");
     assert_eq!(keys(&status), 1);
-    for count in [
-        "connections",
-        "connections_refused",
-        "faults",
-        "keys_broken",
-        "in_flight",
-    ] {
+    for count in ["connections", "connections_refused", "faults", "keys_broken", "in_flight"] {
         assert_eq!(status[count], 0, "{status:#}");
     }
-    assert!(
-        status["operations"].is_array() && status["errors"].is_array(),
-        "{status:#}"
-    );
-    assert!(
-        status["backends"]
-            .as_array()
-            .is_some_and(|list| !list.is_empty()),
-        "{status:#}"
-    );
+    assert!(status["operations"].is_array() && status["errors"].is_array(), "{status:#}");
+    assert!(status["backends"].as_array().is_some_and(|list| !list.is_empty()), "{status:#}");
     let table = place.run(&["status"]);
-    assert!(
-        table.done().data.contains("node-under-test"),
-        "{}",
-        table.data
-    );
+    assert!(table.done().data.contains("node-under-test"), "{}", table.data);
     assert!(table.data.contains("software"), "{}", table.data);
 }
 
@@ -159,9 +123,7 @@ fn sighup_keeps_the_node_running() {
     let mut node = place.up(&[]);
     node.signal(Signal::HUP);
     let pem = place.write("key.pem", &p256_key());
-    place
-        .run(&["key", "import", "www", pem.to_str().unwrap()])
-        .done();
+    place.run(&["key", "import", "www", pem.to_str().unwrap()]).done();
     place.wait_for_status("the import", |status| keys(status) == 1);
     assert!(node.child.try_wait().unwrap().is_none());
 }
@@ -184,21 +146,13 @@ fn sighup_applies_changed_settings_and_keeps_the_old_ones_if_any_is_wrong() {
     let status = place.wait_for_status("the change", |status| revision(status) == 2);
     assert_ne!(status["node"], "renamed");
     // The log lists the changes, including those that need a restart.
-    for part in [
-        "limits.quota-ops-per-second: 0 → 7",
-        "log.filter",
-        "hold after a restart",
-    ] {
+    for part in ["limits.quota-ops-per-second: 0 → 7", "log.filter", "hold after a restart"] {
         node.wait_for_log(part, 1);
     }
     let audit = fs::read_to_string(place.path("state/keys/audit.jsonl")).unwrap();
     assert!(audit.contains("\"actor\":\"SIGHUP\""), "{audit}");
 
-    let wrong = [
-        "[limits]\nkeys = 0\n",
-        "[limits]\nkyes = 1\n",
-        "[log]\nfilter = \"a=loud\"\n",
-    ];
+    let wrong = ["[limits]\nkeys = 0\n", "[limits]\nkyes = 1\n", "[log]\nfilter = \"a=loud\"\n"];
     for (count, wrong) in (1..).zip(wrong) {
         configure("", wrong);
         node.signal(Signal::HUP);
@@ -212,10 +166,7 @@ fn status_lists_the_open_sessions() {
     let place = Place::new();
     let _node = place.up(&[]);
     let listed = place.run(&["status", "--sessions", "--json"]);
-    assert!(
-        listed.done().data.contains("\"sessions\": []"),
-        "{listed:?}"
-    );
+    assert!(listed.done().data.contains("\"sessions\": []"), "{listed:?}");
     let table = place.run(&["status", "--sessions"]);
     assert!(table.done().data.contains("CLIENT"), "{table:?}");
     let admin = fs::symlink_metadata(place.path("admin.sock")).unwrap();
@@ -231,9 +182,7 @@ fn unknown_key_in_the_configuration_is_an_error_with_its_line() {
     let config = place.write("node.toml", "[limits]\nkeys = 0\n[unix]\nmode = \"rw\"\n");
     let outcome = place.run(&["up", "--config", config.to_str().unwrap()]);
     outcome.failed(2, &["limits.keys", "unix.mode"]);
-    place
-        .run(&["up", "--config", "/nonexistent.toml"])
-        .failed(2, &["/nonexistent.toml"]);
+    place.run(&["up", "--config", "/nonexistent.toml"]).failed(2, &["/nonexistent.toml"]);
 }
 
 #[test]
@@ -269,17 +218,11 @@ fn node_cannot_be_dumped_or_traced() {
     let node = place.up(&[]);
     let id = node.child.id();
     let limits = fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
-    let core = limits
-        .lines()
-        .find(|line| line.starts_with("Max core file size"))
-        .unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     let fields: Vec<&str> = core.split_whitespace().collect();
     assert_eq!(fields[4..6], ["0", "0"], "{core}");
     // Root owns the /proc files of an undumpable process, whichever user runs it.
-    assert_eq!(
-        fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(),
-        0
-    );
+    assert_eq!(fs::metadata(format!("/proc/{id}/environ")).unwrap().uid(), 0);
 }
 
 #[test]
@@ -287,15 +230,7 @@ fn certificates_for_tcp_are_made_and_issued() {
     let place = Place::new();
     let _node = place.up(&["--listen-tcp", "127.0.0.1:0", "--name", "localhost"]);
     let client = place.path("gateway-1");
-    place
-        .run(&[
-            "cert",
-            "client",
-            "gateway-1",
-            "-o",
-            client.to_str().unwrap(),
-        ])
-        .done();
+    place.run(&["cert", "client", "gateway-1", "-o", client.to_str().unwrap()]).done();
     let verified = Command::new("openssl")
         .arg("verify")
         .arg("-CAfile")
@@ -303,25 +238,13 @@ fn certificates_for_tcp_are_made_and_issued() {
         .arg(client.join("cert.pem"))
         .output()
         .unwrap();
-    assert!(
-        verified.status.success(),
-        "{}",
-        String::from_utf8_lossy(&verified.stderr)
-    );
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
     let key = fs::metadata(client.join("key.pem")).unwrap();
     assert_eq!(key.permissions().mode() & 0o077, 0);
-    let again = place.run(&[
-        "cert",
-        "client",
-        "gateway-1",
-        "-o",
-        client.to_str().unwrap(),
-    ]);
+    let again = place.run(&["cert", "client", "gateway-1", "-o", client.to_str().unwrap()]);
     again.failed(1, &["exists"]);
     let other = place.path("other");
-    place
-        .run(&["cert", "client", "a b", "-o", other.to_str().unwrap()])
-        .failed(2, &["a b"]);
+    place.run(&["cert", "client", "a b", "-o", other.to_str().unwrap()]).failed(2, &["a b"]);
 }
 
 #[test]
@@ -335,22 +258,15 @@ fn exhausted_descriptors_are_logged_at_a_bounded_rate() {
         command.env(name, value.unwrap_or_default());
     }
     let (node, _) = place.up_as(command);
-    let crowd: Vec<_> = (0..100)
-        .map(|_| UnixStream::connect(place.path("node.sock")).unwrap())
-        .collect();
+    let crowd: Vec<_> =
+        (0..100).map(|_| UnixStream::connect(place.path("node.sock")).unwrap()).collect();
     let mut counts = Vec::new();
     // The node tries 20 times a second; of these it logs one, with the number of the others.
     while !counts.iter().any(|count| *count > 0) {
         node.wait_for_log("cannot accept a connection", counts.len() + 1);
         let log = node.log();
         let lines = log.lines().filter(|line| line.contains("cannot accept"));
-        let count = |line: &str| {
-            line.rsplit("suppressed=")
-                .next()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
+        let count = |line: &str| line.rsplit("suppressed=").next()?.trim().parse::<u64>().ok();
         counts = lines.map(|line| count(line).unwrap_or(0)).collect();
     }
     assert!(counts.len() < 30, "{counts:?}");

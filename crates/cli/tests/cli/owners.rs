@@ -24,9 +24,7 @@ fn foreign() -> Result<Place, String> {
     // The other user must be able to traverse the folder above.
     set_mode(state.parent().unwrap(), 0o711);
     if let Err(error) = chown(&state, Some(OTHER_USER), Some(OTHER_USER)) {
-        return Err(format!(
-            "this root may not change the owner of files: {error}"
-        ));
+        return Err(format!("this root may not change the owner of files: {error}"));
     }
     Ok(place)
 }
@@ -51,11 +49,7 @@ fn kek_may_belong_to_root_and_the_store_to_the_node() {
     };
     run(&["key", "import", "www", pem]);
     for file in ["state/keys", "state/keys/www.key"] {
-        assert_eq!(
-            fs::metadata(place.path(file)).unwrap().uid(),
-            OTHER_USER,
-            "{file}"
-        );
+        assert_eq!(fs::metadata(place.path(file)).unwrap().uid(), OTHER_USER, "{file}");
     }
     run(&["key", "show", "www"]);
     run(&["key", "policy", "www", "--allow-uid", "33"]);
@@ -68,9 +62,7 @@ fn node_refuses_a_store_of_another_user() {
         Err(reason) => millrace_testkit::skip!("{reason}"),
     };
     let pem = place.write("key.pem", &p256_key());
-    place
-        .run(&["key", "import", "www", pem.to_str().unwrap()])
-        .done();
+    place.run(&["key", "import", "www", pem.to_str().unwrap()]).done();
     // The address belongs to no machine: a node that passes the check fails, too, but with another error.
     let up = || place.run(&["up", "--listen-tcp", "192.0.2.1:1"]);
     up().failed(1, &["belongs to uid 65534", "run millrace as its owner"]);

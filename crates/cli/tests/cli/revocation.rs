@@ -40,9 +40,7 @@ fn serial_of(text: &str) -> String {
 /// The row of the table of certificates with this serial number.
 fn row_of(table: &str, serial: &str) -> String {
     let mut rows = table.lines().filter(|row| row.contains(serial));
-    let row = rows
-        .next()
-        .unwrap_or_else(|| panic!("no {serial}:\n{table}"));
+    let row = rows.next().unwrap_or_else(|| panic!("no {serial}:\n{table}"));
     assert!(rows.next().is_none(), "{table}");
     row.to_owned()
 }
@@ -54,10 +52,7 @@ fn openssl_accepts_the_revocation_list() {
     issue(&place, "gateway-2");
     assert!(verdict(&place, "gateway-1").contains("OK"));
     let would = place.run(&["cert", "revoke", "gateway-1", "--dry-run"]);
-    assert!(
-        would.done().data.contains("gateway-1: serial "),
-        "{would:?}"
-    );
+    assert!(would.done().data.contains("gateway-1: serial "), "{would:?}");
     assert!(verdict(&place, "gateway-1").contains("OK"));
     let list = || place.run(&["cert", "list"]).done().data.clone();
     let serial = serial_of(&would.data);
@@ -66,12 +61,8 @@ fn openssl_accepts_the_revocation_list() {
     assert!(row_of(&list(), &serial).starts_with("-          client"));
     assert!(verdict(&place, "gateway-1").contains("certificate revoked"));
     assert!(verdict(&place, "gateway-2").contains("OK"));
-    place
-        .run(&["cert", "revoke", "gateway-1"])
-        .failed(1, &["revoked already"]);
-    place
-        .run(&["cert", "revoke", "no name"])
-        .failed(2, &["cannot name a client"]);
+    place.run(&["cert", "revoke", "gateway-1"]).failed(1, &["revoked already"]);
+    place.run(&["cert", "revoke", "no name"]).failed(2, &["cannot name a client"]);
     fs::remove_dir_all(place.path("gateway-1")).unwrap();
     issue(&place, "gateway-1");
     assert!(verdict(&place, "gateway-1").contains("OK"));
@@ -85,9 +76,7 @@ fn node_uses_the_revocation_list_of_its_authority() {
     drop(place.up(&["--listen-tcp", "127.0.0.1:0"]));
     fs::write(place.path("state/tls/ca.crl"), "rubbish").unwrap();
     // The address belongs to no machine: a node that passes the check fails, too, but with another error.
-    place
-        .run(&["up", "--listen-tcp", "192.0.2.1:1"])
-        .failed(1, &["ca.crl"]);
+    place.run(&["up", "--listen-tcp", "192.0.2.1:1"]).failed(1, &["ca.crl"]);
 }
 
 /// A node with the files that an authority elsewhere has issued for it.
@@ -108,14 +97,7 @@ fn node_from(authority: &Place, name: &str) -> (Place, Node, String) {
 /// Output of OpenSSL about a connection to a node, until the node closes it.
 fn connect(address: &str, client: &Path) -> String {
     let output = Command::new("openssl")
-        .args([
-            "s_client",
-            "-tls1_3",
-            "-alpn",
-            "millrace/1",
-            "-verify_return_error",
-            "-ign_eof",
-        ])
+        .args(["s_client", "-tls1_3", "-alpn", "millrace/1", "-verify_return_error", "-ign_eof"])
         .args(["-connect", address, "-verify_ip", "127.0.0.1"])
         .arg("-CAfile")
         .arg(client.join("ca.pem"))
@@ -167,12 +149,8 @@ fn node_without_an_authority_names_the_command_that_helps() {
     let tls = place.path("state/tls");
     fs::create_dir_all(&tls).unwrap();
     fs::copy(authority.path("state/tls/ca.crt"), tls.join("ca.crt")).unwrap();
-    place
-        .run(&["up", "--listen-tcp", "127.0.0.1:0"])
-        .failed(1, &["millrace cert node"]);
-    place
-        .run(&["cert", "node", "two words", "-o", "/nonexistent"])
-        .failed(2, &["two words"]);
+    place.run(&["up", "--listen-tcp", "127.0.0.1:0"]).failed(1, &["millrace cert node"]);
+    place.run(&["cert", "node", "two words", "-o", "/nonexistent"]).failed(2, &["two words"]);
 }
 
 #[test]
@@ -189,7 +167,5 @@ fn client_files_are_readable_by_the_group_that_is_named() {
         assert_eq!(metadata.permissions().mode() & 0o777, mode, "{path:?}");
         assert_eq!(metadata.gid().to_string(), group);
     }
-    place
-        .run(&[&command[..], &["no such group"]].concat())
-        .failed(2, &["no such group"]);
+    place.run(&[&command[..], &["no such group"]].concat()).failed(2, &["no such group"]);
 }

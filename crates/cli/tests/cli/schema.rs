@@ -36,18 +36,10 @@ impl Validator {
         if schema.get("const").is_some_and(|only| only != value) {
             fail(format!("{value} is not {}", schema["const"]));
         }
-        if schema["enum"]
-            .as_array()
-            .is_some_and(|any| !any.contains(value))
-        {
+        if schema["enum"].as_array().is_some_and(|any| !any.contains(value)) {
             fail(format!("{value} is not one of {}", schema["enum"]));
         }
-        for name in schema["required"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-        {
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if value.get(name).is_none() {
                 fail(format!("{name} is missing"));
             }
@@ -56,8 +48,7 @@ impl Validator {
         for any in alternatives.into_iter().filter_map(Value::as_array) {
             let fits = |one: &&Value| reasons(&self.root, value, one).is_empty();
             if !any.iter().any(|one| fits(&one)) {
-                self.wrong
-                    .push(format!("{at}: {value} fits none of {any:?}"));
+                self.wrong.push(format!("{at}: {value} fits none of {any:?}"));
             }
         }
         for (name, field) in value.as_object().into_iter().flatten() {
@@ -89,10 +80,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
 }
 
 fn reasons(root: &Value, value: &Value, schema: &Value) -> Vec<String> {
-    let mut validator = Validator {
-        root: root.clone(),
-        wrong: Vec::new(),
-    };
+    let mut validator = Validator { root: root.clone(), wrong: Vec::new() };
     validator.check(value, schema, "");
     validator.wrong
 }
@@ -104,20 +92,9 @@ pub(crate) fn assert_valid(json: &str, name: &str) {
     let text = fs::read_to_string(file).expect("a schema; `make docs` writes it");
     let schema: Value = serde_json::from_str(&text).expect("JSON");
     let value: Value = serde_json::from_str(json).expect("JSON");
-    assert_eq!(
-        reasons(&schema, &value, &schema),
-        Vec::<String>::new(),
-        "{name}"
-    );
-    for field in value
-        .as_object()
-        .into_iter()
-        .flat_map(|fields| fields.keys())
-    {
-        assert!(
-            !schema["properties"][field].is_null(),
-            "{name} does not name {field}"
-        );
+    assert_eq!(reasons(&schema, &value, &schema), Vec::<String>::new(), "{name}");
+    for field in value.as_object().into_iter().flat_map(|fields| fields.keys()) {
+        assert!(!schema["properties"][field].is_null(), "{name} does not name {field}");
     }
 }
 
@@ -171,14 +148,7 @@ fn json_of_status_keys_and_check_matches_the_schemas() {
     assert_valid(&recipe.done().data, "recipe");
     let root = place.path("root");
     fs::create_dir(&root).unwrap();
-    let write = [
-        "gateway",
-        "nginx",
-        "--json",
-        "--write",
-        "--dry-run",
-        "--root",
-    ];
+    let write = ["gateway", "nginx", "--json", "--write", "--dry-run", "--root"];
     let write = [&write[..], &[root.to_str().unwrap()], &module].concat();
     assert_valid(&place.run(&write).done().data, "written");
     place.run(&["cert", "authority"]).done();
@@ -206,9 +176,7 @@ fn link_of_this_machine(place: &Place) -> Option<String> {
     );
     let file = place.write("link.toml", &text);
     let file = file.to_str().unwrap().to_owned();
-    place
-        .run(&["vpn", "keys", &file, "-o", keys.to_str().unwrap()])
-        .done();
+    place.run(&["vpn", "keys", &file, "-o", keys.to_str().unwrap()]).done();
     Some(file)
 }
 
@@ -223,10 +191,7 @@ fn json_of_links_matches_the_schemas() {
     let history = place.path("vpn").join("branch/history/000001");
     fs::create_dir_all(&history).unwrap();
     fs::write(history.join("link.toml"), "name = \"branch\"\n").unwrap();
-    assert_valid(
-        &vpn(&["history", "branch", "--json"]).done().data,
-        "vpn-history",
-    );
+    assert_valid(&vpn(&["history", "branch", "--json"]).done().data, "vpn-history");
     let link = place.path("run").join("branch");
     fs::create_dir_all(&link).unwrap();
     let status = r#"{"name": "branch", "side": "a", "state": "degraded", "generation": 1, "at_ms": 0,
@@ -238,16 +203,12 @@ fn json_of_links_matches_the_schemas() {
     fs::write(&lock, std::process::id().to_string()).unwrap();
     let lock = fs::File::open(lock).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    assert_valid(
-        &vpn(&["status", "branch", "--json"]).done().data,
-        "vpn-status",
-    );
+    assert_valid(&vpn(&["status", "branch", "--json"]).done().data, "vpn-status");
 
     let commands = repository().join("crates/vpn/fixtures/ipsec/vyos-peer.txt");
     let commands = commands.to_str().unwrap();
-    let imported = place.run(&[
-        "vpn", "import", commands, "--peer", "BRANCH", "--name", "branch", "--json",
-    ]);
+    let imported =
+        place.run(&["vpn", "import", commands, "--peer", "BRANCH", "--name", "branch", "--json"]);
     assert_valid(&imported.done().data, "vpn-import");
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
     let Some(file) = link_of_this_machine(&place).filter(|_| possible) else {

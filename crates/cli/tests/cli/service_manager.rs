@@ -19,7 +19,7 @@ use millrace_wire::{
 };
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, Place, repository};
+use crate::support::{Place, SOON, repository};
 
 /// Starts `millrace up` as systemd does: the socket is descriptor 3, and two variables say so.
 fn activated(place: &Place, socket: OwnedFd, args: &[&str]) -> Command {
@@ -27,12 +27,7 @@ fn activated(place: &Place, socket: OwnedFd, args: &[&str]) -> Command {
     let plain = place.command(["up"]);
     let mut command = Command::new("/bin/sh");
     let program: OsString = plain.get_program().to_owned();
-    command
-        .arg("-c")
-        .arg(START)
-        .arg(program)
-        .arg("up")
-        .args(args);
+    command.arg("-c").arg(START).arg(program).arg("up").args(args);
     for (name, value) in plain.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
@@ -54,7 +49,7 @@ fn greet(stream: &mut (impl Read + Write)) {
 
 /// Waits for the node's answer to the greeting.
 fn welcomed(stream: &mut UnixStream) -> bool {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
     let mut decoder: Decoder<NodeMessage> = Decoder::new();
     loop {
         match decoder.next().unwrap() {
@@ -104,9 +99,7 @@ fn inherited_tcp_socket_needs_no_configured_address() {
 fn inherited_descriptor_that_is_no_stream_socket_is_refused() {
     let place = Place::new();
     let file = fs::File::open("/dev/null").unwrap();
-    let output = activated(&place, OwnedFd::from(file), &[])
-        .output()
-        .unwrap();
+    let output = activated(&place, OwnedFd::from(file), &[]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("LISTEN_FDS"), "{text}");
@@ -122,11 +115,7 @@ fn watched_node_sends_signs_of_life_until_it_is_stopped() {
     let mut signs = 0;
     let started = Instant::now();
     while signs < 5 {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "{signs} signs\n{}",
-            node.log()
-        );
+        assert!(started.elapsed() < SOON, "{signs} signs\n{}", node.log());
         if let Ok(length) = messages.recv(&mut buffer) {
             assert_eq!(&buffer[..length], b"WATCHDOG=1");
             signs += 1;
@@ -136,12 +125,8 @@ fn watched_node_sends_signs_of_life_until_it_is_stopped() {
     node.signal(Signal::STOP);
     let mut silent = 0;
     while silent < 5 {
-        assert!(started.elapsed() < PATIENCE, "signs of a stopped process");
-        silent = if messages.recv(&mut buffer).is_ok() {
-            0
-        } else {
-            silent + 1
-        };
+        assert!(started.elapsed() < SOON, "signs of a stopped process");
+        silent = if messages.recv(&mut buffer).is_ok() { 0 } else { silent + 1 };
     }
 }
 
@@ -158,11 +143,7 @@ fn unit_files_are_accepted_by_systemd() {
         // The program must exist.
         place.write(unit, &text.replace("=/usr/bin/millrace ", "=/bin/true "))
     });
-    let output = Command::new(program)
-        .args(["verify", "--man=no"])
-        .args(&paths)
-        .output()
-        .unwrap();
+    let output = Command::new(program).args(["verify", "--man=no"]).args(&paths).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.is_empty(), "{text}");
 }

@@ -17,9 +17,7 @@ use millrace_testkit::wait::holds_within;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Bound on every wait. It is not a measurement: a loaded machine may take long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
+pub(crate) use millrace_testkit::wait::SOON;
 /// A folder with the state, the socket and the files of one test.
 pub(crate) struct Place {
     folder: TempDir,
@@ -27,9 +25,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-        }
+        Self { folder: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -67,10 +63,7 @@ impl Place {
     /// Runs `millrace` with this text on its standard input.
     pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Outcome {
         let mut command = self.command(args);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A command may close the pipe without reading to the end.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
@@ -90,9 +83,7 @@ impl Place {
         let notify = self.path("notify.sock");
         let _ = fs::remove_file(&notify);
         let socket = UnixDatagram::bind(&notify).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_millis(100)))
-            .unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         command.env("NOTIFY_SOCKET", &notify);
         let mut node = Node::start(command);
         let started = Instant::now();
@@ -103,16 +94,8 @@ impl Place {
                 return (node, socket);
             }
             let status = node.child.try_wait().unwrap();
-            assert!(
-                status.is_none(),
-                "the node ended: {status:?}\n{}",
-                node.log()
-            );
-            assert!(
-                started.elapsed() < PATIENCE,
-                "the node is not ready\n{}",
-                node.log()
-            );
+            assert!(status.is_none(), "the node ended: {status:?}\n{}", node.log());
+            assert!(started.elapsed() < SOON, "the node is not ready\n{}", node.log());
         }
     }
 
@@ -131,10 +114,7 @@ impl Place {
             if wanted(&status) {
                 return status;
             }
-            assert!(
-                started.elapsed() < PATIENCE,
-                "{what} did not happen: {status:#}"
-            );
+            assert!(started.elapsed() < SOON, "{what} did not happen: {status:#}");
         }
     }
 }
@@ -151,11 +131,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn of(output: Output) -> Self {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = output;
+        let Output { status, stdout, stderr } = output;
         Self {
             code: status.code().unwrap_or(-1),
             data: String::from_utf8(stdout).unwrap(),
@@ -170,11 +146,7 @@ impl Outcome {
         for word in words {
             assert!(self.talk.contains(word), "no '{word}' in: {}", self.talk);
         }
-        let printed = self
-            .talk
-            .lines()
-            .filter(|line| line.starts_with("error: "))
-            .count();
+        let printed = self.talk.lines().filter(|line| line.starts_with("error: ")).count();
         assert_eq!(printed, 1, "printed once: {}", self.talk);
     }
 
@@ -206,11 +178,7 @@ impl Node {
                 log.push('\n');
             }
         });
-        Self {
-            child,
-            log,
-            reader: Some(reader),
-        }
+        Self { child, log, reader: Some(reader) }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -221,7 +189,7 @@ impl Node {
     #[track_caller]
     pub(crate) fn wait_for_log(&self, text: &str, count: usize) {
         let logged = || self.log().matches(text).count() >= count;
-        let logged = holds_within(PATIENCE, logged);
+        let logged = holds_within(SOON, logged);
         assert!(logged, "no {count} times {text:?} in\n{}", self.log());
     }
 
@@ -241,11 +209,7 @@ impl Node {
                 }
                 return status;
             }
-            assert!(
-                started.elapsed() < PATIENCE,
-                "the node does not end\n{}",
-                self.log()
-            );
+            assert!(started.elapsed() < SOON, "the node does not end\n{}", self.log());
             thread::yield_now();
         }
     }
@@ -261,42 +225,20 @@ impl Drop for Node {
 
 /// A private key made by OpenSSL, as PEM.
 pub(crate) fn openssl_key(arguments: &[&str]) -> String {
-    let output = Command::new("openssl")
-        .args(arguments)
-        .output()
-        .expect("openssl is installed");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new("openssl").args(arguments).output().expect("openssl is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 pub(crate) fn p256_key() -> String {
-    openssl_key(&[
-        "genpkey",
-        "-algorithm",
-        "EC",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-    ])
+    openssl_key(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"])
 }
 
 pub(crate) fn rsa_key(bits: u32) -> String {
-    openssl_key(&[
-        "genpkey",
-        "-algorithm",
-        "RSA",
-        "-pkeyopt",
-        &format!("rsa_keygen_bits:{bits}"),
-    ])
+    openssl_key(&["genpkey", "-algorithm", "RSA", "-pkeyopt", &format!("rsa_keygen_bits:{bits}")])
 }
 
 /// The root of the repository.
 pub(crate) fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }

@@ -18,23 +18,11 @@ fn on_terminal(place: &Place, args: &[&str], columns: u16, variables: &[(&str, &
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap();
-    let theirs = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(name.to_str().unwrap())
-        .unwrap();
-    let size = Winsize {
-        ws_row: 50,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
+    let theirs = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&theirs, size).unwrap();
     let mut command = place.command(args);
-    command
-        .envs(variables.iter().copied())
-        .stdout(theirs)
-        .stderr(Stdio::null());
+    command.envs(variables.iter().copied()).stdout(theirs).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     // The terminal ends when its last descriptor is closed; this one is in `command`.
     drop(command);
@@ -84,20 +72,12 @@ fn pages_fit_the_terminal_and_use_its_width() {
             &["doctor", "--list"],
         ] {
             let plain = [("NO_COLOR", "1")];
-            let width = |page: &str| {
-                page.lines()
-                    .map(|line| line.chars().count())
-                    .max()
-                    .unwrap_or(0)
-            };
+            let width =
+                |page: &str| page.lines().map(|line| line.chars().count()).max().unwrap_or(0);
             let narrow = on_terminal(&place, args, 80, &plain);
             // A configuration is not wrapped: its comments have 96 columns.
             let page = narrow.split("# Advised").next().unwrap_or_default();
-            assert!(
-                width(page) <= 80,
-                "{args:?} has {} columns:\n{page}",
-                width(page)
-            );
+            assert!(width(page) <= 80, "{args:?} has {} columns:\n{page}", width(page));
             let wide = on_terminal(&place, args, 200, &plain);
             assert!(
                 width(&wide) <= 200 && wide.lines().count() <= narrow.lines().count(),
@@ -110,12 +90,7 @@ fn pages_fit_the_terminal_and_use_its_width() {
     }
     let root = fixture("qat-heartbeat");
     let longest = |columns| {
-        let page = on_terminal(
-            &place,
-            &["doctor", "--root", &root],
-            columns,
-            &[("NO_COLOR", "1")],
-        );
+        let page = on_terminal(&place, &["doctor", "--root", &root], columns, &[("NO_COLOR", "1")]);
         let text = page.lines().filter(|line| !line.starts_with("  run"));
         text.map(|line| line.chars().count()).max().unwrap_or(0)
     };

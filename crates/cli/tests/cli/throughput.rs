@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Place};
+use crate::support::{Place, SOON};
 
 #[test]
 fn bench_crypto_measures_checks_and_draws() {
@@ -65,23 +65,8 @@ fn bench_crypto_measures_checks_and_draws() {
 #[test]
 fn bench_pool_compares_node_and_library_with_every_worker_count() {
     let place = Place::new();
-    let pool = [
-        "bench",
-        "pool",
-        "--operation",
-        "ecdsa-sign",
-        "--rounds",
-        "1",
-    ];
-    let short = [
-        "--seconds",
-        "0.1",
-        "--depth",
-        "4",
-        "--workers",
-        "1,2",
-        "--json",
-    ];
+    let pool = ["bench", "pool", "--operation", "ecdsa-sign", "--rounds", "1"];
+    let short = ["--seconds", "0.1", "--depth", "4", "--workers", "1,2", "--json"];
     let outcome = place.run(&[&pool[..], &short].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     let round = &report["operations"][0]["rounds"][0];
@@ -94,43 +79,19 @@ fn bench_pool_compares_node_and_library_with_every_worker_count() {
     }
     let goals = report["goals"].as_array().unwrap();
     let promised = goals.iter().filter(|goal| !goal["reached"].is_null());
-    assert_eq!(
-        promised.count(),
-        goals.len() / 2,
-        "only one worker is promised: {goals:?}"
-    );
+    assert_eq!(promised.count(), goals.len() / 2, "only one worker is promised: {goals:?}");
     // The failure names the figure that was not reached.
     let missed = place.run(&[&pool[..], &short[..6], &["--require", "aim"]].concat());
     if missed.code != 0 {
-        assert!(
-            missed.talk.contains("not reached (aim): "),
-            "{}",
-            missed.talk
-        );
+        assert!(missed.talk.contains("not reached (aim): "), "{}", missed.talk);
     }
 }
 
 #[test]
 fn bench_pool_measures_a_victim_under_a_flood() {
     let place = Place::new();
-    let fairness = [
-        "bench",
-        "pool",
-        "--fairness",
-        "--rounds",
-        "1",
-        "--seconds",
-        "1",
-    ];
-    let flood = [
-        "--flood-connections",
-        "2",
-        "--flood-jobs",
-        "8",
-        "--workers",
-        "1",
-        "--json",
-    ];
+    let fairness = ["bench", "pool", "--fairness", "--rounds", "1", "--seconds", "1"];
+    let flood = ["--flood-connections", "2", "--flood-jobs", "8", "--workers", "1", "--json"];
     let outcome = place.run(&[&fairness[..], &flood].concat());
     let report: Value = serde_json::from_str(&outcome.done().data).unwrap();
     let measured = &report["measured"][0];
@@ -145,17 +106,8 @@ fn bench_pool_measures_a_victim_under_a_flood() {
 #[test]
 fn bench_crypto_reports_what_it_cannot_measure() {
     let place = Place::new();
-    place
-        .run(&["bench", "crypto", "--operation", "sing"])
-        .failed(2, &["sing", "ecdsa-sign"]);
-    let wrong = place.run(&[
-        "bench",
-        "crypto",
-        "--key",
-        "x25519",
-        "--operation",
-        "rsa-raw",
-    ]);
+    place.run(&["bench", "crypto", "--operation", "sing"]).failed(2, &["sing", "ecdsa-sign"]);
+    let wrong = place.run(&["bench", "crypto", "--key", "x25519", "--operation", "rsa-raw"]);
     assert_ne!(wrong.code, 0);
     assert!(wrong.talk.contains("leave out"), "{}", wrong.talk);
     let none = place.run(&["bench", "crypto", "--backend", "kernel"]);
@@ -195,7 +147,7 @@ fn workers_are_pinned_to_cores_if_requested() {
         if workers.len() >= 3 && workers.iter().all(pinned) {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{workers:?}");
+        assert!(started.elapsed() < SOON, "{workers:?}");
         thread::yield_now();
     }
 }
@@ -205,10 +157,7 @@ fn node_without_pinning_lets_the_system_place_workers() {
     let place = Place::new();
     let node = place.up(&["--pin", "off"]);
     let own = fs::read_to_string("/proc/self/status").unwrap();
-    let own = own
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        .map(str::trim);
+    let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
     for worker in workers(node.child.id()) {
         assert_eq!(Some(worker.as_str()), own);
     }

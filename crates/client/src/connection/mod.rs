@@ -41,11 +41,7 @@ pub(crate) enum ConnectionEvent {
     /// The handshake is over.
     Ready,
     /// A key can be used.
-    KeyOpened {
-        key: KeyId,
-        handle: KeyHandle,
-        facts: KeyFacts,
-    },
+    KeyOpened { key: KeyId, handle: KeyHandle, facts: KeyFacts },
     /// A key cannot be used here.
     KeyRefused { key: KeyId, reason: KeyRefusal },
     /// Jobs ended.
@@ -58,9 +54,9 @@ pub(crate) enum ConnectionEvent {
 
 /// Why a connection cannot be used any longer, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gone(pub(crate) String);
+pub(crate) struct ConnectionFault(pub(crate) String);
 
-impl Gone {
+impl ConnectionFault {
     fn protocol(what: &str) -> Self {
         Self(format!("the node broke the protocol: {what}"))
     }
@@ -128,12 +124,7 @@ impl Connection {
     /// A connection that has just been started: its greeting, which offers `features`, is ready to be
     /// sent.
     pub(crate) fn new(agent: String, features: u64, timings: Timings, now: Instant) -> Self {
-        let hello = Hello {
-            min_version: VERSION_MIN,
-            max_version: VERSION_MAX,
-            features,
-            agent,
-        };
+        let hello = Hello { min_version: VERSION_MIN, max_version: VERSION_MAX, features, agent };
         let mut out = OutBuffer::default();
         ClientMessage::Hello(hello.clone()).encode(out.append());
         Self {
@@ -185,12 +176,15 @@ impl Connection {
     ///
     /// # Errors
     /// The connection cannot be used any longer.
-    pub(crate) fn next_event(&mut self, now: Instant) -> Result<Option<ConnectionEvent>, Gone> {
+    pub(crate) fn next_event(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<ConnectionEvent>, ConnectionFault> {
         loop {
             let message = self
                 .decoder
                 .next()
-                .map_err(|error| Gone::protocol(&error.to_string()))?;
+                .map_err(|error| ConnectionFault::protocol(&error.to_string()))?;
             let Some(message) = message else {
                 return Ok(None);
             };
@@ -204,20 +198,14 @@ impl Connection {
         &mut self,
         message: NodeMessage,
         now: Instant,
-    ) -> Result<Option<ConnectionEvent>, Gone> {
+    ) -> Result<Option<ConnectionEvent>, ConnectionFault> {
         let greeting = matches!(self.phase, Phase::Greeting);
         match message {
-            NodeMessage::Fault(fault) => Err(Gone(fault_text(fault))),
+            NodeMessage::Fault(fault) => Err(ConnectionFault(fault_text(fault))),
             NodeMessage::Welcome(welcome) if greeting => self.on_welcome(&welcome).map(Some),
-            _ if greeting => Err(Gone::protocol("it did not begin with a welcome")),
-            NodeMessage::Welcome(_) => Err(Gone::protocol("a second welcome")),
-            NodeMessage::KeyOpened {
-                request,
-                handle,
-                info,
-                operations,
-                hashes,
-            } => {
+            _ if greeting => Err(ConnectionFault::protocol("it did not begin with a welcome")),
+            NodeMessage::Welcome(_) => Err(ConnectionFault::protocol("a second welcome")),
+            NodeMessage::KeyOpened { request, handle, info, operations, hashes } => {
                 let key = self.answered(request)?;
                 if !self.keys.contains_key(&key) {
                     // Its owner dropped it after the request.
@@ -225,11 +213,7 @@ impl Connection {
                     return Ok(None);
                 }
                 self.keys.insert(key, KeyStage::Open(handle));
-                let facts = KeyFacts {
-                    info,
-                    operations,
-                    hashes,
-                };
+                let facts = KeyFacts { info, operations, hashes };
                 Ok(Some(ConnectionEvent::KeyOpened { key, handle, facts }))
             }
             NodeMessage::KeyRefused { request, reason } => {
@@ -244,10 +228,10 @@ impl Connection {
             // Any byte is a sign of life; the token is for readers of traces.
             NodeMessage::Pong { .. } => Ok(None),
             NodeMessage::Description { .. } => {
-                Err(Gone::protocol("a description that was not asked for"))
+                Err(ConnectionFault::protocol("a description that was not asked for"))
             }
             NodeMessage::RetryAfter { .. } if self.features & FEATURE_RETRY_AFTER == 0 => {
-                Err(Gone::protocol("a feature that is not in force"))
+                Err(ConnectionFault::protocol("a feature that is not in force"))
             }
             NodeMessage::RetryAfter { handle, wait } => Ok(self.pause(handle, now + wait)),
             NodeMessage::Drain => {
@@ -261,13 +245,7 @@ impl Connection {
     fn pause(&mut self, handle: KeyHandle, until: Instant) -> Option<ConnectionEvent> {
         let open = |stage: &KeyStage| matches!(stage, KeyStage::Open(own) if *own == handle);
         let (key, _) = self.keys.iter().find(|(_, stage)| open(stage))?;
-        self.paused.insert(
-            *key,
-            KeyPause {
-                until,
-                over_quota: false,
-            },
-        );
+        self.paused.insert(*key, KeyPause { until, over_quota: false });
         Some(ConnectionEvent::Paused { until })
     }
 
@@ -290,9 +268,9 @@ impl Connection {
         self.paused.values().map(|pause| pause.until).min()
     }
 
-    fn on_welcome(&mut self, welcome: &Welcome) -> Result<ConnectionEvent, Gone> {
+    fn on_welcome(&mut self, welcome: &Welcome) -> Result<ConnectionEvent, ConnectionFault> {
         version::accept(&self.hello, welcome)
-            .map_err(|error| Gone::protocol(&error.to_string()))?;
+            .map_err(|error| ConnectionFault::protocol(&error.to_string()))?;
         self.phase = Phase::Ready;
         self.node = Arc::from(welcome.node.as_str());
         self.max_in_flight = welcome.max_in_flight.max(1);
@@ -301,9 +279,9 @@ impl Connection {
     }
 
     /// The key that a request was about.
-    fn answered(&mut self, request: RequestId) -> Result<KeyId, Gone> {
+    fn answered(&mut self, request: RequestId) -> Result<KeyId, ConnectionFault> {
         let key = self.requests.remove(&request);
-        key.ok_or_else(|| Gone::protocol("an answer to a request that was not made"))
+        key.ok_or_else(|| ConnectionFault::protocol("an answer to a request that was not made"))
     }
 
     /// Whether jobs may be sent.
@@ -395,13 +373,7 @@ impl Connection {
 
     /// Treats a key as refused.
     pub(crate) fn refuse(&mut self, key: KeyId, reason: KeyRefusal, now: Instant) {
-        self.keys.insert(
-            key,
-            KeyStage::Refused {
-                reason,
-                until: now + REFUSAL_LASTS,
-            },
-        );
+        self.keys.insert(key, KeyStage::Refused { reason, until: now + REFUSAL_LASTS });
     }
 
     /// Whether the features in force have this operation. A node without them closes the connection over it.
@@ -477,19 +449,16 @@ impl Connection {
     ///
     /// # Errors
     /// The node was silent for too long.
-    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Gone> {
+    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), ConnectionFault> {
         if self.next_timer().is_none_or(|at| now < at) {
             return Ok(());
         }
         if matches!(self.phase, Phase::Greeting) {
-            return Err(Gone(format!(
-                "no welcome within {:?}",
-                self.timings.handshake
-            )));
+            return Err(ConnectionFault(format!("no welcome within {:?}", self.timings.handshake)));
         }
         if self.ping.is_some() {
             let silence = self.timings.ping_after + self.timings.dead_after;
-            return Err(Gone(format!("silent for {silence:?} with jobs in flight")));
+            return Err(ConnectionFault(format!("silent for {silence:?} with jobs in flight")));
         }
         self.ping = Some(now);
         self.pings += 1;

@@ -37,10 +37,7 @@ fn opened(request: RequestId, handle: KeyHandle) -> NodeMessage {
     NodeMessage::KeyOpened {
         request,
         handle,
-        info: KeyInfo {
-            key_type: KeyType::Ec(Curve::P256),
-            spki: vec![1; 91],
-        },
+        info: KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1; 91] },
         operations: OperationSet::new(),
         hashes: HashAlgorithms::new(),
     }
@@ -57,7 +54,7 @@ fn say(
     connection: &mut Connection,
     message: &NodeMessage,
     now: Instant,
-) -> Result<Option<ConnectionEvent>, Gone> {
+) -> Result<Option<ConnectionEvent>, ConnectionFault> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     feed(connection, &bytes, now);
@@ -85,14 +82,8 @@ fn key() -> KeyData {
 
 fn ready(now: Instant) -> Connection {
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
-    assert!(matches!(
-        sent(&mut connection)[..],
-        [ClientMessage::Hello(_)]
-    ));
-    assert!(matches!(
-        say(&mut connection, &welcome(), now),
-        Ok(Some(ConnectionEvent::Ready))
-    ));
+    assert!(matches!(sent(&mut connection)[..], [ClientMessage::Hello(_)]));
+    assert!(matches!(say(&mut connection, &welcome(), now), Ok(Some(ConnectionEvent::Ready))));
     connection
 }
 
@@ -102,10 +93,7 @@ fn handshake_is_a_hello_and_a_welcome() {
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
     assert!(!connection.is_ready());
     assert_eq!(connection.next_timer(), Some(now + TIMINGS.handshake));
-    assert!(matches!(
-        say(&mut connection, &welcome(), now),
-        Ok(Some(ConnectionEvent::Ready))
-    ));
+    assert!(matches!(say(&mut connection, &welcome(), now), Ok(Some(ConnectionEvent::Ready))));
     assert!(connection.is_ready());
     assert_eq!(&**connection.node(), "n1");
     assert_eq!(connection.next_timer(), None);
@@ -114,28 +102,19 @@ fn handshake_is_a_hello_and_a_welcome() {
 #[test]
 fn peer_that_does_not_begin_with_welcome_is_no_node() {
     let now = Instant::now();
-    for message in [
-        NodeMessage::Drain,
-        NodeMessage::Pong { token: 1 },
-        opened(0, 1),
-    ] {
+    for message in [NodeMessage::Drain, NodeMessage::Pong { token: 1 }, opened(0, 1)] {
         let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
         assert!(say(&mut connection, &message, now).is_err(), "{message:?}");
     }
     let mut connection = ready(now);
-    assert!(
-        say(&mut connection, &welcome(), now).is_err(),
-        "a second welcome"
-    );
+    assert!(say(&mut connection, &welcome(), now).is_err(), "a second welcome");
 }
 
 #[test]
 fn version_that_was_not_offered_is_not_accepted() {
     let now = Instant::now();
     let mut connection = Connection::new("test".to_owned(), 0, TIMINGS, now);
-    let NodeMessage::Welcome(mut other) = welcome() else {
-        unreachable!("it is one")
-    };
+    let NodeMessage::Welcome(mut other) = welcome() else { unreachable!("it is one") };
     other.version = 2;
     assert!(say(&mut connection, &NodeMessage::Welcome(other), now).is_err());
 }
@@ -155,32 +134,17 @@ fn key_is_asked_for_once_and_gets_a_handle() {
     let key = key();
     assert!(connection.key_state(key.id, now).is_none());
     connection.open_key(&key, now);
-    assert!(matches!(
-        connection.key_state(key.id, now),
-        Some(KeyStage::Opening)
-    ));
+    assert!(matches!(connection.key_state(key.id, now), Some(KeyStage::Opening)));
     let messages = sent(&mut connection);
     let [ClientMessage::OpenKey { request, .. }] = messages[..] else {
         panic!("{messages:?}");
     };
     let event = say(&mut connection, &opened(request, 9), now);
-    assert!(matches!(
-        event,
-        Ok(Some(ConnectionEvent::KeyOpened { handle: 9, .. }))
-    ));
-    assert!(matches!(
-        connection.key_state(key.id, now),
-        Some(KeyStage::Open(9))
-    ));
+    assert!(matches!(event, Ok(Some(ConnectionEvent::KeyOpened { handle: 9, .. }))));
+    assert!(matches!(connection.key_state(key.id, now), Some(KeyStage::Open(9))));
     connection.close_key(key.id);
-    assert!(matches!(
-        sent(&mut connection)[..],
-        [ClientMessage::CloseKey { handle: 9 }]
-    ));
-    assert!(
-        say(&mut connection, &opened(request, 9), now).is_err(),
-        "answered twice"
-    );
+    assert!(matches!(sent(&mut connection)[..], [ClientMessage::CloseKey { handle: 9 }]));
+    assert!(say(&mut connection, &opened(request, 9), now).is_err(), "answered twice");
 }
 
 #[test]
@@ -192,10 +156,7 @@ fn key_dropped_while_it_was_opened_is_closed() {
     connection.close_key(key.id);
     sent(&mut connection);
     assert!(matches!(say(&mut connection, &opened(0, 9), now), Ok(None)));
-    assert!(matches!(
-        sent(&mut connection)[..],
-        [ClientMessage::CloseKey { handle: 9 }]
-    ));
+    assert!(matches!(sent(&mut connection)[..], [ClientMessage::CloseKey { handle: 9 }]));
 }
 
 #[test]
@@ -204,18 +165,12 @@ fn refusal_of_a_key_lasts_for_its_time() {
     let mut connection = ready(now);
     let key = key();
     connection.open_key(&key, now);
-    let refusal = NodeMessage::KeyRefused {
-        request: 0,
-        reason: KeyRefusal::NoSuchKey,
-    };
+    let refusal = NodeMessage::KeyRefused { request: 0, reason: KeyRefusal::NoSuchKey };
     assert!(matches!(
         say(&mut connection, &refusal, now),
         Ok(Some(ConnectionEvent::KeyRefused { .. }))
     ));
-    assert!(matches!(
-        connection.key_state(key.id, now),
-        Some(KeyStage::Refused { .. })
-    ));
+    assert!(matches!(connection.key_state(key.id, now), Some(KeyStage::Refused { .. })));
     assert!(connection.key_state(key.id, now + REFUSAL_LASTS).is_none());
 }
 
@@ -231,14 +186,8 @@ fn job_is_sent_unchanged_and_counts_until_it_is_settled() {
     let [ClientMessage::Submit(first), ClientMessage::Submit(_)] = &messages[..] else {
         panic!("{messages:?}");
     };
-    assert_eq!(
-        (first[0].id, first[0].key, first[0].budget),
-        (77, 9, ms(1500))
-    );
-    assert_eq!(
-        (&first[0].operation, &first[0].input[..]),
-        (&SIGN, &[5; 32][..])
-    );
+    assert_eq!((first[0].id, first[0].key, first[0].budget), (77, 9, ms(1500)));
+    assert_eq!((&first[0].operation, &first[0].input[..]), (&SIGN, &[5; 32][..]));
     connection.settled();
     assert!(connection.has_room());
     connection.settled();
@@ -251,21 +200,14 @@ fn silence_with_jobs_open_is_pinged_and_then_ends() {
     let start = Instant::now();
     let mut connection = ready(start);
     let now = start + Duration::from_secs(60);
-    assert_eq!(
-        connection.tick(now),
-        Ok(()),
-        "nothing is open: nothing is expected"
-    );
+    assert_eq!(connection.tick(now), Ok(()), "nothing is open: nothing is expected");
     connection.send_job(1, 9, ms(1000), &SIGN, &[0; 32], now);
     sent(&mut connection);
     assert_eq!(connection.next_timer(), Some(now + ms(250)));
     assert_eq!(connection.tick(now + ms(249)), Ok(()));
     assert!(sent(&mut connection).is_empty());
     assert_eq!(connection.tick(now + ms(250)), Ok(()));
-    assert!(matches!(
-        sent(&mut connection)[..],
-        [ClientMessage::Ping { .. }]
-    ));
+    assert!(matches!(sent(&mut connection)[..], [ClientMessage::Ping { .. }]));
     assert_eq!(connection.tick(now + ms(749)), Ok(()));
     assert!(connection.tick(now + ms(750)).is_err());
 }
@@ -277,10 +219,7 @@ fn any_byte_is_a_sign_of_life() {
     connection.send_job(1, 9, ms(1000), &SIGN, &[0; 32], now);
     assert_eq!(connection.tick(now + ms(250)), Ok(()));
     let pong = NodeMessage::Pong { token: 1 };
-    assert!(matches!(
-        say(&mut connection, &pong, now + ms(700)),
-        Ok(None)
-    ));
+    assert!(matches!(say(&mut connection, &pong, now + ms(700)), Ok(None)));
     assert_eq!(connection.next_timer(), Some(now + ms(950)));
     connection.settled();
     assert_eq!(connection.next_timer(), None);
@@ -302,7 +241,7 @@ fn fault_ends_the_connection_with_a_reason() {
     let now = Instant::now();
     let mut connection = ready(now);
     let fault = NodeMessage::Fault(Fault::Unauthorized);
-    let Err(Gone(why)) = say(&mut connection, &fault, now) else {
+    let Err(ConnectionFault(why)) = say(&mut connection, &fault, now) else {
         panic!("still there")
     };
     assert!(why.contains("identity"), "{why}");

@@ -61,12 +61,7 @@ impl Survey {
 
 /// The last error of each node.
 fn troubles(nodes: &[Node]) -> String {
-    nodes
-        .iter()
-        .filter(|node| node.listed)
-        .map(Node::trouble)
-        .collect::<Vec<_>>()
-        .join("; ")
+    nodes.iter().filter(|node| node.listed).map(Node::trouble).collect::<Vec<_>>().join("; ")
 }
 
 impl Dispatcher {
@@ -106,11 +101,8 @@ impl Dispatcher {
             return;
         };
         let state = connection.key_state(job.key.id, now);
-        job.attempts[slot] = Some(Attempt {
-            number: job.attempts_made,
-            node,
-            stage: Stage::AwaitingKey,
-        });
+        job.attempts[slot] =
+            Some(Attempt { number: job.attempts_made, node, stage: Stage::AwaitingKey });
         job.attempts_made = job.attempts_made.wrapping_add(1);
         if let Some(KeyStage::Open(handle)) = state {
             self.send(id, slot, handle, now);
@@ -138,11 +130,7 @@ impl Dispatcher {
         let survey = self.survey(key, tried, now);
         let waits = if key.is_import() {
             // Its owner can do the work at once.
-            !survey.full
-                && survey
-                    .absent
-                    .iter()
-                    .any(|node| self.nodes[node].is_hopeful())
+            !survey.full && survey.absent.iter().any(|node| self.nodes[node].is_hopeful())
         } else {
             let resumes = survey.paused.is_some_and(|pause| pause.until < deadline);
             survey.full || !survey.absent.is_empty() || resumes
@@ -201,11 +189,7 @@ impl Dispatcher {
             ConnectionState::Up(connection) => node.cost(connection.in_flight(), now),
             _ => u64::MAX,
         };
-        if cost(&self.nodes[second]) < cost(&self.nodes[first]) {
-            second
-        } else {
-            first
-        }
+        if cost(&self.nodes[second]) < cost(&self.nodes[first]) { second } else { first }
     }
 
     /// The key is open at the node of this attempt: sends the job, or ends it if opening was all.

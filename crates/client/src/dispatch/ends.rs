@@ -94,14 +94,7 @@ impl Dispatcher {
         if self.keys.len() >= self.max_keys {
             return Err(ClientError::TooManyKeys);
         }
-        self.keys.insert(
-            key.id,
-            KeyUse {
-                data: Arc::clone(key),
-                jobs: 1,
-                closed: false,
-            },
-        );
+        self.keys.insert(key.id, KeyUse { data: Arc::clone(key), jobs: 1, closed: false });
         Ok(())
     }
 
@@ -113,11 +106,7 @@ impl Dispatcher {
     }
 
     pub(super) fn drop_key_if_unused(&mut self, key: KeyId) {
-        if self
-            .keys
-            .get(&key)
-            .is_some_and(|usage| usage.closed && usage.jobs == 0)
-        {
+        if self.keys.get(&key).is_some_and(|usage| usage.closed && usage.jobs == 0) {
             self.keys.remove(&key);
             for node in &mut self.nodes {
                 if let Some(connection) = node.connection() {

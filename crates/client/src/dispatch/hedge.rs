@@ -158,16 +158,8 @@ impl Dispatcher {
     /// The hedge of this job answered before its first attempt: notes how long the first node has taken so
     /// far, so that it counts in later hedge delays and node choices.
     pub(super) fn note_outrun(&mut self, id: JobRef, now: Instant) {
-        let first = self
-            .jobs
-            .get(id)
-            .and_then(|job| job.attempts[Slot::First].as_ref());
-        if let Some(Attempt {
-            node,
-            stage: Stage::Sent { at, .. },
-            ..
-        }) = first
-        {
+        let first = self.jobs.get(id).and_then(|job| job.attempts[Slot::First].as_ref());
+        if let Some(Attempt { node, stage: Stage::Sent { at, .. }, .. }) = first {
             let waited = now.saturating_duration_since(*at);
             self.nodes[*node].waited(waited, now);
             if let Some(hedging) = &mut self.hedging {
@@ -180,9 +172,7 @@ impl Dispatcher {
     /// node.
     pub(super) fn hedge_is_dispensable(&mut self, id: JobRef) -> bool {
         self.totals.hedge_losses += 1;
-        self.jobs
-            .get(id)
-            .is_none_or(|job| job.attempts[Slot::First].is_some())
+        self.jobs.get(id).is_none_or(|job| job.attempts[Slot::First].is_some())
     }
 }
 
@@ -205,11 +195,7 @@ const FRESH: u32 = 64;
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self {
-            buckets: [0; BUCKETS],
-            count: 0,
-            slow: UNKNOWN,
-        }
+        Self { buckets: [0; BUCKETS], count: 0, slow: UNKNOWN }
     }
 }
 
@@ -245,9 +231,7 @@ impl Latencies {
 
 /// The index is four times the binary logarithm, linear in between.
 fn bucket(latency: Duration) -> usize {
-    let micros = u64::try_from(latency.as_micros())
-        .unwrap_or(u64::MAX)
-        .max(4);
+    let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(4);
     let doublings = micros.ilog2();
     let quarter = (micros >> (doublings - 2)) & 3;
     let index = 4 * (doublings as usize - 2) + usize::from(quarter.to_le_bytes()[0]);

@@ -39,7 +39,7 @@ use self::hedge::Hedging;
 use self::retry::{Budget, Retry};
 use crate::buffer::OutBuffer;
 use crate::config::PoolConfig;
-use crate::connection::{Connection, ConnectionEvent, Gone, KeyStage, Timings};
+use crate::connection::{Connection, ConnectionEvent, ConnectionFault, KeyStage, Timings};
 use crate::error::ClientError;
 use crate::job::{
     Attempts, Callback, Job, JobAnswer, JobOutcome, JobRef, JobTable, Recipient, Reply, Slot, Stage,
@@ -120,11 +120,7 @@ impl Dispatcher {
             dead_after: config.dead_after,
         };
         Self {
-            nodes: config
-                .nodes
-                .iter()
-                .map(|node| Node::new(node, now))
-                .collect(),
+            nodes: config.nodes.iter().map(|node| Node::new(node, now)).collect(),
             jobs: JobTable::default(),
             waiting: VecDeque::new(),
             keys: HashMap::new(),
@@ -227,9 +223,7 @@ impl Dispatcher {
     fn expire(&mut self, id: JobRef, now: Instant) {
         let waits = self.jobs.get(id).filter(|job| job.is_unassigned());
         let error = match waits.map(|job| Arc::clone(&job.key)) {
-            Some(key) => self
-                .survey(&key, NodeSet::default(), now)
-                .obstacle(&self.nodes),
+            Some(key) => self.survey(&key, NodeSet::default(), now).obstacle(&self.nodes),
             None => ClientError::TimedOut,
         };
         self.end(id, Err(error));
@@ -282,12 +276,7 @@ impl Dispatcher {
 
     pub(crate) fn stats(&self) -> ClientStats {
         ClientStats {
-            nodes: self
-                .nodes
-                .iter()
-                .filter(|node| node.listed)
-                .map(Node::stats)
-                .collect(),
+            nodes: self.nodes.iter().filter(|node| node.listed).map(Node::stats).collect(),
             totals: self.totals,
             in_flight: self.jobs.len(),
             keys: self.keys.len(),
@@ -298,18 +287,14 @@ impl Dispatcher {
 
     /// Whether [`Self::poll_connect`] has a node.
     pub(crate) fn wants_connections(&self) -> bool {
-        self.nodes
-            .iter()
-            .any(|node| matches!(node.state, ConnectionState::Wanted))
+        self.nodes.iter().any(|node| matches!(node.state, ConnectionState::Wanted))
     }
 
     /// The next node to connect to. To be followed by [`Self::handle_connected`] or
     /// [`Self::handle_lost`].
     pub(crate) fn poll_connect(&mut self) -> Option<NodeIndex> {
-        let node = self
-            .nodes
-            .iter()
-            .position(|node| matches!(node.state, ConnectionState::Wanted))?;
+        let node =
+            self.nodes.iter().position(|node| matches!(node.state, ConnectionState::Wanted))?;
         self.nodes[node].state = ConnectionState::Connecting;
         Some(node)
     }
@@ -353,8 +338,7 @@ impl Dispatcher {
 
     /// Jobs under way at this node.
     pub(crate) fn in_flight(&mut self, node: NodeIndex) -> u32 {
-        self.connection(node)
-            .map_or(0, |connection| connection.in_flight())
+        self.connection(node).map_or(0, |connection| connection.in_flight())
     }
 
     /// Connections to this node that failed so far: tells which of its addresses to try next.
@@ -371,7 +355,7 @@ impl Dispatcher {
             match connection.next_event(now) {
                 Ok(Some(event)) => self.on_event(node, event, now),
                 Ok(None) => return self.fill_room(now),
-                Err(Gone(why)) => return self.handle_lost(node, why, now),
+                Err(ConnectionFault(why)) => return self.handle_lost(node, why, now),
             }
         }
     }
@@ -426,7 +410,7 @@ impl Dispatcher {
                     let due = connection.tick(now);
                     let drained = connection.is_draining() && connection.is_idle();
                     let unanswered = connection.unanswered();
-                    let why = if let Err(Gone(why)) = due {
+                    let why = if let Err(ConnectionFault(why)) = due {
                         why
                     } else if drained {
                         "the node drained".to_owned()
@@ -446,9 +430,8 @@ impl Dispatcher {
         self.hedge_due(now);
         if self.resume_at.is_some_and(|at| at <= now) {
             let connections = self.nodes.iter_mut().filter_map(Node::connection);
-            self.resume_at = connections
-                .filter_map(|connection| connection.next_resumption(now))
-                .min();
+            self.resume_at =
+                connections.filter_map(|connection| connection.next_resumption(now)).min();
             self.reassign(now);
         }
         if self.next_deadline.is_some_and(|at| at <= now) {
@@ -490,12 +473,7 @@ impl Dispatcher {
         });
         let report = self.reporter.as_ref().and_then(Reporter::due);
         let hedge = self.next_hedge();
-        nodes
-            .chain(self.next_deadline)
-            .chain(report)
-            .chain(hedge)
-            .chain(self.resume_at)
-            .min()
+        nodes.chain(self.next_deadline).chain(report).chain(hedge).chain(self.resume_at).min()
     }
 
     /// Ends every job as [`ClientError::Closed`] and asks for all sockets to be closed.
@@ -605,8 +583,7 @@ impl Dispatcher {
     }
 
     fn waiting_for(&self, node: NodeIndex, key: KeyId) -> Vec<JobRef> {
-        self.jobs
-            .select(|job| job.key.id == key && job.awaits_key_at(node))
+        self.jobs.select(|job| job.key.id == key && job.awaits_key_at(node))
     }
 
     /// The attempt that waits for a key at this node will not get it.
@@ -655,13 +632,7 @@ impl Dispatcher {
         };
         let latency = now.saturating_duration_since(at);
         self.note_completed(node, latency, completion.result.is_ok(), now);
-        let JobCompletion {
-            result,
-            served_by,
-            queue_time,
-            service_time,
-            ..
-        } = completion;
+        let JobCompletion { result, served_by, queue_time, service_time, .. } = completion;
         match result {
             Ok(output) => {
                 if slot == Slot::Hedge {

@@ -39,10 +39,7 @@ impl Retry {
 
     /// Whether the retry adds load to nodes that work. A lost connection's jobs load no node twice.
     pub(super) fn costs(self) -> bool {
-        matches!(
-            self,
-            Self::Busy | Self::OverQuota | Self::Failed | Self::NotOffered
-        )
+        matches!(self, Self::Busy | Self::OverQuota | Self::Failed | Self::NotOffered)
     }
 }
 
@@ -68,11 +65,7 @@ impl Budget {
     }
 
     fn new(price: u32, start: u32, most: u32) -> Self {
-        Self {
-            level: start * price,
-            price,
-            most: most * price,
-        }
+        Self { level: start * price, price, most: most * price }
     }
 
     /// Counts a job.

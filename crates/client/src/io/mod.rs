@@ -40,6 +40,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
@@ -165,7 +166,7 @@ impl Instance {
         match spawn(self) {
             Ok(thread) => {
                 inner.driver.io_thread_started();
-                let mut place = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut place = lock(&self.thread);
                 *place = Some(thread);
             }
             Err(error) => inner.no_thread = Some((Instant::now(), error.to_string())),
@@ -173,7 +174,7 @@ impl Instance {
     }
 
     fn lock(&self) -> Guard<'_> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     // ---- callers ------------------------------------------------------------------------------
@@ -227,10 +228,7 @@ impl Instance {
             return Err(ClientError::Closed);
         }
         self.start_thread(&mut inner);
-        if let Some((_, why)) = inner
-            .no_thread
-            .as_ref()
-            .filter(|_| inner.driver.lacks_io_thread())
+        if let Some((_, why)) = inner.no_thread.as_ref().filter(|_| inner.driver.lacks_io_thread())
         {
             return Err(ClientError::Start(why.clone()));
         }
@@ -278,9 +276,8 @@ impl Instance {
         inner.followers.push((id, Arc::clone(&waiter)));
         self.wake(inner.driver.wake_for_follower());
         let patience = deadline.saturating_duration_since(Instant::now());
-        let (mut inner, _) = waiter
-            .wait_timeout(inner, patience)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, _) =
+            waiter.wait_timeout(inner, patience).unwrap_or_else(PoisonError::into_inner);
         inner.followers.retain(|(follower, _)| *follower != id);
         inner
     }
@@ -501,10 +498,7 @@ impl Instance {
 
     fn wait_parked<'a>(&self, inner: Guard<'a>, now: Instant, until: Option<Instant>) -> Guard<'a> {
         let mut inner = match until {
-            None => self
-                .unpark
-                .wait(inner)
-                .unwrap_or_else(PoisonError::into_inner),
+            None => self.unpark.wait(inner).unwrap_or_else(PoisonError::into_inner),
             Some(until) => {
                 let patience = until.saturating_duration_since(now);
                 let waited = self.unpark.wait_timeout(inner, patience);
@@ -592,11 +586,7 @@ impl Instance {
         }
         self.wake_io_thread(&mut inner);
         drop(inner);
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = lock(&self.thread).take();
         let Some(thread) = thread else { return };
         if thread.thread().id() != current() {
             // `thread_main` has caught a panic, if there was one.
@@ -611,22 +601,13 @@ impl InstanceState {
         if !self.driver.needs_successor(self.dispatcher.has_callbacks()) {
             return None;
         }
-        let Self {
-            followers,
-            dispatcher,
-            ..
-        } = self;
-        let follower = followers
-            .iter()
-            .rev()
-            .find(|(id, _)| !dispatcher.is_done(*id));
+        let Self { followers, dispatcher, .. } = self;
+        let follower = followers.iter().rev().find(|(id, _)| !dispatcher.is_done(*id));
         follower.map(|(_, waiter)| Arc::clone(waiter))
     }
 
     fn socket_with(&self, token: u64) -> Option<NodeIndex> {
-        self.sockets
-            .iter()
-            .position(|s| s.as_ref().is_some_and(|s| s.token == token))
+        self.sockets.iter().position(|s| s.as_ref().is_some_and(|s| s.token == token))
     }
 
     /// Whether bytes wait that were not yet offered to the socket.
@@ -691,23 +672,14 @@ impl InstanceState {
 }
 
 fn interest(write: bool) -> epoll::EventFlags {
-    if write {
-        epoll::EventFlags::IN | epoll::EventFlags::OUT
-    } else {
-        epoll::EventFlags::IN
-    }
+    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
 }
 
 fn timespec(wait: Duration) -> Timespec {
     // Rounded up to the milliseconds of `epoll_wait`, so that the timer has passed when it returns.
     let millis = wait.as_nanos().div_ceil(1_000_000);
-    let millis = i64::try_from(millis)
-        .unwrap_or(i64::MAX / 1_000_000)
-        .min(86_400_000);
-    Timespec {
-        tv_sec: millis / 1000,
-        tv_nsec: (millis % 1000) * 1_000_000,
-    }
+    let millis = i64::try_from(millis).unwrap_or(i64::MAX / 1_000_000).min(86_400_000);
+    Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 }
 }
 
 fn current() -> ThreadId {
@@ -715,13 +687,8 @@ fn current() -> ThreadId {
 }
 
 /// Signals that a fault of the thread itself raises: the host's crash handler should get them.
-const FAULTS: [Signal; 5] = [
-    Signal::SIGSEGV,
-    Signal::SIGBUS,
-    Signal::SIGFPE,
-    Signal::SIGILL,
-    Signal::SIGABRT,
-];
+const FAULTS: [Signal; 5] =
+    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGABRT];
 
 /// Starts the thread with every other signal blocked: the host's handlers run on the host's threads.
 fn spawn(instance: &Arc<Instance>) -> std::io::Result<JoinHandle<()>> {
@@ -731,9 +698,8 @@ fn spawn(instance: &Arc<Instance>) -> std::io::Result<JoinHandle<()>> {
         signals.remove(fault);
     }
     let before = signals.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let thread = thread::Builder::new()
-        .name("millrace-io".to_owned())
-        .spawn(move || own.thread_main());
+    let thread =
+        thread::Builder::new().name("millrace-io".to_owned()).spawn(move || own.thread_main());
     before.thread_set_mask()?;
     thread
 }

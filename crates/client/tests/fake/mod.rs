@@ -4,11 +4,7 @@
 //! A node under the control of a test: it answers by itself what [`Auto`] names, and reports everything
 //! else over a channel, with a [`Peer`] through which the test answers.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses another part of this"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses another part of this")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,9 +25,7 @@ use millrace_wire::{
 };
 use zeroize::Zeroizing;
 
-/// Long enough that only a hang gets there.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
+pub use millrace_testkit::wait::SOON;
 /// Messages that the node answers by itself.
 #[derive(Clone, Copy)]
 pub struct Auto {
@@ -42,31 +36,11 @@ pub struct Auto {
 }
 
 impl Auto {
-    pub const ALL: Self = Self {
-        welcome: true,
-        keys: true,
-        jobs: true,
-        pongs: true,
-    };
-    pub const NO_JOBS: Self = Self {
-        jobs: false,
-        ..Self::ALL
-    };
-    pub const NO_KEYS: Self = Self {
-        keys: false,
-        ..Self::ALL
-    };
-    pub const SILENT: Self = Self {
-        jobs: false,
-        pongs: false,
-        ..Self::ALL
-    };
-    pub const MUTE: Self = Self {
-        welcome: false,
-        keys: false,
-        jobs: false,
-        pongs: false,
-    };
+    pub const ALL: Self = Self { welcome: true, keys: true, jobs: true, pongs: true };
+    pub const NO_JOBS: Self = Self { jobs: false, ..Self::ALL };
+    pub const NO_KEYS: Self = Self { keys: false, ..Self::ALL };
+    pub const SILENT: Self = Self { jobs: false, pongs: false, ..Self::ALL };
+    pub const MUTE: Self = Self { welcome: false, keys: false, jobs: false, pongs: false };
 }
 
 /// The node's end of one connection.
@@ -92,11 +66,7 @@ impl Peer {
     }
 
     pub fn fail(&self, job: &SubmittedJob, error: JobError) {
-        let failed = JobCompletion {
-            result: Err(error),
-            served_by: None,
-            ..completion(job)
-        };
+        let failed = JobCompletion { result: Err(error), served_by: None, ..completion(job) };
         self.send(&NodeMessage::Complete(vec![failed]));
     }
 
@@ -109,11 +79,7 @@ impl Peer {
     }
 
     pub fn close(&self) {
-        let _ = self
-            .stream
-            .lock()
-            .expect("no panic")
-            .shutdown(std::net::Shutdown::Both);
+        let _ = self.stream.lock().expect("no panic").shutdown(std::net::Shutdown::Both);
     }
 }
 
@@ -178,14 +144,7 @@ impl FakeNode {
                 thread::spawn(move || serve(stream, &peer, auto, name, spki, &report));
             }
         });
-        Self {
-            path: path.to_owned(),
-            seen,
-            listener,
-            peers,
-            thread: Some(thread),
-            folder: None,
-        }
+        Self { path: path.to_owned(), seen, listener, peers, thread: Some(thread), folder: None }
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -195,11 +154,7 @@ impl FakeNode {
     /// The next thing of note, connections aside.
     pub fn next(&self) -> Seen {
         loop {
-            match self
-                .seen
-                .recv_timeout(PATIENCE)
-                .expect("the node should have seen something")
-            {
+            match self.seen.recv_timeout(SOON).expect("the node should have seen something") {
                 Seen::Connected(_) => {}
                 seen => return seen,
             }
@@ -225,10 +180,7 @@ impl FakeNode {
     /// Waits for something of note that `wanted` takes.
     pub fn wait_for<T>(&self, mut wanted: impl FnMut(Seen) -> Option<T>) -> T {
         loop {
-            let seen = self
-                .seen
-                .recv_timeout(PATIENCE)
-                .expect("the node should have seen it");
+            let seen = self.seen.recv_timeout(SOON).expect("the node should have seen it");
             if let Some(found) = wanted(seen) {
                 return found;
             }
@@ -305,20 +257,13 @@ pub fn react(
             return vec![Seen::OpenKey(peer.clone(), request, selector)];
         }
         ClientMessage::ImportKey { request, key } => {
-            return vec![Seen::Import(
-                peer.clone(),
-                request,
-                key.dangerous_pkcs8().to_vec(),
-            )];
+            return vec![Seen::Import(peer.clone(), request, key.dangerous_pkcs8().to_vec())];
         }
         ClientMessage::Submit(jobs) if auto.jobs => {
             NodeMessage::Complete(jobs.iter().map(completion).collect()).encode(replies);
         }
         ClientMessage::Submit(jobs) => {
-            return jobs
-                .into_iter()
-                .map(|job| Seen::Job(peer.clone(), job))
-                .collect();
+            return jobs.into_iter().map(|job| Seen::Job(peer.clone(), job)).collect();
         }
         ClientMessage::Ping { token } if auto.pongs => {
             NodeMessage::Pong { token }.encode(replies);
@@ -347,10 +292,7 @@ pub fn opened(request: u32, handle: u32, spki: u8) -> NodeMessage {
     NodeMessage::KeyOpened {
         request,
         handle,
-        info: KeyInfo {
-            key_type: KeyType::Ec(Curve::P256),
-            spki: vec![spki; 91],
-        },
+        info: KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![spki; 91] },
         operations: policy.operations,
         hashes: policy.hashes,
     }
@@ -376,19 +318,20 @@ pub const SIGN: Operation = Operation::EcdsaSign { hash: Hash::Sha256 };
 
 /// A digest that is unlike that of any other number.
 pub fn digest(number: u64) -> Vec<u8> {
-    (0..4)
-        .flat_map(|word: u64| (number.wrapping_mul(31) ^ word).to_le_bytes())
-        .collect()
+    (0..4).flat_map(|word: u64| (number.wrapping_mul(31) ^ word).to_le_bytes()).collect()
 }
 
+/// A call that another thread makes.
+pub type Call = JoinHandle<Result<Reply, ClientError>>;
+
 pub fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + SOON
 }
 
 pub fn config(nodes: &[&FakeNode]) -> PoolConfig {
     let config = PoolConfig::new(nodes.iter().map(|node| node.endpoint()).collect());
     // On a busy test machine no node is given up for slowness, unless the test wants it.
-    config.health(PATIENCE, PATIENCE).connect_timeout(PATIENCE)
+    config.health(SOON, SOON).connect_timeout(SOON)
 }
 
 pub fn pool(nodes: &[&FakeNode]) -> Pool {
@@ -396,12 +339,23 @@ pub fn pool(nodes: &[&FakeNode]) -> Pool {
 }
 
 pub fn open(pool: &Pool) -> RemoteKey {
-    pool.open_key(KeySelector::Name("site".to_owned()), soon())
-        .expect("the key opens")
+    pool.open_key(KeySelector::Name("site".to_owned()), soon()).expect("the key opens")
 }
 
 /// A key that this process holds, too: its jobs do not wait for a node.
 pub fn import(pool: &Pool) -> Result<RemoteKey, ClientError> {
     let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30; 100]));
     pool.import_key(key, soon())
+}
+
+/// Signs the digest of a number from a thread of its own.
+pub fn start_call(pool: &Pool, key: &RemoteKey, number: u64) -> Call {
+    let (pool, key) = (pool.clone(), key.clone());
+    thread::spawn(move || pool.call(&key, &SIGN, &digest(number), soon()))
+}
+
+/// Waits for the answer of a call, and checks it.
+pub fn assert_answered(number: u64, call: Call) {
+    let reply = call.join().expect("no panic").expect("an answer");
+    assert!(is_answer(&digest(number), &reply));
 }

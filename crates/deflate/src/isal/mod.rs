@@ -7,10 +7,11 @@
 //! Only its compressor is used, each chunk with a state that was initialised for it: ISA-L up to 2.31 has
 //! faults in its decompressor and in reused streams (fixed in 2.32.1).
 
+use millrace_edge::compression::EngineKind;
 use thiserror::Error;
 
 use crate::blocks::{EMPTY, STORED_HEADER};
-use crate::engine::{Chunk, Engine, EngineError, EngineKind};
+use crate::engine::{Chunk, Engine, EngineError};
 use crate::libdeflate::Decompressor;
 
 #[expect(unsafe_code, reason = "calls ISA-L through its C interface")]
@@ -28,7 +29,7 @@ pub enum IsalError {
     /// There is no memory for its tables.
     #[error("no memory for the tables of {LIBRARY}")]
     NoMemory,
-    /// It compressed a known text wrongly, or wrote outside of its memory: another version than 2.x.
+    /// The library compressed a known text wrongly, or wrote outside of its memory: another version than 2.x.
     #[error("{LIBRARY} does not behave as version 2 does; install Debian's libisal2")]
     Unknown,
 }
@@ -60,19 +61,13 @@ impl Isal {
     }
 
     fn check(&mut self) -> Option<()> {
-        let text: Vec<u8> = (0..4_000_u32)
-            .flat_map(|n| (n * n % 9_973).to_string().into_bytes())
-            .collect();
+        let text: Vec<u8> =
+            (0..4_000_u32).flat_map(|n| (n * n % 9_973).to_string().into_bytes()).collect();
         let mut decompressor = Decompressor::new()?;
         let mut output = vec![0; 2 * text.len()];
         let mut back = vec![0; text.len()];
         for level in 1..=9 {
-            let chunk = Chunk {
-                level,
-                history: &[],
-                input: &text,
-                last: true,
-            };
+            let chunk = Chunk { level, history: &[], input: &text, last: true };
             let length = self.compress(&chunk, &mut output).ok()?;
             let good = decompressor.fills(&output[..length], &mut back) && back == text;
             (good && self.state.is_within_bounds()).then_some(())?;
@@ -102,11 +97,9 @@ impl Engine for Isal {
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
         let level = own_level(chunk.level);
         let length = if chunk.history.is_empty() {
-            self.state
-                .stateless(level, chunk.input, chunk.last, output)?
+            self.state.stateless(level, chunk.input, chunk.last, output)?
         } else {
-            self.state
-                .continued(level, chunk.history, chunk.input, chunk.last, output)?
+            self.state.continued(level, chunk.history, chunk.input, chunk.last, output)?
         };
         // ISA-L leaves out the empty block of a flush where a stored block has just ended at a byte. zlib always
         // writes it, and rsync waits for it. A second one does no harm, so input that looks like one gets it, too.

@@ -4,8 +4,10 @@
 //! libdeflate, linked: the output of zlib's levels in about half the time, chunk by chunk. It also
 //! decompresses, which is how every engine's output is verified, and computes the checksums.
 
+use millrace_edge::compression::EngineKind;
+
 use crate::blocks::{self, REOPEN_BYTES};
-use crate::engine::{Chunk, Engine, EngineError, EngineKind};
+use crate::engine::{Chunk, Engine, EngineError};
 
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod sys;
@@ -41,9 +43,7 @@ impl Libdeflate {
             *place = sys::Compressor::new(level);
         }
         let compressor = place.as_mut().ok_or(EngineError::NoMemory)?;
-        compressor
-            .compress(input, output)
-            .ok_or(EngineError::NoRoom)
+        compressor.compress(input, output).ok_or(EngineError::NoRoom)
     }
 }
 
@@ -60,10 +60,7 @@ impl Engine for Libdeflate {
         if chunk.last {
             return self.whole(chunk.level, chunk.input, output);
         }
-        let room = output
-            .len()
-            .checked_sub(REOPEN_BYTES)
-            .ok_or(EngineError::NoRoom)?;
+        let room = output.len().checked_sub(REOPEN_BYTES).ok_or(EngineError::NoRoom)?;
         let length = self.whole(chunk.level, chunk.input, &mut output[..room])?;
         blocks::reopen(output, length).map_err(|_| EngineError::Failed(UNREADABLE))
     }

@@ -18,10 +18,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant as Time};
 
+use millrace_edge::compression::{Counter, Counters};
 use millrace_qat::{has_event, prefer_policy};
 
 use super::sys::{self, Answer, Instance, Library, Submitted};
-use crate::counters::{Counter, Counters};
 
 /// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
 const FUNCTIONS: u16 = 1;
@@ -165,10 +165,7 @@ impl Card {
             return Err(Declined::Overflow);
         }
         let running = self.running().ok_or(Declined::Away)?;
-        let mut free = running
-            .instances
-            .iter()
-            .filter_map(|instance| instance.try_lock().ok());
+        let mut free = running.instances.iter().filter_map(|instance| instance.try_lock().ok());
         let mut instance = free.next().ok_or(Declined::Busy)?;
         drop(free);
         // An event may have come while the lock was taken.
@@ -231,9 +228,7 @@ impl Card {
     }
 
     fn begin(self: &Arc<Self>, own: u32) {
-        let mine = self
-            .process
-            .compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        let mine = self.process.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
         if mine.is_err() {
             return;
         }
@@ -256,8 +251,7 @@ impl Card {
             let started = Time::now();
             let reason = match self.library.start() {
                 Ok((session, instances)) => {
-                    self.counters
-                        .add(Counter::QatRestarts, u64::from(starts > 0));
+                    self.counters.add(Counter::QatRestarts, u64::from(starts > 0));
                     starts += 1;
                     let running = Arc::new(Running {
                         instances: instances.into_iter().map(Mutex::new).collect(),
@@ -276,9 +270,7 @@ impl Card {
                 Err(reason) => reason,
             };
             if reason != said && !self.is_stopping() {
-                (self.report)(&format!(
-                    "QAT: {reason}; the processor compresses in its place"
-                ));
+                (self.report)(&format!("QAT: {reason}; the processor compresses in its place"));
                 said = reason;
             }
             if started.elapsed() >= GOOD_LIFE {
@@ -316,10 +308,7 @@ impl Card {
 
     fn sleep_until(&self, time: Duration, over: impl Fn() -> bool) {
         let wait = |_: &mut State| !self.is_stopping() && !over();
-        drop(
-            self.changed
-                .wait_timeout_while(lock(&self.state), time, wait),
-        );
+        drop(self.changed.wait_timeout_while(lock(&self.state), time, wait));
     }
 
     fn is_stopping(&self) -> bool {
@@ -342,8 +331,5 @@ extern "C" fn stop_at_exit() {
     card.stopping.store(true, Ordering::Release);
     card.changed.notify_all();
     let running = |state: &mut State| !state.stopped;
-    drop(
-        card.changed
-            .wait_timeout_while(lock(&card.state), STOP_TIME, running),
-    );
+    drop(card.changed.wait_timeout_while(lock(&card.state), STOP_TIME, running));
 }

@@ -14,7 +14,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::{Chunk, Engine, EngineError, EngineKind};
+use millrace_edge::compression::EngineKind;
+
+use crate::engine::{Chunk, Engine, EngineError};
 
 mod card;
 #[expect(unsafe_code, reason = "calls Intel's library")]
@@ -46,9 +48,7 @@ impl Engine for QatEngine {
     }
 
     fn compress(&mut self, chunk: &Chunk<'_>, output: &mut [u8]) -> Result<usize, EngineError> {
-        let done = self
-            .0
-            .compress(chunk.level, chunk.input, chunk.last, output);
+        let done = self.0.compress(chunk.level, chunk.input, chunk.last, output);
         done.map_err(|declined| match declined {
             Declined::Away => EngineError::Away,
             Declined::Busy => EngineError::Busy,

@@ -138,10 +138,7 @@ impl Library {
     /// Opens both libraries; see [`QatLibrary::open`].
     pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
         let shared = QatLibrary::open(qat, memory, policy)?;
-        Ok(Arc::new(Self {
-            functions: Functions::of(&shared.symbols())?,
-            shared,
-        }))
+        Ok(Arc::new(Self { functions: Functions::of(&shared.symbols())?, shared }))
     }
 
     /// Starts the library, and returns its instances for compression. They are dropped after the session.
@@ -188,7 +185,7 @@ impl Library {
             };
             if !started {
                 return Err(
-                    "an instance of the card does not start: see the kernel's log".to_owned(),
+                    "an instance of the card does not start: see the kernel's log".to_owned()
                 );
             }
             found.push(Instance::new(self, handle)?);
@@ -249,13 +246,9 @@ impl Instance {
         let mut meta = 0_u32;
         // SAFETY: writes a number.
         let status = unsafe { (library.functions.meta_size)(handle, 1, &raw mut meta) };
-        let meta = usize::try_from(meta)
-            .unwrap_or(0)
-            .next_multiple_of(ALIGNMENT);
+        let meta = usize::try_from(meta).unwrap_or(0).next_multiple_of(ALIGNMENT);
         if status != SUCCESS {
-            return Err(format!(
-                "libqat does not describe its lists (status {status})"
-            ));
+            return Err(format!("libqat does not describe its lists (status {status})"));
         }
         let size = LONGEST_INPUT + LONGEST_OUTPUT + 2 * meta;
         let memory = library.shared.region(size).ok_or(
@@ -313,10 +306,7 @@ impl Instance {
 
     /// Hands the input to the card. Nothing may be in flight.
     pub(super) fn submit(&mut self, level: u8, input: &[u8], last: bool) -> Submitted {
-        assert!(
-            !self.in_flight && input.len() <= LONGEST_INPUT,
-            "one request, that fits"
-        );
+        assert!(!self.in_flight && input.len() <= LONGEST_INPUT, "one request, that fits");
         self.memory.bytes_mut()[..input.len()].copy_from_slice(input);
         let meta = |index: usize| {
             let at = LONGEST_INPUT + LONGEST_OUTPUT + index * self.meta;
@@ -329,10 +319,8 @@ impl Instance {
         fields.setup.level = u32::from(level.clamp(1, 9));
         fields.operation.flush = if last { FLUSH_FINAL } else { FLUSH_FULL };
         fields.results.checksum = 0;
-        fields.pieces = [
-            self.memory.buffer(0, input.len()),
-            self.memory.buffer(LONGEST_INPUT, LONGEST_OUTPUT),
-        ];
+        fields.pieces =
+            [self.memory.buffer(0, input.len()), self.memory.buffer(LONGEST_INPUT, LONGEST_OUTPUT)];
         for (index, list) in fields.lists.iter_mut().enumerate() {
             // SAFETY: an element of the request's own array.
             list.buffers = unsafe { (&raw mut (*request).pieces).cast::<FlatBuffer>().add(index) };
@@ -371,12 +359,8 @@ impl Instance {
         unsafe { (self.library.functions.poll)(self.handle, 0) };
         let request = self.request.as_ptr();
         // SAFETY: made by `new`; the library writes it only within `poll`.
-        let (status, results) = unsafe {
-            (
-                (*request).status.load(Ordering::Acquire),
-                &(*request).results,
-            )
-        };
+        let (status, results) =
+            unsafe { ((*request).status.load(Ordering::Acquire), &(*request).results) };
         if !self.in_flight || status == PENDING {
             return None;
         }

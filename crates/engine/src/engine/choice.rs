@@ -95,9 +95,7 @@ impl Group {
         for kind in KeyKind::ALL.iter().copied() {
             let name = kind.name();
             for operation in OperationKind::of(kind) {
-                let offset = self
-                    .0
-                    .checked_sub(LAYOUT.0[kind.index()][operation.index()]);
+                let offset = self.0.checked_sub(LAYOUT.0[kind.index()][operation.index()]);
                 match (offset, kind.sizes()) {
                     (Some(step @ 0..SIZE_STEPS), Some((smallest, _))) => {
                         return format!(
@@ -202,9 +200,7 @@ pub(crate) struct Trial {
 
 impl Choices {
     pub(crate) fn new() -> Self {
-        Self {
-            groups: (0..GROUPS).map(|_| Mutex::default()).collect(),
-        }
+        Self { groups: (0..GROUPS).map(|_| Mutex::default()).collect() }
     }
 
     /// Chooses among the backends of `candidates` (not empty) for `jobs` jobs of a group that run together, beside `company` tasks that devices hold for the same worker. `together`
@@ -217,10 +213,7 @@ impl Choices {
         together: impl Fn(usize) -> usize,
     ) -> Decision {
         if candidates.len() <= 1 {
-            return Decision {
-                serving: candidates.first().unwrap_or_default(),
-                trial: None,
-            };
+            return Decision { serving: candidates.first().unwrap_or_default(), trial: None };
         }
         let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
@@ -240,10 +233,7 @@ impl Choices {
         let mut known = Vec::new();
         for (group, row) in self.groups.iter().enumerate() {
             let row = lock(row);
-            for (size, stats) in row
-                .iter()
-                .flat_map(|row| row.batch_sizes.iter().enumerate())
-            {
+            for (size, stats) in row.iter().flat_map(|row| row.batch_sizes.iter().enumerate()) {
                 if let Some(serving) = stats.serving {
                     known.push(KnownCosts {
                         group: Group(group).name(),
@@ -351,11 +341,7 @@ impl BatchSizeStats {
     }
 
     fn costs(&self) -> impl Iterator<Item = (usize, f64)> {
-        let measured = self
-            .arms
-            .iter()
-            .enumerate()
-            .filter(|(_, arm)| arm.measured > 0);
+        let measured = self.arms.iter().enumerate().filter(|(_, arm)| arm.measured > 0);
         measured.map(|(backend, arm)| (backend, arm.cost_ns))
     }
 }
@@ -401,9 +387,7 @@ mod tests {
     fn serving(choices: &Choices, most: usize) -> (usize, u64) {
         let known = choices.known();
         let found = known.iter().find(|known| known.most == Some(most));
-        found
-            .map(|found| (found.serving, found.switches))
-            .expect("something was served")
+        found.map(|found| (found.serving, found.switches)).expect("something was served")
     }
 
     #[test]
@@ -425,9 +409,7 @@ mod tests {
         // Lanes: a batch costs 250 whatever is in it. The library: 200 each.
         for (size, expected) in [(1, 1), (2, 0), (4, 0)] {
             let costs = [250.0 / size as f64, 200.0];
-            serve(&choices, 20_000 * size, size, BOTH, |backend, _| {
-                costs[backend]
-            });
+            serve(&choices, 20_000 * size, size, BOTH, |backend, _| costs[backend]);
             assert_eq!(serving(&choices, size).0, expected, "{size} together");
         }
     }
@@ -435,17 +417,11 @@ mod tests {
     #[test]
     fn backend_that_got_slower_is_replaced_and_comes_back() {
         let choices = Choices::new();
-        serve(&choices, 10_000, 4, BOTH, |backend, _| {
-            [60.0, 200.0][backend]
-        });
+        serve(&choices, 10_000, 4, BOTH, |backend, _| [60.0, 200.0][backend]);
         assert_eq!(serving(&choices, 4), (0, 0));
-        serve(&choices, 10_000, 4, BOTH, |backend, _| {
-            [900.0, 200.0][backend]
-        });
+        serve(&choices, 10_000, 4, BOTH, |backend, _| [900.0, 200.0][backend]);
         assert_eq!(serving(&choices, 4), (1, 1));
-        serve(&choices, 100_000, 4, BOTH, |backend, _| {
-            [60.0, 200.0][backend]
-        });
+        serve(&choices, 100_000, 4, BOTH, |backend, _| [60.0, 200.0][backend]);
         assert_eq!(serving(&choices, 4), (0, 2));
     }
 
@@ -454,9 +430,7 @@ mod tests {
         let choices = Choices::new();
         let mut state = 1_u64;
         let cost = |_: usize, batch: usize| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Up to a third of noise, and periods in which every job takes half as long again.
             let noise = (state >> 40) as f64 / (1_u64 << 24) as f64 / 3.0;
             let busy = if batch / 5_000 % 2 == 1 { 1.5 } else { 1.0 };
@@ -497,13 +471,7 @@ mod tests {
             match choices.decide(RSA, (1, 0), BOTH, |_| 1).trial {
                 None => choices.record(RSA, 1, 0, 100.0),
                 Some(trial) => {
-                    assert_eq!(
-                        trial,
-                        Trial {
-                            backend: 1,
-                            jobs: 1
-                        }
-                    );
+                    assert_eq!(trial, Trial { backend: 1, jobs: 1 });
                     tried += 1;
                 }
             }
@@ -526,18 +494,11 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), GROUPS);
         let sign = OperationKind::RsaPssSign;
-        for (bits, name) in [
-            (2_048, "rsa-2048"),
-            (2_049, "rsa-2560"),
-            (8_192, "rsa-8192"),
-        ] {
+        for (bits, name) in [(2_048, "rsa-2048"), (2_049, "rsa-2560"), (8_192, "rsa-8192")] {
             assert_eq!(Group::of(sign, KeyType::Rsa { bits }).name(), name);
         }
         let p256 = KeyType::Ec(Curve::P256);
-        assert_ne!(
-            Group::of(OperationKind::Ecdh, p256),
-            Group::of(OperationKind::EcdsaSign, p256)
-        );
+        assert_ne!(Group::of(OperationKind::Ecdh, p256), Group::of(OperationKind::EcdsaSign, p256));
     }
 
     proptest! {

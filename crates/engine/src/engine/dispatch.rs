@@ -195,11 +195,7 @@ impl Backends {
             }
         }
         match info {
-            Some(info) => Ok(OpenedKeys {
-                able: self.able(&names, info.key_type),
-                info,
-                names,
-            }),
+            Some(info) => Ok(OpenedKeys { able: self.able(&names, info.key_type), info, names }),
             None => Err(refusal),
         }
     }
@@ -245,28 +241,18 @@ impl Backends {
         able: BackendSet,
     ) -> Decision {
         let together = |index: usize| self.usable[index].description.batch;
-        self.choices
-            .decide(group, (jobs, company), self.preferred(able), together)
+        self.choices.decide(group, (jobs, company), self.preferred(able), together)
     }
 
     /// The backends of `able` that are there and not in quarantine; else those that are there; else all.
     fn preferred(&self, able: BackendSet) -> BackendSet {
         let there = able.minus(self.away.load()).or(able);
-        let free: BackendSet = there
-            .iter()
-            .filter(|index| !self.is_quarantined(*index))
-            .collect();
+        let free: BackendSet = there.iter().filter(|index| !self.is_quarantined(*index)).collect();
         free.or(there)
     }
 
     pub(crate) fn record(&self, measured: &Measurement) {
-        let Measurement {
-            group,
-            together,
-            served,
-            backend,
-            busy,
-        } = *measured;
+        let Measurement { group, together, served, backend, busy } = *measured;
         let cost_ns = busy.as_secs_f64() * 1e9 / served.max(1) as f64;
         self.choices.record(group, together, backend, cost_ns);
     }
@@ -280,22 +266,16 @@ impl Backends {
     pub(super) fn open_queue(&self, index: usize) -> Option<OpenQueue> {
         let entry = &self.usable[index];
         let bound = entry.backend.max_queues().unwrap_or(usize::MAX);
-        let taken = entry
-            .queues
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
-                (open < bound).then_some(open + 1)
-            });
+        let taken = entry.queues.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+            (open < bound).then_some(open + 1)
+        });
         taken.ok()?;
         // Read before: a queue that is opened while the device goes away counts as an old one.
         let generation = self.generation(index);
         match entry.backend.open_queue() {
             Ok(queue) => {
                 *lock(&entry.queue_refused) = None;
-                Some(OpenQueue {
-                    queue,
-                    generation,
-                    open: Arc::clone(&entry.queues),
-                })
+                Some(OpenQueue { queue, generation, open: Arc::clone(&entry.queues) })
             }
             Err(Unusable(reason)) => {
                 entry.queues.fetch_sub(1, Ordering::Relaxed);
@@ -317,31 +297,22 @@ impl Backends {
     /// Passes over a backend for a while.
     pub(crate) fn quarantine(&self, index: usize) {
         let entry = &self.usable[index];
-        let faults = entry
-            .faults
-            .fetch_add(1, Ordering::Relaxed)
-            .min(MAX_DOUBLINGS);
+        let faults = entry.faults.fetch_add(1, Ordering::Relaxed).min(MAX_DOUBLINGS);
         let duration = FIRST_QUARANTINE * (1 << faults);
         let until = self.started.elapsed() + duration;
-        entry
-            .quarantined_until_ms
-            .store(millis(until), Ordering::Relaxed);
+        entry.quarantined_until_ms.store(millis(until), Ordering::Relaxed);
         self.note(index, &BackendEvent::Quarantined(duration));
     }
 
     fn is_quarantined(&self, index: usize) -> bool {
-        let until = self.usable[index]
-            .quarantined_until_ms
-            .load(Ordering::Relaxed);
+        let until = self.usable[index].quarantined_until_ms.load(Ordering::Relaxed);
         // The clock is read only for a backend that ever failed.
         until != 0 && millis(self.started.elapsed()) < until
     }
 
     /// The backends that compute on the calling thread.
     pub(crate) fn on_cpu(&self) -> BackendSet {
-        (0..self.usable.len())
-            .filter(|index| self.is_on_cpu(*index))
-            .collect()
+        (0..self.usable.len()).filter(|index| self.is_on_cpu(*index)).collect()
     }
 
     /// Whether every backend that serves a class computes on the core of its worker, by class.
@@ -378,44 +349,35 @@ impl Backends {
     }
 
     pub(crate) fn status(&self) -> Vec<BackendStatus> {
-        let usable = self
-            .usable
-            .iter()
-            .enumerate()
-            .map(|(index, entry)| BackendStatus {
-                description: entry.description.clone(),
-                unusable: None,
-                away: lock(&entry.away).clone(),
-                queues: entry.queues.load(Ordering::Relaxed),
-                queue_refused: lock(&entry.queue_refused).clone(),
-                queues_refused: entry.queues_refused.load(Ordering::Relaxed),
-                lost: entry.lost.load(Ordering::Relaxed),
-                devices: entry.backend.devices(),
-                quarantined: self.is_quarantined(index),
-            });
-        let unusable = self
-            .unusable
-            .iter()
-            .map(|(description, reason)| BackendStatus {
-                description: description.clone(),
-                unusable: Some(reason.to_string()),
-                away: None,
-                queues: 0,
-                queue_refused: None,
-                queues_refused: 0,
-                lost: 0,
-                devices: Vec::new(),
-                quarantined: false,
-            });
+        let usable = self.usable.iter().enumerate().map(|(index, entry)| BackendStatus {
+            description: entry.description.clone(),
+            unusable: None,
+            away: lock(&entry.away).clone(),
+            queues: entry.queues.load(Ordering::Relaxed),
+            queue_refused: lock(&entry.queue_refused).clone(),
+            queues_refused: entry.queues_refused.load(Ordering::Relaxed),
+            lost: entry.lost.load(Ordering::Relaxed),
+            devices: entry.backend.devices(),
+            quarantined: self.is_quarantined(index),
+        });
+        let unusable = self.unusable.iter().map(|(description, reason)| BackendStatus {
+            description: description.clone(),
+            unusable: Some(reason.to_string()),
+            away: None,
+            queues: 0,
+            queue_refused: None,
+            queues_refused: 0,
+            lost: 0,
+            devices: Vec::new(),
+            quarantined: false,
+        });
         usable.chain(unusable).collect()
     }
 }
 
 impl Entry {
     fn covers(&self, operation: OperationKind, key_type: KeyType) -> bool {
-        self.capabilities
-            .iter()
-            .any(|row| row.covers(operation, key_type))
+        self.capabilities.iter().any(|row| row.covers(operation, key_type))
     }
 }
 

@@ -126,19 +126,8 @@ pub struct Job {
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            id,
-            session,
-            key,
-            operation,
-            input,
-            deadline: _,
-        } = self;
-        write!(
-            f,
-            "Job({id} of {session:?}, {}, {key:?}, ",
-            operation.kind()
-        )?;
+        let Self { id, session, key, operation, input, deadline: _ } = self;
+        write!(f, "Job({id} of {session:?}, {}, {key:?}, ", operation.kind())?;
         write!(f, "input of {} bytes)", input.len())
     }
 }
@@ -161,14 +150,7 @@ pub struct Completion {
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            id,
-            result,
-            served_by,
-            queue_time,
-            service_time,
-            retry_after,
-        } = self;
+        let Self { id, result, served_by, queue_time, service_time, retry_after } = self;
         f.debug_struct("Completion")
             .field("id", id)
             .field("result", &result.as_ref().map(|output| output.len()))

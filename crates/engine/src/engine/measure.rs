@@ -77,23 +77,13 @@ pub(crate) struct Measurement {
 
 impl Part {
     fn new(backend: usize, jobs: usize) -> Self {
-        Self {
-            backend,
-            jobs,
-            unplaced: jobs,
-            unfinished: jobs,
-            ..Self::default()
-        }
+        Self { backend, jobs, unplaced: jobs, unfinished: jobs, ..Self::default() }
     }
 }
 
 impl MeasuredGroup {
     fn part(&mut self, is_trial: bool) -> Option<&mut Part> {
-        if is_trial {
-            self.trial.as_mut()
-        } else {
-            Some(&mut self.serving)
-        }
+        if is_trial { self.trial.as_mut() } else { Some(&mut self.serving) }
     }
 
     fn has_ended(&self) -> bool {
@@ -114,10 +104,7 @@ impl BatchPlans {
     ) {
         let mut planned: Vec<MeasuredGroup> = Vec::new();
         for (group, able) in jobs.filter(|(_, able)| able.len() > 1) {
-            match planned
-                .iter_mut()
-                .find(|known| known.group == group && known.able == able)
-            {
+            match planned.iter_mut().find(|known| known.group == group && known.able == able) {
                 Some(known) => known.jobs += 1,
                 None => planned.push(MeasuredGroup {
                     group,
@@ -163,10 +150,7 @@ impl BatchPlans {
             let is_trial = found.serving.unplaced == 0;
             let part = found.part(is_trial)?;
             part.unplaced = part.unplaced.checked_sub(1)?;
-            let id = PartId {
-                group: *index,
-                is_trial,
-            };
+            let id = PartId { group: *index, is_trial };
             return Some((id, part.backend));
         }
         None
@@ -254,10 +238,7 @@ mod tests {
     /// A plan for `jobs` jobs, where backend 0 serves and backend 1 gets `tried`.
     fn plan(jobs: usize, tried: usize, now: Instant) -> BatchPlans {
         let mut plan = BatchPlans::default();
-        let trial = (tried > 0).then_some(Trial {
-            backend: 1,
-            jobs: tried,
-        });
+        let trial = (tried > 0).then_some(Trial { backend: 1, jobs: tried });
         let batch = std::iter::repeat_n((rsa(2048), BOTH), jobs);
         plan.begin(batch, 0, |_, _, _| Decision { serving: 0, trial }, now);
         plan
@@ -279,12 +260,8 @@ mod tests {
     #[test]
     fn groups_and_sets_of_backends_are_planned_apart() {
         let mut plan = BatchPlans::default();
-        let batch = [
-            (rsa(2048), BOTH),
-            (rsa(4096), BOTH),
-            (rsa(2048), LAST_TWO),
-            (rsa(2048), BOTH),
-        ];
+        let batch =
+            [(rsa(2048), BOTH), (rsa(4096), BOTH), (rsa(2048), LAST_TWO), (rsa(2048), BOTH)];
         let decide = |_, jobs, able: BackendSet| Decision {
             serving: able.first().expect("two backends") + jobs - 1,
             trial: None,
@@ -303,36 +280,16 @@ mod tests {
         let now = Instant::now();
         let mut plan = plan(5, 2, now);
         let placed = place_all(&mut plan);
-        assert_eq!(
-            placed
-                .iter()
-                .map(|(_, backend)| *backend)
-                .collect::<Vec<_>>(),
-            [0, 0, 0, 1, 1]
-        );
+        assert_eq!(placed.iter().map(|(_, backend)| *backend).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
         for (id, _) in &placed {
             plan.add_busy_time(*id, Duration::from_micros(10));
         }
-        let measured: Vec<Option<Measurement>> = placed
-            .iter()
-            .map(|(id, _)| plan.finish(*id, true, now))
-            .collect();
+        let measured: Vec<Option<Measurement>> =
+            placed.iter().map(|(id, _)| plan.finish(*id, true, now)).collect();
         let group = rsa(2048);
         let busy = Duration::from_micros;
-        let serving = Measurement {
-            group,
-            together: 5,
-            served: 3,
-            backend: 0,
-            busy: busy(30),
-        };
-        let trial = Measurement {
-            group,
-            together: 5,
-            served: 2,
-            backend: 1,
-            busy: busy(20),
-        };
+        let serving = Measurement { group, together: 5, served: 3, backend: 0, busy: busy(30) };
+        let trial = Measurement { group, together: 5, served: 2, backend: 1, busy: busy(20) };
         assert_eq!(measured, [None, None, Some(serving), None, Some(trial)]);
     }
 
@@ -343,10 +300,7 @@ mod tests {
         let (id, _) = plan.place(rsa(2048), BOTH).expect("one job");
         plan.add_busy_time(id, Duration::from_micros(1));
         let measured = plan.finish(id, false, now + Duration::from_millis(3));
-        assert_eq!(
-            measured.expect("the last job").busy,
-            Duration::from_millis(3)
-        );
+        assert_eq!(measured.expect("the last job").busy, Duration::from_millis(3));
     }
 
     #[test]
@@ -356,21 +310,14 @@ mod tests {
         let placed = place_all(&mut plan);
         plan.invalidate(placed[0].0);
         assert_eq!(plan.finish(placed[1].0, true, now), None);
-        assert_eq!(
-            plan.finish(placed[2].0, true, now)
-                .map(|trial| trial.backend),
-            Some(1)
-        );
+        assert_eq!(plan.finish(placed[2].0, true, now).map(|trial| trial.backend), Some(1));
     }
 
     #[test]
     fn batches_in_flight_together_are_measured_apart() {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
-        let serve = |_, _, _| Decision {
-            serving: 0,
-            trial: None,
-        };
+        let serve = |_, _, _| Decision { serving: 0, trial: None };
         let mut plan = plan(2, 0, now);
         let first = place_all(&mut plan);
         // Two more jobs, while the device still has those of the first batch.
@@ -378,9 +325,7 @@ mod tests {
         plan.begin(batch, 2, serve, after(1));
         let second = place_all(&mut plan);
         assert_eq!(plan.finish(second[0].0, false, after(3)), None);
-        let measured = plan
-            .finish(second[1].0, false, after(5))
-            .expect("the last job");
+        let measured = plan.finish(second[1].0, false, after(5)).expect("the last job");
         assert_eq!((measured.together, measured.served), (4, 4));
         assert_eq!(measured.busy, Duration::from_millis(4));
         assert!(!plan.is_empty(), "the first batch is in flight");

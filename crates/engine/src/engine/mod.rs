@@ -42,11 +42,12 @@ use crate::key::PrivateKey;
 use crate::operation::Class;
 use crate::queue::{Contention, FairQueue, Owner};
 use crate::stats::{EngineSnapshot, Statistics};
+use crate::sync::lock;
 use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
 pub use job::{Completion, CompletionSink, Job, JobId, Key, Session};
 use job::{Queued, SessionInner};
-use shared::{ClassQueue, ClassState, Shared, Unserved, lock, sweep};
+use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
 
 /// Interval at which waiting jobs are checked for passed deadlines.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
@@ -115,19 +116,19 @@ pub trait Observer: Send + Sync + fmt::Debug {
 /// A change in the state of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BackendEvent {
-    /// It refused a queue to a worker, for this reason. The worker asks again a second later.
+    /// The backend refused a queue to a worker, for this reason. The worker asks again a second later.
     #[error("refuses a queue: {0}")]
     QueueRefused(String),
-    /// It does not serve at present, for this reason. Its jobs go to other backends.
+    /// The backend does not serve at present, for this reason. Its jobs go to other backends.
     #[error("is away: {0}")]
     Away(String),
-    /// It serves again.
+    /// The backend serves again.
     #[error("is back")]
     Back,
-    /// It is passed over for this long, because a result failed verification, it panicked or it lost a task.
+    /// The engine passes over the backend for this long: a result failed verification, it panicked or it lost a task.
     #[error("is passed over for {} s after a fault", .0.as_secs())]
     Quarantined(Duration),
-    /// It held this number of tasks beyond the deadline of their jobs.
+    /// The backend held this number of tasks beyond the deadline of their jobs.
     #[error("did not answer {0} tasks before their deadline")]
     Lost(usize),
 }
@@ -236,12 +237,8 @@ impl Engine {
             stop_signal: Condvar::new(),
         });
         // Built before the threads, so that a refused thread stops those already started.
-        let engine = Self {
-            threads: Arc::new(Threads {
-                shared,
-                handles: Mutex::new(Vec::new()),
-            }),
-        };
+        let engine =
+            Self { threads: Arc::new(Threads { shared, handles: Mutex::new(Vec::new()) }) };
         for class in Class::ALL {
             let regular = (0..workers).map(WorkerThread::Regular);
             for worker in regular.chain([WorkerThread::Express]) {
@@ -260,9 +257,7 @@ impl Engine {
             }
         }
         let shared = Arc::clone(&engine.threads.shared);
-        engine
-            .threads
-            .spawn("mr-sweep".to_owned(), move || sweep(&shared))?;
+        engine.threads.spawn("mr-sweep".to_owned(), move || sweep(&shared))?;
         Ok(engine)
     }
 
@@ -274,13 +269,7 @@ impl Engine {
         let backends = &self.shared().backends;
         let OpenedKeys { info, names, able } = backends.open_key(key)?;
         let class = Class::of(info.key_type);
-        Ok(Arc::new(Key {
-            info,
-            class,
-            names,
-            able,
-            backends: Arc::clone(backends),
-        }))
+        Ok(Arc::new(Key { info, class, names, able, backends: Arc::clone(backends) }))
     }
 
     /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each
@@ -306,10 +295,7 @@ impl Engine {
         let shared = self.shared();
         let arrived = Instant::now();
         let count = jobs.len();
-        shared
-            .statistics
-            .submitted
-            .fetch_add(count as u64, Ordering::Relaxed);
+        shared.statistics.submitted.fetch_add(count as u64, Ordering::Relaxed);
         shared.in_flight.fetch_add(count, Ordering::Relaxed);
         let mut ended = Vec::new();
         let mut accepted: [Vec<Queued>; 3] = Default::default();
@@ -416,9 +402,7 @@ impl Engine {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
+        f.debug_struct("Engine").field("in_flight", &self.in_flight()).finish_non_exhaustive()
     }
 }
 

@@ -130,8 +130,7 @@ impl BackendSlot {
     }
 
     fn refused_lately(&self, now: Instant) -> bool {
-        self.refused
-            .is_some_and(|refused| now.saturating_duration_since(refused) < QUEUE_RETRY)
+        self.refused.is_some_and(|refused| now.saturating_duration_since(refused) < QUEUE_RETRY)
     }
 }
 
@@ -227,9 +226,7 @@ impl Runner {
             able.minus(avoided).or(able)
         };
         let group = |job: &Job| Group::of(job.operation.kind(), job.key.info.key_type);
-        let jobs = batch
-            .iter()
-            .map(|queued| (group(&queued.job), able(&queued.job)));
+        let jobs = batch.iter().map(|queued| (group(&queued.job), able(&queued.job)));
         let company = self.held_by_devices();
         let decide = |group, jobs, able| shared.backends.decide(group, jobs, company, able);
         self.plans.begin(jobs, company, decide, now);
@@ -237,14 +234,7 @@ impl Runner {
             let placed = self.plans.place(group(&job), able(&job));
             let (part, planned) = placed.unzip();
             let planned = planned.or_else(|| shared.backends.first(able(&job)));
-            let Job {
-                id,
-                session,
-                key,
-                operation,
-                input,
-                deadline,
-            } = job;
+            let Job { id, session, key, operation, input, deadline } = job;
             let job = InFlight {
                 id,
                 session,
@@ -256,12 +246,7 @@ impl Runner {
                 part,
             };
             // The token and the backend's name of the key are filled in by `place`.
-            let task = Task {
-                token: 0,
-                key: BackendKey(0),
-                operation,
-                input,
-            };
+            let task = Task { token: 0, key: BackendKey(0), operation, input };
             self.place(shared, job, task, planned, JobError::NotOffered, completed);
         }
     }
@@ -320,10 +305,7 @@ impl Runner {
     /// Rhythm of polls for the devices that work. A backend on the CPU that returned nothing is polled again at once.
     fn pace(&self) -> Pace {
         if self.holds_cpu_work() {
-            return Pace {
-                spin: Duration::MAX,
-                ..Pace::default()
-            };
+            return Pace { spin: Duration::MAX, ..Pace::default() };
         }
         let working = self.devices().filter(|slot| slot.in_flight > 0);
         let paces = working.filter_map(|slot| Some(slot.queue.as_ref()?.queue.pace()));
@@ -342,9 +324,8 @@ impl Runner {
         completed: &mut CompletionBatch,
     ) {
         let able = job.key.able(task.operation.kind());
-        while let Some(index) = planned
-            .take()
-            .or_else(|| shared.backends.first(able.minus(job.tried)))
+        while let Some(index) =
+            planned.take().or_else(|| shared.backends.first(able.minus(job.tried)))
         {
             job.tried = job.tried.with(index);
             let name = job.key.names.get(index).copied().flatten();
@@ -373,10 +354,7 @@ impl Runner {
         let slot = &mut self.backends[index];
         let generation = shared.backends.generation(index);
         // Dropped before another is asked for: the backend may have one alone.
-        slot.queue = slot
-            .queue
-            .take()
-            .filter(|open| open.generation == generation);
+        slot.queue = slot.queue.take().filter(|open| open.generation == generation);
         if slot.queue.is_some() {
             return true;
         }
@@ -421,11 +399,7 @@ impl Runner {
             let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
             let start = (!self.plans.is_empty()).then(Instant::now);
             let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
-                let taken = if waiting.is_empty() {
-                    0
-                } else {
-                    queue.submit(waiting)
-                };
+                let taken = if waiting.is_empty() { 0 } else { queue.submit(waiting) };
                 (taken, queue.poll(done))
             }));
             match outcome {
@@ -461,11 +435,7 @@ impl Runner {
 
     /// Turns what a backend answered into a completion or into another try.
     fn settle(&mut self, shared: &Shared, done: Done, completed: &mut CompletionBatch) {
-        let Done {
-            task,
-            result,
-            service_time,
-        } = done;
+        let Done { task, result, service_time } = done;
         let Some(mut job) = self.in_flight.remove(task.token) else {
             return;
         };
@@ -572,9 +542,7 @@ impl Runner {
                 job.is_some_and(|job| job.deadline <= now)
             };
             let (late, waiting): (VecDeque<Task>, VecDeque<Task>) =
-                std::mem::take(&mut slot.waiting)
-                    .into_iter()
-                    .partition(|task| expired(task.token));
+                std::mem::take(&mut slot.waiting).into_iter().partition(|task| expired(task.token));
             slot.waiting = waiting;
             for task in late {
                 if let Some(mut job) = self.in_flight.remove(task.token) {

@@ -4,7 +4,7 @@
 //! State that the threads of an engine share: the queue of each class, and completions on their way to their sinks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::SWEEP_INTERVAL;
@@ -15,6 +15,7 @@ use crate::error::JobError;
 use crate::operation::Class;
 use crate::queue::{Contention, FairQueue, Waiting};
 use crate::stats::Statistics;
+use crate::sync::lock;
 
 /// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
 /// it holds up that thread's other work for no longer than a wake-up under load would.
@@ -54,11 +55,7 @@ pub(super) struct Unserved {
 
 impl Unserved {
     pub(super) const fn new(queued: Queued, error: JobError) -> Self {
-        Self {
-            queued,
-            error,
-            retry_after: None,
-        }
+        Self { queued, error, retry_after: None }
     }
 }
 
@@ -73,10 +70,7 @@ impl ClassState {
     /// names, so that the next one does not meet a full queue again.
     fn refused(&self, queued: Queued) -> Unserved {
         let wait = self.queue.projected_wait(queued.owner());
-        Unserved {
-            retry_after: wait.map(|wait| wait / 2),
-            ..Unserved::new(queued, JobError::Busy)
-        }
+        Unserved { retry_after: wait.map(|wait| wait / 2), ..Unserved::new(queued, JobError::Busy) }
     }
 
     /// Whether the express worker has something to do: an owner below its share has nothing in service, and no
@@ -163,13 +157,9 @@ impl Shared {
             {
                 return Some(batch);
             }
-            state
-                .queue
-                .pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());
+            state.queue.pass(owner, batch.len(), batch.iter().map(Queued::cost).sum());
         }
-        self.statistics
-            .ran_inline
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.statistics.ran_inline.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let runner = lock(&self.inline).pop();
         let mut runner = runner.unwrap_or_else(|| Runner::new(&self.backends));
         runner.run(self, class, batch, &mut Alone);
@@ -210,9 +200,7 @@ impl Shared {
         let class = &self.classes[class.index()];
         let mut state = lock(&class.state);
         for (session, completions) in sessions {
-            state
-                .queue
-                .release(session.inner.owner.id(), completions.len());
+            state.queue.release(session.inner.owner.id(), completions.len());
         }
         let express = state.needs_express();
         drop(state);
@@ -235,11 +223,7 @@ impl Shared {
         let now = Instant::now();
         let mut completed = CompletionBatch::default();
         for unserved in ended {
-            let Unserved {
-                queued: Queued { job, arrived },
-                error,
-                retry_after,
-            } = unserved;
+            let Unserved { queued: Queued { job, arrived }, error, retry_after } = unserved;
             let completion = Completion {
                 id: job.id,
                 result: Err(error),
@@ -265,10 +249,7 @@ pub(super) struct CompletionBatch {
 impl CompletionBatch {
     /// An empty batch for jobs that are in service.
     pub(super) fn of(class: Class) -> Self {
-        Self {
-            class: Some(class),
-            ..Self::default()
-        }
+        Self { class: Some(class), ..Self::default() }
     }
 
     pub(super) fn push(&mut self, session: Session, completion: Completion) {
@@ -287,9 +268,7 @@ impl CompletionBatch {
             shared.release(class, &self.by_session);
         }
         for (session, mut completions) in self.by_session.drain(..) {
-            shared
-                .in_flight
-                .fetch_sub(completions.len(), Ordering::Relaxed);
+            shared.in_flight.fetch_sub(completions.len(), Ordering::Relaxed);
             for completion in &completions {
                 if let Err(error) = completion.result {
                     shared.statistics.count_error(error);
@@ -297,10 +276,7 @@ impl CompletionBatch {
             }
             if session.inner.closed.load(Ordering::Acquire) {
                 let count = completions.len() as u64;
-                shared
-                    .statistics
-                    .dropped
-                    .fetch_add(count, Ordering::Relaxed);
+                shared.statistics.dropped.fetch_add(count, Ordering::Relaxed);
             } else {
                 session.inner.sink.complete(&mut completions);
             }
@@ -330,9 +306,4 @@ pub(super) fn sweep(shared: &Shared) {
         }
         shared.end_all(expired, JobError::Expired);
     }
-}
-
-/// Locks, also after a panic elsewhere: every critical section here leaves its data consistent.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

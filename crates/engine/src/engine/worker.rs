@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use super::WorkerThread;
 use super::job::Queued;
 use super::runner::{Intake, Runner};
-use super::shared::{ClassState, Shared, lock};
+use super::shared::{ClassState, Shared};
 use crate::error::JobError;
 use crate::operation::Class;
+use crate::sync::lock;
 
 /// The body of a worker thread.
 ///
@@ -78,10 +79,7 @@ impl ClassLine<'_> {
                 return false;
             }
             state.idle_workers += 1;
-            state = class
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = class.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle_workers -= 1;
         }
         let most = if self.on_cpu_alone() {
@@ -125,10 +123,7 @@ impl ClassLine<'_> {
                 return false;
             }
             state.express_idle = true;
-            state = class
-                .express
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = class.express.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.express_idle = false;
         }
         let (most, now) = (self.shared.batch, Instant::now());

@@ -167,9 +167,7 @@ impl<T: Waiting> FairQueue<T> {
     /// Changes what is held of an owner that may be new, or come with another weight or level.
     fn enter<R>(&mut self, owner: Owner, change: impl FnOnce(&mut OwnedJobs<T>) -> R) -> Option<R> {
         let now = self.levels[owner.level.index()].virtual_time;
-        self.owners
-            .entry(owner.id)
-            .or_insert_with(|| OwnedJobs::new(owner.level, now));
+        self.owners.entry(owner.id).or_insert_with(|| OwnedJobs::new(owner.level, now));
         self.update(owner.id, |owned| {
             owned.enter(owner, now);
             change(owned)
@@ -196,8 +194,7 @@ impl<T: Waiting> FairQueue<T> {
         });
         // The most jobs for its weight: compared without a division.
         let jobs = |a: &OwnedJobs<T>, b: &OwnedJobs<T>| a.waiting as u64 * u64::from(b.weight);
-        over.max_by(|(_, a), (_, b)| jobs(a, b).cmp(&jobs(b, a)))
-            .map(|(id, _)| id)
+        over.max_by(|(_, a), (_, b)| jobs(a, b).cmp(&jobs(b, a))).map(|(id, _)| id)
     }
 
     /// Time that a further job of `owner` would wait, by the measured rate; `None` before it was measured, and for an
@@ -205,23 +202,17 @@ impl<T: Waiting> FairQueue<T> {
     ///
     /// Before that job come the waiting jobs of its owner, and what the others are due while those are served.
     pub(crate) fn projected_wait(&self, owner: Owner) -> Option<Duration> {
-        let own = self
-            .owners
-            .get(&owner.id)
-            .filter(|owned| owned.waiting > 0)?;
+        let own = self.owners.get(&owner.id).filter(|owned| owned.waiting > 0)?;
         let level = &self.levels[own.level.index()];
         let due = own.backlog.saturating_mul(level.weights) / u64::from(own.weight);
         let of_level = u128::from(due.min(level.backlog));
-        let others = PriorityLevel::ALL
-            .into_iter()
-            .filter(|other| *other != own.level);
+        let others = PriorityLevel::ALL.into_iter().filter(|other| *other != own.level);
         let of_others = others.map(|other| {
             let [part, own_part] = [other, own.level].map(|level| LEVEL_WEIGHTS[level.index()]);
             let backlog = u128::from(self.levels[other.index()].backlog);
             backlog.min(of_level * part / own_part)
         });
-        self.service_rate
-            .time_of(of_level + of_others.sum::<u128>())
+        self.service_rate.time_of(of_level + of_others.sum::<u128>())
     }
 
     /// Time for which a client should send no job like this one of `owner`, if it would wait too long for its budget:
@@ -281,12 +272,7 @@ impl<T: Waiting> FairQueue<T> {
         };
         let known = ready.len();
         let end = known + max;
-        while ready.len() < end
-            && self
-                .owners
-                .get(&owner)
-                .is_some_and(|owned| owned.waiting > 0)
-        {
+        while ready.len() < end && self.owners.get(&owner).is_some_and(|owned| owned.waiting > 0) {
             self.pop_of(owner, now, ready, expired);
         }
         let taken = ready[known..].iter().map(|job| u64::from(job.cost())).sum();
@@ -307,9 +293,7 @@ impl<T: Waiting> FairQueue<T> {
         let owners = self.levels.iter().flat_map(|level| &level.order);
         let owners = owners.map(|(_, id)| (*id, &self.owners[id]));
         let mut unserved = owners.filter(|(_, owned)| owned.in_service == 0);
-        unserved
-            .find(|(_, owned)| self.is_below_share(owned))
-            .map(|(id, _)| id)
+        unserved.find(|(_, owned)| self.is_below_share(owned)).map(|(id, _)| id)
     }
 
     /// Whether the owner leads its level, and its level the others, by at most [`AHEAD_JOBS`] jobs of the cost of its
@@ -328,9 +312,7 @@ impl<T: Waiting> FairQueue<T> {
 
     /// Whether no other level has jobs waiting.
     fn is_only_level(&self, level: PriorityLevel) -> bool {
-        let mut others = PriorityLevel::ALL
-            .into_iter()
-            .filter(|other| *other != level);
+        let mut others = PriorityLevel::ALL.into_iter().filter(|other| *other != level);
         others.all(|other| self.levels[other.index()].order.is_empty())
     }
 
@@ -382,23 +364,18 @@ impl<T: Waiting> FairQueue<T> {
 
     /// Ends the service of jobs of one owner.
     pub(crate) fn release(&mut self, owner: u64, jobs: usize) {
-        self.update(owner, |owned| {
-            owned.in_service = owned.in_service.saturating_sub(jobs)
-        });
+        self.update(owner, |owned| owned.in_service = owned.in_service.saturating_sub(jobs));
     }
 
     /// Takes one job out, wherever it stands. Linear in the jobs of its session.
     pub(crate) fn remove(&mut self, owner: Owner, session: u64, id: u64) -> Option<T> {
-        self.update(owner.id, |owned| owned.remove(owner.member, session, id))
-            .flatten()
+        self.update(owner.id, |owned| owned.remove(owner.member, session, id)).flatten()
     }
 
     /// Takes out everything of one session.
     pub(crate) fn remove_session(&mut self, owner: Owner, session: u64) -> VecDeque<T> {
-        self.update(owner.id, |owned| {
-            owned.remove_session(owner.member, session)
-        })
-        .unwrap_or_default()
+        self.update(owner.id, |owned| owned.remove_session(owner.member, session))
+            .unwrap_or_default()
     }
 
     /// Takes out everything.
@@ -415,8 +392,7 @@ impl<T: Waiting> FairQueue<T> {
         }
         let owners = self.waiting_owners().into_iter();
         let earliest = owners.filter_map(|owner| {
-            self.update(owner, |owned| owned.remove_expired(now, expired))
-                .flatten()
+            self.update(owner, |owned| owned.remove_expired(now, expired)).flatten()
         });
         self.earliest_deadline = earliest.min();
     }
@@ -493,11 +469,7 @@ impl<T: Waiting> FairQueue<T> {
     /// Forgets owners that the others have caught up with.
     fn forget_overtaken(&mut self, level: PriorityLevel) {
         let level = &mut self.levels[level.index()];
-        while level
-            .ahead
-            .first()
-            .is_some_and(|(time, _)| *time <= level.virtual_time)
-        {
+        while level.ahead.first().is_some_and(|(time, _)| *time <= level.virtual_time) {
             if let Some((_, owner)) = level.ahead.pop_first() {
                 self.owners.remove(&owner);
             }

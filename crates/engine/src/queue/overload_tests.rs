@@ -83,7 +83,8 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn run(case: Overload, mut seed: u64) -> Rates {
+    fn run(case: Overload, seed: u64) -> Rates {
+        let mut random = fastrand::Rng::with_seed(seed);
         let mut simulation = Self {
             case,
             start: Instant::now(),
@@ -95,9 +96,9 @@ impl Simulation {
         let mut rests = vec![(0.0, 0.0); usize::try_from(case.clients).unwrap()];
         let (mut sent, mut id) = (0.0, 0);
         while sent < SECONDS {
-            let client = random(&mut seed) % case.clients;
+            let client = random.u64(..case.clients);
             // Above 0, so that it has a logarithm.
-            let unit = ((random(&mut seed) >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+            let unit = 1.0 - random.f64();
             sent += -unit.ln() * SERVICE / case.load;
             id += 1;
             let rest: &mut (f64, f64) = &mut rests[usize::try_from(client).unwrap()];
@@ -115,16 +116,8 @@ impl Simulation {
         }
         simulation.serve_until(SECONDS + 2.0 * BUDGET);
         let seconds = SECONDS - COUNTED_FROM;
-        let Rates {
-            good,
-            late,
-            refused,
-        } = simulation.rates;
-        Rates {
-            good: good / seconds,
-            late: late / seconds,
-            refused: refused / seconds,
-        }
+        let Rates { good, late, refused } = simulation.rates;
+        Rates { good: good / seconds, late: late / seconds, refused: refused / seconds }
     }
 
     fn at(&self, time: f64) -> Instant {
@@ -141,17 +134,8 @@ impl Simulation {
             self.rates.refused += counted(sent);
             return Some(rest.as_secs_f64());
         }
-        let job = TimedJob {
-            owner,
-            id,
-            sent,
-            deadline: self.at(time) + budget,
-        };
-        self.free_at = if self.queue.is_empty() {
-            self.free_at.max(time)
-        } else {
-            self.free_at
-        };
+        let job = TimedJob { owner, id, sent, deadline: self.at(time) + budget };
+        self.free_at = if self.queue.is_empty() { self.free_at.max(time) } else { self.free_at };
         assert!(self.queue.push(job).is_none(), "the queue is full");
         None
     }
@@ -180,32 +164,13 @@ fn counted(sent: f64) -> f64 {
     f64::from(u8::from((COUNTED_FROM..SECONDS).contains(&sent)))
 }
 
-/// SplitMix64.
-fn random(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut bits = *seed;
-    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
-        bits = (bits ^ (bits >> shift)).wrapping_mul(factor);
-    }
-    bits ^ (bits >> 31)
-}
-
 #[test]
 fn overloaded_worker_does_only_jobs_that_end_in_time() {
     for load in [1.5, 2.0, 3.0, 5.0] {
         for way in [0.000_2, 0.01] {
             for clients in [1, 20] {
-                let case = Overload {
-                    load,
-                    way,
-                    clients,
-                    heed: true,
-                };
-                let Rates {
-                    good,
-                    late,
-                    refused,
-                } = Simulation::run(case, 1);
+                let case = Overload { load, way, clients, heed: true };
+                let Rates { good, late, refused } = Simulation::run(case, 1);
                 println!("{case:?}: {good:.0} good, {late:.0} late, {refused:.0} refused/s");
                 assert!(good * SERVICE >= 0.96, "{case:?}: {good} good jobs/s");
                 assert!(late * SERVICE <= 0.04, "{case:?}: {late} late jobs/s");
@@ -217,17 +182,9 @@ fn overloaded_worker_does_only_jobs_that_end_in_time() {
 /// The client sends a job at once, whatever the node says: refusals cost the node decoding, but no computation.
 #[test]
 fn client_that_ignores_refusals_costs_refusals_and_no_goodput() {
-    let case = Overload {
-        load: 5.0,
-        way: 0.000_2,
-        clients: 20,
-        heed: false,
-    };
+    let case = Overload { load: 5.0, way: 0.000_2, clients: 20, heed: false };
     let deaf = Simulation::run(case, 1);
     let heeding = Simulation::run(Overload { heed: true, ..case }, 1);
     assert!(deaf.good * SERVICE >= 0.97, "{deaf:?}");
-    assert!(
-        heeding.refused * 4.0 < deaf.refused,
-        "{heeding:?}, beside {deaf:?}"
-    );
+    assert!(heeding.refused * 4.0 < deaf.refused, "{heeding:?}, beside {deaf:?}");
 }

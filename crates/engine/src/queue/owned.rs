@@ -34,11 +34,7 @@ pub(super) struct Member<T> {
 
 impl<T> Default for Member<T> {
     fn default() -> Self {
-        Self {
-            sessions: HashMap::new(),
-            turns: VecDeque::new(),
-            waiting: 0,
-        }
+        Self { sessions: HashMap::new(), turns: VecDeque::new(), waiting: 0 }
     }
 }
 
@@ -73,10 +69,7 @@ impl<T: Waiting> Member<T> {
 
     /// The newest job of the session with the most jobs. Linear in the sessions.
     pub(super) fn evict(&mut self) -> Option<T> {
-        let longest = self
-            .sessions
-            .iter()
-            .max_by_key(|(session, line)| (line.len(), **session));
+        let longest = self.sessions.iter().max_by_key(|(session, line)| (line.len(), **session));
         let session = *longest?.0;
         let job = self.sessions.get_mut(&session)?.pop_back();
         self.waiting -= usize::from(job.is_some());
@@ -181,10 +174,7 @@ impl<T: Waiting> OwnedJobs<T> {
 
     /// The newest job of the member with the most jobs, of its session with the most. Linear in the members.
     pub(super) fn evict(&mut self) -> Option<T> {
-        let longest = self
-            .members
-            .iter()
-            .max_by_key(|(id, member)| (member.waiting, **id));
+        let longest = self.members.iter().max_by_key(|(id, member)| (member.waiting, **id));
         let id = *longest?.0;
         let job = self.members.get_mut(&id)?.evict();
         self.forget_if_empty(id);

@@ -72,11 +72,7 @@ pub(crate) struct Contention {
 impl Contention {
     /// Records a submission; returns whether two owners submitted within [`CONTENTION_LASTS`].
     pub(crate) fn note(&mut self, owner: u64, now: Instant) -> bool {
-        if self
-            .last_owner
-            .replace(owner)
-            .is_some_and(|last| last != owner)
-        {
+        if self.last_owner.replace(owner).is_some_and(|last| last != owner) {
             self.until = Some(now + CONTENTION_LASTS);
         }
         self.until.is_some_and(|until| now < until)

@@ -48,21 +48,11 @@ impl Fixture {
     fn new(limit: usize, session_limit: usize) -> Self {
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
-        Self {
-            queue: FairQueue::new(limit, session_limit),
-            now,
-            later,
-        }
+        Self { queue: FairQueue::new(limit, session_limit), now, later }
     }
 
     fn item(&self, owner: Owner, session: u64, id: u64) -> Item {
-        Item {
-            owner,
-            session,
-            id,
-            deadline: self.later,
-            cost: 1,
-        }
+        Item { owner, session, id, deadline: self.later, cost: 1 }
     }
 
     /// Adds a job of an owner of weight 1 that has one session. What was refused: (owner, id).
@@ -80,37 +70,24 @@ impl Fixture {
 
     fn pop_unserved(&mut self) -> Vec<(u64, u64)> {
         let (mut ready, mut expired) = (Vec::new(), Vec::new());
-        self.queue
-            .pop_unserved(1, self.now, &mut ready, &mut expired);
+        self.queue.pop_unserved(1, self.now, &mut ready, &mut expired);
         ready.iter().map(|item| (item.owner.id, item.id)).collect()
     }
 
     fn waiting(&self, owner: u64) -> usize {
-        self.queue
-            .owners
-            .get(&owner)
-            .map_or(0, |owned| owned.waiting)
+        self.queue.owners.get(&owner).map_or(0, |owned| owned.waiting)
     }
 
     /// Compares every sum and set with what the jobs say.
     fn check(&self) {
         let queue = &self.queue;
         let owners = || queue.owners.values();
-        assert_eq!(
-            queue.len,
-            owners().map(|owned| owned.waiting).sum::<usize>()
-        );
-        assert_eq!(
-            queue.in_service,
-            owners().map(|owned| owned.in_service).sum::<usize>()
-        );
+        assert_eq!(queue.len, owners().map(|owned| owned.waiting).sum::<usize>());
+        assert_eq!(queue.in_service, owners().map(|owned| owned.in_service).sum::<usize>());
         for (id, owned) in &queue.owners {
             let members = || owned.members.values();
             let jobs = || members().flat_map(Member::jobs);
-            let (held, cost) = (
-                jobs().count(),
-                jobs().map(|item| u64::from(item.cost)).sum(),
-            );
+            let (held, cost) = (jobs().count(), jobs().map(|item| u64::from(item.cost)).sum());
             assert_eq!((owned.waiting, owned.backlog), (held, cost));
             assert_eq!(owned.turns.len(), owned.members.len());
             for (id, member) in &owned.members {
@@ -134,10 +111,7 @@ impl Fixture {
             let waiting = || owners().filter(|owned| owned.waiting > 0);
             let sum: u64 = waiting().map(|owned| u64::from(owned.weight)).sum();
             assert_eq!(level.weights, sum);
-            assert_eq!(
-                level.backlog,
-                owners().map(|owned| owned.backlog).sum::<u64>()
-            );
+            assert_eq!(level.backlog, owners().map(|owned| owned.backlog).sum::<u64>());
             assert_eq!(level.order.len(), waiting().count());
             let idle = owners().filter(|owned| owned.waiting + owned.in_service == 0);
             assert_eq!(level.ahead.len(), idle.count());
@@ -220,11 +194,7 @@ fn projected_wait_is_the_cost_before_a_job_at_the_measured_rate() {
         fixture.push(1, id);
     }
     let (flood, newcomer) = (Owner::new(1, 1), Owner::new(2, 1));
-    assert_eq!(
-        fixture.queue.projected_wait(flood),
-        None,
-        "not measured yet"
-    );
+    assert_eq!(fixture.queue.projected_wait(flood), None, "not measured yet");
     // One job of cost 1 each millisecond.
     for ms in 0..=200 {
         fixture.now = start + Duration::from_millis(ms);
@@ -237,11 +207,7 @@ fn projected_wait_is_the_cost_before_a_job_at_the_measured_rate() {
         fixture.push(2, id);
     }
     // Each of its jobs waits for one of the other owner.
-    let wait = fixture
-        .queue
-        .projected_wait(newcomer)
-        .unwrap()
-        .as_secs_f64();
+    let wait = fixture.queue.projected_wait(newcomer).unwrap().as_secs_f64();
     assert!((0.19..=0.21).contains(&wait), "{wait} s for 200 jobs");
 }
 
@@ -273,10 +239,7 @@ fn sessions_of_one_owner_share_its_turn() {
     let served = fixture.pop(4);
     assert_eq!(served.iter().filter(|(owner, _)| *owner == 2).count(), 2);
     fixture.pop(18);
-    assert_eq!(
-        fixture.pop(20).iter().filter(|(_, id)| *id == 1).count(),
-        20
-    );
+    assert_eq!(fixture.pop(20).iter().filter(|(_, id)| *id == 1).count(), 20);
 }
 
 #[test]
@@ -406,10 +369,7 @@ fn owner_that_was_given_more_than_the_others_is_not_unserved() {
     // The others wait at a virtual time of one job.
     assert_eq!(served as u128, AHEAD_JOBS + 2);
     fixture.pop(90);
-    assert!(
-        fixture.waiting(1) < 500 - 1,
-        "the others were served in between"
-    );
+    assert!(fixture.waiting(1) < 500 - 1, "the others were served in between");
 }
 
 #[test]
@@ -470,13 +430,7 @@ fn one_job_or_one_session_can_be_taken_out() {
     fixture.push(2, 1);
     assert!(fixture.queue.remove(Owner::new(1, 1), 1, 7).is_none());
     assert!(fixture.queue.remove(Owner::new(3, 1), 3, 0).is_none());
-    assert_eq!(
-        fixture
-            .queue
-            .remove(Owner::new(1, 1), 1, 0)
-            .map(|item| item.id),
-        Some(0)
-    );
+    assert_eq!(fixture.queue.remove(Owner::new(1, 1), 1, 0).map(|item| item.id), Some(0));
     assert_eq!(fixture.queue.remove_session(Owner::new(2, 1), 2).len(), 2);
     assert!(fixture.queue.is_empty());
     assert!(fixture.pop(9).is_empty());
@@ -495,36 +449,19 @@ fn class_counts_as_shared_for_a_while_after_two_owners_met() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Push {
-        owner: u64,
-        session: u64,
-        cost: u32,
-        expires: bool,
-    },
+    Push { owner: u64, session: u64, cost: u32, expires: bool },
     Pop(usize),
     PopUnserved,
     Pass(u64),
     Release(u64),
-    Remove {
-        owner: u64,
-        session: u64,
-        id: u64,
-    },
-    CloseSession {
-        owner: u64,
-        session: u64,
-    },
+    Remove { owner: u64, session: u64, id: u64 },
+    CloseSession { owner: u64, session: u64 },
     Expire,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (owner, session) = (1_u64..5, 0_u64..3);
-    let push = (
-        owner.clone(),
-        session.clone(),
-        1_u32..50,
-        prop::bool::weighted(0.2),
-    );
+    let push = (owner.clone(), session.clone(), 1_u32..50, prop::bool::weighted(0.2));
     let step = prop_oneof![
         8 => push.prop_map(|(owner, session, cost, expires)| {
             Step::Push { owner, session, cost, expires }

@@ -125,12 +125,7 @@ pub(crate) struct Shared(pub(crate) Arc<Scripted>);
 impl Backend for Shared {
     fn describe(&self) -> Description {
         let version = "scripted".to_owned();
-        Description {
-            kind: self.0.kind,
-            version,
-            on_cpu: self.0.on_cpu,
-            batch: self.0.batch,
-        }
+        Description { kind: self.0.kind, version, on_cpu: self.0.on_cpu, batch: self.0.batch }
     }
     fn capabilities(&self) -> &[Capability] {
         CAPABILITIES
@@ -146,13 +141,7 @@ impl Backend for Shared {
         };
         self.0.open_keys.fetch_add(1, Ordering::SeqCst);
         let name = u64::from(key_type == KeyType::Ec(Curve::P256));
-        Ok(OpenedKey {
-            key: BackendKey(name),
-            info: KeyInfo {
-                key_type,
-                spki: vec![],
-            },
-        })
+        Ok(OpenedKey { key: BackendKey(name), info: KeyInfo { key_type, spki: vec![] } })
     }
     fn close_key(&self, _key: BackendKey) {
         self.0.open_keys.fetch_sub(1, Ordering::SeqCst);
@@ -162,10 +151,7 @@ impl Backend for Shared {
         if let Some(reason) = *self.0.refuses_queues.lock().unwrap() {
             return Err(Unusable(reason.to_owned()));
         }
-        Ok(Box::new(ScriptedQueue {
-            backend: Arc::clone(&self.0),
-            tasks: VecDeque::new(),
-        }))
+        Ok(Box::new(ScriptedQueue { backend: Arc::clone(&self.0), tasks: VecDeque::new() }))
     }
 }
 
@@ -206,11 +192,7 @@ impl Queue for ScriptedQueue {
             Behaviour::Panic => panic!("scripted panic"),
         };
         self.backend.served.fetch_add(1, Ordering::SeqCst);
-        done.push(Done {
-            task,
-            result,
-            service_time: Duration::from_micros(1),
-        });
+        done.push(Done { task, result, service_time: Duration::from_micros(1) });
         self.tasks.len()
     }
 }
@@ -234,16 +216,10 @@ impl Collector {
     pub(crate) fn take(&self, count: usize) -> Vec<Completion> {
         let mut completions = self.completions.lock().unwrap();
         while completions.len() < count {
-            let (guard, timeout) = self
-                .arrived
-                .wait_timeout(completions, Duration::from_secs(60))
-                .unwrap();
+            let (guard, timeout) =
+                self.arrived.wait_timeout(completions, Duration::from_secs(60)).unwrap();
             completions = guard;
-            assert!(
-                !timeout.timed_out(),
-                "{} of {count} completions",
-                completions.len()
-            );
+            assert!(!timeout.timed_out(), "{} of {count} completions", completions.len());
         }
         std::mem::take(&mut *completions)
     }
@@ -305,20 +281,12 @@ impl Fixture {
             .collect();
         let engine = Engine::start(config, backends).unwrap();
         let sink = Arc::new(Collector::default());
-        let session = engine.open_session(
-            Arc::clone(&sink) as Arc<dyn CompletionSink>,
-            Owner::new(OWNER, 1),
-        );
+        let session =
+            engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(OWNER, 1));
         let key = |name: &[u8]| PrivateKey::from_pkcs8(name.to_vec().into());
         let fast = engine.load_key(&key(b"p256")).unwrap();
         let slow = engine.load_key(&key(b"rsa")).unwrap();
-        Self {
-            engine,
-            session,
-            sink,
-            fast,
-            slow,
-        }
+        Self { engine, session, sink, fast, slow }
     }
 
     /// A session of another owner, with the fixture's sink.
@@ -332,11 +300,7 @@ impl Fixture {
     }
 
     pub(crate) fn slow_job(&self, id: u64) -> Job {
-        self.job(
-            id,
-            &self.slow,
-            Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
-        )
+        self.job(id, &self.slow, Operation::RsaPkcs1Sign { hash: Hash::Sha256 })
     }
 
     fn job(&self, id: u64, key: &Arc<Key>, operation: Operation) -> Job {

@@ -80,11 +80,8 @@ fn reach(
     let inside = end.strip_prefix("/").unwrap_or(end);
     let full = root.join(inside);
     let depth = inside.components().count();
-    let mut on_the_way: Vec<&Path> = full
-        .ancestors()
-        .skip(1)
-        .take(depth.saturating_sub(1))
-        .collect();
+    let mut on_the_way: Vec<&Path> =
+        full.ancestors().skip(1).take(depth.saturating_sub(1)).collect();
     on_the_way.reverse();
     let folders = on_the_way.into_iter().map(|folder| (folder, SEARCH));
     let mut listed = None;
@@ -107,11 +104,8 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
         std::io::ErrorKind::PermissionDenied => Obstacle::Unseen(path.to_owned()),
         _ => Obstacle::Missing(path.to_owned()),
     })?;
-    let ownership = Ownership {
-        mode: metadata.mode() & 0o7777,
-        uid: metadata.uid(),
-        gid: metadata.gid(),
-    };
+    let ownership =
+        Ownership { mode: metadata.mode() & 0o7777, uid: metadata.uid(), gid: metadata.gid() };
     // For the owner a list equals the permission bits, and root needs neither.
     if ![0, metadata.uid()].contains(&user.uid) && has_list(path) {
         return Err(Obstacle::Listed(path.to_owned()));
@@ -119,10 +113,7 @@ fn admitted(user: &User, path: &Path, wanted: u32) -> Result<(), Obstacle> {
     if may(user, ownership, wanted) {
         Ok(())
     } else {
-        Err(Obstacle::Denied {
-            path: path.to_owned(),
-            ownership,
-        })
+        Err(Obstacle::Denied { path: path.to_owned(), ownership })
     }
 }
 
@@ -157,19 +148,12 @@ mod tests {
     #[test]
     fn first_permission_class_that_applies_decides() {
         let owned = |mode, uid, gid| Ownership { mode, uid, gid };
-        let user = User {
-            uid: 33,
-            gid: 33,
-            groups: vec![112],
-        };
+        let user = User { uid: 33, gid: 33, groups: vec![112] };
         assert!(may(&user, owned(0o660, 33, 0), WRITE));
         assert!(may(&user, owned(0o660, 0, 112), WRITE));
         assert!(!may(&user, owned(0o660, 0, 0), WRITE));
         assert!(may(&user, owned(0o666, 0, 0), WRITE));
-        assert!(
-            !may(&user, owned(0o606, 0, 33), WRITE),
-            "the group is refused"
-        );
+        assert!(!may(&user, owned(0o606, 0, 33), WRITE), "the group is refused");
         assert!(may(&User::default(), owned(0o000, 7, 7), WRITE), "root");
     }
 
@@ -182,11 +166,7 @@ mod tests {
         let _listener = UnixListener::bind(&socket).expect("a socket");
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("mode");
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).expect("mode");
-        let stranger = User {
-            uid: 60_001,
-            gid: 60_001,
-            groups: Vec::new(),
-        };
+        let stranger = User { uid: 60_001, gid: 60_001, groups: Vec::new() };
         let way = |user| connect(user, dir.path(), Path::new("/run/node.sock"));
         assert!(matches!(way(&stranger), Err(Obstacle::Denied { path, .. }) if path == inner));
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).expect("mode");
@@ -227,11 +207,7 @@ mod tests {
         if let Err(error) = put(&socket, [6, 0, 6, 6, 6]) {
             millrace_testkit::skip!("this file system has no access control lists: {error}");
         }
-        let user = |uid| User {
-            uid,
-            gid: 60_001,
-            groups: Vec::new(),
-        };
+        let user = |uid| User { uid, gid: 60_001, groups: Vec::new() };
         let way = |uid| connect(&user(uid), dir.path(), Path::new("/run/node.sock"));
         assert_eq!(way(60_001), Err(Obstacle::Listed(socket.clone())));
         assert_eq!(way(0), Ok(()), "root needs none");

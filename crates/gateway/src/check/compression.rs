@@ -3,10 +3,9 @@
 
 //! Compression of a running nginx's responses: the library that does it, and its ratio.
 
-use millrace_deflate::counters::{
-    Counter, CounterSnapshot, EngineCounters, MAX_BYTES, MEMORY_NAME,
+use millrace_edge::compression::{
+    Counter, CounterSnapshot, EngineCounters, EngineKind, MAX_BYTES, MEMORY_NAME,
 };
-use millrace_deflate::engine::EngineKind;
 use millrace_hostfs::process::Proc;
 
 use super::{CheckOptions, CheckReport, Outcome, Server};
@@ -18,7 +17,7 @@ pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
     };
     let proc = Proc::open(&options.proc).ok();
     let memory = proc.and_then(|proc| proc.memory_file(pid, MEMORY_NAME, MAX_BYTES));
-    let found = memory.and_then(|memory| CounterSnapshot::parse(&memory.bytes).ok());
+    let found = memory.and_then(|memory| CounterSnapshot::parse(&memory.bytes));
     if let Some(found) = found {
         let (outcome, seen, remedy) = finding(&found);
         report.add("compression", outcome, seen, remedy);
@@ -26,11 +25,7 @@ pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
 }
 
 fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
-    let wrong = [
-        Counter::WrongIsal,
-        Counter::WrongLibdeflate,
-        Counter::WrongQat,
-    ];
+    let wrong = [Counter::WrongIsal, Counter::WrongLibdeflate, Counter::WrongQat];
     let wrong: u64 = wrong.into_iter().map(|counter| found.get(counter)).sum();
     if wrong + found.get(Counter::Panics) > 0 {
         let seen =
@@ -77,11 +72,13 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
 
 #[cfg(test)]
 mod tests {
+    use millrace_edge::compression::Counters;
+
     use super::*;
 
     /// A memory file with these counters.
     fn snapshot(values: &[(Counter, u64)]) -> CounterSnapshot {
-        let counters = millrace_deflate::counters::Counters::private();
+        let counters = Counters::private();
         for (counter, value) in values {
             counters.add(*counter, *value);
         }
@@ -92,29 +89,14 @@ mod tests {
     fn compression_is_judged_by_what_was_counted() {
         let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).0;
         assert_eq!(outcome(&[]), Outcome::Warning);
-        assert_eq!(
-            outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]),
-            Outcome::Ok
-        );
-        assert_eq!(
-            outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]),
-            Outcome::Failure
-        );
-        assert_eq!(
-            outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]),
-            Outcome::Warning
-        );
-        assert_eq!(
-            outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]),
-            Outcome::Failure
-        );
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), Outcome::Ok);
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]), Outcome::Failure);
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]), Outcome::Warning);
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]), Outcome::Failure);
         // The first chunks of each worker come before its library has started.
         for (missed, wanted) in [(8, Outcome::Ok), (11, Outcome::Warning)] {
-            let values = [
-                (Counter::Streams, 30),
-                (Counter::QatChunks, 10),
-                (Counter::QatAway, missed),
-            ];
+            let values =
+                [(Counter::Streams, 30), (Counter::QatChunks, 10), (Counter::QatAway, missed)];
             assert_eq!(outcome(&values), wanted, "{missed}");
         }
     }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use millrace_edge::servers::{HAPROXY, NGINX, is_one_of};
 use millrace_hostfs::accounts::{self, UserAccount};
+use millrace_hostfs::generated::below;
 use millrace_hostfs::maps::MappedFile;
 use millrace_hostfs::openssl_cnf::Cnf;
 use millrace_hostfs::process::{Proc, Process};
@@ -17,7 +19,6 @@ use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
 use super::{CheckOptions, CheckReport, Outcome, Server, User, utf8};
-use crate::verify::below;
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
@@ -29,11 +30,8 @@ const SYSTEMD: &str = "/run/systemd/system";
 const MAX_INCLUDES: usize = 32;
 
 /// Default paths of OpenSSL: of Debian, of Red Hat, and of OpenSSL's own installation.
-const SYSTEM_CNF: [&str; 3] = [
-    "/etc/ssl/openssl.cnf",
-    "/etc/pki/tls/openssl.cnf",
-    "/usr/local/ssl/openssl.cnf",
-];
+const SYSTEM_CNF: [&str; 3] =
+    ["/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/usr/local/ssl/openssl.cnf"];
 
 /// Evidence that a check can judge.
 pub(super) enum Gathered {
@@ -102,16 +100,11 @@ impl Evidence {
     pub(super) fn worker(&self) -> Option<Worker> {
         let Some(running) = &self.running else {
             let confined = self.config.chroot.clone();
-            let root = confined.as_ref().map_or_else(
-                || self.root_path.clone(),
-                |chroot| below(&self.root_path, chroot),
-            );
+            let root = confined
+                .as_ref()
+                .map_or_else(|| self.root_path.clone(), |chroot| below(&self.root_path, chroot));
             let user = server_user(&self.root, self.server, &self.config)?;
-            let place = ProcessContext {
-                pid: None,
-                root,
-                user,
-            };
+            let place = ProcessContext { pid: None, root, user };
             return Some(Worker { place, confined });
         };
         let process = running.worker();
@@ -125,11 +118,7 @@ impl Evidence {
                 (below(&self.root_path, root), confined)
             }
         };
-        let place = ProcessContext {
-            pid: Some(process.pid),
-            root,
-            user: process.user.clone(),
-        };
+        let place = ProcessContext { pid: Some(process.pid), root, user: process.user.clone() };
         Some(Worker { place, confined })
     }
 
@@ -162,11 +151,7 @@ impl Evidence {
 #[must_use]
 pub fn user_named(root: &Root, name: &str) -> Option<User> {
     let UserAccount { uid, gid } = accounts::user(root, name).ok()??;
-    Some(User {
-        uid,
-        gid,
-        groups: Vec::new(),
-    })
+    Some(User { uid, gid, groups: Vec::new() })
 }
 
 /// A variable of the server's environment.
@@ -182,12 +167,7 @@ pub(super) struct Variable {
 
 impl Variable {
     fn new(value: Option<String>, source: String, certain: bool) -> Self {
-        Self {
-            value,
-            source,
-            certain,
-            unset_by: None,
-        }
+        Self { value, source, certain, unset_by: None }
     }
 
     fn of(
@@ -211,14 +191,9 @@ impl Variable {
                 Self::new(Some(value), file.display().to_string(), true)
             }
             ServiceVariable::Unset(file) => {
-                let source = format!(
-                    "UnsetEnvironment= in {} removes it from {unit}",
-                    file.display()
-                );
-                Self {
-                    unset_by: Some(file),
-                    ..Self::new(None, source, false)
-                }
+                let source =
+                    format!("UnsetEnvironment= in {} removes it from {unit}", file.display());
+                Self { unset_by: Some(file), ..Self::new(None, source, false) }
             }
             ServiceVariable::Passed(file) => {
                 let source = format!(
@@ -278,9 +253,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
     }
     let mapped = running
         .as_ref()
-        .map_or(Err(Unavailable::Missing), |running| {
-            proc.mapped(running.worker().pid)
-        });
+        .map_or(Err(Unavailable::Missing), |running| proc.mapped(running.worker().pid));
     let cnf = cnf_path(&root, &openssl_conf);
     let cnf = cnf.map(|path| {
         let cnf = read_cnf(&root, &path);
@@ -294,10 +267,8 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
         live: options.proc == Path::new("/proc"),
         systemd: root.exists(SYSTEMD),
         proc,
-        running: running.map(|running| Running {
-            by_unit: systemd::unit_of(&groups).is_some(),
-            ..running
-        }),
+        running: running
+            .map(|running| Running { by_unit: systemd::unit_of(&groups).is_some(), ..running }),
         root,
         root_path,
         openssl_conf,
@@ -340,9 +311,7 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
         remedy: "run it where the server runs, on Linux".to_owned(),
     };
     let proc = Proc::open(&options.proc).map_err(|error| no_proc(&error))?;
-    let all = proc
-        .named(|name| is_named(server, name))
-        .map_err(|reason| no_proc(&reason))?;
+    let all = proc.named(|name| is_named(server, name)).map_err(|reason| no_proc(&reason))?;
     let is_child = |process: &Process| all.iter().any(|other| other.pid == process.parent);
     let master = match options.pid {
         Some(pid) => {
@@ -351,9 +320,7 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
                 seen: format!("there is no {server} with process id {pid}"),
                 remedy: format!("`pidof {server}` says which there are"),
             })?;
-            all.iter()
-                .find(|process| process.pid == named.parent)
-                .unwrap_or(named)
+            all.iter().find(|process| process.pid == named.parent).unwrap_or(named)
         }
         None => {
             let masters: Vec<&Process> = all.iter().filter(|process| !is_child(process)).collect();
@@ -361,10 +328,8 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
                 [] => return Ok((proc, None)),
                 [master] => master,
                 _ => {
-                    let pids: Vec<String> = masters
-                        .iter()
-                        .map(|process| process.pid.to_string())
-                        .collect();
+                    let pids: Vec<String> =
+                        masters.iter().map(|process| process.pid.to_string()).collect();
                     return Err(NotFound {
                         seen: format!(
                             "{} {server} are running: {}",
@@ -387,24 +352,16 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
     if workers.is_empty() {
         workers.push(master.clone());
     }
-    let running = Running {
-        master: master.clone(),
-        workers,
-        by_unit: false,
-    };
+    let running = Running { master: master.clone(), workers, by_unit: false };
     Ok((proc, Some(running)))
 }
 
 fn is_named(server: Server, name: &str) -> bool {
-    const NGINX: [&str; 4] = ["nginx", "openresty", "angie", "freenginx"];
-    match server {
-        Server::Haproxy => name == "haproxy",
-        // `nginx-debug`, `nginx.old`: other builds of the same program.
-        Server::Nginx => NGINX.iter().any(|known| {
-            name.strip_prefix(known)
-                .is_some_and(|rest| matches!(rest.chars().next(), None | Some('-' | '.')))
-        }),
-    }
+    let known: &[&str] = match server {
+        Server::Haproxy => &HAPROXY,
+        Server::Nginx => &NGINX,
+    };
+    is_one_of(known, name.as_bytes())
 }
 
 /// The file system of a process if it is visible and the process has not changed its root since it read its
@@ -512,9 +469,7 @@ fn server_config(
         Server::Haproxy => {
             let mut named: Vec<PathBuf> = options.config.iter().cloned().collect();
             if named.is_empty() {
-                named = after_flag(arguments, "-f")
-                    .map(|file| folder.join(file))
-                    .collect();
+                named = after_flag(arguments, "-f").map(|file| folder.join(file)).collect();
             }
             if named.is_empty() {
                 named.push(server::haproxy::DEFAULT_FILE.into());

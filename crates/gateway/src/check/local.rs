@@ -42,10 +42,8 @@ pub(super) fn judge(
 }
 
 fn finding(counted: &LocalCounts) -> (Outcome, String, Option<&'static str>) {
-    let served: Vec<String> = counted
-        .operations()
-        .map(|(name, count)| format!("{name} {count}"))
-        .collect();
+    let served: Vec<String> =
+        counted.operations().map(|(name, count)| format!("{name} {count}")).collect();
     if served.is_empty() {
         let seen = "OpenSSL's default provider computed every handshake of this check".to_owned();
         let remedy = "is `default_properties = ?millrace.local=yes` in the alg_section of openssl.cnf, and does \
@@ -56,10 +54,7 @@ fn finding(counted: &LocalCounts) -> (Outcome, String, Option<&'static str>) {
         (_, 0) => "no fetch was answered from the cache".to_owned(),
         (hits, all) => format!("{hits} of {all} fetches from the cache"),
     };
-    let mut seen = format!(
-        "operations computed in the server: {}; {cache}",
-        served.join(", ")
-    );
+    let mut seen = format!("operations computed in the server: {}; {cache}", served.join(", "));
     for (event, what) in [
         (event::TICKETS_JOINED, "tickets joined with the next one"),
         (event::PAIRS_AHEAD, "key pairs made ahead"),
@@ -214,17 +209,9 @@ mod tests {
         let (outcome, seen, _) = finding(&counts(cells));
         assert_eq!(outcome, Outcome::Ok);
         assert!(seen.contains("X25519 32; 30 of 40"), "{seen}");
-        let cells = [
-            ("X25519", 7),
-            ("pairs-ahead", 7),
-            ("ns X25519", 30),
-            ("stock X25519", 80),
-        ];
+        let cells = [("X25519", 7), ("pairs-ahead", 7), ("ns X25519", 30), ("stock X25519", 80)];
         let (_, seen, _) = finding(&counts(cells));
-        assert!(
-            seen.contains("X25519 7") && seen.contains("7 key pairs"),
-            "{seen}"
-        );
+        assert!(seen.contains("X25519 7") && seen.contains("7 key pairs"), "{seen}");
         assert!(seen.contains("X25519 30 ns, OpenSSL's own 80"), "{seen}");
     }
 
@@ -237,29 +224,19 @@ mod tests {
             groups_finding(&states, &named)
         };
         let (outcome, seen, _) = judged([Here, Here]);
-        assert_eq!(
-            (outcome, seen.matches("in the server").count()),
-            (Outcome::Ok, 2)
-        );
+        assert_eq!((outcome, seen.matches("in the server").count()), (Outcome::Ok, 2));
         assert_eq!(judged([Agreed, Agreed]).0, Outcome::Ok);
         assert_eq!(judged([Left, Here]).0, Outcome::Ok);
         let measured = counts([("ns X25519", 80), ("stock X25519", 30)]);
         assert!(is_left(&measured, "X25519") && !is_left(&measured, "X25519MLKEM768"));
         let (outcome, seen, remedy) = judged([Exported, Here]);
         assert_eq!(outcome, Outcome::Warning);
-        assert!(
-            seen.contains("X25519MLKEM768 by OpenSSL's default provider"),
-            "{seen}"
-        );
+        assert!(seen.contains("X25519MLKEM768 by OpenSSL's default provider"), "{seen}");
         assert!(remedy.expect("a remedy").contains("exports such keys"));
         let (outcome, _, remedy) = judged([Refused, Here]);
         assert_eq!(outcome, Outcome::Warning);
         assert!(remedy.expect("a remedy").contains("no client gets it"));
         let unnamed = groups_finding(&[("SecP256r1MLKEM768", Refused)], &named);
-        assert_eq!(
-            unnamed.0,
-            Outcome::Ok,
-            "a group that is not asked for may be refused"
-        );
+        assert_eq!(unnamed.0, Outcome::Ok, "a group that is not asked for may be refused");
     }
 }

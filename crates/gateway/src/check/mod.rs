@@ -107,13 +107,13 @@ pub enum Silence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As it should be.
+    /// The subject of the check works.
     Ok,
-    /// It is not visible to this user.
+    /// The subject is not visible to this user.
     Unseen,
-    /// It works, but not as well as possible, or not for long.
+    /// The subject works, but not as well as possible, or not for long.
     Warning,
-    /// It does not work.
+    /// The subject does not work.
     Failure,
 }
 
@@ -175,12 +175,7 @@ impl CheckReport {
         seen: impl Into<String>,
         remedy: impl Into<Option<String>>,
     ) {
-        self.findings.push(Finding {
-            check,
-            outcome,
-            seen: seen.into(),
-            remedy: remedy.into(),
-        });
+        self.findings.push(Finding { check, outcome, seen: seen.into(), remedy: remedy.into() });
     }
 }
 
@@ -206,17 +201,11 @@ pub fn run(options: &CheckOptions, nodes: &dyn Nodes) -> CheckReport {
     };
     compression::judge(options, &mut report);
     let counted = local::counts(options, &report);
-    let pool = evidence
-        .as_ref()
-        .and_then(|evidence| judge::judge(options, evidence, nodes, &mut report));
-    let provider = evidence
-        .as_ref()
-        .and_then(|evidence| judge::Provider::of(options, evidence));
+    let pool =
+        evidence.as_ref().and_then(|evidence| judge::judge(options, evidence, nodes, &mut report));
+    let provider = evidence.as_ref().and_then(|evidence| judge::Provider::of(options, evidence));
     // Handshakes with a server that does not run show nothing new.
-    if evidence
-        .as_ref()
-        .is_none_or(|evidence| evidence.running.is_some())
-    {
+    if evidence.as_ref().is_none_or(|evidence| evidence.running.is_some()) {
         proof::prove(
             options,
             evidence.as_ref(),

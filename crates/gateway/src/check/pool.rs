@@ -58,11 +58,7 @@ impl ProviderTls {
     /// The three files with the names of their settings.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &PathBuf); 3] {
-        [
-            ("tls_ca", &self.ca),
-            ("tls_cert", &self.cert),
-            ("tls_key", &self.key),
-        ]
+        [("tls_ca", &self.ca), ("tls_cert", &self.cert), ("tls_key", &self.key)]
     }
 }
 
@@ -78,7 +74,7 @@ pub struct KeyStub {
 /// Why a file does not name a pool.
 #[derive(Debug, Error)]
 pub enum PoolFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -86,7 +82,7 @@ pub enum PoolFileError {
         /// The reason.
         reason: Unavailable,
     },
-    /// It has no section for the provider.
+    /// The file has no section for the provider.
     #[error("{} has no section for the provider that its openssl_conf leads to", .0.display())]
     NoSection(PathBuf),
 }
@@ -106,14 +102,8 @@ impl ConfiguredPool {
     /// # Errors
     /// [`PoolFileError`].
     pub fn read(root: &Root, path: &Path) -> Result<Self, PoolFileError> {
-        let unreadable = |reason| PoolFileError::Unreadable {
-            path: path.to_owned(),
-            reason,
-        };
-        let provider = if path
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
+        let unreadable = |reason| PoolFileError::Unreadable { path: path.to_owned(), reason };
+        let provider = if path.extension().is_some_and(|extension| extension == "toml") {
             let table = evidence::read_client(root, utf8(path)).map_err(unreadable)?;
             Provider::in_file(&table)
         } else {
@@ -127,27 +117,17 @@ impl ConfiguredPool {
         let mut user = None;
         for server in [Server::Haproxy, Server::Nginx] {
             let config = installed(root, server);
-            let stubs = config
-                .keys
-                .iter()
-                .filter_map(|path| match keys::look(root, path) {
-                    KeyFile::Stub(stub) => Some(stub),
-                    KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
-                });
+            let stubs = config.keys.iter().filter_map(|path| match keys::look(root, path) {
+                KeyFile::Stub(stub) => Some(stub),
+                KeyFile::Plain | KeyFile::Other | KeyFile::Unreadable(_) => None,
+            });
             let stubs: Vec<KeyStub> = stubs.filter(|stub| !keys.contains(stub)).collect();
             if !stubs.is_empty() && user.is_none() {
                 user = evidence::server_user(root, server, &config);
             }
             keys.extend(stubs);
         }
-        Ok(Self {
-            question: Question {
-                nodes: provider.nodes,
-                tls: provider.tls,
-                keys,
-            },
-            user,
-        })
+        Ok(Self { question: Question { nodes: provider.nodes, tls: provider.tls, keys }, user })
     }
 }
 
@@ -181,7 +161,7 @@ pub struct PoolStatus {
 pub struct PoolNode {
     /// The endpoint.
     pub node: String,
-    /// What it said.
+    /// The report of the node.
     pub state: Option<NodeReport>,
     /// Why there is no answer.
     pub fault: Option<NodeFault>,
@@ -193,11 +173,7 @@ impl From<NodeAnswer> for PoolNode {
             Ok(state) => (Some(state), None),
             Err(fault) => (None, Some(fault)),
         };
-        Self {
-            node: answer.node,
-            state,
-            fault,
-        }
+        Self { node: answer.node, state, fault }
     }
 }
 
@@ -210,7 +186,7 @@ pub struct NodeAnswer {
     pub answer: Result<NodeReport, NodeFault>,
 }
 
-/// What a node said.
+/// The report of a node about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeReport {
     /// Its name for itself.
@@ -360,10 +336,7 @@ impl FaultKind {
                  and visible in its chroot, or correct tls_ca, tls_cert and tls_key",
             ),
             Self::Refused => ("no node answers", START),
-            Self::Unresolved => (
-                "its name has no address",
-                "correct `pool`, or the name service",
-            ),
+            Self::Unresolved => ("its name has no address", "correct `pool`, or the name service"),
             Self::Silent => (
                 "no answer",
                 "is the host up, and does a firewall drop the packets? A node that hangs logs nothing",
@@ -381,10 +354,9 @@ impl FaultKind {
                 "the node's certificate is for another name",
                 "use that name in `pool`, set tls_server_name, or start the node with --name",
             ),
-            Self::UnknownToNode => (
-                "the node does not know the authority of this certificate",
-                ISSUE,
-            ),
+            Self::UnknownToNode => {
+                ("the node does not know the authority of this certificate", ISSUE)
+            }
             Self::Revoked => ("this gateway's certificate is revoked", ISSUE),
             Self::Expired => ("this gateway's certificate has expired", ISSUE),
             Self::Tls => ("the TLS handshake fails", "the node's log has its side"),
@@ -400,14 +372,8 @@ impl FaultKind {
                 "the node has too many connections",
                 "raise `connections` in the node's node.toml, or add a node",
             ),
-            Self::Version => (
-                "no common version of the protocol",
-                "upgrade the older side",
-            ),
-            Self::NoNode => (
-                "it is no node",
-                "correct `pool`: does another service listen there?",
-            ),
+            Self::Version => ("no common version of the protocol", "upgrade the older side"),
+            Self::NoNode => ("it is no node", "correct `pool`: does another service listen there?"),
         }
     }
 }

@@ -42,11 +42,7 @@ impl<'a> Counters<'a> {
     fn start(nodes: &'a dyn Nodes, pool: &'a Pool) -> Option<Self> {
         let before = nodes.ask(&pool.place, &pool.question)?;
         let tells = |answer: &NodeAnswer| edges_of(answer).is_some();
-        before.iter().any(tells).then_some(Self {
-            nodes,
-            pool,
-            before,
-        })
+        before.iter().any(tells).then_some(Self { nodes, pool, before })
     }
 
     /// Counts of the edges since the start.
@@ -70,11 +66,7 @@ impl<'a> Counters<'a> {
         loop {
             let counted = self.since();
             let certain = counted.pooled < signed.min(operations);
-            let patience = if certain {
-                LATE_REPORTS_TAKE
-            } else {
-                REPORTS_TAKE
-            };
+            let patience = if certain { LATE_REPORTS_TAKE } else { REPORTS_TAKE };
             if counted.ended() >= operations || started.elapsed() > patience {
                 return counted;
             }
@@ -110,10 +102,8 @@ pub(super) fn prove(
         let remedy = "give the right address with --connect".to_owned();
         return report.add("handshakes", Failure, error.to_string(), remedy);
     }
-    if provider.is_some_and(|provider| provider.local) {
-        local::group(&address, &name, report);
-    }
     if let Some(provider) = provider.filter(|provider| provider.local) {
+        local::group(&address, &name, report);
         let named = evidence.map_or(&[][..], |evidence| &evidence.config.groups);
         local::groups((&address, &name), options, provider, named, report);
     }
@@ -126,18 +116,32 @@ pub(super) fn prove(
         }
         return;
     }
+    let target = (address.as_str(), name.as_str());
+    prove_pooled(target, options, evidence, nodes, pool, settling, report);
+}
+
+/// Makes handshakes, and adds findings about where they were signed and how the server waited.
+fn prove_pooled(
+    (address, name): (&str, &str),
+    options: &CheckOptions,
+    evidence: Option<&Evidence>,
+    nodes: &dyn Nodes,
+    pool: Option<&Pool>,
+    settling: Option<Counters<'_>>,
+    report: &mut CheckReport,
+) {
     let socket = pool.and_then(|pool| pool.socket.as_deref());
     if let Some(counters) = settling {
         let _ = counters.covering(1, 0);
     }
     let before = nodes.completed(socket);
     let counters = pool.and_then(|pool| Counters::start(nodes, pool));
-    let held = match tls::handshakes(&address, &name, options.handshakes) {
+    let held = match tls::handshakes(address, name, options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error.to_string(), None),
     };
     let after = nodes.completed(socket);
-    let of = handshakes(&address, &held, report);
+    let of = handshakes(address, &held, report);
     let waited = evidence.and_then(|evidence| eventfds_released(evidence, held, of));
     if of == 0 {
         return;
@@ -148,24 +152,13 @@ pub(super) fn prove(
     };
     let told = counters.map(|counters| counters.covering(of, signed));
     match &told {
-        Some(told) => pooled(
-            told.pooled,
-            of,
-            "the pool, by the count of the gateway's provider",
-            report,
-        ),
-        None => pooled_here(
-            before,
-            after,
-            of,
-            evidence.is_some() && socket.is_some(),
-            report,
-        ),
+        Some(told) => {
+            pooled(told.pooled, of, "the pool, by the count of the gateway's provider", report)
+        }
+        None => pooled_here(before, after, of, evidence.is_some() && socket.is_some(), report),
     }
     // An answer that comes before the job has paused leaves no descriptor: then the provider's count is right.
-    let told_waited = told
-        .as_ref()
-        .map(|told| told.paused.min(of.saturating_sub(told.blocking)));
+    let told_waited = told.as_ref().map(|told| told.paused.min(of.saturating_sub(told.blocking)));
     asynchronous(waited, told_waited, of, report);
     if let Some(told) = told {
         fallbacks(&told, report);
@@ -174,11 +167,8 @@ pub(super) fn prove(
 
 /// The operations that the edges did themselves, by reason.
 fn fallbacks(told: &Edges, report: &mut CheckReport) {
-    let reasons: Vec<String> = told
-        .fallbacks
-        .iter()
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
+    let reasons: Vec<String> =
+        told.fallbacks.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     if !reasons.is_empty() {
         let seen = format!("done by the gateway itself: {}", reasons.join(", "));
         let remedy = "docs/guide/openssl.md says what each reason means".to_owned();
@@ -210,20 +200,12 @@ fn handshakes(
 ) -> u64 {
     let good = held.iter().filter(|handshake| handshake.is_ok()).count();
     let first = held.iter().find_map(|handshake| handshake.as_ref().err());
-    let share = Proportion {
-        count: good as u64,
-        of: held.len() as u64,
-    };
+    let share = Proportion { count: good as u64, of: held.len() as u64 };
     match first {
         None => report.add("handshakes", Good, format!("{share} with {address}"), None),
         Some(error) => {
             let remedy = "see what is above; the server's log has its side".to_owned();
-            report.add(
-                "handshakes",
-                Failure,
-                format!("{share} with {address}: {error}"),
-                remedy,
-            );
+            report.add("handshakes", Failure, format!("{share} with {address}: {error}"), remedy);
         }
     }
     share.count
@@ -242,12 +224,7 @@ fn pooled_here(
     match (before, after) {
         // The node serves others at the same time.
         (Ok(before), Ok(after)) => {
-            pooled(
-                after.saturating_sub(before),
-                of,
-                "the node on this machine",
-                report,
-            );
+            pooled(after.saturating_sub(before), of, "the node on this machine", report);
         }
         (Err(Silence::Hidden(error)), _) | (_, Err(Silence::Hidden(error))) => {
             report.add(CHECK, Unseen, error, "run this as root".to_owned());
@@ -264,10 +241,7 @@ fn pooled_here(
 /// Reports the share of handshakes that the pool signed: at most `of`, since other clients of the gateway make some,
 /// too.
 fn pooled(count: u64, of: u64, by: &str, report: &mut CheckReport) {
-    let share = Proportion {
-        count: count.min(of),
-        of,
-    };
+    let share = Proportion { count: count.min(of), of };
     report.pooled = Some(share);
     let seen = format!("{share} were signed by {by}");
     if share.count == of {
@@ -299,9 +273,7 @@ fn eventfds_released(
 /// The number of eventfds of all workers; `None` if they are not visible.
 fn eventfds(evidence: &Evidence) -> Option<u64> {
     let workers = &evidence.running.as_ref()?.workers;
-    let counts = workers
-        .iter()
-        .map(|worker| evidence.proc.eventfds(worker.pid).ok());
+    let counts = workers.iter().map(|worker| evidence.proc.eventfds(worker.pid).ok());
     counts.sum::<Option<usize>>().map(|count| count as u64)
 }
 
@@ -322,17 +294,9 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Chec
         let seen = format!(
             "at least {waited} of {of} waited without blocking; only the node knows about the others"
         );
-        return report.add(
-            CHECK,
-            Unseen,
-            seen,
-            "run this as root, where the node is".to_owned(),
-        );
+        return report.add(CHECK, Unseen, seen, "run this as root, where the node is".to_owned());
     }
-    let share = Proportion {
-        count: waited.min(of),
-        of,
-    };
+    let share = Proportion { count: waited.min(of), of };
     report.asynchronous = Some(share);
     let seen = format!("{share} waited without blocking");
     if share.count == of {

@@ -36,10 +36,7 @@ impl Nodes for Machine {
             latency_us: 70,
             keys: names
                 .iter()
-                .map(|name| KeyAnswer {
-                    name: (*name).to_owned(),
-                    state: key.clone(),
-                })
+                .map(|name| KeyAnswer { name: (*name).to_owned(), state: key.clone() })
                 .collect(),
             certificates: question.tls.is_some().then(|| CertificateFacts {
                 identity: "gateway-1".to_owned(),
@@ -49,10 +46,8 @@ impl Nodes for Machine {
             edges: None,
         };
         let nodes = question.nodes.iter();
-        let answers = nodes.map(|node| NodeAnswer {
-            node: node.clone(),
-            answer: answer.clone().map(state),
-        });
+        let answers =
+            nodes.map(|node| NodeAnswer { node: node.clone(), answer: answer.clone().map(state) });
         Some(answers.collect())
     }
 
@@ -67,12 +62,7 @@ impl Machine {
         // Other users search the folder, too.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let socket = UnixListener::bind(dir.path().join("node.sock")).expect("a socket");
-        let machine = Self {
-            dir,
-            server,
-            answer: Some(Ok(KeyState::Usable)),
-            _socket: socket,
-        };
+        let machine = Self { dir, server, answer: Some(Ok(KeyState::Usable)), _socket: socket };
         machine.mode("node.sock", 0o666);
         machine.put("millrace.so", "");
         machine.put("openssl.cnf", &machine.cnf());
@@ -90,28 +80,17 @@ impl Machine {
             ),
         );
         let (title, program) = match server {
-            Server::Nginx => (
-                format!("nginx: master process nginx -c {at}/nginx.conf"),
-                "nginx",
-            ),
+            Server::Nginx => (format!("nginx: master process nginx -c {at}/nginx.conf"), "nginx"),
             Server::Haproxy => (format!("haproxy\0-W\0-f\0{at}/haproxy.cfg"), "haproxy"),
         };
         machine.process(MASTER, program, 1, &title);
-        machine.process(
-            WORKER,
-            program,
-            MASTER,
-            &format!("{program}: worker process"),
-        );
+        machine.process(WORKER, program, MASTER, &format!("{program}: worker process"));
         machine
     }
 
     fn path(&self, name: &str) -> String {
         let path = self.dir.path().join(name);
-        path.to_str()
-            .expect("UTF-8")
-            .trim_end_matches('/')
-            .to_owned()
+        path.to_str().expect("UTF-8").trim_end_matches('/').to_owned()
     }
 
     fn put(&self, name: &str, text: &str) {
@@ -148,10 +127,7 @@ impl Machine {
             ),
         );
         file("cmdline", &format!("{title}\0"));
-        file(
-            "environ",
-            &format!("A=1\0OPENSSL_CONF={}\0", self.path("openssl.cnf")),
-        );
+        file("environ", &format!("A=1\0OPENSSL_CONF={}\0", self.path("openssl.cnf")));
         file("limits", "Max open files   4096   4096   files\n");
         let mapped = [
             "/usr/lib/libssl.so.3".to_owned(),
@@ -186,29 +162,19 @@ impl Machine {
     #[track_caller]
     fn expect(&self, outcome: Outcome, check: &str, word: &str) {
         let report = self.report();
-        let found: Vec<&Finding> = report
-            .findings
-            .iter()
-            .filter(|finding| finding.outcome == outcome)
-            .collect();
+        let found: Vec<&Finding> =
+            report.findings.iter().filter(|finding| finding.outcome == outcome).collect();
         let good = found.len() == 1 && found[0].check == check && found[0].seen.contains(word);
         assert!(good, "{outcome:?} {check} {word}: {:#?}", report.findings);
         let remedy = found[0].remedy.as_deref().unwrap_or("");
-        assert!(
-            outcome == Outcome::Unseen || remedy.len() > 10,
-            "what to do: {remedy}"
-        );
-        let worse = report
-            .findings
-            .iter()
-            .filter(|other| other.outcome > outcome)
-            .count();
+        assert!(outcome == Outcome::Unseen || remedy.len() > 10, "what to do: {remedy}");
+        let worse = report.findings.iter().filter(|other| other.outcome > outcome).count();
         assert_eq!(worse, 0, "{:#?}", report.findings);
     }
 }
 
 fn stub() -> String {
-    let stub = millrace_client::stub::Stub::new("www", b"x");
+    let stub = millrace_wire::stub::Stub::new("www", b"x");
     stub.expect("a stub").to_pem()
 }
 
@@ -216,17 +182,10 @@ fn stub() -> String {
 fn correct_server_has_no_findings() {
     for server in [Server::Nginx, Server::Haproxy] {
         let report = Machine::new(server).report();
-        let good = report
-            .findings
-            .iter()
-            .all(|finding| finding.outcome == Outcome::Ok);
+        let good = report.findings.iter().all(|finding| finding.outcome == Outcome::Ok);
         assert!(good, "{:#?}", report.findings);
         assert_eq!(report.pid, Some(MASTER));
-        let checks: Vec<&str> = report
-            .findings
-            .iter()
-            .map(|finding| finding.check)
-            .collect();
+        let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
         let expected = [
             "process",
             "openssl",
@@ -245,16 +204,10 @@ fn correct_server_has_no_findings() {
 #[test]
 fn static_openssl_is_reported() {
     let machine = Machine::new(Server::Nginx);
-    machine.put(
-        "proc/101/maps",
-        "1000-2000 r-xp 00000000 fe:00 7 /usr/sbin/nginx\n",
-    );
+    machine.put("proc/101/maps", "1000-2000 r-xp 00000000 fe:00 7 /usr/sbin/nginx\n");
     let report = machine.report();
     let openssl = &report.findings[1];
-    assert_eq!(
-        (openssl.check, openssl.outcome),
-        ("openssl", Outcome::Failure)
-    );
+    assert_eq!((openssl.check, openssl.outcome), ("openssl", Outcome::Failure));
     assert!(openssl.seen.contains("no shared libssl"), "{openssl:?}");
 }
 
@@ -283,16 +236,8 @@ fn missing_preload_fails_nginx_and_warns_haproxy() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
     machine.expect(Outcome::Failure, "waiting", "not in nginx");
-    machine.change(
-        "proc/100/environ",
-        "A=1",
-        "LD_PRELOAD=/x/libmillrace_preload.so",
-    );
-    machine.expect(
-        Outcome::Failure,
-        "waiting",
-        "LD_PRELOAD=/x/libmillrace_preload.so",
-    );
+    machine.change("proc/100/environ", "A=1", "LD_PRELOAD=/x/libmillrace_preload.so");
+    machine.expect(Outcome::Failure, "waiting", "LD_PRELOAD=/x/libmillrace_preload.so");
     let machine = Machine::new(Server::Haproxy);
     machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
     machine.expect(Outcome::Warning, "preload", "loses memory");
@@ -312,10 +257,7 @@ fn missing_openssl_conf_is_reported() {
         .filter(|finding| finding.outcome == Outcome::Failure)
         .map(|finding| finding.check)
         .collect();
-    assert_eq!(
-        failures[0], "environment",
-        "the cause comes first: {failures:?}"
-    );
+    assert_eq!(failures[0], "environment", "the cause comes first: {failures:?}");
 }
 
 /// Unit files are read from the root of the machine, so this test passes their content directly.
@@ -333,11 +275,7 @@ fn effect_of_systemd_on_the_environment_is_reported() {
         change(&mut evidence);
         let _ = judge::judge(&options, &evidence, &machine, &mut report);
         let about = |finding: &Finding| finding.check == "environment";
-        report
-            .findings
-            .into_iter()
-            .filter(about)
-            .collect::<Vec<_>>()
+        report.findings.into_iter().filter(about).collect::<Vec<_>>()
     };
     let unset = judged(&|evidence| {
         evidence.openssl_conf.value = None;
@@ -358,24 +296,14 @@ fn effect_of_systemd_on_the_environment_is_reported() {
 fn missing_parts_of_openssl_cnf_are_failures() {
     for (from, to, check, word) in [
         ("[m]\n", "[m]\nmode = off\n", "openssl.cnf", "mode = off"),
-        (
-            "default = d\n",
-            "",
-            "openssl.cnf",
-            "does not activate `default`",
-        ),
+        ("default = d\n", "", "openssl.cnf", "does not activate `default`"),
         (
             "activate = 1\npool",
             "activate = 0\npool",
             "openssl.cnf",
             "does not activate the provider",
         ),
-        (
-            "providers = all",
-            "providers = none",
-            "openssl.cnf",
-            "no section",
-        ),
+        ("providers = all", "providers = none", "openssl.cnf", "no section"),
     ] {
         let machine = Machine::new(Server::Nginx);
         machine.change("openssl.cnf", from, to);
@@ -387,16 +315,8 @@ fn missing_parts_of_openssl_cnf_are_failures() {
     // The same through an include, and a separate section for nginx.
     let machine = Machine::new(Server::Nginx);
     machine.put("more.cnf", &machine.cnf().replace("openssl_conf", "nginx"));
-    machine.put(
-        "openssl.cnf",
-        &format!(".include {}\n", machine.path("more.cnf")),
-    );
-    assert_eq!(
-        machine.report().count(Outcome::Failure),
-        0,
-        "{:#?}",
-        machine.report().findings
-    );
+    machine.put("openssl.cnf", &format!(".include {}\n", machine.path("more.cnf")));
+    assert_eq!(machine.report().count(Outcome::Failure), 0, "{:#?}", machine.report().findings);
 }
 
 #[test]
@@ -404,11 +324,7 @@ fn missing_module_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
     machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
-    machine.expect(
-        Outcome::Failure,
-        "provider",
-        "missing/millrace.so does not exist",
-    );
+    machine.expect(Outcome::Failure, "provider", "missing/millrace.so does not exist");
     machine.change("openssl.cnf", "missing/", "");
     machine.expect(Outcome::Failure, "provider", "not loaded");
 }
@@ -418,11 +334,7 @@ fn plain_keys_need_the_property_query() {
     let machine = Machine::new(Server::Nginx);
     machine.put("www.key", "-----BEGIN PRIVATE KEY-----\n");
     machine.expect(Outcome::Failure, "keys", "no property query");
-    machine.change(
-        "openssl.cnf",
-        "[init]\n",
-        "[init]\nalg_section = algorithms\n",
-    );
+    machine.change("openssl.cnf", "[init]\n", "[init]\nalg_section = algorithms\n");
     assert_eq!(machine.report().count(Outcome::Failure), 0);
     machine.put("www.key", "-----BEGIN CERTIFICATE-----\n");
     assert_eq!(machine.report().count(Outcome::Warning), 1);
@@ -447,10 +359,8 @@ fn socket_and_policy_are_checked_for_the_workers() {
     assert!(remedy(&machine).contains("millrace key policy www --add-uid 33"));
     machine.answer = Some(Ok(KeyState::Replaced));
     machine.expect(Outcome::Failure, "policy", "another key by the name www");
-    machine.answer = Some(Err(NodeFault {
-        kind: FaultKind::Refused,
-        error: "connection refused".to_owned(),
-    }));
+    machine.answer =
+        Some(Err(NodeFault { kind: FaultKind::Refused, error: "connection refused".to_owned() }));
     machine.expect(Outcome::Failure, "node", "no node answers");
     machine.answer = None;
     machine.expect(Outcome::Unseen, "node", "cannot be tried");
@@ -480,21 +390,13 @@ fn every_fault_of_a_tcp_node_is_named() {
         (FaultKind::Unauthorized, "refuses this identity"),
     ] {
         let mut machine = over_tcp();
-        machine.answer = Some(Err(NodeFault {
-            kind,
-            error: "the error".to_owned(),
-        }));
+        machine.answer = Some(Err(NodeFault { kind, error: "the error".to_owned() }));
         let findings = machine.report().findings;
-        let bad: Vec<&Finding> = findings
-            .iter()
-            .filter(|finding| finding.outcome == Outcome::Failure)
-            .collect();
+        let bad: Vec<&Finding> =
+            findings.iter().filter(|finding| finding.outcome == Outcome::Failure).collect();
         assert_eq!(bad.len(), 2, "one line for each node: {bad:#?}");
         for (finding, node) in bad.iter().zip(["tcp:a:1", "tcp:b:2"]) {
-            assert!(
-                finding.seen.starts_with(node) && finding.seen.contains(word),
-                "{finding:?}"
-            );
+            assert!(finding.seen.starts_with(node) && finding.seen.contains(word), "{finding:?}");
             assert!(finding.remedy.is_some());
         }
     }
@@ -521,10 +423,7 @@ fn certificates_that_workers_cannot_read_are_named_with_their_mode() {
         error: "key.pem: Permission denied".to_owned(),
     }));
     let findings = machine.report().findings;
-    let bad = findings
-        .iter()
-        .find(|finding| finding.check == "node")
-        .expect("a finding");
+    let bad = findings.iter().find(|finding| finding.check == "node").expect("a finding");
     let remedy = bad.remedy.as_deref().expect("what to do");
     assert!(
         remedy.contains("key.pem has mode 0600") && remedy.contains("chgrp -R 33 "),
@@ -547,11 +446,7 @@ fn server_that_does_not_run_is_judged_by_its_files() {
     let machine = Machine::new(Server::Nginx);
     fs::remove_dir_all(machine.path("proc/100")).expect("removed");
     fs::remove_dir_all(machine.path("proc/101")).expect("removed");
-    machine.change(
-        "nginx.conf",
-        "env OPENSSL_CONF;",
-        "user 33; env OPENSSL_CONF;",
-    );
+    machine.change("nginx.conf", "env OPENSSL_CONF;", "user 33; env OPENSSL_CONF;");
     machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
     let mut options = machine.options();
     options.openssl_conf = Some(machine.path("openssl.cnf").into());
@@ -574,46 +469,27 @@ fn server_that_does_not_run_is_judged_by_its_files() {
 fn provider_settings_may_be_in_a_separate_file() {
     let machine = Machine::new(Server::Nginx);
     let file = machine.path("client.toml");
-    machine.change(
-        "proc/100/environ",
-        "A=1",
-        &format!("MILLRACE_CLIENT_CONF={file}"),
-    );
+    machine.change("proc/100/environ", "A=1", &format!("MILLRACE_CLIENT_CONF={file}"));
     machine.put("client.toml", "pool = [\n");
     machine.expect(Outcome::Failure, "openssl.cnf", "client.toml");
     let pool = format!("pool = unix:{}", machine.path("node.sock"));
     machine.change("openssl.cnf", &pool, "");
-    machine.put(
-        "client.toml",
-        &format!("pool = [\"unix:{}\"]\n", machine.path("other.sock")),
-    );
+    machine.put("client.toml", &format!("pool = [\"unix:{}\"]\n", machine.path("other.sock")));
     machine.expect(Outcome::Failure, "socket", "other.sock is not there");
 }
 
 #[test]
 fn nginx_without_env_directives_is_warned_about() {
     let machine = Machine::new(Server::Nginx);
-    machine.change(
-        "nginx.conf",
-        "env OPENSSL_CONF; env LD_PRELOAD;",
-        "env OPENSSL_CONF;",
-    );
+    machine.change("nginx.conf", "env OPENSSL_CONF; env LD_PRELOAD;", "env OPENSSL_CONF;");
     machine.expect(Outcome::Warning, "configuration", "no `env LD_PRELOAD;`");
 }
 
 #[test]
 fn descriptors_are_compared_with_connections() {
     let machine = Machine::new(Server::Nginx);
-    machine.change(
-        "nginx.conf",
-        "worker_connections 500",
-        "worker_connections 4000",
-    );
-    machine.expect(
-        Outcome::Warning,
-        "descriptors",
-        "4096 descriptors for 4000 connections",
-    );
+    machine.change("nginx.conf", "worker_connections 500", "worker_connections 4000");
+    machine.expect(Outcome::Warning, "descriptors", "4096 descriptors for 4000 connections");
     let machine = Machine::new(Server::Haproxy);
     machine.change("haproxy.cfg", "maxconn 800", "maxconn 765");
     machine.expect(Outcome::Warning, "descriptors", "maxconn 765 in `global`");
@@ -628,12 +504,8 @@ fn haproxy_ulimit_n_is_warned_about_and_does_not_size_the_table() {
     machine.expect(Outcome::Warning, "descriptors", "ulimit-n 3000 in `global`");
     let remedy = |machine: &Machine| {
         let findings = machine.report().findings;
-        let found = findings
-            .iter()
-            .find(|finding| finding.check == "descriptors");
-        found
-            .and_then(|finding| finding.remedy.clone())
-            .expect("what to do")
+        let found = findings.iter().find(|finding| finding.check == "descriptors");
+        found.and_then(|finding| finding.remedy.clone()).expect("what to do")
     };
     assert!(remedy(&machine).contains("to at least 766"));
     machine.change("haproxy.cfg", "listen a\n maxconn 500", "listen a");
@@ -670,24 +542,12 @@ fn server_process_is_selected_by_name_or_pid() {
     options.pid = Some(WORKER);
     let report = run(&options, &machine);
     assert_eq!(report.pid, Some(MASTER), "a worker stands for its master");
-    assert!(
-        report.findings[0].seen.contains("1 worker of"),
-        "{:?}",
-        report.findings[0]
-    );
+    assert!(report.findings[0].seen.contains("1 worker of"), "{:?}", report.findings[0]);
     options.pid = Some(7);
-    assert!(
-        run(&options, &machine).findings[0]
-            .seen
-            .contains("no nginx with process id 7")
-    );
+    assert!(run(&options, &machine).findings[0].seen.contains("no nginx with process id 7"));
     options.server = Server::Haproxy;
     options.pid = None;
-    assert!(
-        run(&options, &machine).findings[0]
-            .seen
-            .contains("no haproxy is running")
-    );
+    assert!(run(&options, &machine).findings[0].seen.contains("no haproxy is running"));
     // A zombie is no server.
     machine.change("proc/200/status", "PPid:", "State:\tZ (zombie)\nPPid:");
     let report = machine.report();
@@ -702,33 +562,19 @@ fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
         "etc/haproxy/haproxy.cfg",
         "global\n user proxy\nlisten a\n bind :443 ssl crt /www.key\n",
     );
-    machine.put(
-        "pool.cnf",
-        &machine.cnf().replace("unix:", "tcp:a:1, unix:"),
-    );
+    machine.put("pool.cnf", &machine.cnf().replace("unix:", "tcp:a:1, unix:"));
     let root = millrace_hostfs::Root::open(machine.dir.path()).expect("folder");
     let read = |name: &str| pool::ConfiguredPool::read(&root, Path::new(name));
     let found = read("/pool.cnf").expect("a pool");
     assert_eq!(found.question.nodes[0], "tcp:a:1");
     assert_eq!(found.question.nodes.len(), 2);
-    let names: Vec<&str> = found
-        .question
-        .keys
-        .iter()
-        .map(|key| key.name.as_str())
-        .collect();
+    let names: Vec<&str> = found.question.keys.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["www"]);
     assert_eq!(found.user.map(|user| (user.uid, user.gid)), Some((13, 14)));
     machine.put("client.toml", "pool = [\"unix:/x\"]\n");
-    assert_eq!(
-        read("/client.toml").expect("a pool").question.nodes,
-        ["unix:/x"]
-    );
+    assert_eq!(read("/client.toml").expect("a pool").question.nodes, ["unix:/x"]);
     machine.put("empty.cnf", "openssl_conf = init\n");
     for bad in ["/empty.cnf", "/missing.cnf"] {
-        assert!(
-            read(bad).is_err_and(|error| error.to_string().contains(bad)),
-            "{bad}"
-        );
+        assert!(read(bad).is_err_and(|error| error.to_string().contains(bad)), "{bad}");
     }
 }

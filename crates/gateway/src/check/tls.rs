@@ -77,9 +77,7 @@ pub(super) fn handshakes(
         .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
     let config = Arc::new(config(aws_lc_rs::default_provider())?);
     // All connections first, so that the handshakes begin together.
-    let streams: Vec<TcpStream> = (0..count)
-        .map(|_| connect(address))
-        .collect::<Result<_, _>>()?;
+    let streams: Vec<TcpStream> = (0..count).map(|_| connect(address)).collect::<Result<_, _>>()?;
     Ok(thread::scope(|scope| {
         let running: Vec<_> = streams
             .into_iter()
@@ -103,18 +101,11 @@ pub(super) fn post_quantum_group(address: &str, name: &str) -> Result<String, Ha
     let server = ServerName::try_from(name.to_owned())
         .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
     let mut provider = aws_lc_rs::default_provider();
-    provider.kx_groups = vec![
-        kx_group::X25519MLKEM768,
-        kx_group::X25519,
-        kx_group::SECP256R1,
-        kx_group::SECP384R1,
-    ];
+    provider.kx_groups =
+        vec![kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1];
     let held = handshake(connect(address)?, Arc::new(config(provider)?), server)?;
     let group = held.connection.negotiated_key_exchange_group();
-    Ok(group.map_or_else(
-        || "no group".to_owned(),
-        |group| format!("{:?}", group.name()),
-    ))
+    Ok(group.map_or_else(|| "no group".to_owned(), |group| format!("{:?}", group.name())))
 }
 
 /// The groups that the provider may compute, by OpenSSL's names.
@@ -137,10 +128,7 @@ pub(super) fn agrees(
 ) -> Result<bool, HandshakeError> {
     let server = ServerName::try_from(name.to_owned())
         .map_err(|_| HandshakeError::ServerName(name.to_owned()))?;
-    let provider = CryptoProvider {
-        kx_groups: vec![group],
-        ..aws_lc_rs::default_provider()
-    };
+    let provider = CryptoProvider { kx_groups: vec![group], ..aws_lc_rs::default_provider() };
     let config = config_of(provider, &[&version::TLS13])?;
     match handshake(connect(address)?, Arc::new(config), server) {
         Ok(_) => Ok(true),
@@ -166,21 +154,15 @@ impl HandshakeError {
             rustls::Error::AlertReceived(alert) => Some(*alert),
             _ => None,
         };
-        let refusals = [
-            AlertDescription::HandshakeFailure,
-            AlertDescription::ProtocolVersion,
-        ];
-        tls.and_then(alert)
-            .is_some_and(|alert| refusals.contains(&alert))
+        let refusals = [AlertDescription::HandshakeFailure, AlertDescription::ProtocolVersion];
+        tls.and_then(alert).is_some_and(|alert| refusals.contains(&alert))
     }
 }
 
 fn connect(address: &str) -> Result<TcpStream, HandshakeError> {
     let failed = |address: String| move |error| HandshakeError::Connect { address, error };
-    let addresses: Vec<SocketAddr> = address
-        .to_socket_addrs()
-        .map_err(failed(address.to_owned()))?
-        .collect();
+    let addresses: Vec<SocketAddr> =
+        address.to_socket_addrs().map_err(failed(address.to_owned()))?.collect();
     let mut last = HandshakeError::NoAddress(address.to_owned());
     for address in addresses {
         let connected = TcpStream::connect_timeout(&address, HANDSHAKE_LIMIT).and_then(|stream| {
@@ -208,10 +190,7 @@ fn handshake(
     while connection.wants_write() {
         let _ = connection.write_tls(&mut stream)?;
     }
-    Ok(Held {
-        _stream: stream,
-        connection,
-    })
+    Ok(Held { _stream: stream, connection })
 }
 
 fn config(provider: CryptoProvider) -> Result<ClientConfig, HandshakeError> {

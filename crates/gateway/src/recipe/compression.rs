@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
-use crate::verify::{Argument, Verification};
+use millrace_hostfs::generated::verify::{Argument, Verification};
+
+use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
 
 use super::Application;
 use super::nginx::{INCLUDE, NGINX_CONF, PRELOAD_WHY};
@@ -57,14 +58,8 @@ pub(super) fn libraries(
     compression: Option<&Path>,
 ) -> Option<(PathBuf, String)> {
     let parts = [(preload, PRELOAD_WHY), (compression, WHY)];
-    let present: Vec<_> = parts
-        .iter()
-        .filter_map(|(path, why)| Some(((*path)?, *why)))
-        .collect();
-    let paths: Vec<String> = present
-        .iter()
-        .map(|(path, _)| path.display().to_string())
-        .collect();
+    let present: Vec<_> = parts.iter().filter_map(|(path, why)| Some(((*path)?, *why))).collect();
+    let paths: Vec<String> = present.iter().map(|(path, _)| path.display().to_string()).collect();
     let whys = present.iter().map(|(_, why)| *why).collect();
     (!paths.is_empty()).then(|| (paths.join(":").into(), whys))
 }
@@ -74,15 +69,12 @@ pub(super) fn libraries(
 pub fn plan(library: &Path, systemd: bool) -> Plan {
     let value = library.display().to_string();
     let include = format!("{INCLUDE_HEAD}{ENV_LINES}");
-    let mut files = vec![PlannedFile::new(
-        INCLUDE,
-        &include,
-        "keeps the environment across an upgrade",
-    )];
+    let mut files =
+        vec![GENERATOR.file(INCLUDE, &include, "keeps the environment across an upgrade")];
     let mut after = Vec::new();
     if systemd {
         let body = format!("[Service]\n{WHY}Environment=LD_PRELOAD={value}\n");
-        files.push(PlannedFile::new(
+        files.push(GENERATOR.file(
             "/etc/systemd/system/nginx.service.d/millrace.conf",
             &body,
             "loads the library into the service",
@@ -150,16 +142,10 @@ mod tests {
         );
         settings.preload = None;
         let synchronous = Application::Nginx.plan(&settings).text();
-        assert!(
-            synchronous.contains(&format!("LD_PRELOAD={LIBRARY}\n")),
-            "{synchronous}"
-        );
+        assert!(synchronous.contains(&format!("LD_PRELOAD={LIBRARY}\n")), "{synchronous}");
         for systemd in [true, false] {
             let alone = plan(Path::new(LIBRARY), systemd).text();
-            assert!(
-                alone.contains(&format!("LD_PRELOAD={LIBRARY}\n")),
-                "{alone}"
-            );
+            assert!(alone.contains(&format!("LD_PRELOAD={LIBRARY}\n")), "{alone}");
             assert!(!alone.contains("OPENSSL_CONF"), "{alone}");
         }
     }

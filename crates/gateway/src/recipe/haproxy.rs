@@ -3,9 +3,10 @@
 
 //! HAProxy 2.6 or later, as distributions build it: it drives asynchronous handshakes by itself.
 
+use millrace_hostfs::generated::verify::Argument;
+
 use crate::plan::{Plan, Snippet};
 use crate::settings::{Settings, WaitMode};
-use crate::verify::Argument;
 
 use super::Application;
 use super::parts::Service;
@@ -83,21 +84,12 @@ mod tests {
         let remote = plan(&settings(&["tcp:node-1:7433"])).text();
         let bind =
             "\nBindReadOnlyPaths=/etc/millrace/client:/var/lib/haproxy/etc/millrace/client\n";
-        assert!(
-            remote.contains(bind) && !remote.contains("BindPaths"),
-            "{remote}"
-        );
+        assert!(remote.contains(bind) && !remote.contains("BindPaths"), "{remote}");
         let names = "\nBindReadOnlyPaths=-/etc/resolv.conf:/var/lib/haproxy/etc/resolv.conf\n";
-        assert!(
-            remote.contains(names),
-            "the name is resolved inside: {remote}"
-        );
+        assert!(remote.contains(names), "the name is resolved inside: {remote}");
         let address = plan(&settings(&["tcp:[::1]:7433"])).text();
         assert!(!address.contains("resolv.conf"), "{address}");
-        assert!(
-            remote.contains("--add-cert client") && !remote.contains("--add-uid"),
-            "{remote}"
-        );
+        assert!(remote.contains("--add-cert client") && !remote.contains("--add-uid"), "{remote}");
         let readable =
             "\nchgrp -R haproxy /etc/millrace/client && chmod -R g+rX /etc/millrace/client\n";
         assert!(remote.contains(readable), "{remote}");
@@ -108,10 +100,7 @@ mod tests {
         let mut settings = settings(&["unix:/run/millrace/node.sock", "tcp:node-1:7433"]);
         settings.systemd = false;
         let text = plan(&settings).text();
-        assert!(
-            !text.contains("systemctl") && !text.contains("/etc/systemd"),
-            "{text}"
-        );
+        assert!(!text.contains("systemctl") && !text.contains("/etc/systemd"), "{text}");
         for line in [
             "mount --bind /run/millrace /var/lib/haproxy/run/millrace\n",
             "mount --bind -o ro /etc/millrace/client /var/lib/haproxy/etc/millrace/client\n",

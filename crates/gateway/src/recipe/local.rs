@@ -7,8 +7,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
-use crate::verify::{Argument, Verification};
+use millrace_hostfs::generated::PlannedFile;
+use millrace_hostfs::generated::verify::{Argument, Verification};
+
+use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
 
 use super::Application;
 use super::haproxy::HAPROXY_CFG;
@@ -66,7 +68,7 @@ pub fn plan(application: Application, settings: &LocalSettings) -> Option<Plan> 
 
 fn openssl_cnf(settings: &LocalSettings) -> PlannedFile {
     let body = openssl_text(settings);
-    PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
 fn openssl_text(settings: &LocalSettings) -> String {
@@ -89,7 +91,7 @@ system_default = groups_sect
 Groups = {GROUPS}
 "
         );
-    PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
 fn nginx(settings: &LocalSettings) -> Plan {
@@ -101,11 +103,8 @@ fn nginx(settings: &LocalSettings) -> Plan {
     for (name, _) in environment(settings) {
         let _ = writeln!(include, "env {name};");
     }
-    let mut files = vec![PlannedFile::new(
-        INCLUDE,
-        &include,
-        "keeps the environment across an upgrade",
-    )];
+    let mut files =
+        vec![GENERATOR.file(INCLUDE, &include, "keeps the environment across an upgrade")];
     files.extend(settings.post_quantum.then(groups_conf));
     let snippet = Snippet {
         path: NGINX_CONF.into(),
@@ -116,13 +115,7 @@ fn nginx(settings: &LocalSettings) -> Plan {
     };
     let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
     let test = vec![test, quiet, file, Argument::File(NGINX_CONF)];
-    service(
-        Application::Nginx,
-        settings,
-        files,
-        vec![snippet],
-        ("nginx -t", "nginx", test),
-    )
+    service(Application::Nginx, settings, files, vec![snippet], ("nginx -t", "nginx", test))
 }
 
 fn haproxy(settings: &LocalSettings) -> Plan {
@@ -159,7 +152,7 @@ fn groups_conf() -> PlannedFile {
 ssl_ecdh_curve {GROUPS};
 "
     );
-    PlannedFile::new(PQ_CONF, &body, "offers the post-quantum group")
+    GENERATOR.file(PQ_CONF, &body, "offers the post-quantum group")
 }
 
 fn groups_snippet() -> Snippet {
@@ -194,11 +187,9 @@ fn service(
     let mut all = vec![openssl_cnf(settings)];
     let mut after = Vec::new();
     if settings.systemd {
-        let lines = environment
-            .iter()
-            .map(|(name, value)| format!("Environment={name}={value}\n"));
+        let lines = environment.iter().map(|(name, value)| format!("Environment={name}={value}\n"));
         let body = format!("[Service]\n{}", lines.collect::<String>());
-        all.push(PlannedFile::new(
+        all.push(GENERATOR.file(
             Path::new("/etc/systemd/system").join(format!("{application}.service.d/millrace.conf")),
             &body,
             "hands the configuration to the service",
@@ -208,9 +199,7 @@ fn service(
             why: "a service takes its environment at a start, not at a reload",
         });
     } else {
-        let lines = environment
-            .iter()
-            .map(|(name, value)| format!("export {name}={value}\n"));
+        let lines = environment.iter().map(|(name, value)| format!("export {name}={value}\n"));
         after.push(CommandStep {
             command: format!(
                 "cat >> /etc/default/{application} <<EOF\n{}EOF",
@@ -235,13 +224,8 @@ fn service(
         };
         (name, value)
     });
-    let test = Verification {
-        name,
-        program,
-        arguments,
-        environment: tested.collect(),
-        wants: None,
-    };
+    let test =
+        Verification { name, program, arguments, environment: tested.collect(), wants: None };
     Plan {
         application,
         before: Vec::new(),
@@ -267,11 +251,7 @@ mod tests {
 
     #[test]
     fn local_recipe_names_no_node_and_no_key() {
-        for application in [
-            Application::Openssl,
-            Application::Nginx,
-            Application::Haproxy,
-        ] {
+        for application in [Application::Openssl, Application::Nginx, Application::Haproxy] {
             let text = plan(application, &settings()).expect("a recipe").text();
             assert!(
                 text.contains("\nlocal = on\n") && text.contains("?millrace.local=yes"),
@@ -306,10 +286,7 @@ mod tests {
         }
         settings.plain_keys = true;
         let all = Application::Nginx.plan(&settings).text();
-        assert!(
-            all.contains("\ndefault_properties = ?provider=millrace,"),
-            "{all}"
-        );
+        assert!(all.contains("\ndefault_properties = ?provider=millrace,"), "{all}");
         assert!(with_groups(Application::Apache.plan(&settings)).is_none());
     }
 
@@ -318,24 +295,17 @@ mod tests {
         let cnf = |post_quantum| {
             let mut settings = settings();
             settings.post_quantum = post_quantum;
-            plan(Application::Openssl, &settings)
-                .expect("a recipe")
-                .text()
+            plan(Application::Openssl, &settings).expect("a recipe").text()
         };
         let with = cnf(true);
         assert!(with.contains("\nssl_conf = tls_sect\n"), "{with}");
-        assert!(
-            with.ends_with("\nGroups = X25519MLKEM768:X25519:prime256v1\n"),
-            "{with}"
-        );
+        assert!(with.ends_with("\nGroups = X25519MLKEM768:X25519:prime256v1\n"), "{with}");
         assert!(!cnf(false).contains("\nssl_conf"));
     }
 
     #[test]
     fn services_get_the_cache_and_the_group_as_asked() {
-        let nginx = plan(Application::Nginx, &settings())
-            .expect("a recipe")
-            .text();
+        let nginx = plan(Application::Nginx, &settings()).expect("a recipe").text();
         for line in [
             "Environment=MILLRACE_FETCH_CACHE=on\n",
             "Environment=MILLRACE_JOBS=off\n",
@@ -348,10 +318,7 @@ mod tests {
         (without.preload, without.post_quantum, without.systemd) = (None, false, false);
         for application in [Application::Nginx, Application::Haproxy] {
             let text = plan(application, &without).expect("a recipe").text();
-            assert!(
-                !text.contains(GROUPS) && !text.contains("LD_PRELOAD"),
-                "{text}"
-            );
+            assert!(!text.contains(GROUPS) && !text.contains("LD_PRELOAD"), "{text}");
             assert!(text.contains("export OPENSSL_CONF="), "{text}");
         }
     }

@@ -3,9 +3,10 @@
 
 //! Stock nginx. The preload library makes its handshakes asynchronous.
 
-use crate::plan::{Plan, PlannedFile, Snippet};
+use millrace_hostfs::generated::verify::Argument;
+
+use crate::plan::{GENERATOR, Plan, Snippet};
 use crate::settings::{Settings, WaitMode};
-use crate::verify::Argument;
 
 use super::Application;
 use super::compression;
@@ -43,7 +44,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     if settings.compression.is_some() {
         kept.push_str(compression::ENV_LINES);
     }
-    let include = PlannedFile::new(
+    let include = GENERATOR.file(
         INCLUDE,
         &MAIN.replace("{preload}\n", &kept),
         "keeps the environment across an upgrade",
@@ -55,14 +56,9 @@ pub(super) fn plan(settings: &Settings) -> Plan {
         unit: "nginx".to_owned(),
         user: "www-data",
         key: format!("/etc/nginx/{}.key", settings.key),
-        preload: libraries
-            .as_ref()
-            .map(|(libraries, why)| (libraries.as_path(), why.as_str())),
+        preload: libraries.as_ref().map(|(libraries, why)| (libraries.as_path(), why.as_str())),
         chroot: None,
-        lines: format!(
-            "# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n",
-            sizes.files
-        ),
+        lines: format!("# Descriptors of a worker; see nginx.conf.\nLimitNOFILE={}\n", sizes.files),
         include: Some(include),
         snippet: Snippet {
             path: NGINX_CONF.into(),
@@ -135,17 +131,11 @@ mod tests {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
         let with = plan(&settings).text();
         let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";
-        assert!(
-            with.contains(line) && with.contains("\nenv LD_PRELOAD;\n"),
-            "{with}"
-        );
+        assert!(with.contains(line) && with.contains("\nenv LD_PRELOAD;\n"), "{with}");
         assert!(with.contains("\nworker_processes auto;\n"));
         settings.mode = WaitMode::Sync;
         let sync = plan(&settings).text();
-        assert!(
-            !sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"),
-            "{sync}"
-        );
+        assert!(!sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"), "{sync}");
         settings.mode = WaitMode::Async;
         settings.preload = None;
         let without = plan(&settings).text();

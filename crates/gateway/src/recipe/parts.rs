@@ -6,9 +6,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::plan::{CommandStep, Plan, PlannedFile, Snippet};
+use millrace_hostfs::generated::PlannedFile;
+use millrace_hostfs::generated::verify::{Argument, Verification};
+
+use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
 use crate::settings::{Settings, WaitMode};
-use crate::verify::{Argument, Verification};
 
 use super::Application;
 
@@ -38,10 +40,8 @@ const PREFER_LOCAL: &str = "?millrace.local=yes";
 const CLIENT_TEMPLATE: &str = include_str!("../../templates/client.toml");
 
 /// Variables of the preload library that spare OpenSSL work: a cache of fetches, and tickets in one packet.
-pub(super) const LOCAL_VARIABLES: [(&str, &str); 2] = [
-    ("MILLRACE_FETCH_CACHE", "on"),
-    ("MILLRACE_JOIN_TICKETS", "on"),
-];
+pub(super) const LOCAL_VARIABLES: [(&str, &str); 2] =
+    [("MILLRACE_FETCH_CACHE", "on"), ("MILLRACE_JOIN_TICKETS", "on")];
 
 /// Maximum number of descriptors per connection: the client's, that of a waiting handshake (closed with the
 /// connection), and the upstream's.
@@ -69,24 +69,19 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
         .replace("{module}", &settings.module.display().to_string())
         .replace("{pool}", &settings.nodes.join(","))
         .replace("{settings}\n", &format!("{lines}\n"));
-    PlannedFile::new(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
+    GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
 /// The provider's settings for applications that create a separate library context.
 pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
-    let quoted: Vec<String> = settings
-        .nodes
-        .iter()
-        .map(|node| format!("\"{node}\""))
-        .collect();
+    let quoted: Vec<String> = settings.nodes.iter().map(|node| format!("\"{node}\"")).collect();
     let mut lines = String::new();
     for (key, value) in provider_keys(settings) {
         let _ = writeln!(lines, "{key} = \"{value}\"");
     }
-    let body = CLIENT_TEMPLATE
-        .replace("{pool}", &quoted.join(", "))
-        .replace("{settings}\n", &lines);
-    PlannedFile::new(CLIENT_TOML, &body, "for where there is no OPENSSL_CONF")
+    let body =
+        CLIENT_TEMPLATE.replace("{pool}", &quoted.join(", ")).replace("{settings}\n", &lines);
+    GENERATOR.file(CLIENT_TOML, &body, "for where there is no OPENSSL_CONF")
 }
 
 /// The keys of the provider that differ from their defaults, without `pool`.
@@ -142,16 +137,10 @@ impl Service<'_> {
                 why: "says whether handshakes are pooled and asynchronous",
             });
         }
-        let preload = self
-            .preload
-            .map(|(library, _)| library.display().to_string());
+        let preload = self.preload.map(|(library, _)| library.display().to_string());
         let preload = preload.map(|library| ("LD_PRELOAD", Argument::Owned(library)));
         let conf = ("OPENSSL_CONF", Argument::File(OPENSSL_CNF));
-        let files = [
-            Some(openssl_cnf(settings)),
-            self.files(settings),
-            self.include,
-        ];
+        let files = [Some(openssl_cnf(settings)), self.files(settings), self.include];
         let test = self.test.map(|(name, program, arguments)| Verification {
             name,
             program,
@@ -189,7 +178,7 @@ impl Service<'_> {
         }
         body.push_str(&self.binds(settings));
         body.push_str(&self.lines);
-        Some(PlannedFile::new(
+        Some(GENERATOR.file(
             format!("/etc/systemd/system/{}.service.d/millrace.conf", self.unit),
             &body,
             "hands the configuration to the service",
@@ -197,12 +186,9 @@ impl Service<'_> {
     }
 
     fn environment(&self, settings: &Settings) -> Vec<(&'static str, String)> {
-        let preload = self
-            .preload
-            .map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
-        let variables = LOCAL_VARIABLES
-            .iter()
-            .filter(|_| settings.local && self.preload.is_some());
+        let preload =
+            self.preload.map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
+        let variables = LOCAL_VARIABLES.iter().filter(|_| settings.local && self.preload.is_some());
         [("OPENSSL_CONF", OPENSSL_CNF.to_owned())]
             .into_iter()
             .chain(preload)
@@ -261,9 +247,7 @@ impl Service<'_> {
                 why: "the provider opens this after the chroot; repeat it at every boot (/etc/fstab)",
             });
         }
-        let exports = environment
-            .iter()
-            .map(|(name, value)| format!("export {name}={value}\n"));
+        let exports = environment.iter().map(|(name, value)| format!("export {name}={value}\n"));
         steps.push(CommandStep {
             command: format!("cat >> /etc/default/{unit} <<EOF\n{}EOF", exports.collect::<String>()),
             why: "scripts in /etc/init.d start a server with an empty environment and read this file",
@@ -299,19 +283,11 @@ fn opened_later(settings: &Settings) -> Vec<OpenedSocket<'_>> {
     let mut paths: Vec<OpenedSocket<'_>> = Vec::new();
     let sockets = settings.sockets().filter_map(Path::parent);
     let certificates = settings.certificates.as_deref();
-    let names: &[&str] = if settings.has_names() {
-        &NAME_SERVICE
-    } else {
-        &[]
-    };
+    let names: &[&str] = if settings.has_names() { &NAME_SERVICE } else { &[] };
     let found = sockets
         .map(|path| (path, Kind::Socket))
         .chain(certificates.map(|path| (path, Kind::Certificates)))
-        .chain(
-            names
-                .iter()
-                .map(|path| (Path::new(*path), Kind::NameService)),
-        );
+        .chain(names.iter().map(|path| (Path::new(*path), Kind::NameService)));
     for (path, kind) in found {
         if !paths.iter().any(|known| known.path == path) {
             paths.push(OpenedSocket { path, kind });

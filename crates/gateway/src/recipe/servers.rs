@@ -4,9 +4,10 @@
 //! Servers without asynchronous handshakes: the process or thread of a connection waits for the pool. They save
 //! CPU time and hold no key; for throughput they need more workers than cores.
 
+use millrace_hostfs::generated::verify::Argument;
+
 use crate::plan::{Plan, Snippet};
 use crate::settings::Settings;
-use crate::verify::Argument;
 
 use super::Application;
 use super::parts::{self, Service};

@@ -28,16 +28,16 @@ const MAX_UNPACKED: u64 = MAX_CONTENT as u64 + (64 << 20);
 /// Error of reading a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It is not a gzipped tar, or it is truncated.
+    /// The file is not a gzipped tar, or it is truncated.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It has an entry that `inspect` never writes.
+    /// The bundle has an entry that `inspect` never writes.
     #[error("it holds {0:?}, which is {1}")]
     Entry(String, &'static str),
-    /// It is larger than the bounds.
+    /// The bundle is larger than the bounds.
     #[error("it has more than {0}")]
     TooLarge(&'static str),
-    /// It has no manifest.
+    /// The bundle has no manifest.
     #[error("it has no {MANIFEST}")]
     NoManifest,
     /// Its manifest cannot be used.
@@ -61,9 +61,7 @@ pub(super) fn parse(
         };
         let mut content = Vec::new();
         let left = MAX_CONTENT - held_bytes;
-        (&mut entry)
-            .take(left as u64 + 1)
-            .read_to_end(&mut content)?;
+        (&mut entry).take(left as u64 + 1).read_to_end(&mut content)?;
         if content.len() > left {
             return Err(BundleError::TooLarge("256 MiB"));
         }
@@ -78,10 +76,7 @@ pub(super) fn parse(
 /// The path of an entry to read; `None` for entries without content (folders, tar's own headers).
 fn plain(path: &Path, kind: EntryType) -> Result<Option<String>, BundleError> {
     let shown = || path.to_string_lossy().into_owned();
-    if !path
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-    {
+    if !path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(BundleError::Entry(shown(), "not a plain relative path"));
     }
     match kind {
@@ -166,15 +161,9 @@ mod tests {
     #[test]
     fn file_that_is_not_a_bundle_is_refused() {
         assert!(matches!(parse(&b"plain"[..]), Err(BundleError::Io(_))));
-        assert!(matches!(
-            parse(&b""[..]),
-            Err(BundleError::Io(_) | BundleError::NoManifest)
-        ));
+        assert!(matches!(parse(&b""[..]), Err(BundleError::Io(_) | BundleError::NoManifest)));
         let bytes = tar(&[("a", EntryType::Regular, b"x")]);
-        assert!(matches!(
-            parse(bytes.as_slice()),
-            Err(BundleError::NoManifest)
-        ));
+        assert!(matches!(parse(bytes.as_slice()), Err(BundleError::NoManifest)));
         let bytes = tar(&[(MANIFEST, EntryType::Regular, MINIMAL)]);
         assert!(parse(&bytes[..bytes.len() / 2]).is_err());
     }
@@ -189,9 +178,6 @@ mod tests {
         let zeros = io::repeat(0).take(300 << 20);
         archive.append_data(&mut header, "bomb", zeros).unwrap();
         let bytes = archive.into_inner().unwrap().finish().unwrap();
-        assert!(matches!(
-            parse(bytes.as_slice()),
-            Err(BundleError::TooLarge(_))
-        ));
+        assert!(matches!(parse(bytes.as_slice()), Err(BundleError::TooLarge(_))));
     }
 }

@@ -35,16 +35,11 @@ impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Self {
-            top: Arc::new(top),
-            worker: TimedWorker::default(),
-        })
+        Ok(Self { top: Arc::new(top), worker: TimedWorker::default() })
     }
 
     pub(super) fn read(&self, path: &str, limit_bytes: usize) -> ReadResult<Content> {
-        self.in_time(READ_LIMIT, path, move |top, path| {
-            read(top, path, limit_bytes)
-        })
+        self.in_time(READ_LIMIT, path, move |top, path| read(top, path, limit_bytes))
     }
 
     pub(super) fn open_file(&self, path: &str) -> ReadResult<File> {
@@ -60,9 +55,7 @@ impl Folder {
     }
 
     pub(super) fn kind(&self, path: &str) -> ReadResult<FileKind> {
-        self.in_time(LOOK_LIMIT, path, |top, path| {
-            kind(top, path).map_err(unavailable)
-        })
+        self.in_time(LOOK_LIMIT, path, |top, path| kind(top, path).map_err(unavailable))
     }
 
     fn in_time<T: Send + 'static>(
@@ -98,9 +91,7 @@ fn read(top: &OwnedFd, path: &str, limit_bytes: usize) -> ReadResult<Content> {
     }
     // The length is only a hint: it is 0 in procfs, a page in sysfs, and may change.
     let mut content = Vec::new();
-    file.take(limit.saturating_add(1))
-        .read_to_end(&mut content)
-        .map_err(io_unavailable)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut content).map_err(io_unavailable)?;
     if content.len() > limit_bytes {
         return too_large;
     }
@@ -121,11 +112,7 @@ fn list(top: &OwnedFd, path: &str) -> ReadResult<Names> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let entries = resolve(top, path, flags).and_then(|folder| Dir::read_from(&folder));
-    let mut list = Names {
-        names: Vec::new(),
-        not_utf8: 0,
-        truncated: false,
-    };
+    let mut list = Names { names: Vec::new(), not_utf8: 0, truncated: false };
     for entry in entries.map_err(unavailable)? {
         match entry.map_err(unavailable)?.file_name().to_str() {
             Ok("." | "..") => {}
@@ -198,8 +185,5 @@ fn io_unavailable(error: io::Error) -> Unavailable {
 /// The system's text for an error, without its number.
 fn text(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_lowercase()
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

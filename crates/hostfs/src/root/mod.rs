@@ -90,10 +90,7 @@ impl Content {
 
 impl From<Vec<u8>> for Content {
     fn from(mut bytes: Vec<u8>) -> Self {
-        let length = bytes
-            .iter()
-            .rposition(|byte| *byte != 0)
-            .map_or(0, |last| last + 1);
+        let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         if bytes[..length].contains(&0) || std::str::from_utf8(&bytes[..length]).is_err() {
             return Self::Bytes(bytes);
         }
@@ -205,10 +202,7 @@ impl Root {
     /// The folder or bundle does not exist or cannot be used.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        let failed = |source| OpenError::Open {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| OpenError::Open { path: path.to_owned(), source };
         // The kind comes first: opening a pipe may block, opening a device may act on it.
         let kind = FileKind::of_mode(std::fs::metadata(path).map_err(failed)?.mode());
         match kind {
@@ -231,14 +225,8 @@ impl Root {
             FileKind::File => File::open(path)
                 .map_err(BundleError::Io)
                 .and_then(|file| Self::from_bundle(BufReader::new(file)))
-                .map_err(|source| OpenError::Bundle {
-                    path: path.to_owned(),
-                    source,
-                }),
-            kind => Err(OpenError::Kind {
-                path: path.to_owned(),
-                kind,
-            }),
+                .map_err(|source| OpenError::Bundle { path: path.to_owned(), source }),
+            kind => Err(OpenError::Kind { path: path.to_owned(), kind }),
         }
     }
 
@@ -266,9 +254,7 @@ impl Root {
     /// All reads since [`Self::recording`]; empty without it.
     #[must_use]
     pub fn into_record(self) -> Recorder {
-        let recorder = self
-            .recorder
-            .and_then(|recorder| recorder.into_inner().ok());
+        let recorder = self.recorder.and_then(|recorder| recorder.into_inner().ok());
         recorder.unwrap_or_default()
     }
 
@@ -330,9 +316,7 @@ impl Root {
         let path = clean(path)?;
         let content = self.content(&path, limit_bytes).map(|content| {
             let text = content.text().unwrap_or_default();
-            let lines = text
-                .lines()
-                .filter(|line| words.iter().any(|word| line.contains(word)));
+            let lines = text.lines().filter(|line| words.iter().any(|word| line.contains(word)));
             Content::Text(lines.flat_map(|line| [line, "\n"]).collect())
         });
         self.record(|recorder| recorder.read(&path, &content));
@@ -345,10 +329,7 @@ impl Root {
     /// The reason for which the folder cannot be listed.
     pub fn list(&self, path: &str) -> ReadResult<Names> {
         let path = clean(path)?;
-        let names = self.look(
-            |manifest| manifest.names(&path),
-            |folder| folder.list(&path),
-        );
+        let names = self.look(|manifest| manifest.names(&path), |folder| folder.list(&path));
         self.record(|recorder| recorder.list(&path, &names));
         names
     }
@@ -356,8 +337,7 @@ impl Root {
     /// The names in a folder; empty if it cannot be listed.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<String> {
-        self.list(path)
-            .map_or_else(|_| Vec::new(), |list| list.names)
+        self.list(path).map_or_else(|_| Vec::new(), |list| list.names)
     }
 
     /// The target of a symbolic link as written, which need not exist; `None` if the path is not a link.
@@ -497,9 +477,7 @@ fn clean(path: &str) -> ReadResult<String> {
     if path.len() > MAX_PATH_LEN || path.contains('\0') {
         return Err(Unavailable::Missing);
     }
-    let parts = path
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".");
+    let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
     Ok(parts.collect::<Vec<_>>().join("/"))
 }
 

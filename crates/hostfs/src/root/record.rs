@@ -64,7 +64,7 @@ impl<T> Said<T> {
 /// Error of reading a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not valid JSON of this form.
+    /// The record is not valid JSON of this form.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// Another version of Millrace wrote it.
@@ -83,27 +83,20 @@ impl Manifest {
 
     /// The paths whose content the bundle holds, with its length in bytes.
     pub fn files(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.asked
-            .iter()
-            .filter_map(|(path, record)| match record.content {
-                Some(Said::Is(bytes)) => Some((path.as_str(), bytes)),
-                _ => None,
-            })
+        self.asked.iter().filter_map(|(path, record)| match record.content {
+            Some(Said::Is(bytes)) => Some((path.as_str(), bytes)),
+            _ => None,
+        })
     }
 
     /// `Ok` if the bundle holds the content of a path.
     pub(super) fn content(&self, path: &str) -> ReadResult<()> {
-        self.answer(path, |record| record.content.as_ref())
-            .map(|_| ())
+        self.answer(path, |record| record.content.as_ref()).map(|_| ())
     }
 
     pub(super) fn names(&self, path: &str) -> ReadResult<Names> {
         let names = self.answer(path, |record| record.names.as_ref())?;
-        Ok(Names {
-            names: names.clone(),
-            not_utf8: 0,
-            truncated: false,
-        })
+        Ok(Names { names: names.clone(), not_utf8: 0, truncated: false })
     }
 
     pub(super) fn link(&self, path: &str) -> ReadResult<Option<String>> {
@@ -143,17 +136,12 @@ impl Recorder {
     /// The manifest of a bundle with these records.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
-        Manifest {
-            format: FORMAT,
-            asked: self.asked.clone(),
-        }
+        Manifest { format: FORMAT, asked: self.asked.clone() }
     }
 
     /// The contents, by path.
     pub fn contents(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.contents
-            .iter()
-            .map(|(path, content)| (path.as_str(), content.as_slice()))
+        self.contents.iter().map(|(path, content)| (path.as_str(), content.as_slice()))
     }
 
     pub(super) fn read(&mut self, path: &str, content: &ReadResult<Content>) {
@@ -226,10 +214,7 @@ fn may_be_secret(path: &str, content: &[u8]) -> bool {
     let text = !content.starts_with(b"\x7fELF");
     process
         || key
-        || (text
-            && marks
-                .iter()
-                .any(|mark| memchr::memmem::find(content, mark).is_some()))
+        || (text && marks.iter().any(|mark| memchr::memmem::find(content, mark).is_some()))
 }
 
 #[cfg(test)]

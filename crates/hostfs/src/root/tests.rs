@@ -54,17 +54,11 @@ fn read_limit_is_exact_and_ten_gigabytes_are_not_read() {
     let (folder, root) = tree();
     fs::write(folder.path().join("ten"), "0123456789").unwrap();
     assert_eq!(root.read("ten", 10), text("0123456789"));
-    assert_eq!(
-        root.read("ten", 9),
-        Err(Unavailable::TooLarge { limit_bytes: 9 })
-    );
+    assert_eq!(root.read("ten", 9), Err(Unavailable::TooLarge { limit_bytes: 9 }));
     let sparse = File::create(folder.path().join("sparse")).unwrap();
     sparse.set_len(10 << 30).unwrap();
     let limit_bytes = LIBRARY_BYTES;
-    assert_eq!(
-        root.read("sparse", limit_bytes),
-        Err(Unavailable::TooLarge { limit_bytes })
-    );
+    assert_eq!(root.read("sparse", limit_bytes), Err(Unavailable::TooLarge { limit_bytes }));
 }
 
 #[test]
@@ -74,10 +68,7 @@ fn proc_files_of_length_zero_are_read_within_the_limit() {
     let status = root.text("proc/self/status", ATTRIBUTE_BYTES).unwrap();
     assert!(status.starts_with("Name:"));
     // The limit holds without a known length.
-    assert_eq!(
-        root.read("proc/self/status", 8),
-        Err(Unavailable::TooLarge { limit_bytes: 8 })
-    );
+    assert_eq!(root.read("proc/self/status", 8), Err(Unavailable::TooLarge { limit_bytes: 8 }));
     assert!(!root.names("proc/self/task").is_empty());
     // Links that only the kernel understands are not followed.
     assert!(root.read("proc/self/exe", ATTRIBUTE_BYTES).is_err());
@@ -95,17 +86,9 @@ fn devices_pipes_and_sockets_are_recognised_and_not_opened() {
     assert_eq!(root.read("folder", 10), not_regular(FileKind::Folder));
     assert_eq!(root.read("", 10), not_regular(FileKind::Folder));
     assert_eq!(root.kind("fifo"), Ok(FileKind::Fifo));
-    assert_eq!(
-        root.list("fifo"),
-        Err(Unavailable::NotRegular {
-            kind: FileKind::Fifo
-        })
-    );
+    assert_eq!(root.list("fifo"), Err(Unavailable::NotRegular { kind: FileKind::Fifo }));
     let machine = Root::open("/").unwrap();
-    assert_eq!(
-        machine.read("dev/zero", 10),
-        not_regular(FileKind::CharacterDevice)
-    );
+    assert_eq!(machine.read("dev/zero", 10), not_regular(FileKind::CharacterDevice));
     assert_eq!(machine.kind("dev/null"), Ok(FileKind::CharacterDevice));
 }
 
@@ -124,31 +107,19 @@ fn links_and_parents_never_lead_out_of_the_root() {
     symlink("there", folder.path().join("here")).unwrap();
     symlink("here", folder.path().join("there")).unwrap();
     symlink("/proc/self/root", folder.path().join("magic")).unwrap();
-    for path in [
-        "absolute",
-        "up",
-        "folder/secret",
-        "../lib/secret",
-        "/lib/./secret",
-        "lib//secret",
-    ] {
+    for path in ["absolute", "up", "folder/secret", "../lib/secret", "/lib/./secret", "lib//secret"]
+    {
         assert_eq!(root.read(path, 100), text("inside"), "{path}");
     }
     assert_eq!(root.read("away", 100), Err(Unavailable::Missing));
-    assert_eq!(
-        root.read("magic/etc/passwd", 100),
-        Err(Unavailable::Missing)
-    );
+    assert_eq!(root.read("magic/etc/passwd", 100), Err(Unavailable::Missing));
     for path in ["round", "here"] {
         let Err(Unavailable::Unreadable { reason }) = root.read(path, 100) else {
             panic!("{path} was read");
         };
         assert!(reason.contains("circles"), "{reason}");
     }
-    assert_eq!(
-        root.link("up"),
-        Ok(Some("../../../../../lib/secret".to_owned()))
-    );
+    assert_eq!(root.link("up"), Ok(Some("../../../../../lib/secret".to_owned())));
     assert_eq!(root.link_name("folder").as_deref(), Some("lib"));
     assert_eq!(root.link("lib/secret"), Ok(None));
     assert_eq!(root.link("none"), Err(Unavailable::Missing));
@@ -184,20 +155,16 @@ fn walk_by_hand_resolves_as_openat2_does() {
         "fifo",
         "a/none/..",
     ] {
-        for flags in [
-            OFlags::PATH,
-            OFlags::RDONLY | OFlags::NONBLOCK,
-            OFlags::PATH | OFlags::NOFOLLOW,
-        ] {
+        for flags in
+            [OFlags::PATH, OFlags::RDONLY | OFlags::NONBLOCK, OFlags::PATH | OFlags::NOFOLLOW]
+        {
             let flags = flags | OFlags::CLOEXEC;
             let known = rustix::fs::openat2(&top, path, flags, Mode::empty(), inside);
             let walked = walk::open(top.as_fd(), path, flags);
             match (known, walked) {
                 (Ok(known), Ok(walked)) => {
-                    let (known, walked) = (
-                        rustix::fs::fstat(known).unwrap(),
-                        rustix::fs::fstat(walked).unwrap(),
-                    );
+                    let (known, walked) =
+                        (rustix::fs::fstat(known).unwrap(), rustix::fs::fstat(walked).unwrap());
                     assert_eq!(
                         (known.st_dev, known.st_ino),
                         (walked.st_dev, walked.st_ino),
@@ -218,11 +185,8 @@ fn names_that_are_not_utf8_are_counted() {
     fs::write(folder.path().join("a"), "").unwrap();
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     fs::write(folder.path().join(odd), "").unwrap();
-    let names = Names {
-        names: vec!["a".to_owned(), "b".to_owned()],
-        not_utf8: 1,
-        truncated: false,
-    };
+    let names =
+        Names { names: vec!["a".to_owned(), "b".to_owned()], not_utf8: 1, truncated: false };
     assert_eq!(root.list("/"), Ok(names));
     assert_eq!(root.list("none"), Err(Unavailable::Missing));
     assert_eq!(root.list("a/b"), Err(Unavailable::Missing));
@@ -310,21 +274,15 @@ fn bundle_answers_as_its_machine_did() {
     let record = root.into_record();
     let bundle = folder.path().join("bundle.tar.gz");
     record.write_bundle(File::create(&bundle).unwrap()).unwrap();
-    let mut files: Vec<String> = record
-        .manifest()
-        .files()
-        .map(|(path, _)| path.to_owned())
-        .collect();
+    let mut files: Vec<String> =
+        record.manifest().files().map(|(path, _)| path.to_owned()).collect();
     files.sort();
     assert_eq!(files, ["binary", "dir/file"]);
 
     let replay = Root::open(&bundle).unwrap();
     assert!(!replay.is_live());
     assert_eq!(look(&replay), seen);
-    assert_eq!(
-        replay.read("never/asked", 10),
-        Err(Unavailable::NotCollected)
-    );
+    assert_eq!(replay.read("never/asked", 10), Err(Unavailable::NotCollected));
 
     // A bundle unpacked with an ordinary tar gives the same answers.
     let unpacked = tempfile::tempdir().unwrap();
@@ -340,8 +298,5 @@ fn unpacked_bundle_with_broken_manifest_is_a_plain_folder() {
     let mut manifest = File::create(folder.path().join(MANIFEST)).unwrap();
     manifest.write_all(b"{\"format\":99}").unwrap();
     fs::write(folder.path().join("file"), "x").unwrap();
-    assert_eq!(
-        Root::open(folder.path()).unwrap().read("file", 10),
-        text("x")
-    );
+    assert_eq!(Root::open(folder.path()).unwrap().read("file", 10), text("x"));
 }

@@ -63,9 +63,7 @@ impl TimedWorker {
 
 impl fmt::Debug for TimedWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedWorker")
-            .field("abandoned", &self.abandoned)
-            .finish_non_exhaustive()
+        f.debug_struct("TimedWorker").field("abandoned", &self.abandoned).finish_non_exhaustive()
     }
 }
 

@@ -60,9 +60,7 @@ pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Own
 
 /// The parts of a path, the first one last.
 fn parts(path: &str) -> Vec<String> {
-    let parts = path
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".");
+    let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
     parts.rev().map(str::to_owned).collect()
 }
 

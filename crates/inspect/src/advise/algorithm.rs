@@ -61,10 +61,7 @@ impl Cipher {
             Self::Aes128Gcm | Self::Aes256Gcm | Self::ChaCha20Poly1305 => (8, 16, 4),
             Self::Aes256CbcSha256 => (16, 16, 16),
         };
-        Esp {
-            fixed: 8 + vector + check,
-            multiple,
-        }
+        Esp { fixed: 8 + vector + check, multiple }
     }
 }
 

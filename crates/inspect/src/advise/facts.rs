@@ -120,12 +120,7 @@ impl AdviseFacts {
             gcm_device: winner(report, GCM).and_then(device),
             cbc_device: cbc.and_then(device).filter(|name| !name.contains("QAT")),
             dev_crypto: accelerators.is_some_and(|known| known.dev_crypto),
-            processors: report
-                .cpu
-                .known
-                .as_ref()
-                .and_then(|cpu| cpu.processors)
-                .unwrap_or(1),
+            processors: report.cpu.known.as_ref().and_then(|cpu| cpu.processors).unwrap_or(1),
             fips: report.kernel.known.as_ref().and_then(|known| known.fips) == Some(true),
             esp_card: cards
                 .iter()
@@ -185,10 +180,7 @@ fn aes(report: &Report) -> (Aes, String) {
     } else if let Some(name) = narrow.iter().find(|name| has(name)) {
         (Aes::Instructions, format!("{design} has {name}"))
     } else if cpu.features.is_empty() || states().all(|state| state == State::Unknown) {
-        (
-            Aes::Unknown,
-            format!("whether {design} has AES instructions is unknown"),
-        )
+        (Aes::Unknown, format!("whether {design} has AES instructions is unknown"))
     } else {
         (Aes::None, format!("{design} has no AES instructions"))
     }
@@ -201,10 +193,7 @@ fn portable_aes(report: &Report) -> Option<&str> {
     if let Some(gcm) = kernel.preferred(GCM) {
         return (gcm.site == ComputeSite::Generic).then_some(&*gcm.driver);
     }
-    let modes = kernel
-        .choices
-        .iter()
-        .filter(|choice| choice.algorithm.contains("aes"));
+    let modes = kernel.choices.iter().filter(|choice| choice.algorithm.contains("aes"));
     let requested = modes.filter(|choice| !choice.candidates.is_empty()).count();
     let mut portable = kernel.portable_aes();
     let (_, first) = portable.next()?;
@@ -216,11 +205,7 @@ fn winner<'a>(report: &'a Report, algorithm: &str) -> Option<&'a AlgorithmCandid
 }
 
 fn qat(report: &Report) -> QatUse {
-    let devices = report
-        .qat
-        .known
-        .as_ref()
-        .map_or(&[][..], |known| &known.devices);
+    let devices = report.qat.known.as_ref().map_or(&[][..], |known| &known.devices);
     let name = |device: &QatDevice| format!("QAT {} ({})", device.model, device.address);
     let obstacle = |device: &QatDevice| {
         if device.virtual_function {
@@ -237,9 +222,7 @@ fn qat(report: &Report) -> QatUse {
     };
     // Virtual functions matter only where the device behind them is not visible.
     let some_physical = devices.iter().any(|device| !device.virtual_function);
-    let devices = devices
-        .iter()
-        .filter(|device| !(device.virtual_function && some_physical));
+    let devices = devices.iter().filter(|device| !(device.virtual_function && some_physical));
     // The kernel spreads its requests: one silent device stalls tunnels, also beside a healthy one.
     let silent = |device: &&QatDevice| device.heartbeat == Some(FirmwareHeartbeat::Silent);
     let usable = devices.clone().find(|device| obstacle(device).is_none());

@@ -45,15 +45,8 @@ pub(crate) fn write(decided: &Decided, format: Format) -> String {
         (AdvicePlan::Tls(plan), Format::Haproxy) => (HAPROXY, tls(plan)),
         (AdvicePlan::Tls(plan), _) => (NGINX, tls(plan)),
     };
-    let mut writer = Writer {
-        choices: &decided.choices,
-        values,
-        text: String::new(),
-    };
-    writer.remark(
-        0,
-        "Advised by `millrace advise`; try it before you rely on it.",
-    );
+    let mut writer = Writer { choices: &decided.choices, values, text: String::new() };
+    writer.remark(0, "Advised by `millrace advise`; try it before you rely on it.");
     for line in template.lines() {
         let rest = line.trim_start();
         writer.template_line(line.len() - rest.len(), rest);
@@ -85,26 +78,16 @@ fn ipsec(plan: &IpsecAdvice) -> Values {
     let vyos_group = vyos_group.unwrap_or(19);
     let hybrid = plan.groups.iter().any(|group| group.names().vyos.is_none());
     let (sets, prf) = (sets(&plan.groups), plan.prf.word());
-    let ike = proposals(&sets, &plan.ike, |cipher, groups| {
-        format!("{cipher}-prf{prf}-{groups}")
+    let ike = proposals(&sets, &plan.ike, |cipher, groups| format!("{cipher}-prf{prf}-{groups}"));
+    let esp = proposals(&sets, &plan.esp, |cipher, groups| format!("{cipher}-{groups}-esn-noesn"));
+    let vyos_ike = numbered("set vpn ipsec ike-group MILLRACE", &plan.ike, |line, cipher| {
+        format!(
+            "{line} dh-group {vyos_group}\n{line} encryption {cipher}\n{line} hash {prf}\n{line} prf prf{prf}"
+        )
     });
-    let esp = proposals(&sets, &plan.esp, |cipher, groups| {
-        format!("{cipher}-{groups}-esn-noesn")
+    let vyos_esp = numbered("set vpn ipsec esp-group MILLRACE", &plan.esp, |line, cipher| {
+        format!("{line} encryption {cipher}\n{line} hash sha256")
     });
-    let vyos_ike = numbered(
-        "set vpn ipsec ike-group MILLRACE",
-        &plan.ike,
-        |line, cipher| {
-            format!(
-                "{line} dh-group {vyos_group}\n{line} encryption {cipher}\n{line} hash {prf}\n{line} prf prf{prf}"
-            )
-        },
-    );
-    let vyos_esp = numbered(
-        "set vpn ipsec esp-group MILLRACE",
-        &plan.esp,
-        |line, cipher| format!("{line} encryption {cipher}\n{line} hash sha256"),
-    );
     let remark =
         "\n# VyOS silently ignores a proposal without hash, although AES-GCM does not use it.\n";
     Values::default()
@@ -131,32 +114,18 @@ fn proposals(
     ciphers: &[Cipher],
     proposal: impl Fn(&str, &str) -> String,
 ) -> String {
-    let with = |groups| {
-        ciphers
-            .iter()
-            .map(move |cipher| (cipher.names().strongswan, groups))
-    };
+    let with = |groups| ciphers.iter().map(move |cipher| (cipher.names().strongswan, groups));
     let pairs = sets.iter().flat_map(with);
-    let all: Vec<String> = pairs
-        .map(|(cipher, groups)| proposal(cipher, groups))
-        .collect();
+    let all: Vec<String> = pairs.map(|(cipher, groups)| proposal(cipher, groups)).collect();
     all.join(", ")
 }
 
 /// VyOS's lines of each proposal.
 fn numbered(group: &str, ciphers: &[Cipher], lines: impl Fn(&str, &str) -> String) -> String {
     let of = |(number, cipher): (usize, &Cipher)| {
-        lines(
-            &format!("{group} proposal {}", number + 1),
-            cipher.names().vyos,
-        )
+        lines(&format!("{group} proposal {}", number + 1), cipher.names().vyos)
     };
-    ciphers
-        .iter()
-        .enumerate()
-        .map(of)
-        .collect::<Vec<_>>()
-        .join("\n")
+    ciphers.iter().enumerate().map(of).collect::<Vec<_>>().join("\n")
 }
 
 /// Groups offered in one proposal; the hybrid group gets a separate proposal.
@@ -164,10 +133,7 @@ fn sets(groups: &[ExchangeGroup]) -> Vec<String> {
     let hybrid = |group: &&ExchangeGroup| **group == ExchangeGroup::Curve25519MlKem768;
     let (with, without): (Vec<_>, Vec<_>) = groups.iter().partition(hybrid);
     let names = |groups: Vec<&ExchangeGroup>| {
-        let names: Vec<&str> = groups
-            .iter()
-            .map(|group| group.names().strongswan)
-            .collect();
+        let names: Vec<&str> = groups.iter().map(|group| group.names().strongswan).collect();
         names.join("-")
     };
     let mut sets = vec![names(with), names(without)];
@@ -177,9 +143,7 @@ fn sets(groups: &[ExchangeGroup]) -> Vec<String> {
 
 fn openvpn(plan: &OpenvpnAdvice) -> Values {
     let aead = plan.ciphers.iter().filter(|cipher| cipher.is_aead());
-    let names: Vec<String> = aead
-        .map(|cipher| cipher.names().name.to_ascii_uppercase())
-        .collect();
+    let names: Vec<String> = aead.map(|cipher| cipher.names().name.to_ascii_uppercase()).collect();
     let vyos = plan.ciphers.iter().filter_map(|cipher| match cipher {
         Cipher::Aes128Gcm => Some("aes128gcm"),
         Cipher::Aes256Gcm => Some("aes256gcm"),
@@ -203,10 +167,7 @@ fn openvpn(plan: &OpenvpnAdvice) -> Values {
         .text("restart_s", plan.restart_s)
         .text("failures", plan.restart_s / plan.ping_s.max(1))
         .holds("dco", plan.dco)
-        .holds(
-            "chacha_first",
-            plan.ciphers.first() == Some(&Cipher::ChaCha20Poly1305),
-        )
+        .holds("chacha_first", plan.ciphers.first() == Some(&Cipher::ChaCha20Poly1305))
 }
 
 fn tls(plan: &TlsAdvice) -> Values {
@@ -254,9 +215,8 @@ impl Writer<'_> {
             (_, Some(condition)) => {
                 let name = condition.trim_start_matches('!');
                 let mut known = self.values.holds.iter();
-                let holds = known
-                    .find(|(known, _)| *known == name)
-                    .is_some_and(|(_, holds)| *holds);
+                let holds =
+                    known.find(|(known, _)| *known == name).is_some_and(|(_, holds)| *holds);
                 if holds != condition.starts_with('!') {
                     self.template_line(indent, rest);
                 }
@@ -299,10 +259,7 @@ impl Writer<'_> {
 
     /// Adds the reason for the choice of a topic as a comment.
     fn why(&mut self, indent: usize, topic: &str) {
-        let choice = self
-            .choices
-            .iter()
-            .find(|choice| choice.topic.name() == topic);
+        let choice = self.choices.iter().find(|choice| choice.topic.name() == topic);
         if let Some(choice) = choice {
             self.remark(indent, &format!("{topic}: {}.", choice.reason));
         }
@@ -319,12 +276,9 @@ mod tests {
     #[test]
     fn every_reason_in_a_template_has_a_topic() {
         for template in [SWANCTL, OPENVPN, NGINX, HAPROXY, VYOS_IPSEC, VYOS_OPENVPN] {
-            let topics = template
-                .lines()
-                .filter_map(|line| line.trim_start().strip_prefix("% "));
-            let unknown: Vec<&str> = topics
-                .filter(|topic| !Topic::VARIANTS.contains(topic))
-                .collect();
+            let topics = template.lines().filter_map(|line| line.trim_start().strip_prefix("% "));
+            let unknown: Vec<&str> =
+                topics.filter(|topic| !Topic::VARIANTS.contains(topic)).collect();
             assert!(unknown.is_empty(), "{unknown:?}");
         }
     }

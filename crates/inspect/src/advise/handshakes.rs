@@ -43,7 +43,7 @@ pub enum HandshakeRunError {
     /// The report of another benchmark.
     #[error("it is not a run saved by `millrace bench tls --local --output FILE`: it is of {0:?}")]
     Benchmark(String),
-    /// It compares nothing.
+    /// The file compares no servers.
     #[error("it compares no servers; run `millrace bench tls --local --output FILE`")]
     Empty,
 }
@@ -157,9 +157,7 @@ impl HandshakeRun {
 impl Ratio {
     fn is_valid(&self) -> bool {
         let Self { mean, low, high } = *self;
-        [mean, low, high]
-            .iter()
-            .all(|one| one.is_finite() && *one > 0.0)
+        [mean, low, high].iter().all(|one| one.is_finite() && *one > 0.0)
     }
 
     /// `-15 % (-18 to -12)`
@@ -173,10 +171,7 @@ impl Ratio {
 fn plain(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let text = words.join(" ");
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(MAX_TEXT)
-        .collect()
+    text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect()
 }
 
 #[cfg(test)]
@@ -206,19 +201,12 @@ mod tests {
         let Some(MeasuredGain::Less(words)) = read.gain("local", "nginx") else {
             panic!("a gain");
         };
-        for part in [
-            "2026-11-22 with OpenSSL 3.0.19",
-            "-15 % (-20 to -12)",
-            "p-256, x25519",
-        ] {
+        for part in ["2026-11-22 with OpenSSL 3.0.19", "-15 % (-20 to -12)", "p-256, x25519"] {
             assert!(words.contains(part), "{part}: {words}");
         }
         assert_eq!(read.gain("local", "haproxy"), None);
         let no_gain = HandshakeRun::parse(&run(0.99, 1.02)).expect("a run");
-        assert!(matches!(
-            no_gain.gain("local", "nginx"),
-            Some(MeasuredGain::None(_))
-        ));
+        assert!(matches!(no_gain.gain("local", "nginx"), Some(MeasuredGain::None(_))));
     }
 
     #[test]
@@ -235,16 +223,9 @@ mod tests {
             br#"{"benchmark": "tls-local", "comparisons": {}}"#,
             br#"{"benchmark": "tls-local", "comparisons": [{"question": "local"}]}"#,
         ] {
-            assert!(
-                HandshakeRun::parse(bad).is_err(),
-                "{:?}",
-                bad.escape_ascii().to_string()
-            );
+            assert!(HandshakeRun::parse(bad).is_err(), "{:?}", bad.escape_ascii().to_string());
         }
         let large = vec![b' '; MAX_BYTES + 1];
-        assert!(matches!(
-            HandshakeRun::parse(&large),
-            Err(HandshakeRunError::TooLarge)
-        ));
+        assert!(matches!(HandshakeRun::parse(&large), Err(HandshakeRunError::TooLarge)));
     }
 }

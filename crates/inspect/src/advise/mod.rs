@@ -147,7 +147,7 @@ impl AdviseRequest {
 pub enum Topic {
     /// Versions of the protocol.
     Protocol,
-    /// How the peers authenticate each other.
+    /// Authentication of the peers.
     Authentication,
     /// Cipher and integrity.
     Cipher,
@@ -162,10 +162,10 @@ pub enum Topic {
     /// Packet sizes.
     #[strum(serialize = "packet size")]
     Mtu,
-    /// How far packets may arrive out of order.
+    /// Distance by which packets may arrive out of order.
     #[strum(serialize = "replay window")]
     ReplayWindow,
-    /// How a dead peer is detected.
+    /// Detection of a dead peer.
     #[strum(serialize = "dead peers")]
     DeadPeers,
     /// One security association (SA) per CPU.
@@ -180,7 +180,7 @@ pub enum Topic {
     Resumption,
     /// Session tickets after a full handshake.
     Tickets,
-    /// Where the ephemeral part of a handshake is computed.
+    /// Place where the ephemeral part of a handshake is computed.
     Handshakes,
     /// Sizes of TLS records.
     Records,
@@ -266,12 +266,7 @@ pub fn advise(
     };
     let decided = rules::decide(&facts, request);
     let configuration = formats::write(&decided, format);
-    let unread = [
-        &report.cpu.unread,
-        &report.kernel.unread,
-        &report.qat.unread,
-        &software.unread,
-    ];
+    let unread = [&report.cpu.unread, &report.kernel.unread, &report.qat.unread, &software.unread];
     Advice {
         format: Advice::FORMAT,
         live: report.live,

@@ -41,7 +41,7 @@ pub enum SizesError {
     /// JSON with another format name.
     #[error("it is not a run saved by `millrace bench sizes --output FILE`: its format is {0:?}")]
     Format(String),
-    /// It contains no measured cipher.
+    /// The file contains no measured cipher.
     #[error(
         "it has no measured ciphers; run `millrace bench sizes --output FILE` over the ciphers"
     )]
@@ -96,10 +96,7 @@ impl fmt::Display for SizeVerdict {
         match self {
             Self::Faster(times) | Self::Slower(times) => f.write_str(times),
             Self::NoDifference(times) => {
-                write!(
-                    f,
-                    "{times}: the ranges overlap, there is no measurable difference"
-                )
+                write!(f, "{times}: the ranges overlap, there is no measurable difference")
             }
             Self::NotBoth => {
                 f.write_str("the saved run does not have both ciphers and decides nothing")
@@ -140,11 +137,7 @@ impl Sizes {
         let processor = saved.machine.get("cpu").and_then(|cpu| cpu.as_str());
         Ok(Self {
             processor: processor.map(words),
-            described: described
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(160)
-                .collect(),
+            described: described.chars().filter(|c| !c.is_control()).take(160).collect(),
             rows,
         })
     }
@@ -173,9 +166,7 @@ impl Sizes {
         }
         let of = |cipher: Cipher, size: u64| {
             // The run measures only AEAD.
-            let name = cipher
-                .is_aead()
-                .then(|| cipher.names().name.to_ascii_lowercase())?;
+            let name = cipher.is_aead().then(|| cipher.names().name.to_ascii_lowercase())?;
             let mut rows = self.rows.iter();
             let row = rows.find(|row| {
                 row.algorithm == name && row.size == size && row.implementation == LIBRARY
@@ -185,17 +176,13 @@ impl Sizes {
         let mut sizes: Vec<u64> = self.rows.iter().map(|row| row.size).collect();
         sizes.sort_by_key(|size| (size.abs_diff(u64::from(packet)), *size));
         sizes.dedup();
-        let found = sizes
-            .into_iter()
-            .find_map(|size| Some((size, of(first, size)?, of(second, size)?)));
+        let found =
+            sizes.into_iter().find_map(|size| Some((size, of(first, size)?, of(second, size)?)));
         let Some((size, (first, one), (second, other))) = found else {
             return SizeVerdict::NotBoth;
         };
-        let times = format!(
-            "measured at {size} bytes: {first} {}, {second} {}",
-            one.show(),
-            other.show()
-        );
+        let times =
+            format!("measured at {size} bytes: {first} {}, {second} {}", one.show(), other.show());
         if one.max < other.min {
             SizeVerdict::Faster(times)
         } else if other.max < one.min {
@@ -259,18 +246,9 @@ mod tests {
             let sizes = Sizes::parse(&saved(gcm, chacha)).expect("a run");
             sizes.compare(None, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, 1400)
         };
-        assert!(matches!(
-            verdict([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]),
-            SizeVerdict::Faster(_)
-        ));
-        assert!(matches!(
-            verdict([2.0, 2.1, 2.2], [1.0, 1.1, 1.2]),
-            SizeVerdict::Slower(_)
-        ));
-        assert!(matches!(
-            verdict([1.0, 2.0, 3.0], [2.5, 2.6, 2.7]),
-            SizeVerdict::NoDifference(_)
-        ));
+        assert!(matches!(verdict([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]), SizeVerdict::Faster(_)));
+        assert!(matches!(verdict([2.0, 2.1, 2.2], [1.0, 1.1, 1.2]), SizeVerdict::Slower(_)));
+        assert!(matches!(verdict([1.0, 2.0, 3.0], [2.5, 2.6, 2.7]), SizeVerdict::NoDifference(_)));
     }
 
     #[test]
@@ -289,10 +267,7 @@ mod tests {
         ] {
             assert!(Sizes::parse(bad).is_err(), "{:?}", bad.escape_ascii().to_string());
         }
-        assert!(matches!(
-            Sizes::parse(&vec![b' '; MAX_BYTES + 1]),
-            Err(SizesError::TooLarge)
-        ));
+        assert!(matches!(Sizes::parse(&vec![b' '; MAX_BYTES + 1]), Err(SizesError::TooLarge)));
         let deep = "[".repeat(100_000);
         assert!(Sizes::parse(deep.as_bytes()).is_err());
     }

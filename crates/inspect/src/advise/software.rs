@@ -14,11 +14,7 @@ use crate::libcrypto::version_numbers;
 use crate::report::{Section, SectionReader};
 
 /// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
-const DATABASES: [&str; 3] = [
-    "var/lib/dpkg/status",
-    "usr/lib/opkg/status",
-    "lib/apk/db/installed",
-];
+const DATABASES: [&str; 3] = ["var/lib/dpkg/status", "usr/lib/opkg/status", "lib/apk/db/installed"];
 
 /// Debian's mark of a package that is removed except for its configuration.
 const REMOVED: &str = "Status: deinstall";
@@ -46,16 +42,8 @@ pub fn section(root: &Root) -> Section<InstalledSoftware> {
     let mut software = InstalledSoftware::default();
     for database in DATABASES {
         // Only these lines: a bundle must not list the other packages of a machine.
-        let words = [
-            "strongswan",
-            "libcharon",
-            "openvpn",
-            "nginx",
-            "haproxy",
-            REMOVED,
-            "Version: ",
-            "V:",
-        ];
+        let words =
+            ["strongswan", "libcharon", "openvpn", "nginx", "haproxy", REMOVED, "Version: ", "V:"];
         for (package, version) in packages(&reader.lines_with_if_there(database, &words)) {
             let place = match package {
                 "openvpn" | "openvpn-openssl" | "openvpn-mbedtls" => &mut software.openvpn,
@@ -95,9 +83,7 @@ fn packages(lines: &[String]) -> Vec<(&str, &str)> {
 }
 
 fn either<'a>(line: &'a str, one: &str, other: &str) -> Option<&'a str> {
-    let rest = line
-        .strip_prefix(one)
-        .or_else(|| line.strip_prefix(other))?;
+    let rest = line.strip_prefix(one).or_else(|| line.strip_prefix(other))?;
     Some(rest.trim())
 }
 
@@ -116,11 +102,7 @@ mod tests {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         assert_eq!(
             packages(&lines),
-            [
-                ("openvpn", "2.6.14-1"),
-                ("nginx", "1.22.1-9"),
-                ("haproxy", "3.0.1-r0")
-            ]
+            [("openvpn", "2.6.14-1"), ("nginx", "1.22.1-9"), ("haproxy", "3.0.1-r0")]
         );
     }
 

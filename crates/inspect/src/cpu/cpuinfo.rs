@@ -55,9 +55,7 @@ impl CpuInfo {
             }
             if is_flags(name) {
                 if name == "isa" {
-                    fields
-                        .entry("isa-string".to_owned())
-                        .or_insert_with(|| value.to_owned());
+                    fields.entry("isa-string".to_owned()).or_insert_with(|| value.to_owned());
                 }
                 let these = words(name, value);
                 all_flags.extend(these.iter().cloned());
@@ -68,9 +66,7 @@ impl CpuInfo {
                 continue;
             }
             topology.see(name, value);
-            fields
-                .entry(name.to_owned())
-                .or_insert_with(|| value.to_owned());
+            fields.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
         let flags = flags.unwrap_or_default();
         let mut info = Self {
@@ -89,10 +85,7 @@ impl CpuInfo {
     /// A field's value; the first processor's, where each has one.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields
-            .get(name)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
+        self.fields.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// A field that is a number, decimal or `0x…`.
@@ -115,9 +108,8 @@ impl CpuInfo {
                 self.processors = 1;
             }
             Some(Architecture::S390x) => {
-                let told = self
-                    .number("# processors")
-                    .and_then(|count| usize::try_from(count).ok());
+                let told =
+                    self.number("# processors").and_then(|count| usize::try_from(count).ok());
                 self.processors = told.unwrap_or(self.processors).min(MAX_PROCESSORS);
             }
             _ => {}
@@ -127,48 +119,27 @@ impl CpuInfo {
     fn guess(&self) -> Option<Architecture> {
         let has = |name: &str| self.field(name).is_some();
         let flag = |name: &str| self.flags.contains(name) || self.some_flags.contains(name);
-        if self
-            .field("vendor_id")
-            .is_some_and(|vendor| vendor.contains("S390"))
-        {
+        if self.field("vendor_id").is_some_and(|vendor| vendor.contains("S390")) {
             return Some(Architecture::S390x);
         }
         if has("CPU implementer") || has("Processor") {
             let wide = flag("asimd") || self.field("CPU architecture") == Some("AArch64");
-            return Some(if wide {
-                Architecture::Aarch64
-            } else {
-                Architecture::Arm
-            });
+            return Some(if wide { Architecture::Aarch64 } else { Architecture::Arm });
         }
         if has("vendor_id") || has("cpu family") {
-            return Some(if flag("lm") {
-                Architecture::X86_64
-            } else {
-                Architecture::X86
-            });
+            return Some(if flag("lm") { Architecture::X86_64 } else { Architecture::X86 });
         }
         if let Some(isa) = self.field("isa-string") {
             let narrow = isa.starts_with("rv32");
-            return Some(if narrow {
-                Architecture::Riscv32
-            } else {
-                Architecture::Riscv64
-            });
+            return Some(if narrow { Architecture::Riscv32 } else { Architecture::Riscv64 });
         }
-        if self
-            .field("CPU Family")
-            .is_some_and(|family| family.contains("Loongson"))
-        {
+        if self.field("CPU Family").is_some_and(|family| family.contains("Loongson")) {
             return Some(Architecture::Loongarch64);
         }
         if self.field("cpu model").is_some() && (has("ASEs implemented") || has("system type")) {
             return Some(Architecture::Mips);
         }
-        if self
-            .field("cpu")
-            .is_some_and(|cpu| cpu.contains("POWER") || cpu.contains("PPC"))
-        {
+        if self.field("cpu").is_some_and(|cpu| cpu.contains("POWER") || cpu.contains("PPC")) {
             return Some(Architecture::Power);
         }
         None
@@ -177,10 +148,7 @@ impl CpuInfo {
 
 /// Whether a field lists extensions.
 fn is_flags(name: &str) -> bool {
-    matches!(
-        name,
-        "flags" | "Features" | "features" | "isa" | "hart isa" | "ASEs implemented"
-    )
+    matches!(name, "flags" | "Features" | "features" | "isa" | "hart isa" | "ASEs implemented")
 }
 
 /// The extensions that a field lists; for RISC-V also the string itself as a field.
@@ -196,10 +164,7 @@ fn riscv(isa: &str) -> BTreeSet<String> {
     let mut parts = isa.split('_');
     let base = parts.next().unwrap_or_default();
     let letters = base.get(4..).unwrap_or_default();
-    let letters = letters
-        .chars()
-        .filter(char::is_ascii_alphabetic)
-        .map(String::from);
+    let letters = letters.chars().filter(char::is_ascii_alphabetic).map(String::from);
     letters
         .chain(parts.map(|part| part.trim().to_owned()))
         .filter(|part| !part.is_empty())
@@ -252,26 +217,17 @@ mod tests {
                 "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu lm aes\n",
                 Architecture::X86_64,
             ),
-            (
-                "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse\n",
-                Architecture::X86,
-            ),
+            ("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse\n", Architecture::X86),
             (
                 "processor\t: 0\nFeatures\t: half thumb neon\nCPU implementer\t: 0x41\nCPU part\t: 0xc0f\n",
                 Architecture::Arm,
             ),
-            (
-                "Processor\t: ARMv7 Processor rev 1 (v7l)\nFeatures\t: neon\n",
-                Architecture::Arm,
-            ),
+            ("Processor\t: ARMv7 Processor rev 1 (v7l)\nFeatures\t: neon\n", Architecture::Arm),
             (
                 "processor\t: 0\nFeatures\t: fp asimd aes\nCPU implementer\t: 0x41\n",
                 Architecture::Aarch64,
             ),
-            (
-                "processor\t: 0\nhart\t: 0\nisa\t: rv64imafdcv_zicsr_zvkned\n",
-                Architecture::Riscv64,
-            ),
+            ("processor\t: 0\nhart\t: 0\nisa\t: rv64imafdcv_zicsr_zvkned\n", Architecture::Riscv64),
             (
                 "processor\t: 0\ncpu\t\t: POWER9 (architected), altivec supported\n",
                 Architecture::Power,
@@ -290,11 +246,7 @@ mod tests {
             ),
         ];
         for (text, architecture) in cases {
-            assert_eq!(
-                CpuInfo::parse(text).architecture,
-                Some(architecture),
-                "{text}"
-            );
+            assert_eq!(CpuInfo::parse(text).architecture, Some(architecture), "{text}");
         }
     }
 
@@ -310,10 +262,7 @@ mod tests {
     #[test]
     fn isa_string_of_risc_v_is_split() {
         let info = CpuInfo::parse("processor: 0\nisa: rv64imafdcv_zicsr_zkne_zvkg\n");
-        assert_eq!(
-            flags(&info),
-            ["a", "c", "d", "f", "i", "m", "v", "zicsr", "zkne", "zvkg"]
-        );
+        assert_eq!(flags(&info), ["a", "c", "d", "f", "i", "m", "v", "zicsr", "zkne", "zvkg"]);
     }
 
     #[test]
@@ -323,36 +272,16 @@ mod tests {
                 "processor: {id}\nvendor_id: x\nphysical id: {package}\ncore id: {core}\nflags: lm\n\n"
             )
         };
-        let text = [
-            block(0, 0, 0),
-            block(1, 0, 0),
-            block(2, 1, 0),
-            block(3, 1, 0),
-        ]
-        .concat();
+        let text = [block(0, 0, 0), block(1, 0, 0), block(2, 1, 0), block(3, 1, 0)].concat();
         let info = CpuInfo::parse(&text);
-        assert_eq!(
-            (info.processors, info.cores, info.sockets),
-            (4, Some(2), Some(2))
-        );
+        assert_eq!((info.processors, info.cores, info.sockets), (4, Some(2), Some(2)));
     }
 
     #[test]
     fn noise_states_nothing() {
-        for text in [
-            "",
-            "\n\n",
-            "no colon",
-            ":::",
-            "processor",
-            "processor:\n",
-            "flags:",
-        ] {
+        for text in ["", "\n\n", "no colon", ":::", "processor", "processor:\n", "flags:"] {
             let info = CpuInfo::parse(text);
-            assert!(
-                info.flags.is_empty() && info.architecture.is_none(),
-                "{text:?}"
-            );
+            assert!(info.flags.is_empty() && info.architecture.is_none(), "{text:?}");
         }
         let many = "processor: 1\n".repeat(MAX_PROCESSORS + 10);
         assert_eq!(CpuInfo::parse(&many).processors, MAX_PROCESSORS);

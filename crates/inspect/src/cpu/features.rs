@@ -139,16 +139,11 @@ pub(super) fn of(architecture: Architecture, info: &CpuInfo) -> Vec<Feature> {
     };
     let in_words = architecture == Architecture::Power && has_vcipher(info);
     let vendor = info.field("vendor_id").unwrap_or_default();
-    let rows = rows
-        .iter()
-        .filter(|(name, ..)| *name != PADLOCK || PADLOCK_VENDORS.contains(&vendor));
+    let rows =
+        rows.iter().filter(|(name, ..)| *name != PADLOCK || PADLOCK_VENDORS.contains(&vendor));
     let features = rows.map(|row| Feature {
         name: row.0,
-        state: if in_words {
-            State::Present
-        } else {
-            state(row, info)
-        },
+        state: if in_words { State::Present } else { state(row, info) },
         serves: row.2,
     });
     features.collect()
@@ -168,10 +163,7 @@ fn state((name, words, _): &Row, info: &CpuInfo) -> State {
 }
 
 fn is_x86(info: &CpuInfo) -> bool {
-    matches!(
-        info.architecture,
-        Some(Architecture::X86_64 | Architecture::X86)
-    )
+    matches!(info.architecture, Some(Architecture::X86_64 | Architecture::X86))
 }
 
 /// `cpu: POWER9 (architected), altivec supported`: POWER8 or later.
@@ -179,9 +171,7 @@ fn has_vcipher(info: &CpuInfo) -> bool {
     let cpu = info.field("cpu").unwrap_or_default();
     let digits = cpu.split("POWER").nth(1).unwrap_or_default();
     let generation: String = digits.chars().take_while(char::is_ascii_digit).collect();
-    generation
-        .parse::<u32>()
-        .is_ok_and(|generation| generation >= 8)
+    generation.parse::<u32>().is_ok_and(|generation| generation >= 8)
 }
 
 /// The extensions of this processor by its CPUID instruction, in the words of `/proc/cpuinfo`.
@@ -208,11 +198,7 @@ pub(super) fn asked() -> String {
         ("adx", has!("adx")),
         ("gfni", has!("gfni")),
     ];
-    let words: Vec<&str> = found
-        .iter()
-        .filter(|(_, has)| *has)
-        .map(|(word, _)| *word)
-        .collect();
+    let words: Vec<&str> = found.iter().filter(|(_, has)| *has).map(|(word, _)| *word).collect();
     words.join(" ")
 }
 
@@ -252,10 +238,7 @@ mod tests {
     fn state_of(text: &str, name: &str) -> Option<State> {
         let info = CpuInfo::parse(text);
         let features = of(info.architecture?, &info);
-        features
-            .iter()
-            .find(|feature| feature.name == name)
-            .map(|feature| feature.state)
+        features.iter().find(|feature| feature.name == name).map(|feature| feature.state)
     }
 
     #[test]
@@ -266,10 +249,7 @@ mod tests {
         assert_eq!(state_of(x86, "sha512"), Some(State::Unknown));
         let arm = "processor: 0\nCPU implementer: 0x41\nFeatures: neon\n\nprocessor: 1\nFeatures: neon aes\n";
         assert_eq!(state_of(arm, "aes"), Some(State::Some));
-        assert_eq!(
-            state_of("processor: 0\nCPU implementer: 0x41\n", "neon"),
-            Some(State::Unknown)
-        );
+        assert_eq!(state_of("processor: 0\nCPU implementer: 0x41\n", "neon"), Some(State::Unknown));
     }
 
     #[test]
@@ -283,14 +263,8 @@ mod tests {
 
     #[test]
     fn power8_and_later_have_vcipher() {
-        assert_eq!(
-            state_of("processor: 0\ncpu: POWER10 (raw)\n", "vcipher"),
-            Some(State::Present)
-        );
-        assert_ne!(
-            state_of("processor: 0\ncpu: POWER7 (raw)\n", "vcipher"),
-            Some(State::Present)
-        );
+        assert_eq!(state_of("processor: 0\ncpu: POWER10 (raw)\n", "vcipher"), Some(State::Present));
+        assert_ne!(state_of("processor: 0\ncpu: POWER7 (raw)\n", "vcipher"), Some(State::Present));
     }
 
     #[test]
@@ -299,13 +273,7 @@ mod tests {
         let mut features = of(Architecture::X86_64, &info);
         let hidden = settle(&mut features, "aes avx2 sha512");
         assert_eq!(hidden, ["aes-ni"]);
-        let state = |name| {
-            features
-                .iter()
-                .find(|feature| feature.name == name)
-                .unwrap()
-                .state
-        };
+        let state = |name| features.iter().find(|feature| feature.name == name).unwrap().state;
         assert_eq!(state("sha512"), State::Present);
         assert_eq!(state("avx-ifma"), State::Absent);
         assert!(settle(&mut features, "").is_empty());

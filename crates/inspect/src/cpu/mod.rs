@@ -28,14 +28,8 @@ use crate::report::{Section, SectionReader};
 const MAX_FOLDERS: usize = 8_192;
 /// Programs and libraries that every system has: their header gives the architecture of a tree without
 /// `/proc`, such as an unpacked firmware.
-const EVERYWHERE: &[&str] = &[
-    "bin/busybox",
-    "bin/sh",
-    "usr/bin/env",
-    "sbin/init",
-    "lib/libc.so.6",
-    "lib/libc.so",
-];
+const EVERYWHERE: &[&str] =
+    &["bin/busybox", "bin/sh", "usr/bin/env", "sbin/init", "lib/libc.so.6", "lib/libc.so"];
 
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -157,7 +151,7 @@ pub struct Hypervisor {
 pub struct Hidden {
     /// Name of the extension, as in /proc/cpuinfo
     pub feature: String,
-    /// What hides it, and how that is known
+    /// Cause that hides it, and the evidence
     pub reason: String,
 }
 
@@ -174,17 +168,9 @@ pub struct Vulnerability {
 #[must_use]
 pub fn section(root: &Root) -> Section<Cpu> {
     let mut reader = SectionReader::new(root);
-    let info = reader
-        .table("proc/cpuinfo")
-        .map(|text| CpuInfo::parse(&text));
-    if info
-        .as_ref()
-        .is_some_and(|info| info.architecture.is_none())
-    {
-        reader.note(
-            "proc/cpuinfo",
-            Unavailable::malformed("it tells no architecture"),
-        );
+    let info = reader.table("proc/cpuinfo").map(|text| CpuInfo::parse(&text));
+    if info.as_ref().is_some_and(|info| info.architecture.is_none()) {
+        reader.note("proc/cpuinfo", Unavailable::malformed("it tells no architecture"));
     }
     let mut cpu = Cpu {
         frequency: frequency(&mut reader),
@@ -213,23 +199,13 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
         (None, None) => topology(reader),
         told => told,
     };
-    let names = [
-        "model name",
-        "cpu model",
-        "cpu",
-        "uarch",
-        "Processor",
-        "Model Name",
-    ];
+    let names = ["model name", "cpu model", "cpu", "uarch", "Processor", "Model Name"];
     let model = names.iter().find_map(|name| info.field(name));
     cpu.model = model.map(str::to_owned);
     let design = models::known(info).map(|(name, _)| name);
     cpu.design = design.or_else(|| models::arm_core(info)).map(str::to_owned);
     cpu.microcode = info.field("microcode").map(str::to_owned);
-    cpu.features = info
-        .architecture
-        .map(|known| features::of(known, info))
-        .unwrap_or_default();
+    cpu.features = info.architecture.map(|known| features::of(known, info)).unwrap_or_default();
     cpu.hypervisor = hypervisor(info, reader);
     cpu.hidden = hidden(cpu, info, reader);
 }
@@ -238,10 +214,8 @@ fn describe(cpu: &mut Cpu, info: &CpuInfo, reader: &mut SectionReader<'_>) {
 fn topology(reader: &mut SectionReader<'_>) -> (Option<usize>, Option<usize>) {
     let folder = "sys/devices/system/cpu";
     let (mut cores, mut packages) = (Vec::new(), Vec::new());
-    let processors = reader
-        .names(folder)
-        .into_iter()
-        .filter(|name| numbered(name, "cpu").is_some());
+    let processors =
+        reader.names(folder).into_iter().filter(|name| numbered(name, "cpu").is_some());
     for name in processors.take(MAX_FOLDERS) {
         let threads =
             reader.text_if_there(&format!("{folder}/{name}/topology/thread_siblings_list"));
@@ -280,10 +254,8 @@ fn numa_nodes(reader: &mut SectionReader<'_>) -> Vec<NumaNode> {
 fn frequency(reader: &mut SectionReader<'_>) -> Frequency {
     let folder = "sys/devices/system/cpu/cpufreq";
     let mut frequency = Frequency::default();
-    let policies = reader
-        .names(folder)
-        .into_iter()
-        .filter(|name| numbered(name, "policy").is_some());
+    let policies =
+        reader.names(folder).into_iter().filter(|name| numbered(name, "policy").is_some());
     for policy in policies.take(MAX_FOLDERS) {
         let max = reader.number_if_there::<u64>(&format!("{folder}/{policy}/cpuinfo_max_freq"));
         frequency.max_khz = frequency.max_khz.max(max);
@@ -329,27 +301,18 @@ const DMI: &[(&str, &str)] = &[
 ];
 
 /// Clocks that only guests of one hypervisor have, in `available_clocksource`.
-const CLOCKS: &[(&str, &str)] = &[
-    ("kvm-clock", "KVM"),
-    ("hyperv_clocksource", "Hyper-V or Azure"),
-    ("xen", "Xen"),
-];
+const CLOCKS: &[(&str, &str)] =
+    &[("kvm-clock", "KVM"), ("hyperv_clocksource", "Hyper-V or Azure"), ("xen", "Xen")];
 
 const CLOCK_SOURCES: &str = "sys/devices/system/clocksource/clocksource0/available_clocksource";
 
 /// Files in which hypervisors without DMI tables name themselves.
-const SELF_NAMED: &[&str] = &[
-    "sys/hypervisor/type",
-    "proc/device-tree/hypervisor/compatible",
-];
+const SELF_NAMED: &[&str] = &["sys/hypervisor/type", "proc/device-tree/hypervisor/compatible"];
 
 fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervisor> {
     for path in SELF_NAMED {
         if let Some(name) = reader.word(path) {
-            return Some(Hypervisor {
-                name: Some(name),
-                evidence: (*path).to_owned(),
-            });
+            return Some(Hypervisor { name: Some(name), evidence: (*path).to_owned() });
         }
     }
     let platform = info.field("platform").unwrap_or_default();
@@ -375,10 +338,7 @@ fn hypervisor(info: &CpuInfo, reader: &mut SectionReader<'_>) -> Option<Hypervis
     });
     found.or_else(|| {
         let evidence = "the hypervisor flag of /proc/cpuinfo".to_owned();
-        Some(Hypervisor {
-            name: None,
-            evidence,
-        })
+        Some(Hypervisor { name: None, evidence })
     })
 }
 
@@ -409,9 +369,7 @@ fn hidden(cpu: &mut Cpu, info: &CpuInfo, reader: &SectionReader<'_>) -> Vec<Hidd
         return hidden;
     };
     for feature in must {
-        let told = hidden
-            .iter()
-            .any(|hidden: &Hidden| hidden.feature == feature);
+        let told = hidden.iter().any(|hidden: &Hidden| hidden.feature == feature);
         if cpu.state(feature) != State::Absent || told {
             continue;
         }

@@ -59,11 +59,7 @@ const MODELS: &[Row] = &[
 ];
 
 /// Names that hypervisors give to a generic processor.
-const GENERIC: &[&str] = &[
-    "QEMU Virtual CPU",
-    "Common KVM processor",
-    "Common 32-bit KVM",
-];
+const GENERIC: &[&str] = &["QEMU Virtual CPU", "Common KVM processor", "Common 32-bit KVM"];
 
 /// Cores of Arm's and others' design, by implementer and part (`MIDR_EL1`).
 const ARM_PARTS: &[(u32, u32, &str)] = &[
@@ -123,9 +119,7 @@ pub(super) fn generic(info: &CpuInfo) -> bool {
 /// The name of an Arm core.
 pub(super) fn arm_core(info: &CpuInfo) -> Option<&'static str> {
     let (implementer, part) = (info.number("CPU implementer")?, info.number("CPU part")?);
-    let row = ARM_PARTS
-        .iter()
-        .find(|(i, p, _)| (*i, *p) == (implementer, part))?;
+    let row = ARM_PARTS.iter().find(|(i, p, _)| (*i, *p) == (implementer, part))?;
     Some(row.2)
 }
 

@@ -22,27 +22,12 @@ const ICE_LAKE: &str = "processor: 0\nvendor_id: GenuineIntel\ncpu family: 6\nmo
 
 #[test]
 fn feature_that_a_hypervisor_hides_is_reported() {
-    let section = look_at(&[
-        ("proc/cpuinfo", ICE_LAKE),
-        ("sys/class/dmi/id/sys_vendor", "QEMU\n"),
-    ]);
+    let section = look_at(&[("proc/cpuinfo", ICE_LAKE), ("sys/class/dmi/id/sys_vendor", "QEMU\n")]);
     let cpu = section.known.unwrap();
-    let hidden: Vec<&str> = cpu
-        .hidden
-        .iter()
-        .map(|hidden| hidden.feature.as_str())
-        .collect();
+    let hidden: Vec<&str> = cpu.hidden.iter().map(|hidden| hidden.feature.as_str()).collect();
     assert_eq!(
         hidden,
-        [
-            "vaes",
-            "vpclmul",
-            "avx512f",
-            "avx512bw",
-            "avx512dq",
-            "avx512vl",
-            "avx512ifma"
-        ]
+        ["vaes", "vpclmul", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512ifma"]
     );
     assert!(cpu.hidden[0].reason.contains("hypervisor"));
     assert_eq!(cpu.hypervisor.unwrap().name.as_deref(), Some("QEMU"));
@@ -75,36 +60,16 @@ fn nodes_governors_and_topology_come_from_sysfs() {
         (format!("{base}/node/node0/cpulist"), "0\n"),
         (format!("{base}/node/node10/cpulist"), "2\n"),
         (format!("{base}/node/node2/cpulist"), "1\n"),
-        (
-            format!("{base}/cpu/cpufreq/policy0/scaling_governor"),
-            "powersave\n",
-        ),
-        (
-            format!("{base}/cpu/cpufreq/policy0/cpuinfo_max_freq"),
-            "3000000\n",
-        ),
-        (
-            format!("{base}/cpu/cpufreq/policy1/scaling_governor"),
-            "powersave\n",
-        ),
-        (
-            format!("{base}/cpu/cpufreq/policy1/cpuinfo_max_freq"),
-            "not a number\n",
-        ),
-        (
-            format!("{base}/cpu/cpu0/topology/thread_siblings_list"),
-            "0\n",
-        ),
-        (
-            format!("{base}/cpu/cpu1/topology/thread_siblings_list"),
-            "1\n",
-        ),
+        (format!("{base}/cpu/cpufreq/policy0/scaling_governor"), "powersave\n"),
+        (format!("{base}/cpu/cpufreq/policy0/cpuinfo_max_freq"), "3000000\n"),
+        (format!("{base}/cpu/cpufreq/policy1/scaling_governor"), "powersave\n"),
+        (format!("{base}/cpu/cpufreq/policy1/cpuinfo_max_freq"), "not a number\n"),
+        (format!("{base}/cpu/cpu0/topology/thread_siblings_list"), "0\n"),
+        (format!("{base}/cpu/cpu1/topology/thread_siblings_list"), "1\n"),
         (format!("{base}/cpu/vulnerabilities/mds"), "Not affected\n"),
     ];
-    let files: Vec<(&str, &str)> = files
-        .iter()
-        .map(|(path, text)| (path.as_str(), *text))
-        .collect();
+    let files: Vec<(&str, &str)> =
+        files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
     let section = look_at(&files);
     let cpu = section.known.unwrap();
     let nodes: Vec<u32> = cpu.numa_nodes.iter().map(|node| node.node).collect();

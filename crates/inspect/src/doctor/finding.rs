@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How bad a finding is; the worst sorts first.
+/// Severity of a finding; the worst sorts first.
 #[derive(
     Clone,
     Copy,
@@ -56,7 +56,7 @@ pub enum Remedy {
 pub struct Finding {
     /// ID of the check; stable, for monitoring
     pub id: String,
-    /// How bad it is
+    /// Severity
     pub severity: Severity,
     /// The problem in one line
     pub title: String,
@@ -109,8 +109,7 @@ impl Finding {
         for piece in evidence {
             match self.evidence.len() {
                 len if len < MAX_EVIDENCE => {
-                    self.evidence
-                        .push(piece.chars().take(MAX_EVIDENCE_LEN).collect());
+                    self.evidence.push(piece.chars().take(MAX_EVIDENCE_LEN).collect());
                 }
                 MAX_EVIDENCE => self.evidence.push("and more".to_owned()),
                 _ => break,

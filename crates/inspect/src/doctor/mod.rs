@@ -122,11 +122,7 @@ impl<'a> Facts<'a> {
     /// Facts from one reading of the machine.
     #[must_use]
     pub fn new(report: &'a Report, system: &'a System) -> Self {
-        Self {
-            report,
-            system,
-            earlier: None,
-        }
+        Self { report, system, earlier: None }
     }
 
     /// Adds an earlier reading of QAT. It tells requests that hang from requests in progress.
@@ -185,9 +181,7 @@ impl<'a> Facts<'a> {
         names: &[(Program, &'static str)],
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let (facts, names) = (*self, names.to_vec());
-        names
-            .into_iter()
-            .flat_map(move |(program, name)| facts.settings(program, name))
+        names.into_iter().flat_map(move |(program, name)| facts.settings(program, name))
     }
 
     /// [`Self::settings`] for several names of one program.
@@ -197,9 +191,7 @@ impl<'a> Facts<'a> {
         names: &'static [&'static str],
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let facts = *self;
-        names
-            .iter()
-            .flat_map(move |name| facts.settings(program, name))
+        names.iter().flat_map(move |name| facts.settings(program, name))
     }
 
     /// Whether this machine has a configuration of the program.

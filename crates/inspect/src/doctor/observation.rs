@@ -46,12 +46,7 @@ impl<'a> Observation<'a> {
     /// Reads everything once.
     #[must_use]
     pub fn start(root: &'a Root) -> Self {
-        Self {
-            root,
-            report: Report::of(root),
-            system: system::section(root),
-            earlier: None,
-        }
+        Self { root, report: Report::of(root), system: system::section(root), earlier: None }
     }
 
     /// Reads again what changes while a machine runs: counters, kernel, settings. Libraries and the
@@ -117,10 +112,7 @@ impl<'a> Observation<'a> {
         let (qat, network) = self.earlier.as_ref()?;
         Some(watch::rates(
             (qat.known.as_ref(), network.known.as_ref()),
-            (
-                self.report.qat.known.as_ref(),
-                self.report.network.known.as_ref(),
-            ),
+            (self.report.qat.known.as_ref(), self.report.network.known.as_ref()),
             elapsed,
         ))
     }

@@ -113,12 +113,7 @@ const fn place(
     paths: &'static str,
     names: &'static str,
 ) -> Place {
-    Place {
-        program,
-        paths,
-        suffix,
-        names,
-    }
+    Place { program, paths, suffix, names }
 }
 
 #[rustfmt::skip]
@@ -177,11 +172,7 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
             let lines = reader.lines_with_if_there(&file, &names);
             let settings = Settings::read(place.program, &lines.join("\n"));
             if !settings.is_empty() {
-                found.push(Settings {
-                    program: place.program,
-                    file,
-                    settings,
-                });
+                found.push(Settings { program: place.program, file, settings });
             }
         }
     }
@@ -198,10 +189,8 @@ fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
         if place.program == Program::Systemd {
             files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
         } else {
-            let names = reader
-                .names(folder)
-                .into_iter()
-                .filter(|name| name.ends_with(place.suffix));
+            let names =
+                reader.names(folder).into_iter().filter(|name| name.ends_with(place.suffix));
             files.extend(names.map(|name| format!("{folder}/{name}")));
         }
     }
@@ -238,10 +227,7 @@ fn parse_line(program: Program, line: &str) -> Vec<Setting> {
 }
 
 fn setting(name: &str, value: &str) -> Setting {
-    Setting {
-        name: name.to_owned(),
-        value: value.chars().take(MAX_VALUE).collect(),
-    }
+    Setting { name: name.to_owned(), value: value.chars().take(MAX_VALUE).collect() }
 }
 
 fn setting_of(words: &[String]) -> Option<Setting> {
@@ -252,10 +238,7 @@ fn setting_of(words: &[String]) -> Option<Setting> {
 /// `<domain> <type> <item> <value>`
 fn limit(line: &str) -> Option<Setting> {
     let line = line.trim();
-    let mut words = line
-        .split_ascii_whitespace()
-        .take_while(|word| !word.starts_with('#'))
-        .skip(1);
+    let mut words = line.split_ascii_whitespace().take_while(|word| !word.starts_with('#')).skip(1);
     let (kind, item, value) = (words.next()?, words.next()?, words.next()?);
     Some(setting(item, &format!("{value} ({kind})")))
 }
@@ -269,10 +252,7 @@ fn name_and_value(piece: &str) -> Option<Setting> {
     let piece = piece.split(" #").next().unwrap_or_default().trim_end();
     let separator = |c: char| c.is_whitespace() || c == '=';
     let (name, value) = piece.split_once(separator).unwrap_or((piece, ""));
-    Some(setting(
-        name,
-        value.trim_start_matches(separator).trim_matches('"'),
-    ))
+    Some(setting(name, value.trim_start_matches(separator).trim_matches('"')))
 }
 
 #[cfg(test)]
@@ -287,28 +267,19 @@ mod tests {
     #[test]
     fn settings_of_every_program_are_read() {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        assert_eq!(
-            one(Program::Openvpn, "cipher AES-256-GCM # x"),
-            pair("cipher", "AES-256-GCM")
-        );
+        assert_eq!(one(Program::Openvpn, "cipher AES-256-GCM # x"), pair("cipher", "AES-256-GCM"));
         assert_eq!(one(Program::Openvpn, "comp-lzo"), pair("comp-lzo", ""));
         assert_eq!(one(Program::Openvpn, "; comp-lzo"), []);
         assert_eq!(
             one(Program::Strongswan, "   esp_proposals = aes256-sha256"),
             pair("esp_proposals", "aes256-sha256")
         );
-        assert_eq!(
-            one(Program::Systemd, "LimitCORE=infinity"),
-            pair("LimitCORE", "infinity")
-        );
+        assert_eq!(one(Program::Systemd, "LimitCORE=infinity"), pair("LimitCORE", "infinity"));
         assert_eq!(
             one(Program::Limits, "*  soft core unlimited"),
             pair("core", "unlimited (soft)")
         );
-        let nginx = one(
-            Program::Nginx,
-            "server { listen 443 ssl; ssl_protocols TLSv1; }",
-        );
+        let nginx = one(Program::Nginx, "server { listen 443 ssl; ssl_protocols TLSv1; }");
         assert!(nginx.contains(&("listen".to_owned(), "443 ssl".to_owned())));
         assert!(nginx.contains(&("ssl_protocols".to_owned(), "TLSv1".to_owned())));
     }
@@ -316,10 +287,7 @@ mod tests {
     #[test]
     fn quoted_text_is_not_a_directive() {
         let names = |program, line| {
-            one(program, line)
-                .into_iter()
-                .map(|(name, _)| name)
-                .collect::<Vec<_>>()
+            one(program, line).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         let log = "log_format a '$x; ssl_protocols TLSv1; }' ; # listen 1;";
         assert!(names(Program::Nginx, log).is_empty());
@@ -338,10 +306,7 @@ mod tests {
     #[test]
     fn times_are_read_in_their_units() {
         let seconds = |value: &str| {
-            let setting = Setting {
-                name: String::new(),
-                value: value.to_owned(),
-            };
+            let setting = Setting { name: String::new(), value: value.to_owned() };
             setting.seconds()
         };
         assert_eq!(seconds("30"), Some(30));

@@ -25,7 +25,7 @@ pub struct System {
     pub memory: BTreeMap<String, u64>,
     /// Numbers below `/proc/sys`, by their paths
     pub sysctls: BTreeMap<String, u64>,
-    /// Where the kernel writes core files
+    /// Destination of the kernel's core files
     pub core_pattern: Option<String>,
     /// File handles of the whole system
     pub file_handles: Option<FileHandles>,
@@ -97,11 +97,8 @@ pub struct RunningServer {
 const MAX_ROWS: usize = 1_024;
 
 /// Numbers below `/proc/sys` that checks judge.
-const SYSCTLS: [&str; 3] = [
-    "net/core/somaxconn",
-    "net/netfilter/nf_conntrack_max",
-    "net/netfilter/nf_conntrack_count",
-];
+const SYSCTLS: [&str; 3] =
+    ["net/core/somaxconn", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count"];
 
 /// Reads the facts about the system.
 #[must_use]
@@ -122,9 +119,7 @@ pub fn section(root: &Root) -> Section<System> {
         card_nodes: card_nodes(&mut reader),
         qat_firmware: firmware(&mut reader),
         qat_manager: qat_manager(root),
-        kernel_version: reader
-            .text_if_there("proc/version")
-            .map(|text| kernel_version(&text)),
+        kernel_version: reader.text_if_there("proc/version").map(|text| kernel_version(&text)),
         servers: servers(&reader),
         settings: settings::find(&mut reader),
     };
@@ -263,9 +258,7 @@ fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
     let root = reader.root();
     let running = process::named(root, |name| program_of(name).is_some()).into_iter();
     let servers = running.filter_map(|server| {
-        let limits = root
-            .text(&format!("proc/{}/limits", server.pid), 16 << 10)
-            .ok()?;
+        let limits = root.text(&format!("proc/{}/limits", server.pid), 16 << 10).ok()?;
         let limit = |name| process::soft_limit(&limits, name);
         Some(RunningServer {
             pid: server.pid,
@@ -286,10 +279,7 @@ mod tests {
         let handles = file_handles("1504\t0\t9223372036854775807\n");
         assert_eq!(handles.map(|handles| handles.used), Some(1504));
         assert_eq!(file_handles("1504"), None);
-        assert_eq!(
-            chosen("none [integrity] confidentiality").as_deref(),
-            Some("integrity")
-        );
+        assert_eq!(chosen("none [integrity] confidentiality").as_deref(), Some("integrity"));
         assert_eq!(chosen("none"), None);
         assert_eq!(
             kernel_version(

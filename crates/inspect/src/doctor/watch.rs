@@ -66,7 +66,7 @@ pub struct Alert {
 pub struct Line {
     /// Time of the reading, in seconds since 1970
     pub time: u64,
-    /// How fast counters moved since the previous reading
+    /// Rates of counters since the previous reading
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rates: Option<CounterRates>,
     /// Change of a finding
@@ -127,8 +127,7 @@ impl Watcher {
             alerts.extend(self.alert(&id, change));
         }
         // A finding that came and went without an alert is forgotten.
-        self.known
-            .retain(|_, known| known.present || known.alerted.is_some());
+        self.known.retain(|_, known| known.present || known.alerted.is_some());
         alerts
     }
 
@@ -138,15 +137,13 @@ impl Watcher {
             known.observe(found);
         }
         for finding in findings {
-            self.known
-                .entry(finding.id.clone())
-                .or_insert_with(|| Known {
-                    finding: finding.clone(),
-                    present: true,
-                    readings: 1,
-                    alerted: None,
-                    differing: 0,
-                });
+            self.known.entry(finding.id.clone()).or_insert_with(|| Known {
+                finding: finding.clone(),
+                present: true,
+                readings: 1,
+                alerted: None,
+                differing: 0,
+            });
         }
     }
 
@@ -157,27 +154,18 @@ impl Watcher {
             FindingChange::Appears | FindingChange::Changes => Some(known.finding.severity),
         };
         known.differing = 0;
-        Some(Alert {
-            change,
-            finding: known.finding.clone(),
-        })
+        Some(Alert { change, finding: known.finding.clone() })
     }
 }
 
 impl Known {
     fn observe(&mut self, found: Option<&Finding>) {
         let present = found.is_some();
-        self.readings = if present == self.present {
-            self.readings.saturating_add(1)
-        } else {
-            1
-        };
+        self.readings = if present == self.present { self.readings.saturating_add(1) } else { 1 };
         self.present = present;
         if let Some(found) = found {
             self.finding = found.clone();
-            let differs = self
-                .alerted
-                .is_some_and(|alerted| alerted != found.severity);
+            let differs = self.alerted.is_some_and(|alerted| alerted != found.severity);
             self.differing = if differs { self.differing + 1 } else { 0 };
         }
     }
@@ -197,7 +185,7 @@ impl Known {
     }
 }
 
-/// How fast counters moved between two readings.
+/// Rates of counters between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CounterRates {
     /// Time between the readings, in seconds
@@ -247,18 +235,14 @@ pub fn rates(
 ) -> CounterRates {
     let seconds = elapsed.as_secs_f64();
     // Counters stay far below 2^53.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a rate is displayed with three digits"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a rate is displayed with three digits")]
     let rate = |before: u64, after: u64| {
         let moved = after.checked_sub(before)?;
         (seconds > 0.0).then(|| moved as f64 / seconds)
     };
     let sum = |counters: &BTreeMap<String, u64>, names: &[&str]| {
-        let wanted = counters
-            .iter()
-            .filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()));
+        let wanted =
+            counters.iter().filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()));
         wanted.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
     };
     let of_network = |pick: fn(&Network) -> Option<&BTreeMap<String, u64>>, names: &[&str]| {
@@ -378,11 +362,7 @@ mod tests {
         let found = [finding("x", Severity::Warning)];
         let (there, gone): (&[Finding], &[Finding]) = (&found, &[]);
         // Never twice in a row: no alert.
-        assert!(
-            alerts(&[there, gone, there, gone, there, gone])
-                .concat()
-                .is_empty()
-        );
+        assert!(alerts(&[there, gone, there, gone, there, gone]).concat().is_empty());
         // One alert; then gone for at most two readings at a time: no more.
         let readings = [there, there, gone, gone, there, gone, gone, there];
         assert_eq!(alerts(&readings).concat().len(), 1);
@@ -412,11 +392,7 @@ mod tests {
         findings.push(finding("zzz", Severity::Critical));
         let mut watcher = Watcher::new();
         let at = Duration::from_secs;
-        assert_eq!(
-            watcher.observe(at(0), &findings).len(),
-            1,
-            "the critical one"
-        );
+        assert_eq!(watcher.observe(at(0), &findings).len(), 1, "the critical one");
         let second = watcher.observe(at(1), &findings);
         assert_eq!(second.len(), MAX_ALERTS_PER_MINUTE - 1);
         assert!(watcher.observe(at(30), &findings).is_empty());

@@ -37,7 +37,7 @@ pub struct Algorithm {
     pub asynchronous: bool,
 }
 
-/// Where an implementation computes, judged by its driver's name.
+/// Place where an implementation computes, judged by its driver's name.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -187,10 +187,8 @@ pub fn winner<'a>(algorithms: &'a [Algorithm], name: &str) -> Option<&'a Algorit
 /// All implementations of an algorithm except internal ones, the preferred one first.
 #[must_use]
 pub fn candidates<'a>(algorithms: &'a [Algorithm], name: &str) -> Vec<&'a Algorithm> {
-    let mut found: Vec<&Algorithm> = algorithms
-        .iter()
-        .filter(|entry| entry.name == name && !entry.internal)
-        .collect();
+    let mut found: Vec<&Algorithm> =
+        algorithms.iter().filter(|entry| entry.name == name && !entry.internal).collect();
     found.sort_by_key(|entry| (!entry.tested, -entry.priority));
     found
 }
@@ -244,31 +242,21 @@ type         : skcipher
         assert_eq!(all.len(), 4);
         let taken = winner(&all, "cbc(aes)").map(|entry| entry.driver.as_str());
         assert_eq!(taken, Some("cbc-aes-aesni"));
-        let order: Vec<&str> = candidates(&all, "cbc(aes)")
-            .iter()
-            .map(|entry| entry.driver.as_str())
-            .collect();
+        let order: Vec<&str> =
+            candidates(&all, "cbc(aes)").iter().map(|entry| entry.driver.as_str()).collect();
         assert_eq!(order, ["cbc-aes-aesni", "qat_aes_cbc", "cbc(aes-generic)"]);
         assert!(winner(&all, "gcm(aes)").is_none());
     }
 
     #[test]
     fn name_of_a_driver_gives_its_compute_site() {
-        let site = |driver: &str| {
-            Algorithm {
-                driver: driver.to_owned(),
-                ..Algorithm::default()
-            }
-            .site()
-        };
+        let site =
+            |driver: &str| Algorithm { driver: driver.to_owned(), ..Algorithm::default() }.site();
         assert_eq!(site("qat_aes_cbc_hmac_sha256"), ComputeSite::Device);
         assert_eq!(site("virtio-crypto-rsa"), ComputeSite::Device);
         assert_eq!(site("mv-cbc-aes"), ComputeSite::Device);
         assert_eq!(site("cbc-aes-caam"), ComputeSite::Device);
-        assert_eq!(
-            site("generic-gcm-vaes-avx10_512"),
-            ComputeSite::Instructions
-        );
+        assert_eq!(site("generic-gcm-vaes-avx10_512"), ComputeSite::Instructions);
         assert_eq!(site("cbc-aes-neonbs"), ComputeSite::Instructions);
         assert_eq!(site("sha256-ce"), ComputeSite::Instructions);
         assert_eq!(site("aes-generic"), ComputeSite::Generic);
@@ -280,14 +268,7 @@ type         : skcipher
 
     #[test]
     fn lines_that_are_not_proc_crypto_are_skipped() {
-        for text in [
-            "",
-            "\0",
-            "name : x",
-            ":\n:\n:",
-            "name : x\ndriver :\n",
-            "no colon at all",
-        ] {
+        for text in ["", "\0", "name : x", ":\n:\n:", "name : x\ndriver :\n", "no colon at all"] {
             assert!(algorithms(text).is_empty(), "{text:?}");
         }
         let long = format!("name : {}\ndriver : d\n", "x".repeat(5000));

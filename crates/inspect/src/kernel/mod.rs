@@ -6,7 +6,7 @@
 
 pub mod crypto;
 
-use millrace_hostfs::Root;
+use millrace_hostfs::{ReadResult, Root, TABLE_BYTES};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -49,18 +49,12 @@ impl Kernel {
     #[must_use]
     pub fn preferred(&self, algorithm: &str) -> Option<&AlgorithmCandidate> {
         let mut choices = self.choices.iter();
-        choices
-            .find(|choice| choice.algorithm == algorithm)?
-            .candidates
-            .first()
+        choices.find(|choice| choice.algorithm == algorithm)?.candidates.first()
     }
 
     /// The modes of AES that the kernel computes in portable code: algorithm and implementation.
     pub fn portable_aes(&self) -> impl Iterator<Item = (&str, &AlgorithmCandidate)> {
-        let modes = self
-            .choices
-            .iter()
-            .filter(|choice| choice.algorithm.contains("aes"));
+        let modes = self.choices.iter().filter(|choice| choice.algorithm.contains("aes"));
         let preferred =
             modes.filter_map(|choice| Some((&*choice.algorithm, choice.candidates.first()?)));
         preferred.filter(|(_, candidate)| candidate.site == ComputeSite::Generic)
@@ -128,6 +122,15 @@ pub struct PassedOver {
     pub instead_priority: i64,
 }
 
+/// The implementation that the kernel prefers for an algorithm; none if none is registered.
+///
+/// # Errors
+/// `/proc/crypto` cannot be read.
+pub fn preferred(root: &Root, algorithm: &str) -> ReadResult<Option<Algorithm>> {
+    let all = algorithms(&root.text("proc/crypto", TABLE_BYTES)?);
+    Ok(crypto::winner(&all, algorithm).cloned())
+}
+
 /// Reads the facts about the kernel's cryptography.
 #[must_use]
 pub fn section(root: &Root) -> Section<Kernel> {
@@ -142,10 +145,7 @@ fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
     let choice = |(algorithm, for_what): &(&str, &str)| AlgorithmChoice {
         algorithm: (*algorithm).to_owned(),
         for_what: (*for_what).to_owned(),
-        candidates: candidates(all, algorithm)
-            .into_iter()
-            .map(candidate)
-            .collect(),
+        candidates: candidates(all, algorithm).into_iter().map(candidate).collect(),
     };
     Kernel {
         choices: ASKED_FOR.iter().map(choice).collect(),
@@ -230,14 +230,8 @@ internal : no
         assert_eq!(qat.taken_for, ["rsa"]);
         assert_eq!(qat.passed_over_for.len(), 1);
         assert_eq!(qat.passed_over_for[0].instead, "cbc-aes-aesni");
-        let cbc = kernel
-            .choices
-            .iter()
-            .find(|choice| choice.algorithm == "cbc(aes)");
+        let cbc = kernel.choices.iter().find(|choice| choice.algorithm == "cbc(aes)");
         let taken = cbc.and_then(|choice| choice.candidates.first());
-        assert_eq!(
-            taken.map(|taken| taken.site),
-            Some(ComputeSite::Instructions)
-        );
+        assert_eq!(taken.map(|taken| taken.site), Some(ComputeSite::Instructions));
     }
 }

@@ -43,14 +43,8 @@ const LIBRARIES: &[&str] = &[
 const PROGRAMS: &str = "nginx haproxy envoy openvpn stunnel stunnel4 stunnel5 lighttpd httpd apache2 node openssl charon \
          dropbear dropbearmulti hostapd wpad uhttpd ovpncli";
 /// Folders of programs.
-const PROGRAM_FOLDERS: &[&str] = &[
-    "usr/sbin",
-    "usr/bin",
-    "usr/local/sbin",
-    "usr/local/bin",
-    "sbin",
-    "bin",
-];
+const PROGRAM_FOLDERS: &[&str] =
+    &["usr/sbin", "usr/bin", "usr/local/sbin", "usr/local/bin", "sbin", "bin"];
 
 /// Candidate files.
 #[derive(Debug, Default)]
@@ -83,12 +77,8 @@ pub(super) fn libraries(reader: &mut SectionReader<'_>) -> Candidates {
             continue;
         }
         let names = reader.names(folder);
-        let wanted = PROGRAMS
-            .split(' ')
-            .filter(|program| names.iter().any(|name| name == program));
-        candidates
-            .programs
-            .extend(wanted.map(|program| format!("{folder}/{program}")));
+        let wanted = PROGRAMS.split(' ').filter(|program| names.iter().any(|name| name == program));
+        candidates.programs.extend(wanted.map(|program| format!("{folder}/{program}")));
     }
     candidates
 }
@@ -108,11 +98,7 @@ fn folders(reader: &mut SectionReader<'_>) -> Vec<String> {
         if is_link(reader, folder) {
             continue;
         }
-        for name in reader
-            .names(folder)
-            .into_iter()
-            .filter(|name| is_triplet(name))
-        {
+        for name in reader.names(folder).into_iter().filter(|name| is_triplet(name)) {
             add(reader, format!("{folder}/{name}"));
         }
     }
@@ -154,12 +140,8 @@ fn configured(reader: &mut SectionReader<'_>) -> Vec<String> {
 
 /// Whether a folder also has another name, because it or a parent is a symbolic link.
 fn is_link(reader: &SectionReader<'_>, path: &str) -> bool {
-    let ends = path
-        .match_indices('/')
-        .map(|(at, _)| at)
-        .chain([path.len()]);
-    ends.into_iter()
-        .any(|end| matches!(reader.root().link(&path[..end]), Ok(Some(_))))
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    ends.into_iter().any(|end| matches!(reader.root().link(&path[..end]), Ok(Some(_))))
 }
 
 /// `arm-linux-gnueabihf`, `x86_64-linux-musl`.
@@ -178,12 +160,8 @@ mod tests {
 
     #[test]
     fn names_of_libraries() {
-        for name in [
-            "libcrypto.so.3",
-            "libcrypto.so",
-            "libcrypto-3.so",
-            "libmbedcrypto.so.2.28.3",
-        ] {
+        for name in ["libcrypto.so.3", "libcrypto.so", "libcrypto-3.so", "libmbedcrypto.so.2.28.3"]
+        {
             assert!(is_library(name), "{name}");
         }
         for name in [

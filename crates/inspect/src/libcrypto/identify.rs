@@ -53,7 +53,7 @@ impl Maker {
     }
 }
 
-/// Who made a library, and which release it is.
+/// Maker and release of a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LibraryIdentity {
     /// Project or company that develops it
@@ -94,7 +94,7 @@ pub struct Build {
     pub target: Vec<String>,
     /// `OPENSSL_SMALL_FOOTPRINT`: small tables and loops instead of fast ones
     pub small_footprint: bool,
-    /// It can report the processor, which a build without assembly cannot
+    /// Whether the library can report the processor, which a build without assembly cannot
     pub reports_processor: bool,
 }
 
@@ -152,23 +152,14 @@ fn maker(bytes: &[u8], path: &str) -> Option<LibraryIdentity> {
         let mut marks = MARKS.iter().filter(|(of, _)| of == maker);
         let version = marks.find_map(|(_, mark)| version_after(bytes, mark));
         let version = version.or_else(|| version_of_file(name));
-        return Some(LibraryIdentity {
-            maker: *maker,
-            version,
-        });
+        return Some(LibraryIdentity { maker: *maker, version });
     }
     if memmem::find(bytes, b"(compatible; BoringSSL)").is_some() {
-        return Some(LibraryIdentity {
-            maker: Maker::BoringSsl,
-            version: None,
-        });
+        return Some(LibraryIdentity { maker: Maker::BoringSsl, version: None });
     }
     MARKS.iter().find_map(|(maker, mark)| {
         let version = version_after(bytes, mark)?;
-        Some(LibraryIdentity {
-            maker: *maker,
-            version: Some(version),
-        })
+        Some(LibraryIdentity { maker: *maker, version: Some(version) })
     })
 }
 
@@ -179,17 +170,10 @@ fn version_after(bytes: &[u8], mark: &str) -> Option<String> {
         // The longest known is `1.1.1zd-fips`.
         const MAX_VERSION: usize = 32;
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'.' || *byte == b'-';
-        let length = rest
-            .iter()
-            .take(MAX_VERSION)
-            .take_while(|byte| allowed(byte))
-            .count();
-        let version = std::str::from_utf8(&rest[..length])
-            .ok()?
-            .trim_end_matches(['.', '-']);
-        let numbers = version
-            .split('.')
-            .filter(|part| part.starts_with(|c: char| c.is_ascii_digit()));
+        let length = rest.iter().take(MAX_VERSION).take_while(|byte| allowed(byte)).count();
+        let version = std::str::from_utf8(&rest[..length]).ok()?.trim_end_matches(['.', '-']);
+        let numbers =
+            version.split('.').filter(|part| part.starts_with(|c: char| c.is_ascii_digit()));
         (version.starts_with(|c: char| c.is_ascii_digit()) && numbers.count() >= 2)
             .then(|| version.to_owned())
     })
@@ -203,19 +187,14 @@ fn version_of_file(name: &str) -> Option<String> {
 
 fn build(bytes: &[u8]) -> Build {
     let compiler = line_after(bytes, "compiler: ");
-    let words: Vec<&str> = compiler
-        .as_deref()
-        .unwrap_or_default()
-        .split_ascii_whitespace()
-        .collect();
+    let words: Vec<&str> =
+        compiler.as_deref().unwrap_or_default().split_ascii_whitespace().collect();
     let optimisation = words.iter().rev().find(|word| {
         word.strip_prefix("-O")
             .is_some_and(|level| ["0", "1", "2", "3", "s", "z", "g", "fast"].contains(&level))
     });
     let of_target = ["-march=", "-mcpu=", "-mtune=", "-mfpu=", "-mfloat-abi="];
-    let target = words
-        .iter()
-        .filter(|word| of_target.iter().any(|start| word.starts_with(start)));
+    let target = words.iter().filter(|word| of_target.iter().any(|start| word.starts_with(start)));
     Build {
         platform: line_after(bytes, "platform: "),
         optimisation: optimisation.map(|word| (*word).to_owned()),
@@ -237,11 +216,7 @@ fn line_after(bytes: &[u8], mark: &str) -> Option<String> {
         }
         let rest = bytes.get(at + mark.len()..)?;
         let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-        let length = rest
-            .iter()
-            .take(MAX_LINE)
-            .take_while(|byte| printable(byte))
-            .count();
+        let length = rest.iter().take(MAX_LINE).take_while(|byte| printable(byte)).count();
         let line = std::str::from_utf8(&rest[..length]).ok()?.trim();
         // Texts of `openssl version` itself: `compiler: %s`, `platform: information not available`.
         let real = !line.is_empty() && !line.contains('%') && !line.contains("not available");
@@ -288,16 +263,8 @@ mod tests {
                 Maker::OpenSsl,
                 "1.0.2k-fips",
             ),
-            (
-                b"LibreSSL 3.8.2\0OpenSSL 1.1.1 x\0",
-                Maker::LibreSsl,
-                "3.8.2",
-            ),
-            (
-                b"OpenSSL 1.1.1 (compatible; AWS-LC 1.29.0)\0",
-                Maker::AwsLc,
-                "1.29.0",
-            ),
+            (b"LibreSSL 3.8.2\0OpenSSL 1.1.1 x\0", Maker::LibreSsl, "3.8.2"),
+            (b"OpenSSL 1.1.1 (compatible; AWS-LC 1.29.0)\0", Maker::AwsLc, "1.29.0"),
             (b"\0Mbed TLS 3.6.0\0", Maker::MbedTls, "3.6.0"),
         ];
         for (text, maker, version) in cases {

@@ -23,12 +23,8 @@ pub struct Mask {
 }
 
 /// Files that set environments.
-const FILES: &[&str] = &[
-    "etc/environment",
-    "etc/profile",
-    "etc/rc.local",
-    "etc/systemd/system.conf",
-];
+const FILES: &[&str] =
+    &["etc/environment", "etc/profile", "etc/rc.local", "etc/systemd/system.conf"];
 /// Folders of such files; for systemd also their subfolders `*.d`.
 const FOLDERS: &[&str] = &[
     "etc/profile.d",
@@ -51,12 +47,7 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Mask> {
         if folder.ends_with("systemd/system") {
             files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
         } else {
-            files.extend(
-                reader
-                    .names(folder)
-                    .iter()
-                    .map(|name| format!("{folder}/{name}")),
-            );
+            files.extend(reader.names(folder).iter().map(|name| format!("{folder}/{name}")));
         }
     }
     let mut masks = Vec::new();
@@ -95,10 +86,7 @@ mod tests {
     #[test]
     fn settings_are_found_in_every_dialect() {
         let cases = [
-            (
-                "OPENSSL_ia32cap=~0x200000200000000",
-                Some("~0x200000200000000"),
-            ),
+            ("OPENSSL_ia32cap=~0x200000200000000", Some("~0x200000200000000")),
             ("Environment=\"OPENSSL_ia32cap=~0x2\" \"X=1\"", Some("~0x2")),
             ("export OPENSSL_armcap='0'", Some("0")),
             ("OPENSSL_armcap=0 /usr/sbin/openvpn", Some("0")),
@@ -107,11 +95,7 @@ mod tests {
             ("OPENSSL_armcap_x=1", None),
         ];
         for (line, value) in cases {
-            assert_eq!(
-                parse(line).map(|(_, value)| value).as_deref(),
-                value,
-                "{line}"
-            );
+            assert_eq!(parse(line).map(|(_, value)| value).as_deref(), value, "{line}");
         }
     }
 }

@@ -66,11 +66,11 @@ pub struct Library {
     pub elf: Elf,
     /// Build options
     pub build: Build,
-    /// How much of its assembly it has
+    /// Share of its assembly that it has
     pub assembly: Assembly,
     /// The assembly modules that it names
     pub modules: Vec<String>,
-    /// How each algorithm runs on these processors, judged by the file
+    /// Implementation of each algorithm on these processors, judged by the file
     pub algorithms: Vec<AlgorithmUse>,
     /// Its own report of the processor
     pub own_report: Option<OwnReport>,
@@ -107,10 +107,7 @@ pub fn section(root: &Root, cpu: Option<&Cpu>) -> Section<Libraries> {
     let mut libraries = Vec::new();
     for path in candidates.shared {
         if libraries.len() == MAX_LIBRARIES {
-            reader.note(
-                &path,
-                Unavailable::unreadable("too many libraries: the rest is omitted"),
-            );
+            reader.note(&path, Unavailable::unreadable("too many libraries: the rest is omitted"));
             break;
         }
         libraries.extend(describe(&mut reader, &path, cpu, false));

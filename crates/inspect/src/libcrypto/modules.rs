@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{Library, Maker, Slow};
 use crate::cpu::{Architecture, Cpu, State};
 
-/// How much of its assembly a library has.
+/// Share of its assembly that a library has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assembly {
@@ -30,7 +30,7 @@ pub enum Assembly {
     Unknown,
 }
 
-/// How an algorithm runs.
+/// Kind of an algorithm's implementation, the slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModuleLevel {
@@ -57,27 +57,20 @@ impl ModuleLevel {
     }
 }
 
-/// How one algorithm runs in one library.
+/// Implementation of one algorithm in one library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AlgorithmUse {
     /// Name of the algorithm
     pub algorithm: &'static str,
-    /// How it runs on these processors; if they are unknown, on the best ones
+    /// Implementation that runs on these processors; if they are unknown, on the best ones
     pub level: ModuleLevel,
-    /// How it would run in a full build
+    /// Implementation that would run in a full build
     pub possible: ModuleLevel,
 }
 
 /// A module: architecture, algorithm, beginning of its title, level, required feature of the processor (empty for
 /// none), first version.
-type Row = (
-    Architecture,
-    &'static str,
-    &'static str,
-    ModuleLevel,
-    &'static str,
-    (u32, u32, u32),
-);
+type Row = (Architecture, &'static str, &'static str, ModuleLevel, &'static str, (u32, u32, u32));
 
 const V102: (u32, u32, u32) = (1, 0, 2);
 const V110: (u32, u32, u32) = (1, 1, 0);
@@ -199,15 +192,11 @@ pub(super) fn named(bytes: &[u8]) -> Vec<String> {
 fn rows(library: &Library) -> impl Iterator<Item = &'static Row> {
     let architecture = library.elf.architecture;
     let identity = library.identity.clone();
-    ROWS.iter()
-        .filter(move |row| row.0 == architecture && identity.since(row.5))
+    ROWS.iter().filter(move |row| row.0 == architecture && identity.since(row.5))
 }
 
 fn has(library: &Library, title: &str) -> bool {
-    library
-        .modules
-        .iter()
-        .any(|module| module.starts_with(title))
+    library.modules.iter().any(|module| module.starts_with(title))
 }
 
 /// Share of its assembly that a library has. Only the modules of OpenSSL itself are known well enough.
@@ -248,24 +237,13 @@ pub(super) fn algorithms(
     let mut algorithms: Vec<AlgorithmUse> = Vec::new();
     for (_, algorithm, title, possible, needs, _) in rows(library).filter(usable) {
         let is_used = has(library, title) && !ignored.contains(needs);
-        let level = if is_used {
-            *possible
-        } else {
-            ModuleLevel::Portable
-        };
-        match algorithms
-            .iter_mut()
-            .find(|known| known.algorithm == *algorithm)
-        {
+        let level = if is_used { *possible } else { ModuleLevel::Portable };
+        match algorithms.iter_mut().find(|known| known.algorithm == *algorithm) {
             Some(known) => {
                 known.level = known.level.max(level);
                 known.possible = known.possible.max(*possible);
             }
-            None => algorithms.push(AlgorithmUse {
-                algorithm,
-                level,
-                possible: *possible,
-            }),
+            None => algorithms.push(AlgorithmUse { algorithm, level, possible: *possible }),
         }
     }
     algorithms
@@ -311,10 +289,8 @@ mod tests {
         let bytes = b"\0pGGHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
             GHASH for ARMv8, CRYPTOGAMS by <appro@openssl.org>\0\
             New thing for ARMv9, CRYPTOGAMS by <appro@openssl.org>\0, CRYPTOGAMS by\0";
-        let named: Vec<String> = named(bytes)
-            .into_iter()
-            .filter(|title| !title.is_empty())
-            .collect();
+        let named: Vec<String> =
+            named(bytes).into_iter().filter(|title| !title.is_empty()).collect();
         assert_eq!(named, ["GHASH for ARMv8", "New thing for ARMv9"]);
     }
 

@@ -81,12 +81,7 @@ pub(super) fn loaded(reader: &mut SectionReader<'_>) -> Option<Loaded> {
         let name = reader.text_if_there(&format!("proc/{pid}/comm"));
         let name = name.map_or_else(|| "?".to_owned(), |name| name.trim().to_owned());
         for path in paths {
-            *loaded
-                .files
-                .entry(path)
-                .or_default()
-                .entry(name.clone())
-                .or_default() += 1;
+            *loaded.files.entry(path).or_default().entry(name.clone()).or_default() += 1;
         }
     }
     Some(loaded)

@@ -35,26 +35,17 @@ const PROGRAMS: &[&str] = &["/usr/bin/openssl", "/usr/local/bin/openssl", "/bin/
 
 /// Gets the report of a library, if it is OpenSSL's and a program loads it.
 pub(super) fn ask(reader: &mut SectionReader<'_>, library: &Library) -> Option<OwnReport> {
-    let loadable = library
-        .elf
-        .soname
-        .as_deref()
-        .is_some_and(|name| name.starts_with("libcrypto.so"));
+    let loadable =
+        library.elf.soname.as_deref().is_some_and(|name| name.starts_with("libcrypto.so"));
     if library.identity.maker != Maker::OpenSsl || !library.identity.since((3, 0, 0)) || !loadable {
         return None;
     }
-    let program = PROGRAMS
-        .iter()
-        .find(|program| reader.root().exists(program))?;
+    let program = PROGRAMS.iter().find(|program| reader.root().exists(program))?;
     let folder = format!("/{}", library.path.rsplit_once('/')?.0);
-    let ours: Vec<(&str, String)> = VARIABLES
-        .iter()
-        .filter_map(|name| Some((*name, std::env::var(name).ok()?)))
-        .collect();
-    let mut environment: Vec<(&str, &str)> = ours
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
+    let ours: Vec<(&str, String)> =
+        VARIABLES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?))).collect();
+    let mut environment: Vec<(&str, &str)> =
+        ours.iter().map(|(name, value)| (*name, value.as_str())).collect();
     environment.push(("LD_LIBRARY_PATH", &folder));
     let what = format!("{program} version, with {}", library.path);
     let answer = reader.ask(&Probe {
@@ -72,17 +63,12 @@ pub(super) fn ask(reader: &mut SectionReader<'_>, library: &Library) -> Option<O
 
 /// `CPUINFO: OPENSSL_ia32cap=0x…:0x… env:~0x…`
 fn parse(answer: &str) -> Option<OwnReport> {
-    let line = answer
-        .lines()
-        .find_map(|line| line.strip_prefix("CPUINFO: "))?;
+    let line = answer.lines().find_map(|line| line.strip_prefix("CPUINFO: "))?;
     let (processor, masked_by) = match line.split_once(" env:") {
         Some((processor, mask)) => (processor, Some(mask.trim().to_owned())),
         None => (line, None),
     };
-    Some(OwnReport {
-        processor: processor.trim().to_owned(),
-        masked_by,
-    })
+    Some(OwnReport { processor: processor.trim().to_owned(), masked_by })
 }
 
 /// A feature, its word, and its bit in the word.
@@ -168,11 +154,7 @@ mod tests {
         Cpu {
             features: features
                 .iter()
-                .map(|name| Feature {
-                    name,
-                    state: State::Present,
-                    serves: "",
-                })
+                .map(|name| Feature { name, state: State::Present, serves: "" })
                 .collect(),
             ..Cpu::default()
         }
@@ -189,45 +171,25 @@ mod tests {
         let answer =
             "OpenSSL 3.0.22\nCPUINFO: OPENSSL_ia32cap=0xfffa3203078bffff:0x405fc6f1bf07ab\n";
         let all: Vec<&str> = IA32.iter().map(|(feature, ..)| *feature).collect();
-        assert_eq!(
-            ignored(answer, Architecture::X86_64, &all),
-            Vec::<String>::new()
-        );
+        assert_eq!(ignored(answer, Architecture::X86_64, &all), Vec::<String>::new());
     }
 
     /// The mask that guides call "without AES-NI" has one word and also zeroes the second one.
     #[test]
     fn popular_mask_switches_off_more_than_it_says() {
         let answer = "CPUINFO: OPENSSL_ia32cap=0xfdfa3201078bffff:0x0 env:~0x200000200000000\n";
-        let what = ignored(
-            answer,
-            Architecture::X86_64,
-            &["aes-ni", "pclmul", "avx2", "sha", "avx"],
-        );
+        let what =
+            ignored(answer, Architecture::X86_64, &["aes-ni", "pclmul", "avx2", "sha", "avx"]);
         assert_eq!(what, ["what uses aes-ni, pclmul, avx2, sha"]);
-        assert_eq!(
-            parse(answer).unwrap().masked_by.as_deref(),
-            Some("~0x200000200000000")
-        );
+        assert_eq!(parse(answer).unwrap().masked_by.as_deref(), Some("~0x200000200000000"));
     }
 
     #[test]
     fn arm_reports_one_word() {
-        let what = ignored(
-            "CPUINFO: OPENSSL_armcap=0x1\n",
-            Architecture::Aarch64,
-            &["asimd", "aes"],
-        );
+        let what =
+            ignored("CPUINFO: OPENSSL_armcap=0x1\n", Architecture::Aarch64, &["asimd", "aes"]);
         assert_eq!(what, ["what uses aes"]);
         assert!(ignored("CPUINFO: N/A\n", Architecture::Arm, &["neon"]).is_empty());
-        assert!(
-            ignored(
-                "CPUINFO: OPENSSL_armcap=junk\n",
-                Architecture::Arm,
-                &["neon"]
-            )
-            .len()
-                == 1
-        );
+        assert!(ignored("CPUINFO: OPENSSL_armcap=junk\n", Architecture::Arm, &["neon"]).len() == 1);
     }
 }

@@ -10,9 +10,7 @@ use super::*;
 use crate::cpu;
 
 fn fixture(name: &str) -> (Section<Cpu>, Section<Libraries>) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
     let root = Root::open(path).unwrap();
     let cpu = cpu::section(&root);
     let libraries = section(&root, cpu.known.as_ref());
@@ -28,12 +26,7 @@ fn file_without_titles_is_a_library_without_assembly() {
     assert_eq!(library.elf.abi, Some("hard-float"));
     assert_eq!(library.assembly, Assembly::None);
     assert_eq!(library.build.optimisation.as_deref(), Some("-Os"));
-    assert!(
-        library
-            .algorithms
-            .iter()
-            .all(|used| used.level == ModuleLevel::Portable)
-    );
+    assert!(library.algorithms.iter().all(|used| used.level == ModuleLevel::Portable));
     assert!(library.slow.len() >= 2, "{:?}", library.slow);
 }
 
@@ -42,15 +35,8 @@ fn file_with_all_titles_is_a_full_library() {
     let (_, libraries) = fixture("arm-a9-router");
     let library = &libraries.known.unwrap().libraries[0];
     assert_eq!(library.assembly, Assembly::Full, "{:?}", library.modules);
-    let aes = library
-        .algorithms
-        .iter()
-        .find(|used| used.algorithm == "AES")
-        .unwrap();
-    assert_eq!(
-        (aes.level, aes.possible),
-        (ModuleLevel::Vectors, ModuleLevel::Vectors)
-    );
+    let aes = library.algorithms.iter().find(|used| used.algorithm == "AES").unwrap();
+    assert_eq!((aes.level, aes.possible), (ModuleLevel::Vectors, ModuleLevel::Vectors));
     assert_eq!(library.slow, []);
 }
 
@@ -66,11 +52,7 @@ fn missing_module_is_named() {
     fs::create_dir_all(folder.path().join("usr/lib")).unwrap();
     fs::create_dir_all(folder.path().join("proc")).unwrap();
     fs::write(folder.path().join("usr/lib/libcrypto.so.3"), bytes).unwrap();
-    fs::copy(
-        path.join("proc/cpuinfo"),
-        folder.path().join("proc/cpuinfo"),
-    )
-    .unwrap();
+    fs::copy(path.join("proc/cpuinfo"), folder.path().join("proc/cpuinfo")).unwrap();
     let root = Root::open(folder.path()).unwrap();
     let cpu = cpu::section(&root).known;
     let libraries = section(&root, cpu.as_ref()).known.unwrap();
@@ -78,11 +60,7 @@ fn missing_module_is_named() {
     assert_eq!(library.assembly, Assembly::Partial);
     let slow: Vec<&str> = library.slow.iter().map(|slow| slow.what.as_str()).collect();
     assert_eq!(slow, ["AES"]);
-    assert!(
-        library.slow[0].evidence.contains("Bit-sliced"),
-        "{:?}",
-        library.slow
-    );
+    assert!(library.slow[0].evidence.contains("Bit-sliced"), "{:?}", library.slow);
 }
 
 #[test]
@@ -90,10 +68,8 @@ fn machine_itself_has_its_libraries_described() {
     let root = Root::open("/").unwrap();
     let cpu = cpu::section(&root);
     let libraries = section(&root, cpu.known.as_ref()).known.unwrap();
-    for library in libraries
-        .libraries
-        .iter()
-        .filter(|library| library.identity.maker == Maker::OpenSsl)
+    for library in
+        libraries.libraries.iter().filter(|library| library.identity.maker == Maker::OpenSsl)
     {
         assert!(library.identity.version.is_some(), "{}", library.path);
     }
@@ -104,11 +80,7 @@ fn files_that_are_no_libraries_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let lib = folder.path().join("usr/lib/x86_64-linux-gnu");
     fs::create_dir_all(&lib).unwrap();
-    fs::write(
-        lib.join("libcrypto.so"),
-        "GROUP ( /usr/lib/libcrypto.so.3 )\n",
-    )
-    .unwrap();
+    fs::write(lib.join("libcrypto.so"), "GROUP ( /usr/lib/libcrypto.so.3 )\n").unwrap();
     fs::write(lib.join("libcrypto.so.3"), "").unwrap();
     fs::create_dir(lib.join("libcrypto.so.9")).unwrap();
     std::os::unix::fs::symlink("libcrypto.so.3", lib.join("libcrypto.so.2")).unwrap();
@@ -116,11 +88,7 @@ fn files_that_are_no_libraries_are_refused() {
     let root = Root::open(folder.path()).unwrap();
     let section = section(&root, None);
     assert_eq!(section.known.unwrap().libraries, []);
-    let unread: Vec<&str> = section
-        .unread
-        .iter()
-        .map(|unread| unread.what.as_str())
-        .collect();
+    let unread: Vec<&str> = section.unread.iter().map(|unread| unread.what.as_str()).collect();
     let folder = "usr/lib/x86_64-linux-gnu";
     assert_eq!(
         unread,
@@ -145,10 +113,7 @@ fn masks_in_etc_are_found() {
     let root = Root::open(folder.path()).unwrap().recording();
     let masks = section(&root, None).known.unwrap().masks;
     assert_eq!(masks[0].value, "~0x2");
-    assert_eq!(
-        masks[0].file,
-        "etc/systemd/system/openvpn@.service.d/mask.conf"
-    );
+    assert_eq!(masks[0].file, "etc/systemd/system/openvpn@.service.d/mask.conf");
     // The bundle must not contain the other lines of the file.
     for (path, content) in root.into_record().contents() {
         assert!(memchr::memmem::find(content, b"TOKEN").is_none(), "{path}");
@@ -176,21 +141,14 @@ fn loaded_library_outside_the_usual_folders_is_described() {
     std::os::unix::fs::symlink("mnt:[2]", folder.path().join("proc/9/ns/mnt")).unwrap();
     fs::create_dir_all(folder.path().join("srv/app")).unwrap();
     let library = "libcrypto.so.3";
-    fs::copy(
-        fixture.join("usr/lib").join(library),
-        folder.path().join("srv/app").join(library),
-    )
-    .unwrap();
-    let found = section(&Root::open(folder.path()).unwrap(), None)
-        .known
+    fs::copy(fixture.join("usr/lib").join(library), folder.path().join("srv/app").join(library))
         .unwrap();
+    let found = section(&Root::open(folder.path()).unwrap(), None).known.unwrap();
     assert_eq!(found.container_processes, Some(1));
     assert_eq!(found.libraries[0].path, "srv/app/libcrypto.so.3");
     let users = found.libraries[0].used_by.as_ref().unwrap();
-    let users: Vec<(usize, bool)> = users
-        .iter()
-        .map(|user| (user.processes, user.deleted))
-        .collect();
+    let users: Vec<(usize, bool)> =
+        users.iter().map(|user| (user.processes, user.deleted)).collect();
     assert_eq!(users, [(1, false), (1, true)]);
 }
 
@@ -207,9 +165,7 @@ fn program_with_a_library_linked_in_differs_from_its_loader() {
     let plain = "/bin/sh";
     std::os::unix::fs::symlink("openvpn-2", folder.path().join("usr/sbin/openvpn")).unwrap();
     fs::copy(plain, folder.path().join("usr/sbin/openvpn-2")).unwrap();
-    let found = section(&Root::open(folder.path()).unwrap(), None)
-        .known
-        .unwrap();
+    let found = section(&Root::open(folder.path()).unwrap(), None).known.unwrap();
     let found: Vec<(&str, bool)> = found
         .libraries
         .iter()
@@ -230,9 +186,7 @@ fn titles_of_an_unknown_architecture_are_assembly_nevertheless() {
     let report = b"CPUINFO: OPENSSL_armcap=";
     let at = memchr::memmem::find(&bytes, report).unwrap();
     bytes[at..at + report.len()].fill(b'x');
-    let library = examine(&bytes, "libcrypto.so.3", false, None)
-        .unwrap()
-        .unwrap();
+    let library = examine(&bytes, "libcrypto.so.3", false, None).unwrap().unwrap();
     assert_eq!(library.elf.architecture, Architecture::Other);
     assert_eq!(library.assembly, Assembly::Unknown);
 }

@@ -94,9 +94,7 @@ fn speed(
         name: format!("{name}.txt"),
         what: "openssl speed",
         program: "/usr/bin/openssl",
-        arguments: &[
-            "speed", "-mr", "-seconds", "1", "-bytes", "8192", "-evp", algorithm,
-        ],
+        arguments: &["speed", "-mr", "-seconds", "1", "-bytes", "8192", "-evp", algorithm],
         environment,
     })?;
     parse(&answer).filter(|speed| *speed > 0.0)

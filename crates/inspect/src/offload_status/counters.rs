@@ -47,11 +47,7 @@ pub struct Watched {
 
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            device,
-            counter,
-            by,
-        } = self;
+        let Self { device, counter, by } = self;
         write!(f, "{device}: {counter} moved by {by}")
     }
 }
@@ -83,10 +79,7 @@ impl CounterReading {
         }
         if let Some(text) = reader.text_if_there("proc/net/tls_stat") {
             let devices = network::counters(&text);
-            for (name, count) in devices
-                .into_iter()
-                .filter(|(name, _)| name.ends_with("Device"))
-            {
+            for (name, count) in devices.into_iter().filter(|(name, _)| name.ends_with("Device")) {
                 counters.insert(("a network card".to_owned(), name), count);
             }
         }
@@ -117,11 +110,7 @@ impl CounterReading {
             // A device that was reset in between counts from zero.
             let by = count.checked_sub(before(key)).unwrap_or(*count);
             let (device, counter) = key.clone();
-            (by > 0).then_some(Moved {
-                device,
-                counter,
-                by,
-            })
+            (by > 0).then_some(Moved { device, counter, by })
         });
         moved.collect()
     }
@@ -152,11 +141,7 @@ mod tests {
         assert!(counters(5).moved(&counters(5)).is_empty());
         let moved = counters(5).moved(&counters(12));
         assert_eq!(moved[0].to_string(), "Intel QAT: requests moved by 7");
-        assert_eq!(
-            counters(5).moved(&counters(3))[0].by,
-            3,
-            "the device was reset in between"
-        );
+        assert_eq!(counters(5).moved(&counters(3))[0].by, 3, "the device was reset in between");
         assert_eq!(CounterReading::default().moved(&counters(2))[0].by, 2);
         assert!(counters(5).moved(&CounterReading::default()).is_empty());
     }

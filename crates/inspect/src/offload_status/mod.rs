@@ -84,7 +84,7 @@ pub enum Accelerated {
     Yes,
     /// The processor does it, or the device's counters did not move under load
     No,
-    /// It is configured for a device, and nothing proves or refutes that the device is used
+    /// The configuration names a device, and nothing proves or refutes that the device is used
     Unknown,
 }
 
@@ -94,20 +94,13 @@ pub fn section(root: &Root, network: Option<&Network>, watched: Option<Watched>)
     let mut reader = SectionReader::new(root);
     let table = reader.table("proc/crypto");
     let kernel = table.map(|text| algorithms(&text)).unwrap_or_default();
-    let judge = Judge {
-        kernel: &kernel,
-        watched: watched.as_ref(),
-    };
+    let judge = Judge { kernel: &kernel, watched: watched.as_ref() };
     let mut subjects = ipsec(&mut reader, &judge);
     subjects.extend(processes(root, &judge, network));
     subjects.extend(network.and_then(|network| kernel_tls(&judge, network)));
     subjects.truncate(MAX_SUBJECTS);
     let watched_ms = watched.as_ref().map(|watched| watched.milliseconds);
-    reader.section(Some(Used {
-        subjects,
-        watched_ms,
-        moved: watched.unwrap_or_default().moved,
-    }))
+    reader.section(Some(Used { subjects, watched_ms, moved: watched.unwrap_or_default().moved }))
 }
 
 /// The facts by which a tunnel or server is judged.
@@ -131,9 +124,7 @@ impl Judge<'_> {
             return subject.with(format!("/proc/crypto has no {algorithm}"));
         };
         let (driver, priority) = (&taken.driver, taken.priority);
-        subject = subject.with(format!(
-            "the kernel uses {driver} (priority {priority}) for it"
-        ));
+        subject = subject.with(format!("the kernel uses {driver} (priority {priority}) for it"));
         let others = self.kernel.iter();
         let others = others.filter(|other| other.name == algorithm && other.driver != *driver);
         for (other, device) in others.filter_map(|other| Some((other, other.device()?))) {
@@ -159,19 +150,14 @@ impl Judge<'_> {
 
     /// The answer for a device that should do the work: do its counters move?
     fn by_device(&self, subject: &mut CryptoUser, device: &str) {
-        let moved = self
-            .watched
-            .map(|watched| watched.moved.iter().find(|moved| moved.device == device));
+        let moved =
+            self.watched.map(|watched| watched.moved.iter().find(|moved| moved.device == device));
         let (accelerated, evidence) = match moved {
             Some(Some(moved)) => (Accelerated::Yes, moved.to_string()),
-            Some(None) => (
-                Accelerated::No,
-                format!("no counter of {device} moved between the readings"),
-            ),
-            None => (
-                Accelerated::Unknown,
-                format!("the counters of {device} were read only once"),
-            ),
+            Some(None) => {
+                (Accelerated::No, format!("no counter of {device} moved between the readings"))
+            }
+            None => (Accelerated::Unknown, format!("the counters of {device} were read only once")),
         };
         subject.accelerated = accelerated;
         subject.evidence.push(evidence);
@@ -229,9 +215,7 @@ fn ipsec(reader: &mut SectionReader<'_>, judge: &Judge<'_>) -> Vec<CryptoUser> {
         if let Some(card) = &state.offload {
             subject.accelerated = Accelerated::Yes;
             subject.device = Some(card.clone());
-            subject
-                .evidence
-                .push(format!("the association is offloaded to the card {card}"));
+            subject.evidence.push(format!("the association is offloaded to the card {card}"));
         }
         subject
     });
@@ -285,13 +269,9 @@ fn processes(root: &Root, judge: &Judge<'_>, network: Option<&Network>) -> Vec<C
         let family = running.iter().filter(|other| other.name == name);
         let identities = family.filter_map(|other| Some(format!("uid:{}", other.uid?)));
         let subject = match root.text(&format!("proc/{pid}/maps"), TABLE_BYTES) {
-            Ok(maps) => of_process(
-                (program, pid),
-                &maps,
-                &identities.collect::<Vec<_>>(),
-                judge,
-                network,
-            ),
+            Ok(maps) => {
+                of_process((program, pid), &maps, &identities.collect::<Vec<_>>(), judge, network)
+            }
             Err(why) => CryptoUser {
                 evidence: vec![format!("its libraries could not be read: {why}")],
                 ..CryptoUser::unknown(format!("{program} (process {pid})"))
@@ -318,10 +298,7 @@ fn of_process(
     let libraries = mapped(maps);
     let what = format!("{program} (process {pid})");
     let in_kernel = network.is_some_and(|network| {
-        network
-            .interfaces
-            .iter()
-            .any(|interface| interface.kind == InterfaceKind::Ovpn)
+        network.interfaces.iter().any(|interface| interface.kind == InterfaceKind::Ovpn)
     });
     if program == "OpenVPN" && in_kernel {
         let mut subject = judge.by_kernel(what, "gcm(aes)".to_owned());
@@ -344,14 +321,11 @@ fn of_process(
             subject.evidence.push(text.to_owned());
         }
     }
-    let known = LIBRARIES
-        .iter()
-        .filter(|(part, ..)| libraries.iter().any(|path| path.contains(part)));
+    let known =
+        LIBRARIES.iter().filter(|(part, ..)| libraries.iter().any(|path| path.contains(part)));
     for (_, device, what) in known {
-        let again = subject
-            .device
-            .replace((*device).to_owned())
-            .is_some_and(|before| before == *device);
+        let again =
+            subject.device.replace((*device).to_owned()).is_some_and(|before| before == *device);
         subject.evidence.push(format!("it has mapped {what}"));
         match *device {
             _ if again => {}
@@ -380,10 +354,8 @@ fn mapped(maps: &str) -> Vec<String> {
 fn kernel_tls(judge: &Judge<'_>, network: &Network) -> Option<CryptoUser> {
     let stat = network.ktls.as_ref()?;
     let count = |name: &str| stat.get(name).copied().unwrap_or(0);
-    let (software, device) = (
-        count("TlsTxSw") + count("TlsRxSw"),
-        count("TlsTxDevice") + count("TlsRxDevice"),
-    );
+    let (software, device) =
+        (count("TlsTxSw") + count("TlsRxSw"), count("TlsTxDevice") + count("TlsRxDevice"));
     if software + device == 0 {
         return None;
     }
@@ -418,11 +390,7 @@ internal : no
 
     fn watched(device: &str, counter: &str) -> Watched {
         Watched {
-            moved: vec![Moved {
-                device: device.to_owned(),
-                counter: counter.to_owned(),
-                by: 1000,
-            }],
+            moved: vec![Moved { device: device.to_owned(), counter: counter.to_owned(), by: 1000 }],
             milliseconds: 2000,
             clients: ["uid:33".to_owned()].into(),
         }
@@ -430,10 +398,7 @@ internal : no
 
     fn answer(algorithm: &str, watched: Option<&Watched>) -> CryptoUser {
         let kernel = algorithms(CRYPTO);
-        let judge = Judge {
-            kernel: &kernel,
-            watched,
-        };
+        let judge = Judge { kernel: &kernel, watched };
         judge.by_kernel("a tunnel".to_owned(), algorithm.to_owned())
     }
 
@@ -447,20 +412,14 @@ internal : no
         // A device that is busy with other algorithms does not serve AES-GCM.
         let gcm = answer("rfc4106(gcm(aes))", Some(&moved));
         assert_eq!((gcm.accelerated, gcm.device), (Accelerated::No, None));
-        assert_eq!(
-            answer("rot13", Some(&moved)).accelerated,
-            Accelerated::Unknown
-        );
+        assert_eq!(answer("rot13", Some(&moved)).accelerated, Accelerated::Unknown);
     }
 
     const LIBCRYPTO: &str = "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcrypto.so.3\n\
         7f02-7f03 rw-p 0 00:00 0 [heap]\n";
 
     fn nginx(maps: &str, uid: u32, watched: &Watched) -> CryptoUser {
-        let judge = Judge {
-            kernel: &[],
-            watched: Some(watched),
-        };
+        let judge = Judge { kernel: &[], watched: Some(watched) };
         of_process(("nginx", 1), maps, &[format!("uid:{uid}")], &judge, None)
     }
 
@@ -468,19 +427,11 @@ internal : no
     fn libraries_of_a_process_tell_who_computes() {
         let still = Watched::default();
         let subject = nginx(LIBCRYPTO, 33, &still);
-        assert_eq!(
-            (subject.accelerated, subject.device),
-            (Accelerated::No, None)
-        );
+        assert_eq!((subject.accelerated, subject.device), (Accelerated::No, None));
         let engine =
             format!("{LIBCRYPTO}7f05-7f06 r-xp 0 fe:00 13 /usr/lib/engines-3/qatengine.so\n");
         let subject = nginx(&engine, 33, &still);
-        assert_eq!(
-            subject.accelerated,
-            Accelerated::No,
-            "{:?}",
-            subject.evidence
-        );
+        assert_eq!(subject.accelerated, Accelerated::No, "{:?}", subject.evidence);
         assert_eq!(subject.device.as_deref(), Some("Intel QAT"));
         assert_eq!(nginx("", 33, &still).accelerated, Accelerated::Unknown);
     }

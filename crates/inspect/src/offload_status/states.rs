@@ -52,10 +52,7 @@ pub fn security_associations(text: &str) -> Vec<SecurityAssociation> {
                 };
             }
             "crypto" => {
-                state.offload = words
-                    .skip_while(|word| *word != "dev")
-                    .nth(1)
-                    .map(str::to_owned)
+                state.offload = words.skip_while(|word| *word != "dev").nth(1).map(str::to_owned)
             }
             _ => {}
         }
@@ -99,17 +96,9 @@ src 10.0.0.2 dst 10.0.0.1
 
     #[test]
     fn lines_that_are_not_associations_are_skipped() {
-        for text in [
-            "",
-            "src",
-            "src a dst b\n",
-            "enc cbc(aes)\nauth\n\0",
-            "src src src\naead\n",
-        ] {
+        for text in ["", "src", "src a dst b\n", "enc cbc(aes)\nauth\n\0", "src src src\naead\n"] {
             assert!(
-                security_associations(text)
-                    .iter()
-                    .all(|state| !state.algorithm.is_empty()),
+                security_associations(text).iter().all(|state| !state.algorithm.is_empty()),
                 "{text:?}"
             );
         }

@@ -53,11 +53,7 @@ pub fn is_bus_address(text: &str) -> bool {
 /// A bus address with its domain, which old drivers leave out.
 #[must_use]
 pub fn full_address(address: &str) -> String {
-    if address.matches(':').count() == 1 {
-        format!("0000:{address}")
-    } else {
-        address.to_owned()
-    }
+    if address.matches(':').count() == 1 { format!("0000:{address}") } else { address.to_owned() }
 }
 
 /// Parses `fw_counters` of either family of drivers.
@@ -151,19 +147,13 @@ pub fn dev_cfg(text: &str) -> Sections {
         if line.is_empty() || line.starts_with('#') || keys >= MAX_KEYS {
             continue;
         }
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-        {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             section = name.to_owned();
             sections.entry(section.clone()).or_default();
             keys += 1;
         } else if let Some((key, value)) = line.split_once('=') {
             let entry = sections.entry(section.clone()).or_default();
-            entry.insert(
-                key.trim().to_owned(),
-                value.trim().trim_matches('"').to_owned(),
-            );
+            entry.insert(key.trim().to_owned(), value.trim().trim_matches('"').to_owned());
             keys += 1;
         }
     }
@@ -208,16 +198,9 @@ pub fn ring(name: &str, text: &str) -> Option<Ring> {
     let offset = |key| u64::from_str_radix(after(key)?, 16).ok();
     let (head, tail) = (offset("head ")?, offset("tail ")?);
     let size: u64 = after("ring size ")?.parse().ok().filter(|size| *size > 0)?;
-    let used = if tail >= head {
-        tail - head
-    } else {
-        size.checked_sub(head)?.checked_add(tail)?
-    };
-    (used <= size).then(|| Ring {
-        name: name.to_owned(),
-        used_bytes: used,
-        size_bytes: size,
-    })
+    let used =
+        if tail >= head { tail - head } else { size.checked_sub(head)?.checked_add(tail)? };
+    (used <= size).then(|| Ring { name: name.to_owned(), used_bytes: used, size_bytes: size })
 }
 
 /// Service names in `rp2srv` and `cfg_services`.
@@ -294,18 +277,12 @@ mod tests {
             (first.requests, first.responses, first.ras_events),
             (260_640, 260_639, Some(2))
         );
-        assert_eq!(
-            (rows[1].engine, rows[1].requests, rows[1].ras_events),
-            (11, 7, None)
-        );
+        assert_eq!((rows[1].engine, rows[1].requests, rows[1].ras_events), (11, 7, None));
 
         let tabled = "AE          Requests        Responses\n 0:            83909            83908\n12:                1                1\n";
         let rows = fw_counters(tabled);
         assert_eq!(rows.len(), 2);
-        assert_eq!(
-            (rows[0].engine, rows[0].requests, rows[0].responses),
-            (0, 83_909, 83_908)
-        );
+        assert_eq!((rows[0].engine, rows[0].requests, rows[0].responses), (0, 83_909, 83_908));
         assert_eq!(rows[1].engine, 12);
     }
 
@@ -338,11 +315,7 @@ mod tests {
         assert_eq!(sections["KERNEL"]["NumberCyInstances"], "2");
         assert_eq!(sections["KERNEL"]["Cy0Name"], "IPSec0");
         assert_eq!(services("sym;asym\n\0"), ["sym", "asym"]);
-        assert!(
-            dev_cfg(&"k = v\n".repeat(2 * MAX_KEYS))
-                .values()
-                .all(|keys| keys.len() == 1)
-        );
+        assert!(dev_cfg(&"k = v\n".repeat(2 * MAX_KEYS)).values().all(|keys| keys.len() == 1));
     }
 
     #[test]
@@ -358,12 +331,7 @@ mod tests {
         assert_eq!(used("ff80", "80"), Some(0x100), "around the end");
         assert_eq!(used("20", "20"), Some(0));
         assert_eq!(used("fffff", "0"), None, "outside of the ring");
-        for text in [
-            "",
-            "head x, tail 1",
-            "head 1, tail 2",
-            "head 1, tail 2\nring size 0",
-        ] {
+        for text in ["", "head x, tail 1", "head 1, tail 2", "head 1, tail 2\nring size 0"] {
             assert_eq!(ring("r", text), None, "{text:?}");
         }
     }

@@ -48,9 +48,7 @@ fn by_group(root: &Root) -> BTreeMap<String, Vec<FunctionHolder>> {
         let mut groups: Vec<String> = Vec::new();
         for descriptor in root.names(&folder).into_iter().take(MAX_DESCRIPTORS) {
             let target = root.link(&format!("{folder}/{descriptor}")).ok().flatten();
-            let group = target
-                .as_deref()
-                .and_then(|target| target.strip_prefix("/dev/vfio/"));
+            let group = target.as_deref().and_then(|target| target.strip_prefix("/dev/vfio/"));
             let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit());
             groups.extend(group.filter(is_group).map(str::to_owned));
         }
@@ -65,10 +63,7 @@ fn by_group(root: &Root) -> BTreeMap<String, Vec<FunctionHolder>> {
 
 fn holder(root: &Root, pid: u32) -> FunctionHolder {
     let text = |file: &str| {
-        root.lossy_text(
-            &format!("proc/{pid}/{file}"),
-            millrace_hostfs::ATTRIBUTE_BYTES,
-        )
+        root.lossy_text(&format!("proc/{pid}/{file}"), millrace_hostfs::ATTRIBUTE_BYTES)
     };
     let limits = text("limits").unwrap_or_default();
     let limit = process::soft_limit(&limits, "Max locked memory").map(str::to_owned);
@@ -76,9 +71,8 @@ fn holder(root: &Root, pid: u32) -> FunctionHolder {
     FunctionHolder {
         pid,
         name: text("comm").map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned()),
-        locked_memory: limit.map(|limit| match process::has_capability(&status, IPC_LOCK) {
-            true => "unlimited".to_owned(),
-            false => limit,
+        locked_memory: limit.map(|limit| {
+            if process::has_capability(&status, IPC_LOCK) { "unlimited".to_owned() } else { limit }
         }),
     }
 }
@@ -93,12 +87,9 @@ mod tests {
     #[test]
     fn process_with_an_open_group_holds_its_function() {
         let dir = tempfile::tempdir().expect("a folder");
-        for (pid, target) in [
-            (7, "/dev/vfio/100"),
-            (6, "/dev/vfio/101"),
-            (8, "/dev/vfio/vfio"),
-            (9, "socket:[1]"),
-        ] {
+        for (pid, target) in
+            [(7, "/dev/vfio/100"), (6, "/dev/vfio/101"), (8, "/dev/vfio/vfio"), (9, "socket:[1]")]
+        {
             let folder = dir.path().join(format!("proc/{pid}"));
             fs::create_dir_all(folder.join("fd")).expect("a folder");
             fs::write(folder.join("comm"), "millrace\n").expect("a file");

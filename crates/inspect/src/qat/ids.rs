@@ -57,30 +57,14 @@ const fn row(
     in_tree: bool,
     firmware: &'static str,
 ) -> QatModel {
-    QatModel {
-        device,
-        virtual_function,
-        model,
-        class,
-        generation,
-        in_tree,
-        firmware,
-    }
+    QatModel { device, virtual_function, model, class, generation, in_tree, firmware }
 }
 
 use Generation::{Gen1, Gen2, Gen4, Gen6};
 
 /// All known devices. Device numbers are unique.
 pub const IDENTITIES: [QatModel; 21] = [
-    row(
-        0x0435,
-        false,
-        "DH895xCC",
-        "dh895xcc",
-        Gen1,
-        true,
-        "qat_895xcc.bin",
-    ),
+    row(0x0435, false, "DH895xCC", "dh895xcc", Gen1, true, "qat_895xcc.bin"),
     row(0x37c8, false, "C62x", "c6xx", Gen2, true, "qat_c62x.bin"),
     row(0x19e2, false, "C3xxx", "c3xxx", Gen2, true, "qat_c3xxx.bin"),
     row(0x6f54, false, "D15xx", "d15xx", Gen2, false, ""),
@@ -107,9 +91,7 @@ pub const IDENTITIES: [QatModel; 21] = [
 /// The row of a PCI device.
 #[must_use]
 pub fn identify(vendor: u16, device: u16) -> Option<&'static QatModel> {
-    IDENTITIES
-        .iter()
-        .find(|identity| vendor == VENDOR_INTEL && identity.device == device)
+    IDENTITIES.iter().find(|identity| vendor == VENDOR_INTEL && identity.device == device)
 }
 
 #[cfg(test)]
@@ -119,25 +101,19 @@ mod tests {
     #[test]
     fn device_numbers_are_unique_and_every_function_has_a_parent() {
         for (at, identity) in IDENTITIES.iter().enumerate() {
-            let again = IDENTITIES[at + 1..]
-                .iter()
-                .any(|other| other.device == identity.device);
+            let again = IDENTITIES[at + 1..].iter().any(|other| other.device == identity.device);
             assert!(!again, "{:04x}", identity.device);
         }
         for identity in IDENTITIES.iter().filter(|row| row.virtual_function) {
-            let parent = IDENTITIES
-                .iter()
-                .any(|row| !row.virtual_function && row.model == identity.model);
+            let parent =
+                IDENTITIES.iter().any(|row| !row.virtual_function && row.model == identity.model);
             assert!(parent, "{:04x}", identity.device);
         }
     }
 
     #[test]
     fn devices_of_other_vendors_are_ignored() {
-        assert_eq!(
-            identify(VENDOR_INTEL, 0x4940).map(|row| row.model),
-            Some("4xxx")
-        );
+        assert_eq!(identify(VENDOR_INTEL, 0x4940).map(|row| row.model), Some("4xxx"));
         assert_eq!(identify(0x10de, 0x4940), None);
         assert_eq!(identify(VENDOR_INTEL, 0x1234), None);
     }

@@ -20,10 +20,7 @@ const RELEASES: [(&str, &str); 7] = [
 #[must_use]
 pub fn release(file: &str) -> Option<&'static str> {
     let (_, number) = file.rsplit_once("libqat.so.")?;
-    RELEASES
-        .iter()
-        .find(|(own, _)| *own == number)
-        .map(|(_, release)| *release)
+    RELEASES.iter().find(|(own, _)| *own == number).map(|(_, release)| *release)
 }
 
 /// The release that a program of qatlib names in its file: `24.02` of `QAT_SOFTWARE_VERSION=24.2.0`.
@@ -49,13 +46,8 @@ pub const CRASH_AFTER_FAILURES: [&str; 1] = ["24.02"];
 pub fn is_linux_6_1_before_149(version: &str) -> bool {
     // "Linux version 6.1.0-37-amd64 (…) #1 SMP PREEMPT_DYNAMIC Debian 6.1.140-1 (2025-05-22)"
     let words = version.split(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
-    let patches = words.filter_map(|word| {
-        word.strip_prefix("6.1.")?
-            .split('.')
-            .next()?
-            .parse::<u32>()
-            .ok()
-    });
+    let patches =
+        words.filter_map(|word| word.strip_prefix("6.1.")?.split('.').next()?.parse::<u32>().ok());
     patches.max().is_some_and(|patch| patch < 149)
 }
 
@@ -65,17 +57,11 @@ mod tests {
 
     #[test]
     fn releases_are_known_by_the_number_of_the_file() {
-        assert_eq!(
-            release("usr/lib/x86_64-linux-gnu/libqat.so.4.2.0"),
-            Some("24.02")
-        );
+        assert_eq!(release("usr/lib/x86_64-linux-gnu/libqat.so.4.2.0"), Some("24.02"));
         assert_eq!(release("usr/lib64/libqat.so.4.6.0"), Some("26.08"));
-        for other in [
-            "usr/lib64/libqat.so.4",
-            "usr/lib64/libqat_s.so",
-            "libqat.so.4.2",
-            "libqat.so.4.2.0.1",
-        ] {
+        for other in
+            ["usr/lib64/libqat.so.4", "usr/lib64/libqat_s.so", "libqat.so.4.2", "libqat.so.4.2.0.1"]
+        {
             assert_eq!(release(other), None, "{other}");
         }
     }
@@ -83,10 +69,7 @@ mod tests {
     #[test]
     fn release_of_a_program_is_read_from_its_file() {
         for (text, release) in [
-            (
-                "\0-v, --version\0QAT_SOFTWARE_VERSION=24.2.0\0adf",
-                Some("24.02"),
-            ),
+            ("\0-v, --version\0QAT_SOFTWARE_VERSION=24.2.0\0adf", Some("24.02")),
             ("QAT_SOFTWARE_VERSION=26.8.0\0", Some("26.08")),
             ("QAT_SOFTWARE_VERSION=26\0", None),
             ("QAT_SOFTWARE_VERSION=x.1.0\0", None),
@@ -103,16 +86,10 @@ mod tests {
                 "Linux version 6.1.0-37-amd64 (x) #1 SMP PREEMPT_DYNAMIC Debian 6.1.140-1 (2025-05-22)",
                 true,
             ),
-            (
-                "Linux version 6.1.0-40-amd64 (x) #1 SMP Debian 6.1.153-1",
-                false,
-            ),
+            ("Linux version 6.1.0-40-amd64 (x) #1 SMP Debian 6.1.153-1", false),
             ("Linux version 6.1.100 (me@here)", true),
             ("Linux version 6.1.149", false),
-            (
-                "Linux version 6.12.41+deb13-amd64 (x) Debian 6.12.41-1",
-                false,
-            ),
+            ("Linux version 6.12.41+deb13-amd64 (x) Debian 6.12.41-1", false),
             ("", false),
         ] {
             assert_eq!(is_linux_6_1_before_149(version), before, "{version}");

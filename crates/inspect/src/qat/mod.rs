@@ -197,13 +197,8 @@ impl QatDevice {
     /// Name of the kernel module that drives the device.
     #[must_use]
     pub fn module(&self) -> String {
-        let row = ids::IDENTITIES
-            .iter()
-            .find(|row| row.device == self.device_id);
-        row.map_or_else(
-            || "intel_qat".to_owned(),
-            |row| format!("qat_{}", row.class),
-        )
+        let row = ids::IDENTITIES.iter().find(|row| row.device == self.device_id);
+        row.map_or_else(|| "intel_qat".to_owned(), |row| format!("qat_{}", row.class))
     }
 
     /// Whether the kernel's crypto (IPsec, dm-crypt) can use it in its configuration; none if unknown. `sym`
@@ -212,11 +207,7 @@ impl QatDevice {
     /// Source: `adf_gen4_config.c`, `adf_gen2_config.c`.
     #[must_use]
     pub fn serves_the_kernel(&self) -> Option<bool> {
-        if let Some(instances) = self
-            .instances
-            .as_ref()
-            .and_then(|given| given.kernel_crypto)
-        {
+        if let Some(instances) = self.instances.as_ref().and_then(|given| given.kernel_crypto) {
             return Some(instances > 0);
         }
         if self.services.is_empty() {
@@ -296,9 +287,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
             telemetry: BTreeMap::new(),
         };
         sysfs(reader, &folder, &mut device);
-        let debug = folders
-            .iter()
-            .find(|name| is_folder_of(name, identity.class, &address));
+        let debug = folders.iter().find(|name| is_folder_of(name, identity.class, &address));
         if let Some(name) = debug {
             debugfs(reader, &format!("{DEBUG}/{name}"), &mut device);
         }
@@ -310,9 +299,7 @@ fn devices(reader: &mut SectionReader<'_>) -> Vec<QatDevice> {
 
 /// Whether this is the debugfs folder of the device. Old drivers omit the PCI domain.
 fn is_folder_of(name: &str, class: &str, address: &str) -> bool {
-    let rest = name
-        .strip_prefix("qat_")
-        .and_then(|rest| rest.strip_prefix(class));
+    let rest = name.strip_prefix("qat_").and_then(|rest| rest.strip_prefix(class));
     let found = rest.and_then(|rest| rest.strip_prefix('_'));
     found.is_some_and(|found| formats::full_address(found) == address)
 }
@@ -362,9 +349,7 @@ fn debugfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut QatDevice)
     let path = format!("{folder}/fw_counters");
     let is_denied = reader.root().read(&path, ATTRIBUTE_BYTES) == Err(Unavailable::Denied);
     let counters = reader.text_if_there(&path);
-    device.engines = counters
-        .map(|text| formats::fw_counters(&text))
-        .unwrap_or_default();
+    device.engines = counters.map(|text| formats::fw_counters(&text)).unwrap_or_default();
     // The counters exist only while the device is up. Without the right to read them its state is unknown.
     if device.up.is_none() && !device.virtual_function && !is_denied {
         device.up = Some(!device.engines.is_empty());
@@ -385,9 +370,7 @@ fn debugfs(reader: &mut SectionReader<'_>, folder: &str, device: &mut QatDevice)
     let control = reader.number_if_there::<u64>(&format!("{folder}/telemetry/control"));
     if control.is_some_and(|control| control > 0) {
         let data = reader.text_if_there(&format!("{folder}/telemetry/device_data"));
-        device.telemetry = data
-            .map(|text| formats::telemetry(&text))
-            .unwrap_or_default();
+        device.telemetry = data.map(|text| formats::telemetry(&text)).unwrap_or_default();
     }
 }
 
@@ -435,21 +418,13 @@ fn modules(reader: &mut SectionReader<'_>) -> Vec<String> {
 
 fn configurations(reader: &mut SectionReader<'_>) -> Vec<Configuration> {
     let is_one = |name: &str| {
-        let class = name
-            .strip_suffix(".conf")
-            .and_then(|stem| stem.split_once("_dev"));
+        let class = name.strip_suffix(".conf").and_then(|stem| stem.split_once("_dev"));
         class.is_some_and(|(class, number)| {
-            let known = ids::IDENTITIES
-                .iter()
-                .any(|identity| identity.class == class);
+            let known = ids::IDENTITIES.iter().any(|identity| identity.class == class);
             known && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
         })
     };
-    let names: Vec<String> = reader
-        .names("etc")
-        .into_iter()
-        .filter(|name| is_one(name))
-        .collect();
+    let names: Vec<String> = reader.names("etc").into_iter().filter(|name| is_one(name)).collect();
     let mut found = Vec::new();
     for name in names.into_iter().take(MAX_DEVICES) {
         let file = format!("etc/{name}");
@@ -476,14 +451,8 @@ const LIBRARY_FOLDERS: [&str; 10] = [
 ];
 
 fn user_space(root: &Root) -> Vec<String> {
-    const STEMS: [&str; 6] = [
-        "qatengine",
-        "qatprovider",
-        "libqat.so",
-        "libqat_s.so",
-        "libusdm",
-        "libcrypto_mb.so",
-    ];
+    const STEMS: [&str; 6] =
+        ["qatengine", "qatprovider", "libqat.so", "libqat_s.so", "libusdm", "libcrypto_mb.so"];
     let mut found = Vec::new();
     for folder in LIBRARY_FOLDERS {
         for name in root.names(folder) {
@@ -502,26 +471,10 @@ mod tests {
 
     #[test]
     fn folders_are_found_by_class_and_address() {
-        assert!(is_folder_of(
-            "qat_4xxx_0000:6b:00.0",
-            "4xxx",
-            "0000:6b:00.0"
-        ));
-        assert!(is_folder_of(
-            "qat_dh895xcc_09:00.0",
-            "dh895xcc",
-            "0000:09:00.0"
-        ));
-        assert!(!is_folder_of(
-            "qat_4xxx_0000:6b:00.0",
-            "4xxx",
-            "0000:6b:00.1"
-        ));
-        assert!(!is_folder_of(
-            "qat_4xxxvf_0000:6b:00.0",
-            "4xxx",
-            "0000:6b:00.0"
-        ));
+        assert!(is_folder_of("qat_4xxx_0000:6b:00.0", "4xxx", "0000:6b:00.0"));
+        assert!(is_folder_of("qat_dh895xcc_09:00.0", "dh895xcc", "0000:09:00.0"));
+        assert!(!is_folder_of("qat_4xxx_0000:6b:00.0", "4xxx", "0000:6b:00.1"));
+        assert!(!is_folder_of("qat_4xxxvf_0000:6b:00.0", "4xxx", "0000:6b:00.0"));
         assert!(!is_folder_of("dri", "4xxx", "0000:6b:00.0"));
     }
 }

@@ -64,10 +64,8 @@ const LIBQAT_25_08: &str = "usr/lib/x86_64-linux-gnu/libqat.so.4.4.0";
 const QATMGR: Change = File("usr/sbin/qatmgr", "\0QAT_SOFTWARE_VERSION=24.2.0\0");
 const QATMGR_RUNS: Change = File("proc/78/comm", "qatmgr\n");
 /// The group of a virtual function that user space can have, and a process that has it.
-const FUNCTION_GROUP: Change = Link(
-    "sys/bus/pci/devices/0000:6b:00.1/iommu_group",
-    "../../../../kernel/iommu_groups/100",
-);
+const FUNCTION_GROUP: Change =
+    Link("sys/bus/pci/devices/0000:6b:00.1/iommu_group", "../../../../kernel/iommu_groups/100");
 const HOLDER: Change = File("proc/79/comm", "gateway\n");
 const HOLDER_GROUP: Change = Link("proc/79/fd/3", "/dev/vfio/100");
 
@@ -84,6 +82,7 @@ macro_rules! locked_memory {
 
 const NGINX_RUNS: Change = File("proc/77/comm", "nginx\n");
 
+#[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
     case("qat-down", ("qat-down", &[]), ("qat-heartbeat", &[])),
     case(
@@ -92,10 +91,7 @@ pub(crate) const CASES: &[Case] = &[
             "qat-8970",
             &[
                 Gone("sys/bus/pci/devices/0000:3d:00.0/driver"),
-                File(
-                    "etc/modprobe.d/qat.conf",
-                    "blacklist qat_c6xx\nblacklist intel_qat\n",
-                ),
+                File("etc/modprobe.d/qat.conf", "blacklist qat_c6xx\nblacklist intel_qat\n"),
             ],
         ),
         ("qat-8970", &[]),
@@ -130,128 +126,60 @@ pub(crate) const CASES: &[Case] = &[
     case("qat-heartbeat", ("qat-heartbeat", &[]), ("qat-8970", &[])),
     case(
         "qat-heartbeats-failed",
-        (
-            "qat-8970",
-            &[File(
-                "sys/kernel/debug/qat_c6xx_0000:3d:00.0/heartbeat/queries_failed",
-                "3\n\0",
-            )],
-        ),
+        ("qat-8970", &[File("sys/kernel/debug/qat_c6xx_0000:3d:00.0/heartbeat/queries_failed", "3\n\0")]),
         ("qat-8970", &[]),
     ),
     case("qat-stuck", ("qat-heartbeat", &[]), ("qat-8970", &[])),
-    case(
-        "qat-ring-pressure",
-        ("qat-heartbeat", &[]),
-        ("atom-c3000", &[]),
-    ),
-    case(
-        "qat-errors-fatal",
-        ("qat-heartbeat", &[]),
-        ("qat-4xxx-16vfs", &[]),
-    ),
-    case(
-        "qat-errors-nonfatal",
-        ("qat-heartbeat", &[]),
-        ("qat-4xxx-16vfs", &[]),
-    ),
-    case(
-        "qat-errors-correctable",
-        ("qat-heartbeat", &[]),
-        ("qat-4xxx-16vfs", &[]),
-    ),
+    case("qat-ring-pressure", ("qat-heartbeat", &[]), ("atom-c3000", &[])),
+    case("qat-errors-fatal", ("qat-heartbeat", &[]), ("qat-4xxx-16vfs", &[])),
+    case("qat-errors-nonfatal", ("qat-heartbeat", &[]), ("qat-4xxx-16vfs", &[])),
+    case("qat-errors-correctable", ("qat-heartbeat", &[]), ("qat-4xxx-16vfs", &[])),
     case(
         "qat-auto-reset",
         ("qat-heartbeat", &[]),
-        (
-            "qat-heartbeat",
-            &[File(
-                "sys/bus/pci/devices/0000:6b:00.0/qat/auto_reset",
-                "on\n",
-            )],
-        ),
+        ("qat-heartbeat", &[File("sys/bus/pci/devices/0000:6b:00.0/qat/auto_reset", "on\n")]),
     ),
     case("qat-link", ("qat-8970", &[]), ("qat-heartbeat", &[])),
     case(
         "qat-numa",
-        (
-            "qat-8970",
-            &[File("sys/class/net/eno1/device/numa_node", "7\n")],
-        ),
-        (
-            "qat-8970",
-            &[File("sys/class/net/eno1/device/numa_node", "0\n")],
-        ),
+        ("qat-8970", &[File("sys/class/net/eno1/device/numa_node", "7\n")]),
+        ("qat-8970", &[File("sys/class/net/eno1/device/numa_node", "0\n")]),
     ),
     case("qat-idle", ("atom-c3000", &[]), ("qat-heartbeat", &[])),
     case(
         "qat-unread",
         (
             "qat-8970",
-            &[
-                Gone("sys/kernel/debug"),
-                File(
-                    "sys/kernel/security/lockdown",
-                    "none [integrity] confidentiality\n",
-                ),
-            ],
+            &[Gone("sys/kernel/debug"), File("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")],
         ),
         ("qat-8970", &[]),
     ),
-    case(
-        "qat-no-kernel-instances",
-        ("qat-down", &[]),
-        ("atom-c3000", &[]),
-    ),
+    case("qat-no-kernel-instances", ("qat-down", &[]), ("atom-c3000", &[])),
     case("qat-passed-over", ("qat-8970", &[]), ("atom-c3000", &[])),
     case(
         "qat-gcm",
         (
             "atom-c3000",
-            &[File(
-                SWANCTL,
-                "connections { a { children { b { esp_proposals = aes256gcm16-ecp384 } } } }\n",
-            )],
+            &[File(SWANCTL, "connections { a { children { b { esp_proposals = aes256gcm16-ecp384 } } } }\n")],
         ),
         ("atom-c3000", &[GOOD_SWANCTL]),
     ),
     case(
         "qat-small-packets",
+        ("atom-c3000", &[GOOD_OPENVPN, File("usr/lib/x86_64-linux-gnu/engines-3/qatengine.so", "x")]),
         (
             "atom-c3000",
             &[
                 GOOD_OPENVPN,
                 File("usr/lib/x86_64-linux-gnu/engines-3/qatengine.so", "x"),
-            ],
-        ),
-        (
-            "atom-c3000",
-            &[
-                GOOD_OPENVPN,
-                File("usr/lib/x86_64-linux-gnu/engines-3/qatengine.so", "x"),
-                File(
-                    OPENSSL,
-                    "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD = AES-256-CBC-HMAC-SHA1:1024\n",
-                ),
+                File(OPENSSL, "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD = AES-256-CBC-HMAC-SHA1:1024\n"),
             ],
         ),
     ),
     case(
         "qat-hugepages",
-        (
-            "atom-c3000",
-            &[File(
-                "proc/meminfo",
-                "MemTotal: 16384 kB\nHugePages_Total:       0\n",
-            )],
-        ),
-        (
-            "atom-c3000",
-            &[File(
-                "proc/meminfo",
-                "MemTotal: 16384 kB\nHugePages_Total:    1024\n",
-            )],
-        ),
+        ("atom-c3000", &[File("proc/meminfo", "MemTotal: 16384 kB\nHugePages_Total:       0\n")]),
+        ("atom-c3000", &[File("proc/meminfo", "MemTotal: 16384 kB\nHugePages_Total:    1024\n")]),
     ),
     case(
         "qatlib-kernel",
@@ -281,46 +209,21 @@ pub(crate) const CASES: &[Case] = &[
         ("qat-4xxx-16vfs", &[File(LIBQAT_24_02, "x")]),
         ("qat-4xxx-16vfs", &[File(LIBQAT_25_08, "x")]),
     ),
-    case(
-        "qatlib-manager",
-        ("qat-4xxx-16vfs", &[QATMGR]),
-        ("qat-4xxx-16vfs", &[QATMGR, QATMGR_RUNS]),
-    ),
+    case("qatlib-manager", ("qat-4xxx-16vfs", &[QATMGR]), ("qat-4xxx-16vfs", &[QATMGR, QATMGR_RUNS])),
     case(
         "qatlib-manager-version",
-        (
-            "qat-4xxx-16vfs",
-            &[QATMGR, QATMGR_RUNS, File(LIBQAT_25_08, "x")],
-        ),
-        (
-            "qat-4xxx-16vfs",
-            &[
-                QATMGR,
-                QATMGR_RUNS,
-                Link("proc/78/exe", "/usr/sbin/qatmgr"),
-                File(LIBQAT_24_02, "x"),
-            ],
-        ),
+        ("qat-4xxx-16vfs", &[QATMGR, QATMGR_RUNS, File(LIBQAT_25_08, "x")]),
+        ("qat-4xxx-16vfs", &[QATMGR, QATMGR_RUNS, Link("proc/78/exe", "/usr/sbin/qatmgr"), File(LIBQAT_24_02, "x")]),
     ),
     case(
         "qatlib-locked-memory",
         (
             "qat-4xxx-16vfs",
-            &[
-                FUNCTION_GROUP,
-                HOLDER,
-                HOLDER_GROUP,
-                File("proc/79/limits", locked_memory!("8388608")),
-            ],
+            &[FUNCTION_GROUP, HOLDER, HOLDER_GROUP, File("proc/79/limits", locked_memory!("8388608"))],
         ),
         (
             "qat-4xxx-16vfs",
-            &[
-                FUNCTION_GROUP,
-                HOLDER,
-                HOLDER_GROUP,
-                File("proc/79/limits", locked_memory!("16777216")),
-            ],
+            &[FUNCTION_GROUP, HOLDER, HOLDER_GROUP, File("proc/79/limits", locked_memory!("16777216"))],
         ),
     ),
     case(
@@ -330,14 +233,8 @@ pub(crate) const CASES: &[Case] = &[
             &[
                 File("sys/bus/pci/devices/0000:00:05.0/vendor", "0x8086\n"),
                 File("sys/bus/pci/devices/0000:00:05.0/device", "0x4941\n"),
-                Link(
-                    "sys/bus/pci/devices/0000:00:05.0/driver",
-                    "../../../../bus/pci/drivers/vfio-pci",
-                ),
-                Link(
-                    "sys/bus/pci/devices/0000:00:05.0/iommu_group",
-                    "../../../../kernel/iommu_groups/100",
-                ),
+                Link("sys/bus/pci/devices/0000:00:05.0/driver", "../../../../bus/pci/drivers/vfio-pci"),
+                Link("sys/bus/pci/devices/0000:00:05.0/iommu_group", "../../../../kernel/iommu_groups/100"),
                 HOLDER,
                 HOLDER_GROUP,
             ],
@@ -373,54 +270,26 @@ pub(crate) const CASES: &[Case] = &[
         ),
         ("qat-8970", &[]),
     ),
-    case(
-        "gpu-driver",
-        (
-            "h100-host",
-            &[Gone("sys/bus/pci/devices/0000:07:00.0/driver")],
-        ),
-        ("h100-host", &[]),
-    ),
+    case("gpu-driver", ("h100-host", &[Gone("sys/bus/pci/devices/0000:07:00.0/driver")]), ("h100-host", &[])),
     case(
         "virtio-crypto-driver",
-        (
-            "aes-ni-vm",
-            &[File("sys/bus/virtio/devices/virtio5/device", "0x0014\n")],
-        ),
+        ("aes-ni-vm", &[File("sys/bus/virtio/devices/virtio5/device", "0x0014\n")]),
         (
             "aes-ni-vm",
             &[
                 File("sys/bus/virtio/devices/virtio5/device", "0x0014\n"),
-                Link(
-                    "sys/bus/virtio/devices/virtio5/driver",
-                    "../../drivers/virtio_crypto",
-                ),
+                Link("sys/bus/virtio/devices/virtio5/driver", "../../drivers/virtio_crypto"),
             ],
         ),
     ),
-    case(
-        "libcrypto-no-assembly",
-        ("arm-a15-router", &[]),
-        ("arm-a9-router", &[]),
-    ),
-    case(
-        "libcrypto-slow",
-        ("arm-a9-router", &[Edit(A9_LIBRARY, "-O3 ", "-Os ")]),
-        ("arm-a9-router", &[]),
-    ),
+    case("libcrypto-no-assembly", ("arm-a15-router", &[]), ("arm-a9-router", &[])),
+    case("libcrypto-slow", ("arm-a9-router", &[Edit(A9_LIBRARY, "-O3 ", "-Os ")]), ("arm-a9-router", &[])),
     case(
         "libcrypto-unsupported",
-        (
-            "arm-a9-router",
-            &[Edit(A9_LIBRARY, "OpenSSL 3.0.20", "OpenSSL 1.1.1w")],
-        ),
+        ("arm-a9-router", &[Edit(A9_LIBRARY, "OpenSSL 3.0.20", "OpenSSL 1.1.1w")]),
         ("arm-a9-router", &[]),
     ),
-    case(
-        "libcrypto-replaced",
-        ("aes-ni-vm", &[]),
-        ("aes-ni-vm", &[Gone("proc/813")]),
-    ),
+    case("libcrypto-replaced", ("aes-ni-vm", &[]), ("aes-ni-vm", &[Gone("proc/813")])),
     case(
         "openssl-mask",
         (
@@ -434,36 +303,15 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "openssl-engine",
-        (
-            "arm-a9-router",
-            &[File(OPENSSL, "[openssl_init]\nengines = engine_section\n")],
-        ),
-        (
-            "arm-a9-router",
-            &[File(
-                OPENSSL,
-                "[openssl_init]\nproviders = provider_section\n",
-            )],
-        ),
+        ("arm-a9-router", &[File(OPENSSL, "[openssl_init]\nengines = engine_section\n")]),
+        ("arm-a9-router", &[File(OPENSSL, "[openssl_init]\nproviders = provider_section\n")]),
     ),
     case("cpu-hidden", ("aes-ni-vm", &[]), ("qat-8970", &[])),
     case("cpu-no-aes", ("no-accelerator", &[]), ("qat-8970", &[])),
     case(
         "cpu-governor",
-        (
-            "no-accelerator",
-            &[
-                File(GOVERNOR, "powersave\n"),
-                File(DRIVER, "acpi-cpufreq\n"),
-            ],
-        ),
-        (
-            "no-accelerator",
-            &[
-                File(GOVERNOR, "powersave\n"),
-                File(DRIVER, "intel_pstate\n"),
-            ],
-        ),
+        ("no-accelerator", &[File(GOVERNOR, "powersave\n"), File(DRIVER, "acpi-cpufreq\n")]),
+        ("no-accelerator", &[File(GOVERNOR, "powersave\n"), File(DRIVER, "intel_pstate\n")]),
     ),
     case(
         "temperature",
@@ -472,14 +320,8 @@ pub(crate) const CASES: &[Case] = &[
             &[
                 File("sys/class/thermal/thermal_zone0/type", "x86_pkg_temp\n"),
                 File("sys/class/thermal/thermal_zone0/temp", "96000\n"),
-                File(
-                    "sys/class/thermal/thermal_zone0/trip_point_0_type",
-                    "passive\n",
-                ),
-                File(
-                    "sys/class/thermal/thermal_zone0/trip_point_0_temp",
-                    "100000\n",
-                ),
+                File("sys/class/thermal/thermal_zone0/trip_point_0_type", "passive\n"),
+                File("sys/class/thermal/thermal_zone0/trip_point_0_temp", "100000\n"),
             ],
         ),
         (
@@ -487,124 +329,52 @@ pub(crate) const CASES: &[Case] = &[
             &[
                 File("sys/class/thermal/thermal_zone0/type", "x86_pkg_temp\n"),
                 File("sys/class/thermal/thermal_zone0/temp", "56000\n"),
-                File(
-                    "sys/class/thermal/thermal_zone0/trip_point_0_type",
-                    "passive\n",
-                ),
-                File(
-                    "sys/class/thermal/thermal_zone0/trip_point_0_temp",
-                    "100000\n",
-                ),
+                File("sys/class/thermal/thermal_zone0/trip_point_0_type", "passive\n"),
+                File("sys/class/thermal/thermal_zone0/trip_point_0_temp", "100000\n"),
             ],
         ),
     ),
     case(
         "memory-low",
-        (
-            "aes-ni-vm",
-            &[File(
-                "proc/meminfo",
-                "MemTotal: 1000000 kB\nMemAvailable: 30000 kB\n",
-            )],
-        ),
-        (
-            "aes-ni-vm",
-            &[File(
-                "proc/meminfo",
-                "MemTotal: 1000000 kB\nMemAvailable: 300000 kB\n",
-            )],
-        ),
+        ("aes-ni-vm", &[File("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 30000 kB\n")]),
+        ("aes-ni-vm", &[File("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 300000 kB\n")]),
     ),
-    case(
-        "boot-mitigations-off",
-        ("qat-8970", &[File(CMDLINE, "ro mitigations=off quiet\n")]),
-        ("qat-8970", &[]),
-    ),
-    case(
-        "boot-idle-poll",
-        ("qat-8970", &[File(CMDLINE, "ro idle=poll quiet\n")]),
-        ("qat-8970", &[]),
-    ),
-    case(
-        "boot-cstates",
-        ("qat-8970", &[File(CMDLINE, "ro processor.max_cstates=1\n")]),
-        ("qat-8970", &[]),
-    ),
+    case("boot-mitigations-off", ("qat-8970", &[File(CMDLINE, "ro mitigations=off quiet\n")]), ("qat-8970", &[])),
+    case("boot-idle-poll", ("qat-8970", &[File(CMDLINE, "ro idle=poll quiet\n")]), ("qat-8970", &[])),
+    case("boot-cstates", ("qat-8970", &[File(CMDLINE, "ro processor.max_cstates=1\n")]), ("qat-8970", &[])),
     case(
         "boot-iommu-off",
         ("qat-8970", &[File(CMDLINE, "ro intel_iommu=off\n")]),
         ("qat-8970", &[File(CMDLINE, "ro intel_iommu=on iommu=pt\n")]),
     ),
-    case(
-        "boot-clearcpuid",
-        ("qat-8970", &[File(CMDLINE, "ro clearcpuid=aes\n")]),
-        ("qat-8970", &[]),
-    ),
+    case("boot-clearcpuid", ("qat-8970", &[File(CMDLINE, "ro clearcpuid=aes\n")]), ("qat-8970", &[])),
     case(
         "limit-open-files",
-        (
-            "qat-8970",
-            &[
-                NGINX_RUNS,
-                GOOD_NGINX,
-                File("proc/77/limits", limits!("0", "1000")),
-            ],
-        ),
-        (
-            "qat-8970",
-            &[
-                NGINX_RUNS,
-                GOOD_NGINX,
-                File("proc/77/limits", limits!("0", "65536")),
-            ],
-        ),
+        ("qat-8970", &[NGINX_RUNS, GOOD_NGINX, File("proc/77/limits", limits!("0", "1000"))]),
+        ("qat-8970", &[NGINX_RUNS, GOOD_NGINX, File("proc/77/limits", limits!("0", "65536"))]),
     ),
     case(
         "limit-file-handles",
-        (
-            "qat-8970",
-            &[File("proc/sys/fs/file-nr", "95000\t0\t100000\n")],
-        ),
-        (
-            "qat-8970",
-            &[File(
-                "proc/sys/fs/file-nr",
-                "1500\t0\t9223372036854775807\n",
-            )],
-        ),
+        ("qat-8970", &[File("proc/sys/fs/file-nr", "95000\t0\t100000\n")]),
+        ("qat-8970", &[File("proc/sys/fs/file-nr", "1500\t0\t9223372036854775807\n")]),
     ),
     case(
         "limit-core-dumps",
-        (
-            "qat-8970",
-            &[
-                NGINX_RUNS,
-                File("proc/77/limits", limits!("unlimited", "65536")),
-            ],
-        ),
+        ("qat-8970", &[NGINX_RUNS, File("proc/77/limits", limits!("unlimited", "65536"))]),
         (
             "qat-8970",
             &[
                 NGINX_RUNS,
                 File("proc/77/limits", limits!("unlimited", "65536")),
                 File("proc/sys/kernel/core_pattern", "|/bin/false\n"),
-                File(
-                    "etc/systemd/system/nginx.service",
-                    "[Service]\nLimitCORE=0\n",
-                ),
+                File("etc/systemd/system/nginx.service", "[Service]\nLimitCORE=0\n"),
             ],
         ),
     ),
     case(
         "limit-somaxconn",
-        (
-            "qat-8970",
-            &[GOOD_NGINX, File("proc/sys/net/core/somaxconn", "128\n")],
-        ),
-        (
-            "qat-8970",
-            &[GOOD_NGINX, File("proc/sys/net/core/somaxconn", "4096\n")],
-        ),
+        ("qat-8970", &[GOOD_NGINX, File("proc/sys/net/core/somaxconn", "128\n")]),
+        ("qat-8970", &[GOOD_NGINX, File("proc/sys/net/core/somaxconn", "4096\n")]),
     ),
     case(
         "limit-conntrack",
@@ -625,78 +395,45 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "ipsec-weak-algorithms",
-        (
-            "qat-8970",
-            &[File(
-                "etc/ipsec.conf",
-                "conn a\n  ike=3des-sha1-modp1024!\n  esp=aes128-md5\n",
-            )],
-        ),
+        ("qat-8970", &[File("etc/ipsec.conf", "conn a\n  ike=3des-sha1-modp1024!\n  esp=aes128-md5\n")]),
         ("qat-8970", &[GOOD_SWANCTL]),
     ),
     case(
         "ipsec-short-tag",
         (
             "qat-8970",
-            &[File(
-                SWANCTL,
-                "connections { a { children { b { esp_proposals = aes128gcm64-ecp256 } } } }\n",
-            )],
+            &[File(SWANCTL, "connections { a { children { b { esp_proposals = aes128gcm64-ecp256 } } } }\n")],
         ),
         ("qat-8970", &[GOOD_SWANCTL]),
     ),
     case(
         "ipsec-no-pfs",
-        (
-            "qat-8970",
-            &[File(
-                "etc/ipsec.conf",
-                "conn a\n  esp=aes256gcm16-ecp384,aes256gcm16\n",
-            )],
-        ),
+        ("qat-8970", &[File("etc/ipsec.conf", "conn a\n  esp=aes256gcm16-ecp384,aes256gcm16\n")]),
         ("qat-8970", &[GOOD_SWANCTL]),
     ),
     case(
         "ipsec-ikev1",
-        (
-            "qat-8970",
-            &[File("etc/ipsec.conf", "conn a\n  keyexchange=ikev1\n")],
-        ),
+        ("qat-8970", &[File("etc/ipsec.conf", "conn a\n  keyexchange=ikev1\n")]),
         ("qat-8970", &[GOOD_SWANCTL]),
     ),
     case(
         "ipsec-replay-window",
-        (
-            "atom-c3000",
-            &[File(
-                SWANCTL,
-                "connections { a { children { b { esp_proposals = aes256-sha256 } } } }\n",
-            )],
-        ),
+        ("atom-c3000", &[File(SWANCTL, "connections { a { children { b { esp_proposals = aes256-sha256 } } } }\n")]),
         ("atom-c3000", &[GOOD_SWANCTL]),
     ),
     case(
         "ipsec-replay-errors",
         ("atom-c3000", &[]),
-        (
-            "atom-c3000",
-            &[File("proc/net/xfrm_stat", "XfrmInStateSeqError \t0\n")],
-        ),
+        ("atom-c3000", &[File("proc/net/xfrm_stat", "XfrmInStateSeqError \t0\n")]),
     ),
     case(
         "ipsec-errors",
-        (
-            "atom-c3000",
-            &[File("proc/net/xfrm_stat", "XfrmInStateProtoError \t4\n")],
-        ),
+        ("atom-c3000", &[File("proc/net/xfrm_stat", "XfrmInStateProtoError \t4\n")]),
         ("atom-c3000", &[]),
     ),
     case(
         "ipsec-dpd",
-        (
-            "qat-8970",
-            &[File(SWANCTL, "connections { a {\n dpd_delay = 2s\n } }\n")],
-        ),
+        ("qat-8970", &[File(SWANCTL, "connections { a {\n dpd_delay = 2s\n } }\n")]),
         ("qat-8970", &[GOOD_SWANCTL]),
     ),
     case(
@@ -706,33 +443,16 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "openvpn-static-key",
-        (
-            "qat-8970",
-            &[File(OPENVPN, "dev tap0\nsecret /etc/openvpn/static.key\n")],
-        ),
+        ("qat-8970", &[File(OPENVPN, "dev tap0\nsecret /etc/openvpn/static.key\n")]),
         ("qat-8970", &[GOOD_OPENVPN]),
     ),
     case(
         "openvpn-weak-algorithms",
-        (
-            "qat-8970",
-            &[File(
-                OPENVPN,
-                "cipher BF-CBC\nauth MD5\ntls-version-min 1.0\n",
-            )],
-        ),
+        ("qat-8970", &[File(OPENVPN, "cipher BF-CBC\nauth MD5\ntls-version-min 1.0\n")]),
         ("qat-8970", &[GOOD_OPENVPN]),
     ),
-    case(
-        "openvpn-compression",
-        ("qat-8970", &[File(OPENVPN, "comp-lzo\n")]),
-        ("qat-8970", &[GOOD_OPENVPN]),
-    ),
-    case(
-        "openvpn-tap",
-        ("qat-8970", &[File(OPENVPN, "dev tap0\n")]),
-        ("qat-8970", &[GOOD_OPENVPN]),
-    ),
+    case("openvpn-compression", ("qat-8970", &[File(OPENVPN, "comp-lzo\n")]), ("qat-8970", &[GOOD_OPENVPN])),
+    case("openvpn-tap", ("qat-8970", &[File(OPENVPN, "dev tap0\n")]), ("qat-8970", &[GOOD_OPENVPN])),
     case(
         "openvpn-dco-disabled",
         ("qat-8970", &[File(OPENVPN, "dev tun\ndisable-dco\n")]),
@@ -740,66 +460,32 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case(
         "openvpn-user-space",
-        (
-            "devcrypto-router",
-            &[File("proc/modules", "ovpn 65536 0 - Live 0x0\n")],
-        ),
+        ("devcrypto-router", &[File("proc/modules", "ovpn 65536 0 - Live 0x0\n")]),
         ("devcrypto-router", &[]),
     ),
-    case(
-        "openvpn-keepalive",
-        ("qat-8970", &[File(OPENVPN, "keepalive 1 2\n")]),
-        ("qat-8970", &[GOOD_OPENVPN]),
-    ),
+    case("openvpn-keepalive", ("qat-8970", &[File(OPENVPN, "keepalive 1 2\n")]), ("qat-8970", &[GOOD_OPENVPN])),
     case(
         "tunnel-mtu",
-        (
-            "qat-4xxx-16vfs",
-            &[
-                File("sys/class/net/wg0/mtu", "1500\n"),
-                File("sys/class/net/ens1f0/mtu", "1500\n"),
-            ],
-        ),
-        (
-            "qat-4xxx-16vfs",
-            &[
-                File("sys/class/net/wg0/mtu", "1420\n"),
-                File("sys/class/net/ens1f0/mtu", "1500\n"),
-            ],
-        ),
+        ("qat-4xxx-16vfs", &[File("sys/class/net/wg0/mtu", "1500\n"), File("sys/class/net/ens1f0/mtu", "1500\n")]),
+        ("qat-4xxx-16vfs", &[File("sys/class/net/wg0/mtu", "1420\n"), File("sys/class/net/ens1f0/mtu", "1500\n")]),
     ),
     case(
         "tls-old-versions",
-        (
-            "qat-8970",
-            &[File(NGINX, "http { ssl_protocols TLSv1 TLSv1.2; }\n")],
-        ),
+        ("qat-8970", &[File(NGINX, "http { ssl_protocols TLSv1 TLSv1.2; }\n")]),
         ("qat-8970", &[GOOD_NGINX]),
     ),
     case(
         "tls-weak-ciphers",
         (
             "qat-8970",
-            &[File(
-                "etc/haproxy/haproxy.cfg",
-                "global\n  ssl-default-bind-ciphers HIGH:DES-CBC3-SHA:RC4-SHA\n",
-            )],
+            &[File("etc/haproxy/haproxy.cfg", "global\n  ssl-default-bind-ciphers HIGH:DES-CBC3-SHA:RC4-SHA\n")],
         ),
         ("qat-8970", &[GOOD_NGINX]),
     ),
     case(
         "tls-no-post-quantum",
-        (
-            "aes-ni-vm",
-            &[File(NGINX, "http { server { listen 443 ssl; } }\n")],
-        ),
-        (
-            "aes-ni-vm",
-            &[File(
-                NGINX,
-                "http { ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 443 ssl; } }\n",
-            )],
-        ),
+        ("aes-ni-vm", &[File(NGINX, "http { server { listen 443 ssl; } }\n")]),
+        ("aes-ni-vm", &[File(NGINX, "http { ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 443 ssl; } }\n")]),
     ),
     case(
         "tls-no-post-quantum",
@@ -817,14 +503,8 @@ pub(crate) const CASES: &[Case] = &[
         (
             "aes-ni-vm",
             &[
-                File(
-                    "etc/millrace/openssl.cnf",
-                    "[m]\nlocal = on\n[g]\nGroups = X25519MLKEM768:X25519\n",
-                ),
-                File(
-                    "etc/haproxy/haproxy.cfg",
-                    "frontend a\n  bind :443 ssl crt /a.pem\n",
-                ),
+                File("etc/millrace/openssl.cnf", "[m]\nlocal = on\n[g]\nGroups = X25519MLKEM768:X25519\n"),
+                File("etc/haproxy/haproxy.cfg", "frontend a\n  bind :443 ssl crt /a.pem\n"),
             ],
         ),
     ),
@@ -832,64 +512,28 @@ pub(crate) const CASES: &[Case] = &[
         "tls-ktls-unused",
         (
             "qat-8970",
-            &[
-                File("proc/net/tls_stat", "TlsTxSw \t0\n"),
-                File(NGINX, "http { server { listen 443 ssl; } }\n"),
-            ],
+            &[File("proc/net/tls_stat", "TlsTxSw \t0\n"), File(NGINX, "http { server { listen 443 ssl; } }\n")],
         ),
-        (
-            "qat-8970",
-            &[File("proc/net/tls_stat", "TlsTxSw \t0\n"), GOOD_NGINX],
-        ),
+        ("qat-8970", &[File("proc/net/tls_stat", "TlsTxSw \t0\n"), GOOD_NGINX]),
     ),
     case(
         "http-compression-secrets",
-        (
-            "qat-8970",
-            &[File(
-                NGINX,
-                "http { gzip on; server { listen 443 ssl; } }\n",
-            )],
-        ),
-        (
-            "qat-8970",
-            &[File(
-                NGINX,
-                "http { gzip on; server { listen 443 ssl;\nlocation /login { gzip off; } } }\n",
-            )],
-        ),
+        ("qat-8970", &[File(NGINX, "http { gzip on; server { listen 443 ssl; } }\n")]),
+        ("qat-8970", &[File(NGINX, "http { gzip on; server { listen 443 ssl;\nlocation /login { gzip off; } } }\n")]),
     ),
     case(
         "http-compression-level",
-        (
-            "qat-8970",
-            &[File(NGINX, "http { gzip on; gzip_comp_level 9; }\n")],
-        ),
-        (
-            "qat-8970",
-            &[File(NGINX, "http { gzip on; gzip_comp_level 6; }\n")],
-        ),
+        ("qat-8970", &[File(NGINX, "http { gzip on; gzip_comp_level 9; }\n")]),
+        ("qat-8970", &[File(NGINX, "http { gzip on; gzip_comp_level 6; }\n")]),
     ),
     case(
         "http-compression-vary",
-        (
-            "qat-8970",
-            &[File(NGINX, "http { gzip on; # gzip_vary on;\n}\n")],
-        ),
-        (
-            "qat-8970",
-            &[File(NGINX, "http { gzip on; gzip_vary on; }\n")],
-        ),
+        ("qat-8970", &[File(NGINX, "http { gzip on; # gzip_vary on;\n}\n")]),
+        ("qat-8970", &[File(NGINX, "http { gzip on; gzip_vary on; }\n")]),
     ),
     case(
         "http-compression-types",
         ("qat-8970", &[File(NGINX, "http { gzip on; }\n")]),
-        (
-            "qat-8970",
-            &[File(
-                NGINX,
-                "http { gzip on; gzip_types application/json; }\n",
-            )],
-        ),
+        ("qat-8970", &[File(NGINX, "http { gzip on; gzip_types application/json; }\n")]),
     ),
 ];

@@ -26,9 +26,7 @@ pub(crate) enum Change {
 pub(crate) type Machine = (&'static str, &'static [Change]);
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
 fn copy(from: &Path, to: &Path) {

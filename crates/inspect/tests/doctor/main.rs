@@ -71,16 +71,8 @@ fn guide_lists_every_check() {
     let guide = fs::read_to_string(guide).expect("docs/guide/doctor.md");
     let row =
         |check: &millrace_inspect::doctor::Check| format!("| `{}` | {} |", check.id, check.title);
-    let missing: Vec<String> = CHECKS
-        .iter()
-        .map(row)
-        .filter(|row| !guide.contains(row))
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "not in the guide:\n{}",
-        missing.join("\n")
-    );
+    let missing: Vec<String> = CHECKS.iter().map(row).filter(|row| !guide.contains(row)).collect();
+    assert!(missing.is_empty(), "not in the guide:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -106,10 +98,7 @@ fn manager_of_functions_that_was_replaced_is_restarted() {
         ],
     ));
     let finding = found(&diagnosis, "qatlib-manager-version").expect("a finding");
-    assert_eq!(
-        finding.evidence,
-        ["proc/78/exe: usr/sbin/qatmgr was replaced after the start"]
-    );
+    assert_eq!(finding.evidence, ["proc/78/exe: usr/sbin/qatmgr was replaced after the start"]);
     let restart =
         |remedy: &Remedy| matches!(remedy, Remedy::Run(command) if command.contains("restart qat"));
     assert!(finding.remedy.iter().any(restart), "{finding:?}");
@@ -127,11 +116,7 @@ fn requests_answered_between_two_readings_are_not_stuck() {
         diagnosis.findings.first().map(|finding| finding.severity)
     };
     assert!(observation.has_open_requests());
-    assert_eq!(
-        stuck(&observation),
-        Some(Severity::Warning),
-        "one reading proves nothing"
-    );
+    assert_eq!(stuck(&observation), Some(Severity::Warning), "one reading proves nothing");
     observation.repeat();
     assert_eq!(stuck(&observation), Some(Severity::Critical));
     let text = fs::read_to_string(folder.path().join(COUNTERS)).expect("counters");
@@ -169,10 +154,7 @@ const PROGRAMS: &[&str] = &[
 
 /// Why a `Remedy::Run` cannot be copied into a shell, if so.
 fn not_runnable(command: &str) -> Option<String> {
-    let output = Command::new("sh")
-        .args(["-n", "-c", command])
-        .output()
-        .expect("sh");
+    let output = Command::new("sh").args(["-n", "-c", command]).output().expect("sh");
     if !output.status.success() {
         return Some(String::from_utf8_lossy(&output.stderr).into_owned());
     }
@@ -237,10 +219,7 @@ fn advice_and_placeholders_are_not_runnable() {
     ] {
         assert!(not_runnable(prose).is_some(), "{prose}");
     }
-    assert_eq!(
-        not_runnable("echo 'sym;asym' > /sys/x        # a comment"),
-        None
-    );
+    assert_eq!(not_runnable("echo 'sym;asym' > /sys/x        # a comment"), None);
 }
 
 /// Addresses become part of commands, so a tree must not choose them freely.
@@ -249,14 +228,8 @@ fn device_folder_that_is_no_bus_address_is_ignored() {
     let folder = build((
         "no-accelerator",
         &[
-            File(
-                "sys/bus/pci/devices/0000:00:05.0; reboot/vendor",
-                "0x8086\n",
-            ),
-            File(
-                "sys/bus/pci/devices/0000:00:05.0; reboot/device",
-                "0x4940\n",
-            ),
+            File("sys/bus/pci/devices/0000:00:05.0; reboot/vendor", "0x8086\n"),
+            File("sys/bus/pci/devices/0000:00:05.0; reboot/device", "0x4940\n"),
         ],
     ));
     let root = Root::open(folder.path()).expect("a root");
@@ -275,12 +248,7 @@ fn engine_with_openssl_4_is_critical() {
         ],
     ));
     let finding = found(&diagnosis, "openssl-engine").expect("a finding");
-    assert_eq!(
-        finding.severity,
-        Severity::Critical,
-        "{:?}",
-        finding.evidence
-    );
+    assert_eq!(finding.severity, Severity::Critical, "{:?}", finding.evidence);
 }
 
 #[test]
@@ -291,9 +259,7 @@ fn systemd_accepts_the_doctor_units() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["millrace-doctor.service", "millrace-doctor.timer"] {
-        let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../deploy")
-            .join(name);
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
         let text = fs::read_to_string(unit).expect("a unit");
         // A program that exists, and no manual page.
         let text = text
@@ -308,10 +274,7 @@ fn systemd_accepts_the_doctor_units() {
         .output()
         .expect("systemd-analyze");
     let said = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("millrace-doctor"))
-        .collect();
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("millrace-doctor")).collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }
 
@@ -319,16 +282,9 @@ fn systemd_accepts_the_doctor_units() {
 fn services_without_kernel_instances_are_reported() {
     for services in ["sym\n", "dc\n", "asym\n"] {
         let folder = build(("qat-heartbeat", &[Gone("sys/kernel/debug")]));
-        fs::write(
-            folder.path().join(QAT_FOLDER).join("cfg_services"),
-            services,
-        )
-        .expect("services");
+        fs::write(folder.path().join(QAT_FOLDER).join("cfg_services"), services).expect("services");
         let diagnosis = diagnose(&Root::open(folder.path()).expect("a root"), |_| true);
-        assert!(
-            found(&diagnosis, "qat-no-kernel-instances").is_some(),
-            "{services}"
-        );
+        assert!(found(&diagnosis, "qat-no-kernel-instances").is_some(), "{services}");
     }
 }
 
@@ -345,10 +301,7 @@ fn secrets_appear_neither_in_diagnosis_nor_bundle() {
                 OPENVPN,
                 "comp-lzo\n<key>\n-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n</key>\n",
             ),
-            File(
-                "etc/haproxy/haproxy.cfg",
-                "listen s\n  stats auth admin:hunter2hunter2\n",
-            ),
+            File("etc/haproxy/haproxy.cfg", "listen s\n  stats auth admin:hunter2hunter2\n"),
         ],
     ));
     let root = Root::open(folder.path()).expect("a root").recording();
@@ -356,23 +309,15 @@ fn secrets_appear_neither_in_diagnosis_nor_bundle() {
     let text = serde_json::to_string(&system).expect("JSON");
     assert!(text.contains("dpd_delay") && text.contains("comp-lzo"));
     let mut bundle = Vec::new();
-    root.into_record()
-        .write_bundle(&mut bundle)
-        .expect("a bundle");
+    root.into_record().write_bundle(&mut bundle).expect("a bundle");
     let replay = Root::from_bundle(bundle.as_slice()).expect("a bundle");
     let mut kept = String::new();
     for path in [SWANCTL, OPENVPN, "etc/haproxy/haproxy.cfg"] {
         kept.push_str(&replay.text(path, 1 << 20).unwrap_or_default());
     }
-    assert!(
-        kept.contains("dpd_delay") && kept.contains("comp-lzo"),
-        "{kept}"
-    );
+    assert!(kept.contains("dpd_delay") && kept.contains("comp-lzo"), "{kept}");
     for secret in ["hunter2", "MIGHAgEA"] {
-        assert!(
-            !text.contains(secret) && !kept.contains(secret),
-            "{secret}: {kept}"
-        );
+        assert!(!text.contains(secret) && !kept.contains(secret), "{secret}: {kept}");
     }
     assert_eq!(system::section(&replay).known, system.known);
     // No bundle contains the kernel's command line; a section contains only the parameters that checks judge.

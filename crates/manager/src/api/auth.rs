@@ -73,15 +73,9 @@ impl Caller {
                 Credential::Token(hash) => hash.matches(token),
                 Credential::Identity(_) => false,
             };
-            let unknown = || {
-                Problem::new(
-                    Code::Unauthenticated,
-                    "the token is not known, or has expired",
-                )
-            };
-            return find(manager, known)
-                .map(Self::Principal)
-                .ok_or_else(unknown);
+            let unknown =
+                || Problem::new(Code::Unauthenticated, "the token is not known, or has expired");
+            return find(manager, known).map(Self::Principal).ok_or_else(unknown);
         }
         let Some(identity) = &peer.identity else {
             return Ok(Self::Anonymous);
@@ -142,10 +136,8 @@ impl Caller {
 fn find(manager: &Manager, known: impl Fn(&Credential) -> bool) -> Option<Principal> {
     let now = now_ms();
     let found = manager.view(|view| {
-        let fitting = view
-            .principals
-            .values()
-            .filter(|principal| known(&principal.value.credential));
+        let fitting =
+            view.principals.values().filter(|principal| known(&principal.value.credential));
         fitting.last().map(|principal| principal.value.clone())
     });
     found.filter(|principal| principal.expires_ms.is_none_or(|end| now < end))

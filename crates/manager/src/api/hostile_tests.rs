@@ -41,10 +41,7 @@ impl Attacked {
                 credential: Credential::Identity(format!("cert:{name}")),
                 expires_ms: None,
             };
-            let first = Actor {
-                name: "test",
-                role: Role::Admin,
-            };
+            let first = Actor { name: "test", role: Role::Admin };
             let command = Command::SetPrincipal(principal);
             manager.execute(first, &command, None).unwrap();
         }
@@ -123,10 +120,7 @@ fn replace(document: &mut Value, steps: &[usize], value: Value) {
 
 fn body(path: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let valid = valid_body(path);
-    let changed = (
-        proptest::collection::vec(any::<usize>(), 0..4),
-        hostile_value(),
-    );
+    let changed = (proptest::collection::vec(any::<usize>(), 0..4), hostile_value());
     let with_field = (".{0,20}", hostile_value());
     let (one, other, third) = (valid.clone(), valid.clone(), valid);
     prop_oneof![
@@ -205,24 +199,13 @@ fn request() -> impl Strategy<Value = HostileRequest> {
 }
 
 fn send(attacked: &Attacked, request: &HostileRequest) -> Result<Reply, Problem> {
-    let HostileRequest {
-        index,
-        caller,
-        segment,
-        query,
-        headers,
-        body,
-        ..
-    } = request;
+    let HostileRequest { index, caller, segment, query, headers, body, .. } = request;
     let route = &ROUTES[*index];
     let peer = Peer {
         identity: CALLERS[*caller].map(Arc::from),
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
     };
-    let plain: String = query
-        .chars()
-        .filter(|letter| !" \"<>#\\^`{|}".contains(*letter))
-        .collect();
+    let plain: String = query.chars().filter(|letter| !" \"<>#\\^`{|}".contains(*letter)).collect();
     let mut sent = Request::builder()
         .method(format!("{:?}", route.method).to_uppercase().as_str())
         .uri(format!("/x?{plain}"))
@@ -277,9 +260,7 @@ fn authorization_without_a_bearer_token_gives_no_rights_of_the_certificate() {
     let tokens = |headers: &[&'static str]| {
         let route = "/v1/tokens";
         let index = ROUTES.iter().position(|row| row.path == route).unwrap();
-        let headers = headers
-            .iter()
-            .map(|text| ("authorization", (*text).to_owned()));
+        let headers = headers.iter().map(|text| ("authorization", (*text).to_owned()));
         let request = HostileRequest {
             route,
             index,
@@ -292,13 +273,7 @@ fn authorization_without_a_bearer_token_gives_no_rights_of_the_certificate() {
         send(&ATTACKED, &request).map_err(|problem| problem.code)
     };
     assert!(tokens(&[]).is_ok(), "the certificate is an administrator's");
-    for sent in [
-        &[""][..],
-        &["*"],
-        &["Basic YTpi"],
-        &["Bearer mrt_0"],
-        &["Bearer mrt_0", "*"],
-    ] {
+    for sent in [&[""][..], &["*"], &["Basic YTpi"], &["Bearer mrt_0"], &["Bearer mrt_0", "*"]] {
         assert_eq!(tokens(sent), Err(Code::Unauthenticated), "{sent:?}");
     }
 }
@@ -312,12 +287,7 @@ fn valid_bodies_of_the_attack_are_taken() {
             route,
             index,
             caller,
-            segment: if route.contains("{node}") {
-                "n1"
-            } else {
-                "probe"
-            }
-            .to_owned(),
+            segment: if route.contains("{node}") { "n1" } else { "probe" }.to_owned(),
             query: String::new(),
             headers: Vec::new(),
             body: {

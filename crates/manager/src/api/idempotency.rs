@@ -67,11 +67,7 @@ impl Answered {
         let key = (caller.to_owned(), key.to_owned());
         match memory.answers.get(&key) {
             None => {
-                let kept = Kept {
-                    at: now,
-                    request,
-                    reply: None,
-                };
+                let kept = Kept { at: now, request, reply: None };
                 memory.answers.insert(key.clone(), kept);
                 memory.order.push_back(key);
                 Ok(None)
@@ -131,11 +127,7 @@ mod tests {
         assert_eq!(answered.begin("cert:a", "k", [1; 32], now), Ok(Some(reply)));
         let other = answered.begin("cert:a", "k", [2; 32], now).unwrap_err();
         assert_eq!(other.code, Code::Conflict);
-        assert_eq!(
-            answered.begin("cert:b", "k", [1; 32], now),
-            Ok(None),
-            "another caller"
-        );
+        assert_eq!(answered.begin("cert:b", "k", [1; 32], now), Ok(None), "another caller");
     }
 
     #[test]
@@ -150,18 +142,12 @@ mod tests {
     fn answers_are_bounded_in_number_and_time() {
         let (answered, now) = (Answered::default(), Instant::now());
         for number in 0..2 * MAX_KEPT {
-            answered
-                .begin("a", &format!("{number}"), [1; 32], now)
-                .unwrap();
+            answered.begin("a", &format!("{number}"), [1; 32], now).unwrap();
         }
         assert!(answered.0.lock().unwrap().answers.len() <= MAX_KEPT);
         let later = now + KEEP + Duration::from_secs(1);
         answered.begin("a", "last", [1; 32], later).unwrap();
         assert_eq!(answered.0.lock().unwrap().answers.len(), 1);
-        assert!(
-            answered
-                .begin("a", &"k".repeat(MAX_KEY_LEN + 1), [1; 32], now)
-                .is_err()
-        );
+        assert!(answered.begin("a", &"k".repeat(MAX_KEY_LEN + 1), [1; 32], now).is_err());
     }
 }

@@ -71,9 +71,7 @@ pub struct NewKey {
 
 impl fmt::Debug for NewKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewKey")
-            .field("tenants", &self.tenants)
-            .finish_non_exhaustive()
+        f.debug_struct("NewKey").field("tenants", &self.tenants).finish_non_exhaustive()
     }
 }
 
@@ -89,9 +87,7 @@ impl KeyView {
             let detail = format!("the record of key {} is damaged: {error}", key.name);
             Problem::new(Code::Internal, detail)
         };
-        let bytes = STANDARD
-            .decode(&key.sealed)
-            .map_err(|error| damaged(&error))?;
+        let bytes = STANDARD.decode(&key.sealed).map_err(|error| damaged(&error))?;
         let file = millrace_service::store::parse(&bytes).map_err(|error| damaged(&error))?;
         let policy = &file.metadata.policy;
         let operations = policy.operations.iter();
@@ -103,11 +99,7 @@ impl KeyView {
             spki: STANDARD.encode(&file.metadata.info.spki),
             tenants: key.tenants.clone(),
             operations: operations.map(|kind| kind.name().to_owned()).collect(),
-            hashes: policy
-                .hashes
-                .iter()
-                .map(|hash| hash.name().to_owned())
-                .collect(),
+            hashes: policy.hashes.iter().map(|hash| hash.name().to_owned()).collect(),
             former: key.former.len(),
             created: file.metadata.created,
             kek: file.kek().to_string(),
@@ -188,11 +180,7 @@ pub(super) fn put_key(call: &Call) -> Result<Reply, Problem> {
     // The record that the new one takes over from must be the one that was read.
     let revision = change_at(call, Command::SetKey(made), Some(seen))?;
     let reply = Reply::json(&view)?.at(revision);
-    Ok(if before.is_none() {
-        reply.created()
-    } else {
-        reply
-    })
+    Ok(if before.is_none() { reply.created() } else { reply })
 }
 
 pub(super) fn forget_former(call: &Call) -> Result<Reply, Problem> {

@@ -85,9 +85,7 @@ impl Drop for TlsListener {
 
 impl fmt::Debug for TlsListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsListener")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("TlsListener").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -99,15 +97,8 @@ pub(super) fn listen(
     let address = listener.local_addr()?;
     let (send, ready) = mpsc::channel(1);
     let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), send)).abort_handle();
-    let tls = TlsListener {
-        ready,
-        address,
-        accepting,
-    };
-    let timeouts = || Timeouts {
-        request: TIMEOUT,
-        answer: TIMEOUT,
-    };
+    let tls = TlsListener { ready, address, accepting };
+    let timeouts = || Timeouts { request: TIMEOUT, answer: TIMEOUT };
     Ok(Bounded::new(tls, MAX_CONNECTIONS, timeouts))
 }
 
@@ -137,10 +128,7 @@ async fn accept(
                 Ok(Ok(stream)) => {
                     let chain = stream.get_ref().1.peer_certificates();
                     let own = chain.and_then(<[_]>::first);
-                    let peer = Peer {
-                        identity: own.and_then(identity),
-                        address,
-                    };
+                    let peer = Peer { identity: own.and_then(identity), address };
                     // The manager is stopping if there is no receiver.
                     let _ = ready.send((stream, peer)).await;
                 }
@@ -164,10 +152,7 @@ impl Listener for TlsListener {
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(Peer {
-            identity: None,
-            address: self.address,
-        })
+        Ok(Peer { identity: None, address: self.address })
     }
 }
 
@@ -188,9 +173,7 @@ pub(super) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsEr
         WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
             .allow_unauthenticated();
     if let Some(crl) = &files.crl {
-        verifier = verifier
-            .with_crls(read_all(crl)?)
-            .enforce_revocation_expiration();
+        verifier = verifier.with_crls(read_all(crl)?).enforce_revocation_expiration();
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TlsError::File {
         path: files.key.display().to_string(),

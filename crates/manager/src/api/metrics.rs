@@ -55,9 +55,7 @@ pub struct ApiMetrics {
 
 impl Default for ApiMetrics {
     fn default() -> Self {
-        Self {
-            requests: ROUTES.iter().map(|_| Default::default()).collect(),
-        }
+        Self { requests: ROUTES.iter().map(|_| Default::default()).collect() }
     }
 }
 
@@ -71,101 +69,28 @@ impl ApiMetrics {
 
     pub(super) fn render(&self, view: &View, overview: &Overview) -> String {
         let mut page = Exposition::default();
-        page.family("millrace_pool_nodes", "gauge", "Nodes by state");
-        for state in NodeState::ALL {
-            let nodes = overview.nodes.iter();
-            let count = nodes.filter(|node| node.state == state).count();
-            page.sample(
-                "millrace_pool_nodes",
-                &[("state", state.name())],
-                count as f64,
-            );
-        }
-        page.family(
-            "millrace_pool_verdict",
-            "gauge",
-            "Verdict: 0 good, 1 warning, 2 critical",
-        );
-        let verdict = match overview.verdict.level {
-            VerdictLevel::Good => 0.0,
-            VerdictLevel::Warning => 1.0,
-            VerdictLevel::Critical => 2.0,
-        };
-        page.sample("millrace_pool_verdict", &[], verdict);
-        let figures = &overview.figures;
-        let rows = [
-            (
-                "millrace_pool_operations_per_second",
-                "Operations that ended with a result, per second",
-                figures.ops_per_s,
-            ),
-            (
-                "millrace_pool_failed_per_second",
-                "Operations that ended without a result, per second",
-                figures.failed_per_s,
-            ),
-            (
-                "millrace_pool_fallback_ratio",
-                "Share of operations that gateways computed themselves, 5 minutes",
-                figures.fallback_share,
-            ),
-            (
-                "millrace_pool_p99_seconds",
-                "99th percentile of the time in the slowest node",
-                figures.p99_us / 1e6,
-            ),
-            (
-                "millrace_pool_gateway_cpu_saved_ratio",
-                "CPU seconds per second that gateways save, estimated",
-                figures.cpu_saved,
-            ),
-        ];
-        for (name, help, value) in rows {
-            page.family(name, "gauge", help);
-            page.sample(name, &[], value);
-        }
-        if let Some(left) = figures.capacity_left {
-            page.family(
-                "millrace_pool_capacity_left_ratio",
-                "gauge",
-                "Share of the measured capacity that is free",
-            );
-            page.sample("millrace_pool_capacity_left_ratio", &[], left);
-        }
-        page.family(
-            "millrace_pool_node_operations_per_second",
-            "gauge",
-            "Operations per second of a node",
-        );
-        for node in &overview.nodes {
-            page.sample(
-                "millrace_pool_node_operations_per_second",
-                &[("node", &node.name)],
-                node.ops_per_s,
-            );
-        }
-        self.tenants(&mut page, view, overview);
-        page.family(
+        page.pool(overview);
+        page.nodes(overview);
+        page.tenants(view, overview);
+        page.one(
             "millrace_manager_store_revision",
             "counter",
             "Revision of the store that this manager has seen",
+            view.revision as f64,
         );
-        page.sample("millrace_manager_store_revision", &[], view.revision as f64);
-        page.family(
+        page.one(
             "millrace_manager_damaged_records",
             "gauge",
             "Records of the store that cannot be read",
-        );
-        page.sample(
-            "millrace_manager_damaged_records",
-            &[],
             view.damaged.len() as f64,
         );
-        page.family(
-            "millrace_manager_requests_total",
-            "counter",
-            "Requests of the API by path and outcome",
-        );
+        self.requests(&mut page);
+        page.0
+    }
+
+    fn requests(&self, page: &mut Exposition) {
+        let name = "millrace_manager_requests_total";
+        page.family(name, "counter", "Requests of the API by path and outcome");
         for (route, counts) in ROUTES.iter().zip(&self.requests) {
             let method = format!("{:?}", route.method).to_uppercase();
             for (outcome, count) in RequestOutcome::ALL.into_iter().zip(counts) {
@@ -174,17 +99,63 @@ impl ApiMetrics {
                     ("path", route.path),
                     ("outcome", outcome.name()),
                 ];
-                page.sample(
-                    "millrace_manager_requests_total",
-                    &labels,
-                    count.load(Ordering::Relaxed) as f64,
-                );
+                page.sample(name, &labels, count.load(Ordering::Relaxed) as f64);
             }
         }
-        page.0
+    }
+}
+
+/// A page in the text format.
+#[derive(Default)]
+struct Exposition(String);
+
+impl Exposition {
+    fn pool(&mut self, overview: &Overview) {
+        let verdict = match overview.verdict.level {
+            VerdictLevel::Good => 0.0,
+            VerdictLevel::Warning => 1.0,
+            VerdictLevel::Critical => 2.0,
+        };
+        let figures = &overview.figures;
+        #[rustfmt::skip]
+        let rows = [
+            ("millrace_pool_verdict", "Verdict: 0 good, 1 warning, 2 critical", Some(verdict)),
+            ("millrace_pool_operations_per_second",
+             "Operations that ended with a result, per second", Some(figures.ops_per_s)),
+            ("millrace_pool_failed_per_second",
+             "Operations that ended without a result, per second", Some(figures.failed_per_s)),
+            ("millrace_pool_fallback_ratio",
+             "Share of operations that gateways computed themselves, 5 minutes", Some(figures.fallback_share)),
+            ("millrace_pool_p99_seconds",
+             "99th percentile of the time in the slowest node", Some(figures.p99_us / 1e6)),
+            ("millrace_pool_gateway_cpu_saved_ratio",
+             "CPU seconds per second that gateways save, estimated", Some(figures.cpu_saved)),
+            ("millrace_pool_capacity_left_ratio",
+             "Share of the measured capacity that is free", figures.capacity_left),
+        ];
+        for (name, help, value) in rows {
+            if let Some(value) = value {
+                self.one(name, "gauge", help, value);
+            }
+        }
     }
 
-    fn tenants(&self, page: &mut Exposition, view: &View, overview: &Overview) {
+    fn nodes(&mut self, overview: &Overview) {
+        let name = "millrace_pool_nodes";
+        self.family(name, "gauge", "Nodes by state");
+        for state in NodeState::ALL {
+            let nodes = overview.nodes.iter();
+            let count = nodes.filter(|node| node.state == state).count();
+            self.sample(name, &[("state", state.name())], count as f64);
+        }
+        let name = "millrace_pool_node_operations_per_second";
+        self.family(name, "gauge", "Operations per second of a node");
+        for node in &overview.nodes {
+            self.sample(name, &[("node", &node.name)], node.ops_per_s);
+        }
+    }
+
+    fn tenants(&mut self, view: &View, overview: &Overview) {
         type Figure = fn(&TenantLine) -> f64;
         let families: [(&str, &str, Figure); 3] = [
             (
@@ -204,53 +175,40 @@ impl ApiMetrics {
             ),
         ];
         for (name, help, value) in families {
-            page.family(name, "gauge", help);
+            self.family(name, "gauge", help);
             for row in &overview.tenants {
-                page.sample(name, &[("tenant", &row.name)], value(row));
+                self.sample(name, &[("tenant", &row.name)], value(row));
             }
         }
-        page.family(
-            "millrace_pool_tenant_short",
-            "gauge",
-            "1 for a tenant whose nodes lack capacity for its quota",
-        );
-        for (name, ledger) in &view.ledgers {
+        let name = "millrace_pool_tenant_short";
+        let help = "1 for a tenant whose nodes lack capacity for its quota";
+        self.family(name, "gauge", help);
+        for (tenant, ledger) in &view.ledgers {
             let short = f64::from(u8::from(ledger.value.short));
-            page.sample(
-                "millrace_pool_tenant_short",
-                &[("tenant", name.as_str())],
-                short,
-            );
+            self.sample(name, &[("tenant", tenant.as_str())], short);
         }
     }
-}
 
-/// A page in the text format.
-#[derive(Default)]
-struct Exposition(String);
+    /// A family with one sample.
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
 
-impl Exposition {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let pairs: Vec<String> = labels
-            .iter()
-            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
-            .collect();
-        let labels = if pairs.is_empty() {
-            String::new()
-        } else {
-            format!("{{{}}}", pairs.join(","))
-        };
+        let pairs: Vec<String> =
+            labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels =
+            if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) };
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 }
 
 /// A label value as the format wants it.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -99,12 +99,7 @@ impl Reply {
     fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_string(value)
             .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        Ok(Self {
-            status: 200,
-            revision: None,
-            media_type: "application/json",
-            body,
-        })
+        Ok(Self { status: 200, revision: None, media_type: "application/json", body })
     }
 
     fn created(mut self) -> Self {
@@ -118,21 +113,11 @@ impl Reply {
     }
 
     fn empty() -> Self {
-        Self {
-            status: 204,
-            revision: None,
-            media_type: "application/json",
-            body: String::new(),
-        }
+        Self { status: 204, revision: None, media_type: "application/json", body: String::new() }
     }
 
     fn text(media_type: &'static str, body: String) -> Self {
-        Self {
-            status: 200,
-            revision: None,
-            media_type,
-            body,
-        }
+        Self { status: 200, revision: None, media_type, body }
     }
 }
 
@@ -141,10 +126,7 @@ impl IntoResponse for Reply {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut answer = (status, self.body).into_response();
         let headers = answer.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static(self.media_type),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.media_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let etag = self.revision.map(|revision| format!("\"{revision}\""));
         if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
@@ -180,8 +162,7 @@ impl Call {
     /// A variable segment of the path, as a checked name.
     fn name<T: std::str::FromStr<Err: fmt::Display>>(&self) -> Result<T, Problem> {
         let text = self.path.first().map_or("", String::as_str);
-        text.parse()
-            .map_err(|error: T::Err| Problem::new(Code::Invalid, error.to_string()))
+        text.parse().map_err(|error: T::Err| Problem::new(Code::Invalid, error.to_string()))
     }
 
     fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
@@ -201,9 +182,8 @@ impl Call {
         key: impl Fn(&T) -> String,
     ) -> Result<Reply, Problem> {
         let (limit, after) = self.window()?;
-        let mut items = all
-            .into_iter()
-            .filter(|item| after.as_ref().is_none_or(|after| key(item) > *after));
+        let mut items =
+            all.into_iter().filter(|item| after.as_ref().is_none_or(|after| key(item) > *after));
         let page: Vec<T> = items.by_ref().take(limit).collect();
         let next = items.next().and_then(|_| page.last().map(&key));
         Reply::json(&Page { items: page, next })
@@ -213,16 +193,11 @@ impl Call {
     fn window(&self) -> Result<(usize, Option<String>), Problem> {
         let limit = match self.query("limit") {
             None => DEFAULT_PAGE,
-            Some(text) => text
-                .parse()
-                .ok()
-                .filter(|limit| (1..=MAX_PAGE).contains(limit))
-                .ok_or_else(|| {
-                    Problem::new(
-                        Code::Invalid,
-                        format!("limit: a number from 1 to {MAX_PAGE}"),
-                    )
-                })?,
+            Some(text) => {
+                text.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit)).ok_or_else(
+                    || Problem::new(Code::Invalid, format!("limit: a number from 1 to {MAX_PAGE}")),
+                )?
+            }
         };
         Ok((limit, self.query("after").map(str::to_owned)))
     }
@@ -243,9 +218,7 @@ pub struct Api {
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api")
-            .field("hosts", &self.hosts)
-            .finish_non_exhaustive()
+        f.debug_struct("Api").field("hosts", &self.hosts).finish_non_exhaustive()
     }
 }
 
@@ -314,14 +287,10 @@ impl Api {
 
     /// Whether a request names this manager, and no foreign page made it.
     fn admits(&self, headers: &HeaderMap) -> bool {
-        let host = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok());
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let known = host.is_some_and(|host| {
             let name = web::host_name(host);
-            self.hosts
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(name))
+            self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
         });
         known && web::same_origin(headers)
     }
@@ -349,10 +318,7 @@ fn router(api: &Arc<Api>) -> Router {
             Problem::new(Code::Method, "see /v1/openapi.json")
         })
         .fallback(|| async {
-            Problem::new(
-                Code::NotFound,
-                "there is no such path: see /v1/openapi.json",
-            )
+            Problem::new(Code::NotFound, "there is no such path: see /v1/openapi.json")
         })
         .merge(web::page())
         .layer(from_fn_with_state(Arc::clone(api), guard))
@@ -420,9 +386,7 @@ async fn answer(
     let condition = precondition(&head.headers)?;
     let token = auth::bearer(&head.headers)?;
     let key = text_of(&head.headers, &HeaderName::from_static("idempotency-key"));
-    let key = key
-        .filter(|_| head.method != Method::GET)
-        .map(str::to_owned);
+    let key = key.filter(|_| head.method != Method::GET).map(str::to_owned);
     let _place = api.at_once.acquire().await;
     let (manager, peer) = (api.manager.clone(), peer.clone());
     // Before the body is read: a caller without rights sends at most a header.
@@ -454,9 +418,7 @@ async fn answer(
         }
         reply
     };
-    spawn_blocking(work)
-        .await
-        .map_err(|error| internal(&error))?
+    spawn_blocking(work).await.map_err(|error| internal(&error))?
 }
 
 async fn read_body(
@@ -488,18 +450,13 @@ fn precondition(headers: &HeaderMap) -> Result<Precondition, Problem> {
     if let Some(text) = text_of(headers, &header::IF_NONE_MATCH) {
         return match text.trim() {
             "*" => Ok(Precondition::Absent),
-            _ => Err(Problem::new(
-                Code::Invalid,
-                "if-none-match: only * is known",
-            )),
+            _ => Err(Problem::new(Code::Invalid, "if-none-match: only * is known")),
         };
     }
     match text_of(headers, &header::IF_MATCH).map(str::trim) {
         None | Some("*") => Ok(Precondition::None),
         Some(etag) => {
-            let revision = etag
-                .strip_prefix('"')
-                .and_then(|etag| etag.strip_suffix('"'));
+            let revision = etag.strip_prefix('"').and_then(|etag| etag.strip_suffix('"'));
             let revision = revision.and_then(|revision| revision.parse().ok());
             let wrong = || Problem::new(Code::Invalid, "if-match: the etag of the document");
             revision.map(Precondition::Revision).ok_or_else(wrong)
@@ -568,15 +525,9 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
             precondition(&headers).ok()
         };
-        assert_eq!(
-            check(header::IF_MATCH, "\"17\""),
-            Some(Precondition::Revision(17))
-        );
+        assert_eq!(check(header::IF_MATCH, "\"17\""), Some(Precondition::Revision(17)));
         assert_eq!(check(header::IF_MATCH, "*"), Some(Precondition::None));
-        assert_eq!(
-            check(header::IF_NONE_MATCH, "*"),
-            Some(Precondition::Absent)
-        );
+        assert_eq!(check(header::IF_NONE_MATCH, "*"), Some(Precondition::Absent));
         assert_eq!(check(header::IF_MATCH, "17"), None);
         assert_eq!(check(header::IF_NONE_MATCH, "\"17\""), None);
     }

@@ -100,10 +100,7 @@ fn operation(route: &Route, body: Option<Value>, answer: Option<Value>) -> Value
 
 /// `putV1TenantsTenantQuota` for `PUT /v1/tenants/{tenant}/quota`.
 fn operation_id(route: &Route) -> String {
-    let words = route
-        .path
-        .split(['/', '{', '}', '.'])
-        .filter(|word| !word.is_empty());
+    let words = route.path.split(['/', '{', '}', '.']).filter(|word| !word.is_empty());
     words.fold(verb(route.method).to_owned(), |mut id, word| {
         let mut letters = word.chars();
         id.extend(letters.next().into_iter().flat_map(char::to_uppercase));
@@ -113,10 +110,8 @@ fn operation_id(route: &Route) -> String {
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
-    let segments = route
-        .path
-        .split('/')
-        .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+    let segments =
+        route.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> = segments
         .map(|name| {
             json!({ "name": name, "in": "path", "required": true,
@@ -147,20 +142,10 @@ mod tests {
     fn document_has_every_request_once_and_no_dangling_reference() {
         let document: Value = serde_json::from_str(&document()).unwrap();
         let paths = document["paths"].as_object().unwrap();
-        let operations: usize = paths
-            .values()
-            .map(|path| path.as_object().unwrap().len())
-            .sum();
-        assert_eq!(
-            operations,
-            ROUTES.len() + 1,
-            "a path and method stands twice in the table"
-        );
+        let operations: usize = paths.values().map(|path| path.as_object().unwrap().len()).sum();
+        assert_eq!(operations, ROUTES.len() + 1, "a path and method stands twice in the table");
         let mut ids = BTreeSet::new();
-        for operation in paths
-            .values()
-            .flat_map(|path| path.as_object().unwrap().values())
-        {
+        for operation in paths.values().flat_map(|path| path.as_object().unwrap().values()) {
             assert!(ids.insert(operation["operationId"].to_string()));
         }
         let mut stack = vec![&document];

@@ -42,9 +42,7 @@ pub(super) fn of_pool(
 
 /// The rows of all reports, at most [`MAX_ROWS`].
 fn gather<T: Clone>(reports: &[&Overview], rows: impl Fn(&Overview) -> &Vec<T>) -> Vec<T> {
-    let all = reports
-        .iter()
-        .flat_map(|report| rows(report).iter().cloned());
+    let all = reports.iter().flat_map(|report| rows(report).iter().cloned());
     all.take(MAX_ROWS).collect()
 }
 
@@ -64,10 +62,7 @@ fn pool_figures(nodes: &[NodeRow], reports: &[&Overview]) -> Figures {
     Figures {
         ops_per_s,
         p50_us: weighted(&|figures| figures.p50_us),
-        p99_us: reports
-            .iter()
-            .map(|report| report.figures.p99_us)
-            .fold(0.0, f64::max),
+        p99_us: reports.iter().map(|report| report.figures.p99_us).fold(0.0, f64::max),
         fallback_share: weighted(&|figures| figures.fallback_share),
         failed_per_s: sum(&|figures| figures.failed_per_s),
         capacity_left,

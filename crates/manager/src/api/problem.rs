@@ -20,7 +20,7 @@ pub struct Problem {
     pub status: u16,
     /// The code in words.
     pub title: String,
-    /// What happened here, and what to do next.
+    /// Cause of this problem, and the next step.
     pub detail: String,
 }
 
@@ -113,22 +113,14 @@ impl Problem {
             detail.truncate(end.unwrap_or_default());
             detail.push('…');
         }
-        Self {
-            code,
-            status: code.status().as_u16(),
-            title: code.title().to_owned(),
-            detail,
-        }
+        Self { code, status: code.status().as_u16(), title: code.title().to_owned(), detail }
     }
 
     /// Problem for a response without a problem document, such as one from a proxy.
     pub(crate) fn unreadable(status: u16) -> Self {
         Self {
             status,
-            ..Self::new(
-                Code::Internal,
-                format!("the server answered {status} without a reason"),
-            )
+            ..Self::new(Code::Internal, format!("the server answered {status} without a reason"))
         }
     }
 }

@@ -78,16 +78,7 @@ const fn row(
     act: fn(&Call) -> Result<Reply, Problem>,
     summary: &'static str,
 ) -> Route {
-    Route {
-        method,
-        path,
-        access,
-        summary,
-        body: None,
-        answer: None,
-        paged: false,
-        act,
-    }
+    Route { method, path, access, summary, body: None, answer: None, paged: false, act }
 }
 
 impl Route {
@@ -148,7 +139,7 @@ pub(super) const ROUTES: &[Route] = &[
 pub struct NodeView {
     /// Its name.
     pub name: NodeName,
-    /// How it stands in the pool.
+    /// State in the pool.
     pub state: NodeState,
     /// Its record.
     pub node: Node,
@@ -158,7 +149,7 @@ pub struct NodeView {
     pub free_ppm: u64,
 }
 
-/// What a node sends every few seconds.
+/// Report that a node sends every few seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatReport {
@@ -191,7 +182,7 @@ pub struct QuotaBody {
     pub quota: Quota,
 }
 
-/// Where a tenant is served, for its gateways.
+/// Nodes that serve a tenant, for its gateways.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantGrants {
     /// The tenant.
@@ -207,7 +198,7 @@ pub struct TenantGrants {
 pub struct GrantedNode {
     /// Its name.
     pub node: NodeName,
-    /// How it stands in the pool.
+    /// State in the pool.
     pub state: NodeState,
     /// Its addresses: `tcp://HOST:PORT`.
     pub addresses: BTreeSet<String>,
@@ -220,7 +211,7 @@ pub struct GrantedNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// What it may do.
+    /// Its rights.
     pub role: Role,
     /// The identity of a client certificate, `cert:NAME`; without one the answer has a new token.
     #[serde(default)]
@@ -235,7 +226,7 @@ pub struct NewToken {
 pub struct Token {
     /// Its name.
     pub name: PrincipalName,
-    /// What it may do.
+    /// Its rights.
     pub role: Role,
     /// The token. The manager keeps only its hash.
     #[serde(default)]
@@ -259,7 +250,7 @@ impl std::fmt::Debug for Token {
 pub struct PrincipalView {
     /// Its name.
     pub name: PrincipalName,
-    /// What it may do.
+    /// Its rights.
     pub role: Role,
     /// The identity of its certificate; `None` for a token.
     #[serde(default)]
@@ -297,10 +288,7 @@ pub fn fresh_token() -> Result<Zeroizing<String>, Problem> {
     let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
     rand::fill(&mut *bytes)
         .map_err(|_| Problem::new(Code::Internal, "the system gives no random numbers"))?;
-    Ok(Zeroizing::new(format!(
-        "{TOKEN_PREFIX}{}",
-        hex::encode(*bytes)
-    )))
+    Ok(Zeroizing::new(format!("{TOKEN_PREFIX}{}", hex::encode(*bytes))))
 }
 
 impl From<ManagerError> for Problem {
@@ -355,16 +343,10 @@ pub(super) fn change_at(
     expected: Option<u64>,
 ) -> Result<u64, Problem> {
     let Caller::Principal(principal) = &call.caller else {
-        return Err(Problem::new(
-            Code::Forbidden,
-            "only a principal changes the pool",
-        ));
+        return Err(Problem::new(Code::Forbidden, "only a principal changes the pool"));
     };
     let name = format!("{}:{}", role_name(principal.role), principal.name);
-    let actor = Actor {
-        name: &name,
-        role: principal.role,
-    };
+    let actor = Actor { name: &name, role: principal.role };
     Ok(call.api.manager.execute(actor, &command, expected)?)
 }
 
@@ -384,10 +366,7 @@ fn healthz(call: &Call) -> Result<Reply, Problem> {
 
 fn metrics(call: &Call) -> Result<Reply, Problem> {
     let overview = call.api.state.overview();
-    let text = call
-        .api
-        .manager
-        .view(|view| call.api.metrics.render(view, &overview));
+    let text = call.api.manager.view(|view| call.api.metrics.render(view, &overview));
     Ok(Reply::text("text/plain; version=0.0.4", text))
 }
 
@@ -409,10 +388,7 @@ impl NodeView {
 
 fn nodes(call: &Call) -> Result<Reply, Problem> {
     let all = call.api.manager.view(|view| {
-        let nodes = view
-            .nodes
-            .iter()
-            .map(|(name, node)| NodeView::of(view, name, &node.value));
+        let nodes = view.nodes.iter().map(|(name, node)| NodeView::of(view, name, &node.value));
         nodes.collect::<Vec<_>>()
     });
     call.page(all, |node| node.name.to_string())
@@ -459,10 +435,7 @@ fn register(call: &Call) -> Result<Reply, Problem> {
     call.caller.require_node(name.as_str())?;
     let registration: Registration = call.body()?;
     if registration.name != name {
-        return Err(Problem::new(
-            Code::Invalid,
-            "the name in the body is not that of the path",
-        ));
+        return Err(Problem::new(Code::Invalid, "the name in the body is not that of the path"));
     }
     Reply::json(&call.api.manager.register(&registration)?)
 }
@@ -472,10 +445,7 @@ fn heartbeat(call: &Call) -> Result<Reply, Problem> {
     call.caller.require_node(name.as_str())?;
     let report: HeartbeatReport = call.body()?;
     if report.heartbeat.node != name {
-        return Err(Problem::new(
-            Code::Invalid,
-            "the name in the body is not that of the path",
-        ));
+        return Err(Problem::new(Code::Invalid, "the name in the body is not that of the path"));
     }
     let answer = call.api.manager.heartbeat(&report.heartbeat)?;
     // Only a node with a lease is believed.
@@ -512,10 +482,7 @@ fn tenants(call: &Call) -> Result<Reply, Problem> {
 }
 
 fn find_tenant(call: &Call, name: &TenantName) -> Result<Versioned<Tenant>, Problem> {
-    let found = call
-        .api
-        .manager
-        .view(|view| view.tenants.get(name).cloned());
+    let found = call.api.manager.view(|view| view.tenants.get(name).cloned());
     found.ok_or_else(|| not_found("tenant", name))
 }
 
@@ -528,15 +495,9 @@ fn put_tenant(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<TenantName>()?;
     let tenant: Tenant = call.body()?;
     if tenant.name != name {
-        return Err(Problem::new(
-            Code::Invalid,
-            "the name in the body is not that of the path",
-        ));
+        return Err(Problem::new(Code::Invalid, "the name in the body is not that of the path"));
     }
-    let exists = call
-        .api
-        .manager
-        .view(|view| view.tenants.contains_key(&name));
+    let exists = call.api.manager.view(|view| view.tenants.contains_key(&name));
     let create = !exists || call.condition == Precondition::Absent;
     let command = if create {
         Command::CreateTenant(tenant.clone())
@@ -573,11 +534,7 @@ fn put_placement(call: &Call) -> Result<Reply, Problem> {
 }
 
 fn grants_of(view: &View, tenant: &TenantName) -> TenantGrants {
-    let ledger = view
-        .ledgers
-        .get(tenant)
-        .map(|ledger| ledger.value.clone())
-        .unwrap_or_default();
+    let ledger = view.ledgers.get(tenant).map(|ledger| ledger.value.clone()).unwrap_or_default();
     let granted = ledger.entries.iter().filter_map(|entry| {
         let node = view.node(&entry.node)?;
         let slice = entry.target.clone()?;
@@ -588,11 +545,7 @@ fn grants_of(view: &View, tenant: &TenantName) -> TenantGrants {
             slice,
         })
     });
-    TenantGrants {
-        tenant: tenant.clone(),
-        nodes: granted.collect(),
-        short: ledger.short,
-    }
+    TenantGrants { tenant: tenant.clone(), nodes: granted.collect(), short: ledger.short }
 }
 
 fn tenant_grants(call: &Call) -> Result<Reply, Problem> {
@@ -610,9 +563,7 @@ fn own_grants(call: &Call) -> Result<Reply, Problem> {
     let found = call.api.manager.view(|view| {
         let matching = view.tenants.values().filter_map(|tenant| {
             let patterns = tenant.value.identities.iter();
-            let best = patterns
-                .filter_map(|pattern| pattern.matches(&identity))
-                .max()?;
+            let best = patterns.filter_map(|pattern| pattern.matches(&identity)).max()?;
             Some((best, &tenant.value.name))
         });
         matching.max().map(|(_, name)| grants_of(view, name))
@@ -628,10 +579,8 @@ fn own_grants(call: &Call) -> Result<Reply, Problem> {
 
 fn principals(call: &Call) -> Result<Reply, Problem> {
     let all = call.api.manager.view(|view| {
-        let principals = view
-            .principals
-            .values()
-            .map(|principal| PrincipalView::of(&principal.value));
+        let principals =
+            view.principals.values().map(|principal| PrincipalView::of(&principal.value));
         principals.collect::<Vec<_>>()
     });
     call.page(all, |principal| principal.name.to_string())
@@ -640,9 +589,8 @@ fn principals(call: &Call) -> Result<Reply, Problem> {
 fn put_principal(call: &Call) -> Result<Reply, Problem> {
     let name = call.name::<PrincipalName>()?;
     let wanted: NewToken = call.body()?;
-    let expires_ms = wanted
-        .valid_s
-        .map(|seconds| now_ms().saturating_add(seconds.saturating_mul(1000)));
+    let expires_ms =
+        wanted.valid_s.map(|seconds| now_ms().saturating_add(seconds.saturating_mul(1000)));
     let (credential, token) = match wanted.identity {
         Some(identity) => (Credential::Identity(identity), None),
         None => {
@@ -650,19 +598,10 @@ fn put_principal(call: &Call) -> Result<Reply, Problem> {
             (Credential::Token(TokenHash::of(&token)), Some(token))
         }
     };
-    let principal = Principal {
-        name: name.clone(),
-        role: wanted.role,
-        credential,
-        expires_ms,
-    };
+    let principal = Principal { name: name.clone(), role: wanted.role, credential, expires_ms };
     let revision = change(call, Command::SetPrincipal(principal))?;
-    let made = Token {
-        name,
-        role: wanted.role,
-        token: token.map(|token| token.to_string()),
-        expires_ms,
-    };
+    let made =
+        Token { name, role: wanted.role, token: token.map(|token| token.to_string()), expires_ms };
     Ok(Reply::json(&made)?.at(revision).created())
 }
 
@@ -683,10 +622,7 @@ fn audit(call: &Call) -> Result<Reply, Problem> {
     let mut items = call.api.manager.audit(after.saturating_add(1), limit + 1)?;
     let more = items.len() > limit;
     items.truncate(limit);
-    let next = items
-        .last()
-        .filter(|_| more)
-        .map(|entry| entry.seq.to_string());
+    let next = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
     Reply::json(&Page { items, next })
 }
 

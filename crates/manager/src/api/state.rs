@@ -40,28 +40,18 @@ struct Inner {
 
 impl fmt::Debug for PoolState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolState")
-            .field("name", &self.0.name)
-            .finish_non_exhaustive()
+        f.debug_struct("PoolState").field("name", &self.0.name).finish_non_exhaustive()
     }
 }
 
 impl PoolState {
     pub(super) fn new(manager: Manager, name: &str) -> Self {
-        Self(Arc::new(Inner {
-            manager,
-            name: name.to_owned(),
-            reports: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { manager, name: name.to_owned(), reports: Mutex::default() }))
     }
 
     /// Takes the report of a node.
     pub(super) fn take(&self, node: NodeName, overview: Overview) {
-        let mut reports = self
-            .0
-            .reports
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports.insert(node, (Instant::now(), Arc::new(overview)));
     }
 
@@ -79,31 +69,18 @@ impl PoolState {
             (rows, tenants, reports, view.audit_head.value.seq)
         });
         let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
-        of_pool(
-            &self.0.name,
-            now_ms(),
-            rows,
-            &list,
-            tenants,
-            self.events(head),
-        )
+        of_pool(&self.0.name, now_ms(), rows, &list, tenants, self.events(head))
     }
 
     /// The reports that are not stale, of nodes with a lease.
     fn fresh(&self, view: &View) -> HashMap<NodeName, Arc<Overview>> {
-        let mut reports = self
-            .0
-            .reports
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports.retain(|name, (at, _)| at.elapsed() < STALE && view.nodes.contains_key(name));
         let present = reports.iter().filter(|(name, _)| {
             view.node(name)
                 .is_some_and(|node| matches!(node.state(), NodeState::Ready | NodeState::Draining))
         });
-        present
-            .map(|(name, (_, overview))| (name.clone(), Arc::clone(overview)))
-            .collect()
+        present.map(|(name, (_, overview))| (name.clone(), Arc::clone(overview))).collect()
     }
 
     /// The newest entries of the audit log.
@@ -144,9 +121,7 @@ fn tenant_row(
     reports: &HashMap<NodeName, Arc<Overview>>,
 ) -> TenantLine {
     let of_nodes = reports.values().flat_map(|report| &report.tenants);
-    let used: Vec<&TenantLine> = of_nodes
-        .filter(|row| row.name == tenant.name.as_str())
-        .collect();
+    let used: Vec<&TenantLine> = of_nodes.filter(|row| row.name == tenant.name.as_str()).collect();
     TenantLine {
         name: tenant.name.to_string(),
         weight: tenant.weight,
@@ -160,10 +135,8 @@ fn tenant_row(
 
 fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> NodeRow {
     let capacity = node.registration.capacity.iter();
-    let capacity = capacity.map(|(class, rate)| ClassRate {
-        class: class.to_string(),
-        ops_per_s: number(*rate),
-    });
+    let capacity = capacity
+        .map(|(class, rate)| ClassRate { class: class.to_string(), ops_per_s: number(*rate) });
     let zone = node.registration.zone.as_ref();
     let told = report.and_then(|report| report.nodes.first()).cloned();
     let row = told.unwrap_or_else(|| NodeRow {
@@ -180,11 +153,8 @@ fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> Nod
         busy: None,
         backends: Vec::new(),
     });
-    let ops_per_s = if row.backends.is_empty() {
-        number(node.load.ops_per_second)
-    } else {
-        row.ops_per_s
-    };
+    let ops_per_s =
+        if row.backends.is_empty() { number(node.load.ops_per_second) } else { row.ops_per_s };
     NodeRow {
         name: name.to_string(),
         state: node.state(),
@@ -214,10 +184,7 @@ fn event(entry: &AuditEntry) -> Event {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "rates and counts, far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "rates and counts, far below 2^52")]
 fn number(value: u64) -> f64 {
     value as f64
 }

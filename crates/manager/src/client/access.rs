@@ -44,7 +44,7 @@ pub enum AccessError {
     /// Others may read the file.
     #[error("other users may read {}: chmod 600 it", .0.display())]
     Exposed(PathBuf),
-    /// It is not in the form of such a file.
+    /// The file is not in the form of an access file.
     #[error("{} is no access file: {reason}", path.display())]
     Form {
         /// The file.
@@ -52,7 +52,7 @@ pub enum AccessError {
         /// The problem.
         reason: String,
     },
-    /// It names no manager, or too many, or one wrongly.
+    /// The file names no manager, or too many, or one wrongly.
     #[error("an access file names 1 to {MAX_MANAGERS} managers as https://HOST:PORT: {0}")]
     Managers(String),
     /// A certificate in it is no PEM.
@@ -67,17 +67,11 @@ pub enum AccessError {
 
 impl AccessError {
     pub(super) fn ca(error: impl fmt::Display) -> Self {
-        Self::Pem {
-            what: "ca",
-            reason: error.to_string(),
-        }
+        Self::Pem { what: "ca", reason: error.to_string() }
     }
 
     pub(super) fn certificate(error: impl fmt::Display) -> Self {
-        Self::Pem {
-            what: "certificate",
-            reason: error.to_string(),
-        }
+        Self::Pem { what: "certificate", reason: error.to_string() }
     }
 }
 
@@ -151,9 +145,7 @@ impl fmt::Debug for OwnCertificate {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access")
-            .field("managers", &self.managers)
-            .finish_non_exhaustive()
+        f.debug_struct("Access").field("managers", &self.managers).finish_non_exhaustive()
     }
 }
 
@@ -163,22 +155,15 @@ impl Access {
     /// # Errors
     /// [`AccessError`].
     pub fn read(path: &Path) -> Result<Self, AccessError> {
-        let failed = |source| AccessError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| AccessError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.mode() & 0o037 != 0 {
             return Err(AccessError::Exposed(path.to_owned()));
         }
         let mut text = Zeroizing::new(String::new());
-        file.take(MAX_LEN)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
-        serde_json::from_str(&text).map_err(|error| AccessError::Form {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })
+        file.take(MAX_LEN).read_to_string(&mut text).map_err(failed)?;
+        serde_json::from_str(&text)
+            .map_err(|error| AccessError::Form { path: path.to_owned(), reason: error.to_string() })
     }
 
     /// Writes it, mode 0600; replaces a former one only if `replace`.
@@ -191,10 +176,8 @@ impl Access {
             path: path.to_owned(),
             reason: error.to_string(),
         })?;
-        write_private(path, text.as_bytes(), replace).map_err(|source| AccessError::Io {
-            path: path.to_owned(),
-            source,
-        })
+        write_private(path, text.as_bytes(), replace)
+            .map_err(|source| AccessError::Io { path: path.to_owned(), source })
     }
 
     /// The addresses.
@@ -203,10 +186,7 @@ impl Access {
     /// [`AccessError::Managers`].
     pub fn managers(&self) -> Result<Vec<ManagerUrl>, AccessError> {
         if !(1..=MAX_MANAGERS).contains(&self.managers.len()) {
-            return Err(AccessError::Managers(format!(
-                "it has {}",
-                self.managers.len()
-            )));
+            return Err(AccessError::Managers(format!("it has {}", self.managers.len())));
         }
         let parse = |text: &String| {
             let parsed = text.parse::<ManagerUrl>();
@@ -234,10 +214,7 @@ mod tests {
             certificate: None,
         };
         access.write(&path, false).unwrap();
-        assert!(
-            access.write(&path, false).is_err(),
-            "an existing file stays"
-        );
+        assert!(access.write(&path, false).is_err(), "an existing file stays");
         let read = Access::read(&path).unwrap();
         assert_eq!(read.token.as_ref().map(Secret::as_str), Some("mrt_secret"));
         assert!(!format!("{read:?}").contains("secret"));
@@ -256,12 +233,6 @@ mod tests {
         assert!(access(&[]).managers().is_err());
         assert!(access(&["http://m"]).managers().is_err());
         assert!(access(&["https://m"; MAX_MANAGERS + 1]).managers().is_err());
-        assert_eq!(
-            access(&["https://m"; MAX_MANAGERS])
-                .managers()
-                .unwrap()
-                .len(),
-            MAX_MANAGERS
-        );
+        assert_eq!(access(&["https://m"; MAX_MANAGERS]).managers().unwrap().len(), MAX_MANAGERS);
     }
 }

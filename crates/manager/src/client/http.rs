@@ -7,13 +7,14 @@
 //! Requests are HTTP/1.0 with a `Host` header, so that no server answers with the chunked coding.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use crate::timed::TimedSocket;
 
 /// Bound on an answer, in bytes: a page of the largest listing has 4 MiB.
 const MAX_ANSWER: u64 = 16 << 20;
@@ -80,18 +81,13 @@ impl FromStr for ManagerUrl {
             }
             _ => (authority, DEFAULT_PORT),
         };
-        let host = host
-            .strip_prefix('[')
-            .map_or(Some(host), |inner| inner.strip_suffix(']'));
+        let host = host.strip_prefix('[').map_or(Some(host), |inner| inner.strip_suffix(']'));
         let host = host.ok_or_else(wrong)?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
         if host.is_empty() || host.len() > 253 || !host.bytes().all(allowed) {
             return Err(wrong());
         }
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-        })
+        Ok(Self { host: host.to_owned(), port })
     }
 }
 
@@ -129,28 +125,36 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-/// Sends a request and reads the answer within `limit`.
+/// Bounds on the time of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// For the connection and the TLS handshake.
+    pub(super) reach: Duration,
+    /// For all of it.
+    pub(super) answer: Duration,
+}
+
+/// Sends a request and reads the answer.
 pub(super) fn exchange(
     url: &ManagerUrl,
     tls: &Arc<ClientConfig>,
     request: &Request<'_>,
-    limit: Duration,
+    limits: Limits,
 ) -> Result<Answer, HttpError> {
-    let failed = |source| HttpError::Io {
-        url: url.to_string(),
-        source,
-    };
-    let deadline = Instant::now() + limit;
-    let socket = connect(url, deadline).map_err(failed)?;
+    let failed = |source| HttpError::Io { url: url.to_string(), source };
+    let start = Instant::now();
+    let address = (url.host.as_str(), url.port);
+    let mut socket =
+        TimedSocket::connect(address, limits.answer, start + limits.reach).map_err(failed)?;
     let name =
         ServerName::try_from(url.host.clone()).map_err(|_| HttpError::Url(url.to_string()))?;
-    let session =
-        ClientConnection::new(Arc::clone(tls), name).map_err(|source| HttpError::Tls {
-            url: url.to_string(),
-            source,
-        })?;
-    let timed = Timed { socket, deadline };
-    let mut stream = StreamOwned::new(session, timed);
+    let mut session = ClientConnection::new(Arc::clone(tls), name)
+        .map_err(|source| HttpError::Tls { url: url.to_string(), source })?;
+    while session.is_handshaking() {
+        session.complete_io(&mut socket).map_err(failed)?;
+    }
+    socket.deadline = Some(start + limits.answer);
+    let mut stream = StreamOwned::new(session, socket);
     stream.write_all(&head_of(url, request)).map_err(failed)?;
     if let Some(body) = &request.body {
         stream.write_all(body).map_err(failed)?;
@@ -158,78 +162,22 @@ pub(super) fn exchange(
     stream.flush().map_err(failed)?;
     read_answer(stream).map_err(|error| match error {
         ReadError::Io(source) => failed(source),
-        ReadError::Form(reason) => HttpError::Answer {
-            url: url.to_string(),
-            reason,
-        },
+        ReadError::Form(reason) => HttpError::Answer { url: url.to_string(), reason },
     })
 }
 
-fn connect(url: &ManagerUrl, deadline: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (url.host.as_str(), url.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, left(deadline)?) {
-            Ok(socket) => {
-                socket.set_nodelay(true)?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
-}
-
 fn head_of(url: &ManagerUrl, request: &Request<'_>) -> Vec<u8> {
-    let Request {
-        method,
-        path,
-        headers,
-        body,
-    } = request;
+    let Request { method, path, headers, body } = request;
     let mut head = format!("{method} {path} HTTP/1.0\r\nhost: {}\r\n", url.authority());
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     if let Some(body) = body {
         let len = body.len();
-        head.push_str(&format!(
-            "content-type: application/json\r\ncontent-length: {len}\r\n"
-        ));
+        head.push_str(&format!("content-type: application/json\r\ncontent-length: {len}\r\n"));
     }
     head.push_str("\r\n");
     head.into_bytes()
-}
-
-/// A socket whose reads and writes end at one time, however often the peer sends a byte.
-struct Timed {
-    socket: TcpStream,
-    deadline: Instant,
-}
-
-impl Read for Timed {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(left(self.deadline)?))?;
-        self.socket.read(buffer)
-    }
-}
-
-impl Write for Timed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(Some(left(self.deadline)?))?;
-        self.socket.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
-    }
 }
 
 #[derive(Debug)]
@@ -261,10 +209,7 @@ fn read_answer(mut stream: impl Read) -> Result<Answer, ReadError> {
         }
         Some(length) => {
             let missing = length.saturating_sub(body.len() as u64);
-            stream
-                .take(missing)
-                .read_to_end(&mut body)
-                .map_err(ReadError::Io)?;
+            stream.take(missing).read_to_end(&mut body).map_err(ReadError::Io)?;
             if (body.len() as u64) < length {
                 return Err(ReadError::Form("its answer is truncated"));
             }
@@ -272,20 +217,13 @@ fn read_answer(mut stream: impl Read) -> Result<Answer, ReadError> {
         }
         // TLS tells a complete answer from a truncated one: without close_notify the read is an error.
         None => {
-            stream
-                .take(MAX_ANSWER + 1)
-                .read_to_end(&mut body)
-                .map_err(ReadError::Io)?;
+            stream.take(MAX_ANSWER + 1).read_to_end(&mut body).map_err(ReadError::Io)?;
             if body.len() as u64 > MAX_ANSWER {
                 return Err(ReadError::Form("its answer is too large"));
             }
         }
     }
-    Ok(Answer {
-        status: head.status,
-        etag: head.etag,
-        body,
-    })
+    Ok(Answer { status: head.status, etag: head.etag, body })
 }
 
 #[derive(Debug)]
@@ -305,20 +243,14 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
         Err(_) => return Err("it is no HTTP"),
     };
     let find = |name: &str| {
-        let found = answer
-            .headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case(name));
+        let found = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
         found.and_then(|header| std::str::from_utf8(header.value).ok())
     };
     if find("transfer-encoding").is_some() {
         return Err("its answer has a transfer coding");
     }
     let length = match find("content-length") {
-        Some(text) => Some(
-            text.parse()
-                .map_err(|_| "its content-length is no number")?,
-        ),
+        Some(text) => Some(text.parse().map_err(|_| "its content-length is no number")?),
         None => None,
     };
     let head = Head {
@@ -380,18 +312,12 @@ mod tests {
         assert_eq!((answer.status, answer.body.as_slice()), (200, &b"{}"[..]));
         assert_eq!(answer.etag.as_deref(), Some("\"7\""));
         let open = read_answer(&b"HTTP/1.0 404 Not Found\r\n\r\nto the end"[..]).unwrap();
-        assert_eq!(
-            (open.status, open.body.as_slice()),
-            (404, &b"to the end"[..])
-        );
+        assert_eq!((open.status, open.body.as_slice()), (404, &b"to the end"[..]));
         assert_eq!(
             reason(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"),
             "its answer is truncated"
         );
-        assert_eq!(
-            reason(b"HTTP/1.1 200 OK\r\n"),
-            "the connection ended within the header"
-        );
+        assert_eq!(reason(b"HTTP/1.1 200 OK\r\n"), "the connection ended within the header");
         assert_eq!(reason(b"SSH-2.0-x\r\n\r\n"), "it is no HTTP");
         assert_eq!(
             reason(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),

@@ -24,10 +24,14 @@ pub use access::Access;
 pub use http::{DEFAULT_PORT, HttpError, ManagerUrl};
 
 use crate::api::problem::Problem;
-use http::{Answer, Request, exchange};
+use http::{Answer, Limits, Request, exchange};
 
 /// Bound on one request. A manager answers within milliseconds, or after the store's own timeout of a few seconds.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time to connect to a manager, with the TLS handshake, while there is another one to ask: a suspended process takes
+/// connections and answers none. The last manager gets the whole time of the request.
+const REACH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -80,9 +84,7 @@ pub struct ManagerClient {
 
 impl fmt::Debug for ManagerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagerClient")
-            .field("managers", &self.managers)
-            .finish_non_exhaustive()
+        f.debug_struct("ManagerClient").field("managers", &self.managers).finish_non_exhaustive()
     }
 }
 
@@ -134,10 +136,7 @@ impl ManagerClient {
     /// [`ClientError`].
     pub fn get_revised<T: DeserializeOwned>(&self, path: &str) -> Result<Revised<T>, ClientError> {
         let answer = self.send("GET", path, Vec::new(), None)?;
-        Ok(Revised {
-            value: parse(&answer.body)?,
-            etag: answer.etag,
-        })
+        Ok(Revised { value: parse(&answer.body)?, etag: answer.etag })
     }
 
     /// All items of a listing, page by page.
@@ -184,11 +183,7 @@ impl ManagerClient {
             Condition::Matches(etag) => headers.push(("if-match", etag.to_owned())),
         }
         let answer = self.send(method.name(), path, headers, Some(body))?;
-        let body = if answer.body.is_empty() {
-            b"null"
-        } else {
-            answer.body.as_slice()
-        };
+        let body = if answer.body.is_empty() { b"null" } else { answer.body.as_slice() };
         parse(body)
     }
 
@@ -203,21 +198,21 @@ impl ManagerClient {
         if let Some(token) = &self.token {
             headers.push(("authorization", format!("Bearer {}", token.as_str())));
         }
-        let request = Request {
-            method,
-            path,
-            headers,
-            body,
-        };
+        let request = Request { method, path, headers, body };
         let first = self.current.load(Ordering::Relaxed);
         let mut last = None;
         for offset in 0..self.managers.len() {
             let index = (first + offset) % self.managers.len();
-            match exchange(&self.managers[index], &self.tls, &request, REQUEST_LIMIT) {
+            let is_last = offset + 1 == self.managers.len();
+            let limits = Limits {
+                reach: if is_last { REQUEST_LIMIT } else { REACH_LIMIT },
+                answer: REQUEST_LIMIT,
+            };
+            match exchange(&self.managers[index], &self.tls, &request, limits) {
                 Ok(answer) => {
                     self.current.store(index, Ordering::Relaxed);
                     // Another manager may reach the store where this one does not.
-                    let unavailable = answer.status == 503 && offset + 1 < self.managers.len();
+                    let unavailable = answer.status == 503 && !is_last;
                     if !unavailable {
                         return accept(answer);
                     }
@@ -225,9 +220,7 @@ impl ManagerClient {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last
-            .unwrap_or_else(|| HttpError::Url("no manager".to_owned()))
-            .into())
+        Err(last.unwrap_or_else(|| HttpError::Url("no manager".to_owned())).into())
     }
 }
 
@@ -290,10 +283,7 @@ pub fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        match plain(byte) {
-            true => out.push(char::from(byte)),
-            false => out.push_str(&format!("%{byte:02X}")),
-        }
+        if plain(byte) { out.push(char::from(byte)) } else { out.push_str(&format!("%{byte:02X}")) }
     }
     out
 }

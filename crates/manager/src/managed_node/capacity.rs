@@ -158,9 +158,8 @@ fn rate(
             engine.submit((sent..sent + room).map(job).collect());
             sent += room;
         }
-        let first = ended
-            .recv_timeout(DEADLINE)
-            .map_err(|_: RecvTimeoutError| CapacityError::Hung(key))?;
+        let first =
+            ended.recv_timeout(DEADLINE).map_err(|_: RecvTimeoutError| CapacityError::Hung(key))?;
         for completion in [first].into_iter().chain(ended.try_iter()) {
             done += 1;
             let of = usize::try_from(completion.id).unwrap_or_default() % KEYS;
@@ -172,18 +171,14 @@ fn rate(
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let right = samples.iter().zip(&outputs).all(|(sample, output)| {
-        output
-            .as_ref()
-            .is_none_or(|output| (sample.is_right)(output))
-    });
+    let right = samples
+        .iter()
+        .zip(&outputs)
+        .all(|(sample, output)| output.as_ref().is_none_or(|output| (sample.is_right)(output)));
     if !right {
         return Err(CapacityError::Wrong(key));
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a count of jobs, far below 2^52"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a count of jobs, far below 2^52")]
     Ok(Some(done as f64 / seconds))
 }
 
@@ -296,11 +291,7 @@ fn ed25519() -> Result<Sample, Unspecified> {
         pkcs8: Zeroizing::new(pkcs8.as_ref().to_vec()),
         operation: Operation::Ed25519Sign,
         input: MESSAGE.to_vec(),
-        is_right: signed(
-            &signature::ED25519,
-            pair.public_key().as_ref(),
-            MESSAGE.to_vec(),
-        ),
+        is_right: signed(&signature::ED25519, pair.public_key().as_ref(), MESSAGE.to_vec()),
     })
 }
 
@@ -309,14 +300,8 @@ fn ml_dsa_65() -> Result<Sample, Unspecified> {
     let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der()?;
     Ok(Sample {
         pkcs8: Zeroizing::new(pkcs8.as_ref().to_vec()),
-        operation: Operation::MlDsaSign {
-            input: MlDsaInput::Message,
-        },
+        operation: Operation::MlDsaSign { input: MlDsaInput::Message },
         input: MESSAGE.to_vec(),
-        is_right: signed(
-            &signature::ML_DSA_65,
-            pair.public_key().as_ref(),
-            MESSAGE.to_vec(),
-        ),
+        is_right: signed(&signature::ML_DSA_65, pair.public_key().as_ref(), MESSAGE.to_vec()),
     })
 }

@@ -42,16 +42,10 @@ impl NodeFolder {
             .write(true)
             .open(&file)
             .map_err(ManagedNodeError::of(&file))?;
-        lock.try_lock()
-            .map_err(|_| ManagedNodeError::Locked(path.to_owned()))?;
+        lock.try_lock().map_err(|_| ManagedNodeError::Locked(path.to_owned()))?;
         let former = numbers(&path.join("processes"));
         let process = now_ms() << 16 | u64::from(std::process::id() & 0xffff);
-        let folder = Self {
-            path: path.to_owned(),
-            _lock: lock,
-            process,
-            former,
-        };
+        let folder = Self { path: path.to_owned(), _lock: lock, process, former };
         let kept = folder.former.iter().rev().take(MAX_FORMER - 1).rev();
         let all: Vec<u64> = kept.copied().chain([process]).collect();
         folder.write_processes(&all)?;
@@ -119,10 +113,8 @@ impl NodeFolder {
         if capacity.is_empty() {
             return Err(ManagedNodeError::NoCapacity.into());
         }
-        let rows: String = capacity
-            .iter()
-            .map(|(class, rate)| format!("{class} {rate}\n"))
-            .collect();
+        let rows: String =
+            capacity.iter().map(|(class, rate)| format!("{class} {rate}\n")).collect();
         self.write("capacity", &format!("{machine}\n{rows}"))?;
         Ok(capacity)
     }
@@ -158,10 +150,7 @@ mod tests {
         let path = place.path().join("node");
         let first = NodeFolder::lock(&path).unwrap();
         assert!(first.former().is_empty());
-        assert!(matches!(
-            NodeFolder::lock(&path),
-            Err(ManagedNodeError::Locked(_))
-        ));
+        assert!(matches!(NodeFolder::lock(&path), Err(ManagedNodeError::Locked(_))));
         let number = first.process();
         drop(first);
         let mut second = NodeFolder::lock(&path).unwrap();

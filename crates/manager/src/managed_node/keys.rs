@@ -42,10 +42,7 @@ enum NodeKeyError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot write {}: {source}", path.display())]
-    List {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    List { path: PathBuf, source: std::io::Error },
 }
 
 /// The keys of one node from its manager.
@@ -114,21 +111,16 @@ impl NodeKeys {
         if !self.held.contains(name) && self.service.stored_key(name.as_str())?.is_some() {
             return Err(NodeKeyError::Own);
         }
-        let bundle = self
-            .pair
-            .open(&self.node, set.fence, set.revision, sealed)?;
+        let bundle = self.pair.open(&self.node, set.fence, set.revision, sealed)?;
         let tenants = sealed.tenants.iter();
         let policy = KeyPolicy {
-            identities: tenants
-                .map(|tenant| format!("{TENANT_PREFIX}{tenant}"))
-                .collect(),
+            identities: tenants.map(|tenant| format!("{TENANT_PREFIX}{tenant}")).collect(),
             operations: bundle.operations,
             hashes: bundle.hashes,
         };
         // First on the list, then in the store: a process that ends in between knows whose key it is.
         self.note(name, 0)?;
-        self.service
-            .install_key(name.as_str(), &bundle.versions, &policy)?;
+        self.service.install_key(name.as_str(), &bundle.versions, &policy)?;
         self.note(name, sealed.version)
     }
 
@@ -166,10 +158,7 @@ impl NodeKeys {
     }
 
     fn write_list(&self) -> Result<(), NodeKeyError> {
-        let failed = |source| NodeKeyError::List {
-            path: self.list.clone(),
-            source,
-        };
+        let failed = |source| NodeKeyError::List { path: self.list.clone(), source };
         let text = serde_json::to_vec(&self.held.versions()).unwrap_or_default();
         write_private(&self.list, &text, true).map_err(failed)
     }

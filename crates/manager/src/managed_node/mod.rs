@@ -99,11 +99,7 @@ impl ManagedNode {
     /// A node that registers at the managers of `client`.
     #[must_use]
     pub const fn new(client: ManagerClient, folder: NodeFolder, profile: NodeProfile) -> Self {
-        Self {
-            client,
-            folder,
-            profile,
-        }
+        Self { client, folder, profile }
     }
 
     /// Starts the thread, which puts grants in force at `service`. `address` is where gateways reach the node, if its
@@ -120,11 +116,7 @@ impl ManagedNode {
             self.profile.addresses.insert(address);
         }
         let (stop, stopped) = channel();
-        let keys = NodeKeys::open(
-            self.folder.path(),
-            self.profile.name.clone(),
-            service.clone(),
-        )?;
+        let keys = NodeKeys::open(self.folder.path(), self.profile.name.clone(), service.clone())?;
         let worker = Worker::new(self, keys, service, stopped);
         let thread = thread::Builder::new()
             .name("mr-heartbeat".to_owned())

@@ -72,8 +72,7 @@ impl Worker {
 
     pub(super) fn run(mut self) {
         // Before the manager says whom to serve, the node serves none.
-        self.service
-            .manage(self.keys.clone(), ON_EXPIRY, Instant::now());
+        self.service.manage(self.keys.clone(), ON_EXPIRY, Instant::now());
         loop {
             let now = Instant::now();
             self.node_keys.delete_due(now);
@@ -170,31 +169,16 @@ impl Worker {
         let before = self.service.settings().revision;
         // An answer whose grants are not taken brings no keys.
         let grants = set.verify(&self.keys).map_err(|error| error.to_string())?;
-        self.holder
-            .check(set.fence, set.revision, sent, now)
-            .map_err(|error| error.to_string())?;
+        self.holder.check(set.fence, set.revision, sent, now).map_err(|error| error.to_string())?;
         self.node_keys.install(set);
-        let answer = GrantAnswer {
-            incarnation: set.fence,
-            sent,
-            now,
-            wall: SystemTime::now(),
-        };
-        self.service
-            .apply_grants(&set.grants, answer)
-            .map_err(|error| error.to_string())?;
+        let answer = GrantAnswer { incarnation: set.fence, sent, now, wall: SystemTime::now() };
+        self.service.apply_grants(&set.grants, answer).map_err(|error| error.to_string())?;
         let next = Duration::from_millis(set.next_ms);
-        let taken = self
-            .holder
-            .apply(set.fence, set.revision, grants, next, sent, now);
+        let taken = self.holder.apply(set.fence, set.revision, grants, next, sent, now);
         taken.map_err(|error| error.to_string())?;
         self.node_keys.settle(set, now);
         if self.service.settings().revision != before {
-            info!(
-                revision = set.revision,
-                tenants = set.grants.len(),
-                "grants are in force"
-            );
+            info!(revision = set.revision, tenants = set.grants.len(), "grants are in force");
         }
         Ok(())
     }
@@ -220,12 +204,8 @@ impl Worker {
             (Some(Code::Removed), _) => {
                 self.complain("the node was removed from the pool: it serves no tenant".to_owned());
                 let fence = self.holder.fence().unwrap_or_else(|| self.holder.seen());
-                let answer = GrantAnswer {
-                    incarnation: fence,
-                    sent: now,
-                    now,
-                    wall: SystemTime::now(),
-                };
+                let answer =
+                    GrantAnswer { incarnation: fence, sent: now, now, wall: SystemTime::now() };
                 if let Err(error) = self.service.apply_grants(&[], answer) {
                     warn!(%error, "the former grants end by themselves");
                 }
@@ -252,9 +232,7 @@ impl Worker {
         };
         let path = self.node.path("leave");
         let left: Result<(), _> =
-            self.node
-                .client
-                .write(Write::Post, &path, Condition::None, &Leave { fence });
+            self.node.client.write(Write::Post, &path, Condition::None, &Leave { fence });
         match left {
             Ok(()) => {
                 if let Err(error) = self.node.folder.note_left() {
@@ -298,10 +276,7 @@ fn to_count(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "operations per second, far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "operations per second, far below 2^52")]
 fn to_float(value: u64) -> f64 {
     value as f64
 }

@@ -73,7 +73,7 @@ pub struct AuditEntry {
     pub seq: u64,
     /// Time by the manager's clock, in milliseconds since 1970.
     pub time_ms: u64,
-    /// Who changed it: a principal, with its role.
+    /// The principal that changed it, with its role.
     pub actor: String,
     /// The change: `tenant-create`, `quota-set`, `node-remove`, …
     pub action: String,
@@ -99,14 +99,11 @@ pub struct AuditHead {
 
 impl Default for AuditHead {
     fn default() -> Self {
-        Self {
-            seq: 0,
-            hash: AuditHash::START,
-        }
+        Self { seq: 0, hash: AuditHash::START }
     }
 }
 
-/// Where a chain is broken.
+/// Place where a chain is broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditError {
     /// A number is missing, repeated or out of order.
@@ -161,25 +158,13 @@ impl AuditEntry {
     /// The head of the log after this entry.
     #[must_use]
     pub fn head(&self) -> AuditHead {
-        AuditHead {
-            seq: self.seq,
-            hash: self.hash,
-        }
+        AuditHead { seq: self.seq, hash: self.hash }
     }
 
     /// Hash over all other fields: numbers in 8 bytes, texts after their length, in the order of the fields. The
     /// text of `detail` is its JSON with sorted keys and without spaces.
     fn compute(&self) -> AuditHash {
-        let Self {
-            seq,
-            time_ms,
-            actor,
-            action,
-            subject,
-            detail,
-            previous,
-            hash: _,
-        } = self;
+        let Self { seq, time_ms, actor, action, subject, detail, previous, hash: _ } = self;
         let mut context = Context::new(&SHA256);
         context.update(DOMAIN);
         context.update(&previous.0);
@@ -214,10 +199,7 @@ impl AuditVerifier {
     pub fn take(&mut self, entry: &AuditEntry) -> Result<(), AuditError> {
         let expected = self.0.seq + 1;
         if entry.seq != expected {
-            return Err(AuditError::Missing {
-                expected,
-                found: entry.seq,
-            });
+            return Err(AuditError::Missing { expected, found: entry.seq });
         }
         if entry.previous != self.0.hash {
             return Err(AuditError::Broken(entry.seq));
@@ -235,10 +217,7 @@ impl AuditVerifier {
     /// Entries are missing at the end, or the head is of another chain.
     pub fn finish(self, head: &AuditHead) -> Result<(), AuditError> {
         if self.0.seq != head.seq {
-            return Err(AuditError::Cut {
-                expected: head.seq,
-                found: self.0.seq,
-            });
+            return Err(AuditError::Cut { expected: head.seq, found: self.0.seq });
         }
         if self.0.hash != head.hash {
             return Err(AuditError::Changed(head.seq));
@@ -311,20 +290,8 @@ mod tests {
     fn removed_and_forged_entries_are_noticed() {
         let (entries, head) = chain(4);
         let missing = [&entries[..1], &entries[2..]].concat();
-        assert_eq!(
-            verify(&missing, &head),
-            Err(AuditError::Missing {
-                expected: 2,
-                found: 3
-            })
-        );
-        assert_eq!(
-            verify(&entries[..3], &head),
-            Err(AuditError::Cut {
-                expected: 4,
-                found: 3
-            })
-        );
+        assert_eq!(verify(&missing, &head), Err(AuditError::Missing { expected: 2, found: 3 }));
+        assert_eq!(verify(&entries[..3], &head), Err(AuditError::Cut { expected: 4, found: 3 }));
         let (mut other, _) = chain(4);
         other[3] = AuditEntry::after(&other[2].head(), 9, "admin:mallory", "x", "y", Value::Null);
         assert_eq!(verify(&other, &head), Err(AuditError::Changed(4)));

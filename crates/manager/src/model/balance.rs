@@ -50,25 +50,15 @@ impl Balance {
         let pays = |tenant: &&TenantName| {
             part(view, tenant, fullest, emptiest, target).is_some_and(|part| {
                 part > 0
-                    && reserved(emptiest)
-                        .saturating_add(part)
-                        .saturating_add(MARGIN / 2)
+                    && reserved(emptiest).saturating_add(part).saturating_add(MARGIN / 2)
                         <= reserved(fullest)
             })
         };
         let all = view.tenants_of.get(fullest)?;
-        let later = all
-            .iter()
-            .filter(|name| self.after.as_ref().is_none_or(|after| *name > after));
-        let again = all
-            .iter()
-            .filter(|name| self.after.as_ref().is_some_and(|after| *name <= after));
-        let found: Vec<TenantName> = later
-            .chain(again)
-            .filter(pays)
-            .take(TRIES)
-            .cloned()
-            .collect();
+        let later = all.iter().filter(|name| self.after.as_ref().is_none_or(|after| *name > after));
+        let again =
+            all.iter().filter(|name| self.after.as_ref().is_some_and(|after| *name <= after));
+        let found: Vec<TenantName> = later.chain(again).filter(pays).take(TRIES).cloned().collect();
         self.after = found.last().cloned();
         (!found.is_empty()).then(|| (fullest.clone(), found))
     }

@@ -13,11 +13,7 @@ use super::tenant::{Placement, Quota, Tenant};
 
 /// An administrative change. Each is one transaction of the store and one entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    deny_unknown_fields,
-    rename_all = "kebab-case",
-    rename_all_fields = "kebab-case"
-)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Command {
     /// Makes a tenant.
     CreateTenant(Tenant),

@@ -109,7 +109,7 @@ pub enum SetError {
     /// A grant cannot be verified.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// It is for another lease.
+    /// The grants are for another lease.
     #[error("the grants are for fence {0}, which this node does not hold")]
     OtherLease(u64),
     /// A later one is in force.
@@ -173,10 +173,7 @@ impl Holder {
         }
         Ok(match self.lease {
             None => Due::Register,
-            Some((fence, _)) => Due::Heartbeat {
-                fence,
-                applied: self.applied(),
-            },
+            Some((fence, _)) => Due::Heartbeat { fence, applied: self.applied() },
         })
     }
 
@@ -196,8 +193,7 @@ impl Holder {
     #[must_use]
     pub fn applied(&self) -> u64 {
         let set = self.set.as_ref();
-        set.filter(|set| Some(set.fence) == self.fence())
-            .map_or(0, |set| set.revision)
+        set.filter(|set| Some(set.fence) == self.fence()).map_or(0, |set| set.revision)
     }
 
     /// Takes the lease; a heartbeat is due at once. Grants of a former lease stay in force until the first set.
@@ -226,10 +222,7 @@ impl Holder {
         };
         let applied = self.applied();
         if revision < applied {
-            return Err(SetError::OutOfDate {
-                set: revision,
-                applied,
-            });
+            return Err(SetError::OutOfDate { set: revision, applied });
         }
         if sent + ttl <= now {
             return Err(SetError::TooLate);
@@ -265,12 +258,7 @@ impl Holder {
             until = self.set.as_ref().map_or(until, |set| until.max(set.until));
         }
         self.seen = self.seen.max(revision);
-        self.set = Some(Set {
-            fence,
-            revision,
-            until,
-            grants,
-        });
+        self.set = Some(Set { fence, revision, until, grants });
         self.next = now + next.min(ttl / 3);
         self.retry = FIRST_RETRY;
         Ok(())
@@ -279,9 +267,7 @@ impl Holder {
     /// The manager did not answer.
     pub fn failed(&mut self, now: Instant) {
         self.next = now + self.retry;
-        let most = self
-            .lease
-            .map_or(Duration::from_secs(3), |(_, ttl)| ttl / 10);
+        let most = self.lease.map_or(Duration::from_secs(3), |(_, ttl)| ttl / 10);
         self.retry = (self.retry * 2).min(most);
     }
 
@@ -333,9 +319,6 @@ impl GrantSet {
     /// # Errors
     /// The first grant that does not verify.
     pub fn verify(&self, keys: &GrantKeys) -> Result<Vec<Grant>, GrantError> {
-        self.grants
-            .iter()
-            .map(|grant| grant.verify(keys).cloned())
-            .collect()
+        self.grants.iter().map(|grant| grant.verify(keys).cloned()).collect()
     }
 }

@@ -71,15 +71,10 @@ impl PoolKey {
         };
         let sealed = [&self.sealed].into_iter().chain(&self.former);
         check(
-            sealed
-                .into_iter()
-                .all(|one| (1..=MAX_SEALED_LEN).contains(&one.len())),
+            sealed.into_iter().all(|one| (1..=MAX_SEALED_LEN).contains(&one.len())),
             format!("sealed: 1 to {MAX_SEALED_LEN} bytes"),
         );
-        check(
-            self.former.len() <= MAX_FORMER,
-            format!("former: at most {MAX_FORMER}"),
-        );
+        check(self.former.len() <= MAX_FORMER, format!("former: at most {MAX_FORMER}"));
         check(
             self.public.len() == 64 && self.public.bytes().all(|digit| digit.is_ascii_hexdigit()),
             "public: 64 hexadecimal digits".to_owned(),
@@ -124,16 +119,8 @@ impl HeldKeys {
     /// Keys of an earlier process. Those that the first answer does not name leave then.
     #[must_use]
     pub fn of_before(versions: BTreeMap<KeyName, u64>) -> Self {
-        let held = |version| Held {
-            version,
-            leaves: None,
-        };
-        Self(
-            versions
-                .into_iter()
-                .map(|(name, version)| (name, held(version)))
-                .collect(),
-        )
+        let held = |version| Held { version, leaves: None };
+        Self(versions.into_iter().map(|(name, version)| (name, held(version))).collect())
     }
 
     /// Names and versions, also of keys that are leaving.
@@ -163,20 +150,16 @@ impl HeldKeys {
             return Err(KeyRefused::NotWanted);
         }
         match self.0.get(name) {
-            Some(held) if held.version > version => Err(KeyRefused::OutOfDate {
-                given: version,
-                held: held.version,
-            }),
+            Some(held) if held.version > version => {
+                Err(KeyRefused::OutOfDate { given: version, held: held.version })
+            }
             Some(_) | None => Ok(()),
         }
     }
 
     /// Notes that the key is about to be stored (version 0), or has been.
     pub fn note(&mut self, name: KeyName, version: u64) {
-        let held = Held {
-            version,
-            leaves: None,
-        };
+        let held = Held { version, leaves: None };
         self.0.insert(name, held);
     }
 
@@ -252,10 +235,7 @@ mod tests {
         held.note(www.clone(), 5);
         let refused = held.admit(&www, 4, &[(www.clone(), 4)]);
         assert_eq!(refused, Err(KeyRefused::OutOfDate { given: 4, held: 5 }));
-        assert_eq!(
-            held.admit(&www, 6, &[(www.clone(), 7)]),
-            Err(KeyRefused::NotWanted)
-        );
+        assert_eq!(held.admit(&www, 6, &[(www.clone(), 7)]), Err(KeyRefused::NotWanted));
         assert_eq!(held.admit(&www, 6, &[(www.clone(), 6)]), Ok(()));
         assert_eq!(held.versions(), [(www, 5)].into());
     }

@@ -56,9 +56,7 @@ impl Ledger {
     /// The entry of a registration.
     #[must_use]
     pub fn entry(&self, node: &NodeName, fence: u64) -> Option<&Entry> {
-        self.entries
-            .iter()
-            .find(|entry| entry.node == *node && entry.fence == fence)
+        self.entries.iter().find(|entry| entry.node == *node && entry.fence == fence)
     }
 
     /// Puts the revision of the record in the place of `None`, before the record is written anew.
@@ -101,10 +99,7 @@ impl Dimension {
         let plain = [(Self::Ops, quota.ops), (Self::Bytes, quota.bytes)];
         let classes = quota.classes.iter();
         let classes = classes.map(|(class, rate)| (Self::Class(*class), *rate));
-        plain
-            .into_iter()
-            .chain(classes)
-            .filter(|(_, rate)| !rate.is_unlimited())
+        plain.into_iter().chain(classes).filter(|(_, rate)| !rate.is_unlimited())
     }
 
     /// This rate of `rates`; a class without a row has no limit.
@@ -132,11 +127,7 @@ impl Dimension {
 /// Units per second as a number that can be added and compared: no limit is more than every limit.
 #[must_use]
 pub fn amount(rate: Rate) -> u128 {
-    if rate.is_unlimited() {
-        u128::from(u64::MAX)
-    } else {
-        u128::from(rate.per_second)
-    }
+    if rate.is_unlimited() { u128::from(u64::MAX) } else { u128::from(rate.per_second) }
 }
 
 /// The least rates that allow what `one` or `other` allows: by rate the higher value, where no limit is the highest.
@@ -158,11 +149,7 @@ pub fn most(one: &Rates, other: &Rates) -> Rates {
         .filter_map(|(class, rate)| Some((*class, higher(*rate, *other.classes.get(class)?))))
         .filter(|(_, rate)| !rate.is_unlimited())
         .collect();
-    Rates {
-        ops: higher(one.ops, other.ops),
-        bytes: higher(one.bytes, other.bytes),
-        classes,
-    }
+    Rates { ops: higher(one.ops, other.ops), bytes: higher(one.bytes, other.bytes), classes }
 }
 
 #[cfg(test)]
@@ -172,10 +159,7 @@ mod tests {
 
     #[test]
     fn maximum_of_two_slices_allows_every_job_that_either_allows() {
-        let both = most(
-            &rates(10, &[("rsa2048", 5), ("slow", 1)]),
-            &rates(20, &[("rsa2048", 3)]),
-        );
+        let both = most(&rates(10, &[("rsa2048", 5), ("slow", 1)]), &rates(20, &[("rsa2048", 3)]));
         assert_eq!(both.ops.per_second, 20);
         assert_eq!(both.classes.len(), 1, "a class without a row has no limit");
         assert_eq!(both.classes.values().next().unwrap().per_second, 5);
@@ -194,10 +178,7 @@ mod tests {
         };
         assert!(!entry.is_replaced(6, 7));
         assert!(entry.is_replaced(7, 7));
-        let mut ledger = Ledger {
-            entries: vec![entry],
-            short: false,
-        };
+        let mut ledger = Ledger { entries: vec![entry], short: false };
         ledger.settle(7);
         assert!(
             ledger.entries[0].is_replaced(7, 9),

@@ -25,7 +25,7 @@ const PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$";
      a letter or a digit first"
 )]
 pub struct NoName {
-    /// What was to be named.
+    /// Kind of the thing to be named.
     pub kind: &'static str,
     /// The text, cut to a length that fits a line.
     pub text: String,
@@ -34,9 +34,7 @@ pub struct NoName {
 fn valid_label(text: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&text.len())
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 macro_rules! name {
@@ -153,22 +151,9 @@ mod tests {
         for right in ["a", "node-1", "rack7.example", &long] {
             assert!(right.parse::<NodeName>().is_ok(), "{right}");
         }
-        for wrong in [
-            "",
-            "-a",
-            ".",
-            "..",
-            "a/b",
-            "a b",
-            "é",
-            "a\0",
-            &format!("{long}n"),
-        ] {
+        for wrong in ["", "-a", ".", "..", "a/b", "a b", "é", "a\0", &format!("{long}n")] {
             assert!(wrong.parse::<NodeName>().is_err(), "{wrong}");
         }
-        assert!(
-            "a.b".parse::<TenantName>().is_err(),
-            "a tenant is a label of metrics"
-        );
+        assert!("a.b".parse::<TenantName>().is_err(), "a tenant is a label of metrics");
     }
 }

@@ -29,7 +29,7 @@ pub const MAX_FORMER: usize = 16;
 /// Operations per second by job class, as the node measured them at its start, each alone on the whole node.
 pub type Capacity = BTreeMap<JobClass, u64>;
 
-/// What a node says about itself when it registers.
+/// Description that a node gives of itself when it registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Registration {
@@ -46,7 +46,7 @@ pub struct Registration {
     pub seen: u64,
     /// Addresses for gateways: `tcp://HOST:PORT`.
     pub addresses: BTreeSet<String>,
-    /// Where the node is.
+    /// Place of the node.
     #[serde(default)]
     pub zone: Option<Zone>,
     /// Measured capacity.
@@ -62,7 +62,7 @@ pub struct Registration {
     pub sealing_key: Option<String>,
 }
 
-/// What a node says when it shows that it is there.
+/// Message by which a node shows that it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Heartbeat {
@@ -77,7 +77,7 @@ pub struct Heartbeat {
     /// Load since the last heartbeat.
     #[serde(default)]
     pub load: Load,
-    /// What the node says about its state.
+    /// State of the node, by its own account.
     #[serde(default)]
     pub health: Health,
     /// Names and versions of the keys that the node has from the manager.
@@ -136,7 +136,7 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Node {
-    /// What it said at its registration.
+    /// Its registration.
     pub registration: Registration,
     /// Its lease.
     pub lease: Lease,
@@ -193,36 +193,20 @@ impl Registration {
             format!("addresses: 1 to {MAX_ADDRESSES}"),
         );
         check(
-            !self
-                .addresses
-                .iter()
-                .chain(&self.features)
-                .chain([&self.version])
-                .all(printable),
+            !self.addresses.iter().chain(&self.features).chain([&self.version]).all(printable),
             format!(
                 "addresses, features, version: 1 to {MAX_TEXT_LEN} printable ASCII characters without space"
             ),
         );
-        check(
-            self.features.len() > MAX_ROWS,
-            format!("features: at most {MAX_ROWS}"),
-        );
-        check(
-            self.capacity.len() > MAX_ROWS,
-            format!("capacity: at most {MAX_ROWS} job classes"),
-        );
+        check(self.features.len() > MAX_ROWS, format!("features: at most {MAX_ROWS}"));
+        check(self.capacity.len() > MAX_ROWS, format!("capacity: at most {MAX_ROWS} job classes"));
         check(
             self.capacity.values().any(|rate| *rate == 0),
             "capacity: a job class that the node cannot do is left out".to_owned(),
         );
+        check(self.former.len() > MAX_FORMER, format!("former: at most {MAX_FORMER}"));
         check(
-            self.former.len() > MAX_FORMER,
-            format!("former: at most {MAX_FORMER}"),
-        );
-        check(
-            self.sealing_key
-                .as_ref()
-                .is_some_and(|key| !sealing::is_sealing_key(key)),
+            self.sealing_key.as_ref().is_some_and(|key| !sealing::is_sealing_key(key)),
             "sealing-key: 64 hexadecimal digits".to_owned(),
         );
         problems

@@ -71,10 +71,7 @@ fn rate_of(capacity: &Capacity, class: JobClass) -> u64 {
         JobClass::Key(key) => vec![JobClass::Cost(Class::of(key))],
         JobClass::Operation(_) | JobClass::Cost(_) => Vec::new(),
     };
-    let mut measured = [class]
-        .into_iter()
-        .chain(nearest)
-        .filter_map(|class| capacity.get(&class));
+    let mut measured = [class].into_iter().chain(nearest).filter_map(|class| capacity.get(&class));
     let slowest = || capacity.values().min();
     measured.next().or_else(slowest).copied().unwrap_or(0)
 }
@@ -90,13 +87,10 @@ pub fn choose(
     most: u64,
     candidates: &[Candidate<'_>],
 ) -> Choice {
-    let fits: Vec<u64> = candidates
-        .iter()
-        .map(|candidate| fit(placement, quota, candidate))
-        .collect();
-    let mut left: Vec<usize> = (0..candidates.len())
-        .filter(|at| fits[*at] > 0 || candidates[*at].serves)
-        .collect();
+    let fits: Vec<u64> =
+        candidates.iter().map(|candidate| fit(placement, quota, candidate)).collect();
+    let mut left: Vec<usize> =
+        (0..candidates.len()).filter(|at| fits[*at] > 0 || candidates[*at].serves).collect();
     let mut zones: BTreeMap<Option<&Zone>, u32> = BTreeMap::new();
     let mut chosen: Vec<usize> = Vec::new();
     let mut sum = 0;
@@ -107,13 +101,7 @@ pub fn choose(
             let place = |zone: &Zone| placement.zones.iter().position(|wanted| wanted == zone);
             let preferred = candidate.zone.and_then(place).unwrap_or(usize::MAX);
             let used = zones.get(&candidate.zone).copied().unwrap_or(0);
-            (
-                !candidate.serves,
-                preferred,
-                used,
-                u64::MAX - candidate.free,
-                candidate.name,
-            )
+            (!candidate.serves, preferred, used, u64::MAX - candidate.free, candidate.name)
         };
         let best = left.iter().enumerate().min_by_key(|(_, at)| rank(**at));
         let Some((position, at)) = best.map(|(position, at)| (position, *at)) else {
@@ -150,9 +138,7 @@ fn fit(placement: &Placement, quota: &Quota, candidate: &Candidate<'_>) -> u64 {
         dimension.set(&mut one, Rate::per_second(1));
         one
     });
-    let free = candidate
-        .free
-        .saturating_sub(cost(&one, candidate.capacity).saturating_mul(2));
+    let free = candidate.free.saturating_sub(cost(&one, candidate.capacity).saturating_mul(2));
     let share = u128::from(free) * u128::from(WHOLE) / u128::from(whole);
     u64::try_from(share).unwrap_or(WHOLE)
 }
@@ -176,10 +162,8 @@ fn water_fill(caps: &[u64]) -> Vec<u64> {
 /// whose slice would be less than 1 in one of them gets none.
 #[must_use]
 pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
-    let mut slices: BTreeMap<NodeName, Slice> = shares
-        .iter()
-        .map(|(node, _)| (node.clone(), Slice::default()))
-        .collect();
+    let mut slices: BTreeMap<NodeName, Slice> =
+        shares.iter().map(|(node, _)| (node.clone(), Slice::default())).collect();
     let whole = u128::from(WHOLE);
     let given: u128 = shares.iter().map(|(_, share)| u128::from(*share)).sum();
     for (dimension, rate) in Dimension::limited(quota) {
@@ -194,10 +178,7 @@ pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, S
             if amount == 0 {
                 slices.remove(node);
             } else if let Some(slice) = slices.get_mut(node) {
-                dimension.set(
-                    slice,
-                    scaled(rate, u64::try_from(amount).unwrap_or(u64::MAX)),
-                );
+                dimension.set(slice, scaled(rate, u64::try_from(amount).unwrap_or(u64::MAX)));
             }
         }
     }
@@ -225,20 +206,13 @@ pub(super) mod tests {
     use super::*;
 
     fn capacity(rows: &[(&str, u64)]) -> Capacity {
-        rows.iter()
-            .map(|(class, rate)| (class.parse().unwrap(), *rate))
-            .collect()
+        rows.iter().map(|(class, rate)| (class.parse().unwrap(), *rate)).collect()
     }
 
     pub(crate) fn rates(ops: u64, classes: &[(&str, u64)]) -> Rates {
-        let classes = classes
-            .iter()
-            .map(|(class, rate)| (class.parse().unwrap(), Rate::per_second(*rate)));
-        Rates {
-            ops: Rate::per_second(ops),
-            bytes: Rate::UNLIMITED,
-            classes: classes.collect(),
-        }
+        let classes =
+            classes.iter().map(|(class, rate)| (class.parse().unwrap(), Rate::per_second(*rate)));
+        Rates { ops: Rate::per_second(ops), bytes: Rate::UNLIMITED, classes: classes.collect() }
     }
 
     #[test]
@@ -251,11 +225,7 @@ pub(super) mod tests {
             WHOLE / 10,
             "its cost class was measured"
         );
-        assert_eq!(
-            cost(&rates(0, &[("ed25519", 25)]), &node),
-            WHOLE / 10,
-            "as the slowest"
-        );
+        assert_eq!(cost(&rates(0, &[("ed25519", 25)]), &node), WHOLE / 10, "as the slowest");
         assert_eq!(cost(&Rates::default(), &node), 0);
         assert_eq!(cost(&rates(u64::MAX, &[]), &Capacity::new()), u64::MAX);
     }
@@ -266,13 +236,7 @@ pub(super) mod tests {
         fn new(rows: &[(&str, &str, u64, bool)]) -> Self {
             let node = |(name, zone, free, serves): &(&str, &str, u64, bool)| {
                 let capacity = capacity(&[("rsa-2048", 1000)]);
-                (
-                    name.parse().unwrap(),
-                    capacity,
-                    zone.parse().ok(),
-                    *free,
-                    *serves,
-                )
+                (name.parse().unwrap(), capacity, zone.parse().ok(), *free, *serves)
             };
             Self(rows.iter().map(node).collect())
         }
@@ -317,10 +281,7 @@ pub(super) mod tests {
             ("b", "two", 100_000, true),
             ("c", "three", 200_000, false),
         ]);
-        let placement = Placement {
-            zones: vec!["three".parse().unwrap()],
-            ..Placement::default()
-        };
+        let placement = Placement { zones: vec!["three".parse().unwrap()], ..Placement::default() };
         let names = |chosen: Vec<(String, u64)>| {
             chosen.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
@@ -337,10 +298,7 @@ pub(super) mod tests {
         let chosen = pool.choose(&Placement::default(), &rates(1000, &[]));
         assert_eq!(chosen.len(), 3, "700,000 of two nodes are not enough");
         assert_eq!(chosen.iter().map(|(_, share)| share).sum::<u64>(), 1000);
-        let over = Placement {
-            over_commit: true,
-            ..Placement::default()
-        };
+        let over = Placement { over_commit: true, ..Placement::default() };
         assert_eq!(pool.choose(&over, &rates(5000, &[])).len(), 2);
         let short: u64 = pool
             .choose(&Placement::default(), &rates(2000, &[]))

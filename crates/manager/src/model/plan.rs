@@ -76,11 +76,7 @@ fn fate(
 ) -> Fate {
     let mut after = |then: Fate| {
         let until = endings.seen(&entry.node, entry.fence, now) + life;
-        if until <= now {
-            then
-        } else {
-            Fate::Until(until)
-        }
+        if until <= now { then } else { Fate::Until(until) }
     };
     let Some(node) = node.filter(|node| !node.removed) else {
         return after(Fate::Over);
@@ -118,9 +114,7 @@ pub fn plan(
 ) -> Plan {
     let present = view.ledgers.get(name);
     let record = present.map_or(0, |ledger| ledger.revision);
-    let mut ledger = present
-        .map(|ledger| ledger.value.clone())
-        .unwrap_or_default();
+    let mut ledger = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
     ledger.settle(record);
     let mut again = None;
     ledger.entries.retain_mut(|entry| {
@@ -128,21 +122,13 @@ pub fn plan(
         keep(entry, &fate, view, record, &mut again)
     });
     let tenant = view.tenants.get(name).map(|tenant| &tenant.value);
-    let wanted = tenant
-        .map(|tenant| Wanted::of(view, tenant, &ledger, from))
-        .unwrap_or_default();
+    let wanted = tenant.map(|tenant| Wanted::of(view, tenant, &ledger, from)).unwrap_or_default();
     lower_and_raise(&mut ledger, tenant, &wanted, view);
     ledger.short = wanted.short;
     let settled = is_settled(&ledger, &wanted);
-    let mut before = present
-        .map(|ledger| ledger.value.clone())
-        .unwrap_or_default();
+    let mut before = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
     before.settle(record);
-    Plan {
-        ledger: (before != ledger).then_some(ledger),
-        again,
-        settled,
-    }
+    Plan { ledger: (before != ledger).then_some(ledger), again, settled }
 }
 
 /// Takes back what is free; returns whether the entry stays.
@@ -191,10 +177,7 @@ struct Wanted {
 impl Wanted {
     fn of(view: &View, tenant: &Tenant, ledger: &Ledger, from: Option<&NodeName>) -> Self {
         let Some(quota) = distributable(view, tenant, ledger) else {
-            return Self {
-                slices: BTreeMap::new(),
-                short: true,
-            };
+            return Self { slices: BTreeMap::new(), short: true };
         };
         let most = least_rate(&quota);
         let unchanged = || Self::unchanged(view, tenant, ledger, &quota, most);
@@ -206,10 +189,7 @@ impl Wanted {
             candidate.serves &= Some(candidate.name) != from;
         }
         let choice = placement::choose(&tenant.placement, &quota, most, &candidates);
-        Self {
-            slices: placement::divide(&quota, &choice.shares),
-            short: choice.short,
-        }
+        Self { slices: placement::divide(&quota, &choice.shares), short: choice.short }
     }
 
     /// The present division, if it is as good as a new one: a node that joins moves no tenant that needs nothing.
@@ -227,10 +207,7 @@ impl Wanted {
             let node = view.node(&entry.node);
             node.is_some_and(|node| allows(tenant, &entry.node, node))
                 && (tenant.placement.over_commit || !is_overloaded(view, &entry.node))
-                && entry
-                    .target
-                    .as_ref()
-                    .is_some_and(|target| has_rows(target, quota))
+                && entry.target.as_ref().is_some_and(|target| has_rows(target, quota))
         };
         let sum = |dimension: Dimension| -> u128 {
             let targets = entries.iter().filter_map(|entry| entry.target.as_ref());
@@ -238,15 +215,12 @@ impl Wanted {
         };
         let whole =
             Dimension::limited(quota).all(|(dimension, rate)| sum(dimension) == amount(rate));
-        let same_bursts = entries
-            .iter()
-            .filter_map(|entry| entry.target.as_ref())
-            .all(|target| {
-                Dimension::limited(quota).all(|(dimension, rate)| {
-                    let part = dimension.of(target);
-                    part == placement::scaled(rate, part.per_second)
-                })
-            });
+        let same_bursts = entries.iter().filter_map(|entry| entry.target.as_ref()).all(|target| {
+            Dimension::limited(quota).all(|(dimension, rate)| {
+                let part = dimension.of(target);
+                part == placement::scaled(rate, part.per_second)
+            })
+        });
         let enough = entries.len() as u64 == wanted;
         (enough && whole && same_bursts && entries.iter().all(good)).then(|| Self {
             slices: entries
@@ -261,9 +235,7 @@ impl Wanted {
 /// Whether a slice limits what the quota limits, and nothing else.
 fn has_rows(slice: &Slice, quota: &Quota) -> bool {
     let rows = |rates: &Rates| {
-        Dimension::limited(rates)
-            .map(|(dimension, _)| dimension)
-            .collect::<Vec<_>>()
+        Dimension::limited(rates).map(|(dimension, _)| dimension).collect::<Vec<_>>()
     };
     rows(slice) == rows(quota)
 }
@@ -283,10 +255,7 @@ fn distributable(view: &View, tenant: &Tenant, ledger: &Ledger) -> Option<Quota>
 
 /// Least of the limited rates: each node gets at least 1 of each, so at most this many nodes share the quota.
 fn least_rate(quota: &Quota) -> u64 {
-    Dimension::limited(quota)
-        .map(|(_, rate)| rate.per_second)
-        .min()
-        .unwrap_or(u64::MAX)
+    Dimension::limited(quota).map(|(_, rate)| rate.per_second).min().unwrap_or(u64::MAX)
 }
 
 fn is_live(view: &View, entry: &Entry) -> bool {
@@ -295,9 +264,7 @@ fn is_live(view: &View, entry: &Entry) -> bool {
 }
 
 fn is_overloaded(view: &View, node: &NodeName) -> bool {
-    view.reserved
-        .get(node)
-        .is_some_and(|reserved| *reserved > placement::WHOLE)
+    view.reserved.get(node).is_some_and(|reserved| *reserved > placement::WHOLE)
 }
 
 fn allows(tenant: &Tenant, name: &NodeName, node: &Node) -> bool {
@@ -306,16 +273,12 @@ fn allows(tenant: &Tenant, name: &NodeName, node: &Node) -> bool {
 }
 
 fn candidates<'a>(view: &'a View, tenant: &Tenant, ledger: &Ledger) -> Vec<Candidate<'a>> {
-    let fitting = view
-        .nodes
-        .iter()
-        .filter(|(name, node)| allows(tenant, name, &node.value));
+    let fitting = view.nodes.iter().filter(|(name, node)| allows(tenant, name, &node.value));
     // What an earlier registration of the node holds is not the tenant's to give.
     let own = |name: &NodeName, node: &Node| -> (u64, bool) {
         let entry = ledger.entry(name, node.lease.fence);
-        let cost = entry.map_or(0, |entry| {
-            placement::cost(&entry.held, &node.registration.capacity)
-        });
+        let cost =
+            entry.map_or(0, |entry| placement::cost(&entry.held, &node.registration.capacity));
         (cost, entry.is_some_and(|entry| entry.target.is_some()))
     };
     fitting
@@ -335,11 +298,7 @@ fn candidates<'a>(view: &'a View, tenant: &Tenant, ledger: &Ledger) -> Vec<Candi
 
 /// Sets every target to what is wanted, and no higher than the quota allows beside what all entries hold.
 fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Wanted, view: &View) {
-    for entry in ledger
-        .entries
-        .iter_mut()
-        .filter(|entry| is_live(view, entry))
-    {
+    for entry in ledger.entries.iter_mut().filter(|entry| is_live(view, entry)) {
         if entry.target.is_some() && !wanted.slices.contains_key(&entry.node) {
             entry.target = None;
             entry.since = None;
@@ -352,11 +311,8 @@ fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Wanted
     let mut left: BTreeMap<Dimension, u128> = limited
         .iter()
         .map(|(dimension, rate)| {
-            let held: u128 = ledger
-                .entries
-                .iter()
-                .map(|entry| amount(dimension.of(&entry.held)))
-                .sum();
+            let held: u128 =
+                ledger.entries.iter().map(|entry| amount(dimension.of(&entry.held))).sum();
             (*dimension, amount(*rate).saturating_sub(held))
         })
         .collect();
@@ -364,10 +320,8 @@ fn lower_and_raise(ledger: &mut Ledger, tenant: Option<&Tenant>, wanted: &Wanted
         let Some(fence) = view.node(node).map(|node| node.lease.fence) else {
             continue;
         };
-        let at = ledger
-            .entries
-            .iter()
-            .position(|entry| entry.node == *node && entry.fence == fence);
+        let at =
+            ledger.entries.iter().position(|entry| entry.node == *node && entry.fence == fence);
         let held = at.map(|at| &ledger.entries[at].held);
         let Some(target) = reachable(slice, held, &mut left) else {
             continue;
@@ -401,9 +355,7 @@ fn reachable(
         let left = after.entry(dimension).or_default();
         let given = rise.min(*left);
         *left -= given;
-        let value = u64::try_from(amount(rate).min(has + given))
-            .ok()
-            .filter(|value| *value > 0)?;
+        let value = u64::try_from(amount(rate).min(has + given)).ok().filter(|value| *value > 0)?;
         dimension.set(&mut target, placement::scaled(rate, value));
     }
     *left = after;
@@ -419,10 +371,7 @@ impl Entry {
         }
         let held = most(&self.held, &target);
         let rises = |dimension: Dimension| {
-            let old = self
-                .target
-                .as_ref()
-                .map_or(0, |old| amount(dimension.of(old)));
+            let old = self.target.as_ref().map_or(0, |old| amount(dimension.of(old)));
             amount(dimension.of(&target)) >= old
                 && dimension.of(&target).depth() >= self.held_depth(dimension)
         };

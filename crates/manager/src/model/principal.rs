@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::name::PrincipalName;
 
-/// What a caller of the API may do. Each role includes the rights of those after it, except that only a node
+/// Rights of a caller of the API. Each role includes the rights of those after it, except that only a node
 /// registers.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -33,16 +33,16 @@ pub enum Role {
 pub struct Principal {
     /// Its name, for the audit log.
     pub name: PrincipalName,
-    /// What it may do.
+    /// Its rights.
     pub role: Role,
-    /// How it proves who it is.
+    /// Its credential.
     pub credential: Credential,
     /// End of its validity, in milliseconds since 1970; `None` for no end.
     #[serde(default)]
     pub expires_ms: Option<u64>,
 }
 
-/// How a principal proves who it is.
+/// Proof of a principal's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Credential {

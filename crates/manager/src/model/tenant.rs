@@ -50,7 +50,7 @@ pub struct Tenant {
     #[serde(default)]
     #[schemars(with = "BTreeSet<String>")]
     pub identities: BTreeSet<IdentityPattern>,
-    /// Where it is to be served.
+    /// Nodes that are to serve it.
     #[serde(default)]
     pub placement: Placement,
 }
@@ -59,7 +59,7 @@ fn one() -> u32 {
     1
 }
 
-/// Where a tenant is to be served.
+/// Nodes that are to serve a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Placement {
@@ -133,9 +133,6 @@ impl Tenant {
         let rates = [self.quota.ops, self.quota.bytes];
         let rates = rates.iter().chain(self.quota.classes.values());
         let limited = rates.filter(|rate| !rate.is_unlimited());
-        limited
-            .map(|rate: &Rate| rate.per_second)
-            .min()
-            .unwrap_or(u64::MAX)
+        limited.map(|rate: &Rate| rate.per_second).min().unwrap_or(u64::MAX)
     }
 }

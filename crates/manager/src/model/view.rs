@@ -71,13 +71,7 @@ pub enum Table {
 }
 
 impl Table {
-    const ALL: [Self; 5] = [
-        Self::Node,
-        Self::Tenant,
-        Self::Ledger,
-        Self::Principal,
-        Self::Key,
-    ];
+    const ALL: [Self; 5] = [Self::Node, Self::Tenant, Self::Ledger, Self::Principal, Self::Key];
 
     const fn folder(self) -> &'static str {
         match self {
@@ -97,9 +91,7 @@ impl Table {
 
     fn split(key: &str) -> Option<(Self, &str)> {
         let (folder, name) = key.strip_prefix(PREFIX)?.split_once('/')?;
-        let table = Self::ALL
-            .into_iter()
-            .find(|table| table.folder() == folder)?;
+        let table = Self::ALL.into_iter().find(|table| table.folder() == folder)?;
         Some((table, name))
     }
 }
@@ -237,11 +229,7 @@ impl View {
                 Ok(Touched::Tenant(name))
             }
             Table::Principal => {
-                replace(
-                    &mut self.principals,
-                    &parse(name)?,
-                    record(value, revision)?,
-                );
+                replace(&mut self.principals, &parse(name)?, record(value, revision)?);
                 Ok(Touched::Other)
             }
             Table::Key => {
@@ -288,12 +276,8 @@ impl View {
         let Some(ledger) = self.ledgers.get(tenant) else {
             return;
         };
-        let nodes: BTreeSet<NodeName> = ledger
-            .value
-            .entries
-            .iter()
-            .map(|entry| entry.node.clone())
-            .collect();
+        let nodes: BTreeSet<NodeName> =
+            ledger.value.entries.iter().map(|entry| entry.node.clone()).collect();
         for node in nodes {
             let part = self.reserved_by(tenant, &node);
             let tenants = self.tenants_of.entry(node.clone()).or_default();
@@ -313,14 +297,8 @@ impl View {
         let (Some(ledger), Some(at)) = (self.ledgers.get(tenant), self.node(node)) else {
             return 0;
         };
-        let entries = ledger
-            .value
-            .entries
-            .iter()
-            .filter(|entry| entry.node == *node);
-        entries
-            .map(|entry| placement::cost(&entry.held, &at.registration.capacity))
-            .sum()
+        let entries = ledger.value.entries.iter().filter(|entry| entry.node == *node);
+        entries.map(|entry| placement::cost(&entry.held, &at.registration.capacity)).sum()
     }
 }
 

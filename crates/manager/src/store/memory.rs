@@ -61,9 +61,7 @@ impl Store for MemoryStore {
             let (key, value) = match write {
                 Write::Put { key, value } => {
                     let value: Arc<[u8]> = value.as_slice().into();
-                    state
-                        .entries
-                        .insert(key.clone(), (Arc::clone(&value), revision));
+                    state.entries.insert(key.clone(), (Arc::clone(&value), revision));
                     (key, Some(value))
                 }
                 Write::Delete { key } => {
@@ -73,11 +71,7 @@ impl Store for MemoryStore {
                     (key, None)
                 }
             };
-            state.log.push(Change {
-                key: key.clone(),
-                value,
-                revision,
-            });
+            state.log.push(Change { key: key.clone(), value, revision });
         }
         state.revision = revision;
         drop(state);
@@ -98,10 +92,7 @@ impl Store for MemoryStore {
             value: Arc::clone(value),
             revision: *revision,
         };
-        Ok(Snapshot {
-            revision: state.revision,
-            entries: below.take(limit).map(entry).collect(),
-        })
+        Ok(Snapshot { revision: state.revision, entries: below.take(limit).map(entry).collect() })
     }
 
     fn changes(&self, prefix: &str, after: u64, wait: Duration) -> Result<Changes, StoreError> {
@@ -113,16 +104,11 @@ impl Store for MemoryStore {
             }
             let from = state.log.partition_point(|change| change.revision <= after);
             let changes = state.log[from..].iter();
-            let changes: Vec<Change> = changes
-                .filter(|change| change.key.starts_with(prefix))
-                .cloned()
-                .collect();
+            let changes: Vec<Change> =
+                changes.filter(|change| change.key.starts_with(prefix)).cloned().collect();
             let left = until.saturating_duration_since(Instant::now());
             if !changes.is_empty() || left.is_zero() {
-                return Ok(Changes {
-                    revision: state.revision.max(after),
-                    changes,
-                });
+                return Ok(Changes { revision: state.revision.max(after), changes });
             }
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;

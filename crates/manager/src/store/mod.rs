@@ -123,18 +123,12 @@ pub struct Transaction {
 impl Transaction {
     /// Adds the condition that `key` was written last at `revision`; 0 for a key that is not there.
     pub fn require(&mut self, key: impl Into<String>, revision: u64) {
-        self.when.push(Condition {
-            key: key.into(),
-            revision,
-        });
+        self.when.push(Condition { key: key.into(), revision });
     }
 
     /// Sets a value.
     pub fn put(&mut self, key: impl Into<String>, value: impl Into<Vec<u8>>) {
-        self.then.push(Write::Put {
-            key: key.into(),
-            value: value.into(),
-        });
+        self.then.push(Write::Put { key: key.into(), value: value.into() });
     }
 
     /// Deletes a key.
@@ -149,9 +143,7 @@ impl Transaction {
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let bad = |problem: String| Err(StoreError::Bounds(problem));
         if self.when.len() > MAX_OPERATIONS || self.then.len() > MAX_OPERATIONS {
-            return bad(format!(
-                "a transaction has at most {MAX_OPERATIONS} operations"
-            ));
+            return bad(format!("a transaction has at most {MAX_OPERATIONS} operations"));
         }
         if self.then.is_empty() {
             return bad("a transaction writes at least one key".to_owned());
@@ -160,9 +152,7 @@ impl Transaction {
         for key in conditions.chain(self.then.iter().map(Write::key)) {
             let printable = key.bytes().all(|byte| byte.is_ascii_graphic());
             if !(1..=MAX_KEY_LEN).contains(&key.len()) || !printable {
-                return bad(format!(
-                    "a key has 1 to {MAX_KEY_LEN} printable ASCII characters"
-                ));
+                return bad(format!("a key has 1 to {MAX_KEY_LEN} printable ASCII characters"));
             }
         }
         for write in &self.then {
@@ -228,10 +218,7 @@ pub fn open(location: &str) -> Result<Arc<dyn Store>, StoreError> {
     if location == "memory:" {
         return Ok(Arc::new(MemoryStore::new()));
     }
-    if let Some(path) = location
-        .strip_prefix("sqlite:")
-        .filter(|path| !path.is_empty())
-    {
+    if let Some(path) = location.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
         return Ok(Arc::new(SqliteStore::open(Path::new(path))?));
     }
     Ok(Arc::new(EtcdStore::open(&EtcdConfig::parse(location)?)?))

@@ -73,10 +73,8 @@ impl SqliteStore {
         let pragma = |name: &str| {
             connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0))
         };
-        let (application, tables) = (
-            pragma("application_id").map_err(locked)?,
-            pragma("user_version").map_err(locked)?,
-        );
+        let (application, tables) =
+            (pragma("application_id").map_err(locked)?, pragma("user_version").map_err(locked)?);
         match (application, tables) {
             (0, 0) => {
                 let marks =
@@ -87,14 +85,10 @@ impl SqliteStore {
             }
             (APPLICATION, TABLES) => {
                 // Takes the lock now, not with the first write.
-                connection
-                    .execute_batch("BEGIN EXCLUSIVE; COMMIT;")
-                    .map_err(locked)?;
+                connection.execute_batch("BEGIN EXCLUSIVE; COMMIT;").map_err(locked)?;
             }
             (APPLICATION, newer) if newer > TABLES => {
-                return Err(wrong(format!(
-                    "its tables have version {newer}: upgrade millrace"
-                )));
+                return Err(wrong(format!("its tables have version {newer}: upgrade millrace")));
             }
             _ => return Err(wrong("it is a database of another program".to_owned())),
         }
@@ -116,9 +110,7 @@ impl SqliteStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -180,9 +172,7 @@ fn end(prefix: &str) -> String {
 }
 
 fn revision(connection: &Connection) -> rusqlite::Result<u64> {
-    connection
-        .prepare("SELECT revision FROM store")?
-        .query_row([], |row| row.get(0))
+    connection.prepare("SELECT revision FROM store")?.query_row([], |row| row.get(0))
 }
 
 /// Does the transaction; `None` if a condition does not hold.
@@ -204,14 +194,10 @@ fn write(connection: &mut Connection, transaction: &Transaction) -> rusqlite::Re
                 within
                     .prepare("INSERT OR REPLACE INTO records VALUES (?1, ?2, ?3)")?
                     .execute(params![key, value, revision])?;
-                within
-                    .prepare("DELETE FROM deleted WHERE key = ?1")?
-                    .execute([key])?;
+                within.prepare("DELETE FROM deleted WHERE key = ?1")?.execute([key])?;
             }
             Write::Delete { key } => {
-                let gone = within
-                    .prepare("DELETE FROM records WHERE key = ?1")?
-                    .execute([key])?;
+                let gone = within.prepare("DELETE FROM records WHERE key = ?1")?.execute([key])?;
                 if gone > 0 {
                     within
                         .prepare("INSERT OR REPLACE INTO deleted VALUES (?1, ?2)")?
@@ -220,9 +206,7 @@ fn write(connection: &mut Connection, transaction: &Transaction) -> rusqlite::Re
             }
         }
     }
-    within
-        .prepare("UPDATE store SET revision = ?1")?
-        .execute([revision])?;
+    within.prepare("UPDATE store SET revision = ?1")?.execute([revision])?;
     within.commit()?;
     Ok(Some(revision))
 }
@@ -288,10 +272,7 @@ mod tests {
         let path = folder.path().join("pool.db");
         let _first = SqliteStore::open(&path).unwrap();
         let error = SqliteStore::open(&path).unwrap_err();
-        assert!(
-            error.to_string().contains("another manager has it open"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("another manager has it open"), "{error}");
     }
 
     #[test]
@@ -300,9 +281,7 @@ mod tests {
         let store = SqliteStore::open(&folder.path().join("pool.db")).unwrap();
         put(&store, "a", 10).unwrap();
         store.set_max_pages(20).unwrap();
-        let full = (0..50)
-            .find_map(|n| put(&store, &format!("b{n}"), 8000).err())
-            .unwrap();
+        let full = (0..50).find_map(|n| put(&store, &format!("b{n}"), 8000).err()).unwrap();
         assert!(matches!(full, StoreError::Full(_)), "{full}");
         assert_eq!(store.read("a").unwrap().entries.len(), 1);
         store.set_max_pages(10_000).unwrap();

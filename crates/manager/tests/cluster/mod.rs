@@ -17,17 +17,20 @@ impl Cluster {
     /// Starts `count` members and waits until they have a leader.
     pub(crate) fn start(count: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self {
-            etcd: EtcdCluster::start(folder.path(), count),
-            _folder: folder,
-        }
+        Self { etcd: EtcdCluster::start(folder.path(), count), _folder: folder }
     }
 
     /// A store over all members.
     pub(crate) fn store(&self) -> EtcdStore {
-        let endpoints = self.etcd.endpoints().into_iter();
+        self.store_from(0)
+    }
+
+    /// A store over all members that asks this one first.
+    pub(crate) fn store_from(&self, member: usize) -> EtcdStore {
+        let mut endpoints = self.etcd.endpoints();
+        endpoints.rotate_left(member);
         EtcdStore::open(&EtcdConfig {
-            endpoints: endpoints.map(|at| format!("http://{at}")).collect(),
+            endpoints: endpoints.iter().map(|at| format!("http://{at}")).collect(),
             ..EtcdConfig::default()
         })
         .unwrap()

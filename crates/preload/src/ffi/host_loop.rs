@@ -65,12 +65,7 @@ struct Loop {
     driven: [Option<Driven>; MAX_DRIVEN],
 }
 
-const NO_LOOP: Loop = Loop {
-    forks: 0,
-    epoll: -1,
-    shared_eventfd: -1,
-    driven: [None; MAX_DRIVEN],
-};
+const NO_LOOP: Loop = Loop { forks: 0, epoll: -1, shared_eventfd: -1, driven: [None; MAX_DRIVEN] };
 
 thread_local! {
     static LOOP: Cell<Loop> = const { Cell::new(NO_LOOP) };
@@ -164,12 +159,7 @@ pub(super) unsafe extern "C" fn millrace_preload_attend(
     if is_nginx() && current.shared_eventfd < 0 {
         current.shared_eventfd = add_shared_eventfd(libc, current.epoll);
     }
-    current.driven[free] = Some(Driven {
-        fd,
-        before_wait,
-        on_readable,
-        context,
-    });
+    current.driven[free] = Some(Driven { fd, before_wait, on_readable, context });
     LOOP.set(current);
     1
 }
@@ -238,10 +228,7 @@ pub(super) extern "C" fn millrace_preload_ring(wake_token: u64) {
 
 fn add(libc: &Libc, epoll: c_int, fd: c_int, index: usize) -> bool {
     let events = libc::EPOLLIN.cast_unsigned();
-    let mut event = libc::epoll_event {
-        events,
-        u64: mark(index),
-    };
+    let mut event = libc::epoll_event { events, u64: mark(index) };
     with_errno_kept(|| {
         // SAFETY: `event` lives across the call; the kernel checks the descriptors.
         unsafe { (libc.epoll_ctl)(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
@@ -369,16 +356,9 @@ impl Loop {
         let room = usize::try_from(max - kept).unwrap_or(0);
         let mut total = kept;
         for data in tables::with(|table| table.take_notified(self.epoll, room)) {
-            let event = libc::epoll_event {
-                events: libc::EPOLLIN.cast_unsigned(),
-                u64: data,
-            };
+            let event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: data };
             // SAFETY: `take_notified` gave no more than there is room for.
-            unsafe {
-                events
-                    .add(usize::try_from(total).unwrap_or(0))
-                    .write_unaligned(event)
-            };
+            unsafe { events.add(usize::try_from(total).unwrap_or(0)).write_unaligned(event) };
             total += 1;
         }
         total
@@ -444,10 +424,7 @@ mod tests {
         LOOPS.store(1, Ordering::Relaxed);
         thread_started();
         handshake_started();
-        assert!(
-            has_other_loops(),
-            "a thread of HAProxy that has not waited yet"
-        );
+        assert!(has_other_loops(), "a thread of HAProxy that has not waited yet");
         forget();
     }
 

@@ -283,10 +283,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const libc::timespec,
     signals: *const libc::sigset_t,
 ) -> c_int {
-    static AT_ONCE: libc::timespec = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    static AT_ONCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let entry = |libc: &Libc, at_once: bool| {
         let Some(next) = libc.epoll_pwait2 else {
             set_errno(libc::ENOSYS);
@@ -431,12 +428,7 @@ impl Handshake {
             Inactive::NoEpoll.say();
             return None;
         }
-        Some(Self {
-            libc,
-            jobs,
-            ssl,
-            socket,
-        })
+        Some(Self { libc, jobs, ssl, socket })
     }
 
     /// Makes the call with jobs allowed. Reads and writes afterwards do not run as jobs.
@@ -545,14 +537,8 @@ fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
 /// Waits a little for the descriptors of a paused job.
 fn poll_job(jobs: &Jobs, ssl: *mut Ssl) {
     let fds = wait_fds(jobs, ssl).unwrap_or_default();
-    let mut polled: Vec<libc::pollfd> = fds
-        .iter()
-        .map(|&fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        })
-        .collect();
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let count = polled.len() as libc::nfds_t;
     // SAFETY: the array has `count` initialised elements.
     unsafe { libc::poll(polled.as_mut_ptr(), count, DRAIN_POLL_MS) };

@@ -164,10 +164,7 @@ impl Inactive {
         if SAID.swap(true, Ordering::Relaxed) {
             return;
         }
-        let before = (
-            STDERR_DEVICE.load(Ordering::Relaxed),
-            STDERR_INODE.load(Ordering::Relaxed),
-        );
+        let before = (STDERR_DEVICE.load(Ordering::Relaxed), STDERR_INODE.load(Ordering::Relaxed));
         let not_known = matches!(self, Self::NotKnown);
         if not_known && with_errno_kept(listener_on_stderr) != Some(before) {
             return;

@@ -75,18 +75,12 @@ pub(super) fn apply(
         return Ok(());
     }
     with_errno_kept(|| {
-        actions
-            .into_iter()
-            .map(|action| perform(libc, action))
-            .fold(Ok(()), Result::and)
+        actions.into_iter().map(|action| perform(libc, action)).fold(Ok(()), Result::and)
     })
 }
 
 fn perform(libc: &Libc, action: Action) -> Result<(), c_int> {
-    #[expect(
-        clippy::cast_sign_loss,
-        reason = "EPOLLET is the sign bit of an epoll flag word"
-    )]
+    #[expect(clippy::cast_sign_loss, reason = "EPOLLET is the sign bit of an epoll flag word")]
     let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
     let change = |epoll, operation, fd, events, data| {
         let mut event = libc::epoll_event { events, u64: data };
@@ -94,12 +88,7 @@ fn perform(libc: &Libc, action: Action) -> Result<(), c_int> {
         unsafe { (libc.epoll_ctl)(epoll, operation, fd, &mut event) == 0 }
     };
     match action {
-        Action::Arm {
-            epoll,
-            fd,
-            data,
-            again,
-        } => {
+        Action::Arm { epoll, fd, data, again } => {
             let (first, second) = if again {
                 (libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_ADD)
             } else {

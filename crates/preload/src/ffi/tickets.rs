@@ -107,12 +107,8 @@ impl Running {
         }
         // A resumption sends one ticket, whatever the number is.
         // SAFETY: as above.
-        let (reused, tickets) = unsafe {
-            (
-                (calls.session_reused)(self.ssl),
-                (calls.get_num_tickets)(self.ssl),
-            )
-        };
+        let (reused, tickets) =
+            unsafe { ((calls.session_reused)(self.ssl), (calls.get_num_tickets)(self.ssl)) };
         Some(reused == 0 && self.written + 1 < tickets)
     }
 }
@@ -135,10 +131,7 @@ fn joined(
     let sent = if follows { more() } else { plain() };
     // One that was written in part is tried again, and counts when it is whole.
     if usize::try_from(sent) == Ok(len) {
-        RUNNING.set(Some(Running {
-            written: running.written + 1,
-            ..running
-        }));
+        RUNNING.set(Some(Running { written: running.written + 1, ..running }));
         // SAFETY: null, or promised to be valid.
         let counter = unsafe { JOINED.load(Ordering::Acquire).as_ref() };
         if let Some(counter) = counter.filter(|_| follows) {
@@ -164,12 +157,7 @@ pub(super) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: usi
         return plain();
     }
     // SAFETY: the descriptor is a socket, to which this is the same write but for the flags.
-    joined(
-        fd,
-        len,
-        || unsafe { send(fd, buffer, len, libc::MSG_MORE) },
-        plain,
-    )
+    joined(fd, len, || unsafe { send(fd, buffer, len, libc::MSG_MORE) }, plain)
 }
 
 /// Interposed: HAProxy's way to a socket.
@@ -193,10 +181,5 @@ pub(super) unsafe extern "C" fn send(
         return plain();
     }
     // SAFETY: forwarded, with one more flag.
-    joined(
-        fd,
-        len,
-        || unsafe { send(fd, buffer, len, flags | libc::MSG_MORE) },
-        plain,
-    )
+    joined(fd, len, || unsafe { send(fd, buffer, len, flags | libc::MSG_MORE) }, plain)
 }

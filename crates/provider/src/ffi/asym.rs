@@ -96,11 +96,7 @@ impl OneShot for Crypting {
             .filter(|_| ciphertext.len() == modulus_len && (!tls || room >= PREMASTER))
             .map(|operation| (operation, ciphertext.to_vec()));
         private::run(key, request, &|output| {
-            if tls {
-                output.len() == PREMASTER
-            } else {
-                output.len() <= modulus_len
-            }
+            if tls { output.len() == PREMASTER } else { output.len() <= modulus_len }
         })
     }
 }
@@ -121,11 +117,7 @@ impl Context {
         if !self.get(&mut request) {
             return Err(Error::library());
         }
-        let label_len = if request[3].is_set() {
-            request[3].return_size
-        } else {
-            0
-        };
+        let label_len = if request[3].is_set() { request[3].return_size } else { 0 };
         Ok(RsaDecrypt {
             pad_mode,
             digest: digest_in(&digest),

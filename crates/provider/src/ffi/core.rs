@@ -231,12 +231,9 @@ pub(crate) fn guard_bare<T>(failed: T, entry: impl FnOnce() -> Option<T>) -> T {
 pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
     static KEYS: LazyLock<Vec<(&str, CString)>> = LazyLock::new(|| {
         let keys = crate::config::section_keys();
-        keys.filter_map(|key| Some((key, CString::new(key).ok()?)))
-            .collect()
+        keys.filter_map(|key| Some((key, CString::new(key).ok()?))).collect()
     });
-    let set = KEYS
-        .iter()
-        .filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
+    let set = KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
     set.collect()
 }
 

@@ -88,9 +88,7 @@ fn table(decode: Decode) -> *const Dispatch {
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, std::ptr::null_mut(), || {
-        Ok(give(Decoder { provider }))
-    })
+    guard(provider, std::ptr::null_mut(), || Ok(give(Decoder { provider })))
 }
 
 unsafe extern "C" fn does_selection<const ID: i32>(_provctx: Ptr, selection: c_int) -> c_int {
@@ -129,11 +127,8 @@ unsafe extern "C" fn decode_pem(
             decoder.provider.core.raise(&error);
             return Ok(0);
         }
-        let found = [
-            Param::bytes(c"data", &der),
-            Param::text(c"data-structure", STRUCTURE),
-            Param::END,
-        ];
+        let found =
+            [Param::bytes(c"data", &der), Param::text(c"data-structure", STRUCTURE), Param::END];
         // SAFETY: the callback takes an array that a null key ends, which outlives the call, and the
         // argument that came with it.
         Ok(unsafe { callback(found.as_ptr(), argument) })

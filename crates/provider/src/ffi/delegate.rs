@@ -160,14 +160,7 @@ impl<O: Operation> Wrapped<O> {
         if inner.is_null() {
             return Err(Error::library());
         }
-        Ok(Self {
-            provider,
-            row,
-            functions,
-            inner,
-            key: None,
-            state: O::default(),
-        })
+        Ok(Self { provider, row, functions, inner, key: None, state: O::default() })
     }
 
     /// The key, if its private operations go to the pool or to AWS-LC.
@@ -199,10 +192,7 @@ impl<O: Operation> Wrapped<O> {
         operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
     ) -> Result<bool> {
         if out.start.is_null() {
-            let len = self
-                .taken()
-                .map(|key| O::result_len(self, key))
-                .transpose()?;
+            let len = self.taken().map(|key| O::result_len(self, key)).transpose()?;
             return match len.flatten() {
                 // SAFETY: by this function's contract.
                 Some(len) => unsafe { out.set_len(len) }.map(|()| true),
@@ -337,9 +327,7 @@ pub(crate) unsafe extern "C" fn newctx<O: Operation, const A: usize, const ID: i
 ) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || {
-        Ok(give(Wrapped::<O>::new(provider, A)?))
-    })
+    guard(provider, Ptr::VALUE, || Ok(give(Wrapped::<O>::new(provider, A)?)))
 }
 
 pub(crate) unsafe extern "C" fn newctx_with_properties<

@@ -28,11 +28,7 @@ impl Drop for Hasher {
 }
 
 fn succeeded(status: std::ffi::c_int) -> Result<()> {
-    if status == 1 {
-        Ok(())
-    } else {
-        Err(Error::library())
-    }
+    if status == 1 { Ok(()) } else { Err(Error::library()) }
 }
 
 impl Hasher {

@@ -115,16 +115,13 @@ static CONTEXT: OnceLock<Result<InnerContext>> = OnceLock::new();
 /// # Errors
 /// Why it cannot be used.
 pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
-    let lib = LIB
-        .get_or_init(|| Lib::holding(upcall))
-        .as_ref()
-        .map_err(|why| {
-            let text = format!(
-                "the OpenSSL that loads this provider cannot be used: {why}; \
+    let lib = LIB.get_or_init(|| Lib::holding(upcall)).as_ref().map_err(|why| {
+        let text = format!(
+            "the OpenSSL that loads this provider cannot be used: {why}; \
              use a program that is linked with libcrypto dynamically"
-            );
-            Error::new(Reason::Library, text)
-        })?;
+        );
+        Error::new(Reason::Library, text)
+    })?;
     if lib.holds(upcall) {
         return Ok(lib);
     }
@@ -140,10 +137,7 @@ pub(crate) fn library(upcall: *const c_void) -> Result<&'static Lib> {
 pub(crate) fn context() -> Result<&'static InnerContext> {
     let lib = LIB.get().and_then(|lib| lib.as_ref().ok());
     let lib = lib.ok_or_else(|| Error::new(Reason::Internal, "used before it was initialised"))?;
-    CONTEXT
-        .get_or_init(|| InnerContext::new(lib))
-        .as_ref()
-        .map_err(Error::clone)
+    CONTEXT.get_or_init(|| InnerContext::new(lib)).as_ref().map_err(Error::clone)
 }
 
 impl InnerContext {
@@ -170,14 +164,10 @@ impl InnerContext {
             // SAFETY: what the query returns is null or an array of `OSSL_ALGORITHM` with its end.
             unsafe { find(table, names) }
         };
-        let key_names: Vec<&str> = KeyType::ALL
-            .iter()
-            .map(|key_type| key_type.name())
-            .collect();
+        let key_names: Vec<&str> = KeyType::ALL.iter().map(|key_type| key_type.name()).collect();
         let share_names = Share::ROWS.iter().map(|row| row.name.to_str());
-        let share_names: Vec<&str> = share_names
-            .map(std::result::Result::unwrap_or_default)
-            .collect();
+        let share_names: Vec<&str> =
+            share_names.map(std::result::Result::unwrap_or_default).collect();
         let names = |rows: &'static [AlgorithmRow]| -> Vec<&str> {
             rows.iter().map(|row| row.name).collect()
         };
@@ -200,9 +190,7 @@ impl InnerContext {
     /// The `EVP_MD` of a digest in the inner context.
     pub(crate) fn digest(&self, hash: Hash) -> Result<Ptr> {
         let place = Hash::ALL.iter().position(|known| *known == hash);
-        let cell = place
-            .and_then(|index| self.digests.get(index))
-            .ok_or_else(Error::library)?;
+        let cell = place.and_then(|index| self.digests.get(index)).ok_or_else(Error::library)?;
         if let Some(Digest(digest)) = cell.get() {
             return Ok(*digest);
         }
@@ -236,12 +224,7 @@ pub(crate) fn algorithm_at(
     index: usize,
 ) -> Result<&InnerAlgorithm> {
     let inner = algorithms.get(index).and_then(Option::as_ref);
-    inner.ok_or_else(|| {
-        Error::new(
-            Reason::NotOffered,
-            "this OpenSSL does not have the algorithm",
-        )
-    })
+    inner.ok_or_else(|| Error::new(Reason::NotOffered, "this OpenSSL does not have the algorithm"))
 }
 
 /// Finds algorithms by their first name.
@@ -258,24 +241,16 @@ unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<InnerAlgo
             break;
         }
         // SAFETY: a name that is not null is a C string; those of libcrypto are constants.
-        let names = unsafe { CStr::from_ptr(algorithm.names) }
-            .to_str()
-            .unwrap_or("");
+        let names = unsafe { CStr::from_ptr(algorithm.names) }.to_str().unwrap_or("");
         let first = names.split(':').next().unwrap_or("");
-        if let Some(index) = wanted
-            .iter()
-            .position(|name| name.eq_ignore_ascii_case(first))
-        {
+        if let Some(index) = wanted.iter().position(|name| name.eq_ignore_ascii_case(first)) {
             let mut table = [std::ptr::null(); FUNCTIONS];
             for (id, function) in table.iter_mut().enumerate().skip(1) {
                 let id = i32::try_from(id).unwrap_or(0);
                 // SAFETY: an `OSSL_ALGORITHM` with a name points at a dispatch table with its end.
                 *function = unsafe { core::function(algorithm.implementation, id) };
             }
-            found[index] = Some(InnerAlgorithm {
-                names: algorithm.names,
-                table,
-            });
+            found[index] = Some(InnerAlgorithm { names: algorithm.names, table });
         }
         // SAFETY: this entry had a name, so another one follows it.
         entry = unsafe { entry.add(1) };

@@ -52,11 +52,7 @@ impl InnerKeyData {
         if pointer.is_null() {
             return Err(Error::library());
         }
-        Ok(Self {
-            key_type,
-            functions,
-            pointer,
-        })
+        Ok(Self { key_type, functions, pointer })
     }
 
     pub(crate) fn empty(key_type: KeyType) -> Result<Self> {
@@ -189,10 +185,7 @@ impl Key {
 
     /// A key that only the pool has, under `name`; `spki` is its public half.
     pub(crate) fn resident(provider: &'static Provider, name: &str, spki: &[u8]) -> Result<Self> {
-        let identity = KeyIdentity {
-            spki: spki.to_vec(),
-            name: Some(name.to_owned()),
-        };
+        let identity = KeyIdentity { spki: spki.to_vec(), name: Some(name.to_owned()) };
         let data = InnerKeyData::public(spki)?;
         if data.key_type == KeyType::X25519 && provider.config.keeps_x25519() {
             // Its key manager holds no keys of the pool; the decoder of stubs has said so.
@@ -286,11 +279,7 @@ impl Key {
         let mut value = 0;
         let mut request = [Param::int(name, &mut value), Param::END];
         self.get(&mut request)?;
-        if request[0].is_set() {
-            Ok(value)
-        } else {
-            Err(Error::library())
-        }
+        if request[0].is_set() { Ok(value) } else { Err(Error::library()) }
     }
 
     /// A parameter of the key that is bytes, at most `limit` of them.
@@ -333,10 +322,7 @@ impl Key {
         // SAFETY: `i2d_PUBKEY` takes a live EVP_PKEY, and null or a place with room for what it wrote
         // the length of before.
         let spki = encode(&|out| unsafe { (context.lib.i2d_PUBKEY)(pkey.0, out) })?;
-        let made = Arc::new(KeyIdentity {
-            spki: spki.to_vec(),
-            name: None,
-        });
+        let made = Arc::new(KeyIdentity { spki: spki.to_vec(), name: None });
         // The pool counts users by the identity, so the first one that was set stays.
         Ok(Arc::clone(self.identity.get_or_init(|| made)))
     }
@@ -437,11 +423,7 @@ impl Pkey {
         };
         // SAFETY: made above and not used again.
         unsafe { (lib.EVP_PKEY_CTX_free)(ctx) };
-        if made && !pkey.is_null() {
-            Ok(Self(pkey, context))
-        } else {
-            Err(Error::library())
-        }
+        if made && !pkey.is_null() { Ok(Self(pkey, context)) } else { Err(Error::library()) }
     }
 
     fn key_type(&self) -> Result<KeyType> {
@@ -458,11 +440,7 @@ impl Pkey {
 }
 
 pub(crate) fn succeeded(status: c_int) -> Result<()> {
-    if status == 1 {
-        Ok(())
-    } else {
-        Err(Error::library())
-    }
+    if status == 1 { Ok(()) } else { Err(Error::library()) }
 }
 
 /// Result of `receive` for the parameters that `export` hands to a callback.
@@ -483,10 +461,7 @@ fn exported<T>(
             Some(c_int::from(exported.result.is_ok()))
         })
     }
-    let mut exported = Exported {
-        receive: &mut receive,
-        result: Err(Error::library()),
-    };
+    let mut exported = Exported { receive: &mut receive, result: Err(Error::library()) };
     export(callback::<T>, std::ptr::from_mut(&mut exported).cast());
     exported.result
 }
@@ -499,9 +474,5 @@ fn encode(i2d: &dyn Fn(*mut *mut u8) -> c_int) -> Result<Zeroizing<Vec<u8>>> {
     }
     let mut bytes = Zeroizing::new(vec![0; len]);
     let mut cursor = bytes.as_mut_ptr();
-    if usize::try_from(i2d(&mut cursor)) == Ok(len) {
-        Ok(bytes)
-    } else {
-        Err(Error::library())
-    }
+    if usize::try_from(i2d(&mut cursor)) == Ok(len) { Ok(bytes) } else { Err(Error::library()) }
 }

@@ -96,11 +96,7 @@ impl Drop for Generation {
 
 /// The part of a selection that the inner key data can have: that of a resident key has no private part.
 fn here(key: &Key, selection: c_int) -> c_int {
-    if key.origin() == Origin::Resident {
-        selection & !ids::select::PRIVATE_KEY
-    } else {
-        selection
-    }
+    if key.origin() == Origin::Resident { selection & !ids::select::PRIVATE_KEY } else { selection }
 }
 
 unsafe extern "C" fn new<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
@@ -152,12 +148,7 @@ unsafe extern "C" fn gen_init<const A: usize, const ID: i32>(
         if inner.is_null() {
             return Err(Error::library());
         }
-        Ok(give(Generation {
-            provider,
-            key_type,
-            functions,
-            inner,
-        }))
+        Ok(give(Generation { provider, key_type, functions, inner }))
     })
 }
 

@@ -26,11 +26,7 @@ impl Param {
 
     /// An entry of a list of parameters: a name and a type, without a value.
     pub(crate) const fn listed(key: &'static CStr, kind: i32) -> Self {
-        Self {
-            key: key.as_ptr(),
-            data_type: kind.unsigned_abs(),
-            ..Self::END
-        }
+        Self { key: key.as_ptr(), data_type: kind.unsigned_abs(), ..Self::END }
     }
 
     fn over<T: ?Sized>(key: &'static CStr, data_type: i32, data: *mut T, size: usize) -> Self {
@@ -52,12 +48,7 @@ impl Param {
     /// An `unsigned int`, to be read or written.
     pub(crate) fn uint(key: &'static CStr, value: &mut c_uint) -> Self {
         let size = size_of::<c_uint>();
-        Self::over(
-            key,
-            ids::param::UNSIGNED_INTEGER,
-            std::ptr::from_mut(value),
-            size,
-        )
+        Self::over(key, ids::param::UNSIGNED_INTEGER, std::ptr::from_mut(value), size)
     }
 
     /// A buffer for a string.
@@ -69,12 +60,7 @@ impl Param {
     /// A string that is handed in.
     pub(crate) fn text(key: &'static CStr, value: &CStr) -> Self {
         let size = value.count_bytes();
-        Self::over(
-            key,
-            ids::param::UTF8_STRING,
-            value.as_ptr().cast_mut(),
-            size,
-        )
+        Self::over(key, ids::param::UTF8_STRING, value.as_ptr().cast_mut(), size)
     }
 
     /// A place for a pointer to a string of the callee.
@@ -95,12 +81,7 @@ impl Param {
 
     /// Bytes that are handed in.
     pub(crate) fn bytes(key: &'static CStr, bytes: &[u8]) -> Self {
-        Self::over(
-            key,
-            ids::param::OCTET_STRING,
-            bytes.as_ptr().cast_mut(),
-            bytes.len(),
-        )
+        Self::over(key, ids::param::OCTET_STRING, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
     /// The address of a pointer, as bytes: how a key object is passed by reference.
@@ -167,13 +148,9 @@ pub(crate) unsafe fn integer(param: &Param) -> Option<i64> {
     }
     match (param.data_size, signed) {
         // SAFETY: not null, and four readable bytes by this function's contract; alignment is not assumed.
-        (4, true) => Some(i64::from(unsafe {
-            param.data.cast::<i32>().read_unaligned()
-        })),
+        (4, true) => Some(i64::from(unsafe { param.data.cast::<i32>().read_unaligned() })),
         // SAFETY: not null, and four readable bytes by this function's contract; alignment is not assumed.
-        (4, false) => Some(i64::from(unsafe {
-            param.data.cast::<u32>().read_unaligned()
-        })),
+        (4, false) => Some(i64::from(unsafe { param.data.cast::<u32>().read_unaligned() })),
         // SAFETY: not null, and eight readable bytes by this function's contract; alignment is not assumed.
         (8, true) => Some(unsafe { param.data.cast::<i64>().read_unaligned() }),
         // SAFETY: not null, and eight readable bytes by this function's contract; alignment is not assumed.
@@ -198,11 +175,7 @@ pub(crate) unsafe fn set_unsigned(param: &mut Param, value: u64) -> bool {
         (8, _) => unsafe { param.data.cast::<u64>().write_unaligned(value) },
         _ => return false,
     }
-    param.return_size = if param.data.is_null() {
-        8
-    } else {
-        param.data_size
-    };
+    param.return_size = if param.data.is_null() { 8 } else { param.data_size };
     true
 }
 
@@ -223,11 +196,7 @@ pub(crate) unsafe fn set_integer(param: &mut Param, value: i64) -> bool {
         (8, _) => unsafe { param.data.cast::<i64>().write_unaligned(value) },
         _ => return false,
     }
-    param.return_size = if param.data.is_null() {
-        size_of::<c_int>()
-    } else {
-        param.data_size
-    };
+    param.return_size = if param.data.is_null() { size_of::<c_int>() } else { param.data_size };
     true
 }
 
@@ -272,10 +241,7 @@ pub(crate) unsafe fn text<'a>(param: &Param) -> Option<&'a str> {
     // SAFETY: by this function's contract; null becomes no bytes.
     let bytes = unsafe { super::private::bytes(param.data.cast::<u8>(), param.data_size) };
     // Some applications count the terminator.
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).ok()
 }
 

@@ -44,12 +44,7 @@ pub(super) fn count_in(cells: SharedCells) {
     let address = |event| std::ptr::from_ref::<AtomicU64>(cells.event(event)).cast_mut();
     if let Some(count) = preloaded!(c"millrace_preload_count_fetches": CountTwo) {
         // SAFETY: takes two counters, which are never unmapped.
-        unsafe {
-            count(
-                address(LocalEvent::FetchHit),
-                address(LocalEvent::FetchMiss),
-            )
-        };
+        unsafe { count(address(LocalEvent::FetchHit), address(LocalEvent::FetchMiss)) };
     }
     if let Some(count) = preloaded!(c"millrace_preload_count_tickets": CountOne) {
         // SAFETY: takes a counter, which is never unmapped.

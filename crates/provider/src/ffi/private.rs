@@ -90,10 +90,7 @@ pub(crate) fn run(
                 FailureKind::Quota => (Reason::Pool, "ask for a higher quota at the node"),
                 _ => (Reason::Pool, "is the node up and is `pool` configured?"),
             };
-            Err(Error::new(
-                reason,
-                format!("{}: {error}; {advice}", operation.kind()),
-            ))
+            Err(Error::new(reason, format!("{}: {error}; {advice}", operation.kind())))
         }
     }
 }
@@ -137,10 +134,7 @@ impl Buffer {
         match unsafe { self.len.as_mut() } {
             Some(place) => *place = len,
             None => {
-                return Err(Error::new(
-                    Reason::Internal,
-                    "there is no place for the length",
-                ));
+                return Err(Error::new(Reason::Internal, "there is no place for the length"));
             }
         }
         Ok(())

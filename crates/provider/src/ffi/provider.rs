@@ -108,9 +108,7 @@ impl Provider {
 
     /// The state of this process.
     pub(crate) fn process(&self) -> &'static Arc<Process> {
-        self.shared
-            .process
-            .get(|| Process::new(remote::connect(self.pool_config())))
+        self.shared.process.get(|| Process::new(remote::connect(self.pool_config())))
     }
 
     /// The pool of this process: its reports are about what this process does, not its ancestors.
@@ -153,10 +151,7 @@ impl Provider {
         let tables = AlgorithmTables::new(self.config, self.chosen())?;
         // Lost the race: the other's tables are the same.
         let _ = self.shared.tables.set(tables);
-        self.shared
-            .tables
-            .get()
-            .ok_or_else(|| Error::new(Reason::Internal, "no tables"))
+        self.shared.tables.get().ok_or_else(|| Error::new(Reason::Internal, "no tables"))
     }
 }
 
@@ -193,14 +188,8 @@ impl ProcessCell {
         }
         // SAFETY: takes nothing.
         let pid = unsafe { libc::getpid() };
-        let fresh = Box::into_raw(Box::new(Owned {
-            pid,
-            process: Arc::new(make()),
-        }));
-        match self
-            .0
-            .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire)
-        {
+        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
+        match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
             // freed either: its locks may be held for ever.
             Ok(_) => unsafe { &(*fresh).process },
@@ -220,11 +209,8 @@ impl AlgorithmTables {
         let local = local::Tables::new(chosen)?;
         let delegated =
             |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
-        let signs_here = |key: KeyType| {
-            Primitive::ALL
-                .iter()
-                .any(|primitive| chosen.signs(*primitive, key))
-        };
+        let signs_here =
+            |key: KeyType| Primitive::ALL.iter().any(|primitive| chosen.signs(*primitive, key));
         // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
         let load = [ids::keymgmt::LOAD];
         // Where a property query prefers neither, the first row is taken: the pool's.
@@ -246,26 +232,17 @@ impl AlgorithmTables {
         ];
         let tables = |rows: &[AlgorithmRow], inner, dispatch: &[fn() -> Rows]| {
             let with = |offers: &dyn Fn(KeyType) -> bool, kind| {
-                let offered = rows
-                    .iter()
-                    .map(|row| row.keys.iter().any(|key| offers(*key)));
+                let offered = rows.iter().map(|row| row.keys.iter().any(|key| offers(*key)));
                 wrapped(offered, inner, dispatch, &[], kind)
             };
             [with(&delegated, POOL), with(&signs_here, HERE)].concat()
         };
         Ok(Self {
             keys: ended([local.keys, keys.concat()].concat()),
-            signatures: ended(tables(
-                Signature::ROWS,
-                &context.signatures,
-                &signature::DISPATCH,
-            )),
+            signatures: ended(tables(Signature::ROWS, &context.signatures, &signature::DISPATCH)),
             exchanges: ended(
-                [
-                    local.exchanges,
-                    tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH),
-                ]
-                .concat(),
+                [local.exchanges, tables(Exchange::ROWS, &context.exchanges, &keyexch::DISPATCH)]
+                    .concat(),
             ),
             ciphers: ended(tables(Cipher::ROWS, &context.ciphers, &asym::DISPATCH)),
             decoders: decoder::algorithms(context, config),
@@ -286,16 +263,10 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
 type Kind = (&'static CStr, &'static CStr);
 
 /// Algorithms with private operations in the pool.
-const POOL: Kind = (
-    PROPERTIES,
-    c"OpenSSL's, with the private key operations in the Millrace pool",
-);
+const POOL: Kind = (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
 
 /// Algorithms of keys that sign here.
-const HERE: Kind = (
-    LOCAL_PROPERTIES,
-    c"OpenSSL's, with the signatures of AWS-LC in this process",
-);
+const HERE: Kind = (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
 
 /// The algorithms that are offered and that the inner provider has, under its names.
 fn wrapped(
@@ -541,12 +512,11 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
         let counter = |key: &CStr| Some(provider.stats.each().find(|(name, _)| *name == key)?.1);
         // SAFETY: libcrypto passes null or an array of parameters that a null key ends, and the application has
         // passed the memory of each to be written.
-        match unsafe { answer(request, c"Millrace provider", true, counter) } {
-            true => Ok(1),
-            false => {
-                let text = "a parameter has an unexpected type";
-                Err(Error::new(Reason::Internal, text))
-            }
+        if unsafe { answer(request, c"Millrace provider", true, counter) } {
+            Ok(1)
+        } else {
+            let text = "a parameter has an unexpected type";
+            Err(Error::new(Reason::Internal, text))
         }
     })
 }
@@ -560,10 +530,7 @@ pub(crate) unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> 
                 pointer: text.as_ptr().cast(),
             };
             let mut entries: Vec<Item> = Reason::TEXTS.iter().map(text).collect();
-            entries.push(Item {
-                id: 0,
-                pointer: std::ptr::null(),
-            });
+            entries.push(Item { id: 0, pointer: std::ptr::null() });
             StaticTable::leak(entries)
         });
         Some(list.as_ptr())
@@ -615,14 +582,9 @@ mod tests {
             let found: Vec<usize> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();
                 let found = threads.into_iter().map(|thread| thread.join());
-                found
-                    .collect::<std::result::Result<_, _>>()
-                    .expect("no panic")
+                found.collect::<std::result::Result<_, _>>().expect("no panic")
             });
-            assert!(
-                found.iter().all(|process| *process == found[0]),
-                "{found:?}"
-            );
+            assert!(found.iter().all(|process| *process == found[0]), "{found:?}");
         }
     }
 }

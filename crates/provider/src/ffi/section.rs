@@ -103,9 +103,7 @@ impl<'a> Conf<'a> {
             let identity = value(&pairs, "identity").unwrap_or_else(|| key.to_owned());
             (identity == name).then_some(pairs)
         };
-        lists
-            .flat_map(|list| list.iter().filter_map(named).collect::<Vec<_>>())
-            .collect()
+        lists.flat_map(|list| list.iter().filter_map(named).collect::<Vec<_>>()).collect()
     }
 }
 
@@ -124,13 +122,9 @@ unsafe fn text(pointer: *const c_char) -> Option<String> {
 pub(crate) fn keys(core: &Core, lib: &Lib, known: &[(String, String)]) -> Vec<String> {
     let find = || {
         let conf = Conf::default_file(lib)?;
-        let mut sections = conf
-            .of_provider(&core.setting(c"provider-name")?)
-            .into_iter();
+        let mut sections = conf.of_provider(&core.setting(c"provider-name")?).into_iter();
         let has = |pairs: &Pairs, (key, value): &(String, String)| {
-            pairs
-                .iter()
-                .any(|(name, found)| name == key && found == value)
+            pairs.iter().any(|(name, found)| name == key && found == value)
         };
         sections.find(|pairs| known.iter().all(|setting| has(pairs, setting)))
     };

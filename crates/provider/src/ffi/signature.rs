@@ -224,13 +224,7 @@ impl Context {
             return Err(Error::library());
         }
         let bits = u32::try_from(key.integer(c"bits")?).map_err(|_| Error::library())?;
-        Ok(RsaSign {
-            pad_mode,
-            digest: digest_in(&digest),
-            mgf1: digest_in(&mgf1),
-            salt_len,
-            bits,
-        })
+        Ok(RsaSign { pad_mode, digest: digest_in(&digest), mgf1: digest_in(&mgf1), salt_len, bits })
     }
 
     /// Signs the message that was given in parts; `None` if the inner context shall do it.
@@ -251,9 +245,7 @@ impl Context {
         let dsa = |operation: fn(_) -> PoolOperation| {
             let hash = operation_params::dsa_hash(self.digest_set(), digest);
             let request = hash.map(|hash| (operation(hash), digest.to_vec()));
-            private::run(key, request, &|output| {
-                self.dsa_verifies(key, output, digest)
-            })
+            private::run(key, request, &|output| self.dsa_verifies(key, output, digest))
         };
         match self.row.scheme {
             Scheme::Rsa => {
@@ -392,10 +384,7 @@ pub(crate) fn sign_by_openssl(key: &Key, input: &[u8], is_digest: bool) -> Resul
     let (init, sign) = if is_digest {
         (ids::signature::SIGN_INIT, ids::signature::SIGN)
     } else {
-        (
-            ids::signature::DIGEST_SIGN_INIT,
-            ids::signature::DIGEST_SIGN,
-        )
+        (ids::signature::DIGEST_SIGN_INIT, ids::signature::DIGEST_SIGN)
     };
     succeeded(if is_digest {
         // SAFETY: `sign_init` takes a live context, key data of the same key type and no settings.

@@ -73,11 +73,7 @@ unsafe extern "C" fn open<const ID: i32>(provctx: Ptr, uri: *const c_char) -> Pt
             let text = "a key URI is millrace:name or millrace:name?spki=BASE64URL";
             Error::new(Reason::Key, text)
         })?;
-        Ok(give(Loader {
-            provider,
-            uri,
-            done: false,
-        }))
+        Ok(give(Loader { provider, uri, done: false }))
     })
 }
 

@@ -14,10 +14,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) const END: Self = Self {
-        id: 0,
-        function: std::ptr::null(),
-    };
+    pub(crate) const END: Self = Self { id: 0, function: std::ptr::null() };
 }
 
 /// `OSSL_ALGORITHM`

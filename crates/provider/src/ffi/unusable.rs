@@ -41,11 +41,8 @@ pub(crate) fn start(core: Core, error: Error) -> (Ptr, *const Dispatch) {
     static TABLE: OnceLock<StaticTable<Dispatch>> = OnceLock::new();
     let name = format!("Millrace provider, not usable: {error}").replace('\0', " ");
     let name = CString::new(name).unwrap_or_default();
-    let provider = Box::leak(Box::new(Unusable {
-        core,
-        error,
-        name: Box::leak(name.into_boxed_c_str()),
-    }));
+    let provider =
+        Box::leak(Box::new(Unusable { core, error, name: Box::leak(name.into_boxed_c_str()) }));
     let table = TABLE.get_or_init(|| {
         StaticTable::dispatch(dispatch! { provider {
             TEARDOWN => teardown<>;

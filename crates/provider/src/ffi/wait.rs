@@ -275,10 +275,7 @@ impl Waiter {
         Arc::new(Self {
             fd,
             has_token: matches!(signal, Signal::Token(_)),
-            target: Mutex::new(Target {
-                signal,
-                callback: None,
-            }),
+            target: Mutex::new(Target { signal, callback: None }),
         })
     }
 }
@@ -324,9 +321,7 @@ fn callback_of(lib: &Lib, wait_ctx: Ptr) -> Option<(AsyncCallback, Address)> {
     let get = lib.ASYNC_WAIT_CTX_get_callback?;
     // SAFETY: takes a live wait context and two writable places.
     let has = unsafe { get(wait_ctx, &mut callback, &mut argument) } == 1;
-    callback
-        .filter(|_| has)
-        .map(|callback| (callback, Address(argument)))
+    callback.filter(|_| has).map(|callback| (callback, Address(argument)))
 }
 
 /// The wait context is freed: the connection is gone.

@@ -126,10 +126,7 @@ fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Or
         let (public, scalar) = (pair.public, Secret::new(pair.scalar));
         sys::wipe(pair);
         kept.count = count as u64 - 1;
-        let origin = Origin {
-            ahead: true,
-            dropped: 0,
-        };
+        let origin = Origin { ahead: true, dropped: 0 };
         return Some((public, scalar, origin));
     }
     kept.pairs.iter_mut().for_each(sys::wipe);
@@ -143,15 +140,8 @@ fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Or
     }
     kept.made = now;
     kept.count = KEPT_PAIRS as u64;
-    let origin = Origin {
-        ahead: false,
-        dropped: count as u64,
-    };
-    Some((
-        publics[KEPT_PAIRS],
-        Secret::new(scalars[KEPT_PAIRS]),
-        origin,
-    ))
+    let origin = Origin { ahead: false, dropped: count as u64 };
+    Some((publics[KEPT_PAIRS], Secret::new(scalars[KEPT_PAIRS]), origin))
 }
 
 #[cfg(test)]
@@ -197,14 +187,7 @@ mod tests {
             let (_, scalar, origin) = from(&mut page, now).expect("a pair");
             assert!(!waiting.contains(&scalar), "{now}");
             let dropped = KEPT_PAIRS as u64;
-            assert_eq!(
-                origin,
-                Origin {
-                    ahead: false,
-                    dropped
-                },
-                "{now}"
-            );
+            assert_eq!(origin, Origin { ahead: false, dropped }, "{now}");
             page.pairs().count = 0;
         }
         from(&mut page, 100).expect("a pair");

@@ -73,9 +73,7 @@ fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
     let folder = path.parent().ok_or(ChoiceFileError::Form)?;
     check(folder, &fs::symlink_metadata(folder)?, user)?;
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
     let file: File = options.open(path)?;
     let meta = file.metadata()?;
     check(path, &meta, user)?;
@@ -125,22 +123,17 @@ pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), C
     let folder = path.parent().ok_or(ChoiceFileError::Form)?;
     check(folder, &fs::symlink_metadata(folder)?, user)?;
     let before = text(path, user).unwrap_or_default();
-    let others = before
-        .lines()
-        .filter(|line| parse(line).is_some_and(|(known, ..)| known != system));
+    let others =
+        before.lines().filter(|line| parse(line).is_some_and(|(known, ..)| known != system));
     let others: Vec<&str> = others.collect();
     let most = (MAX_SYSTEMS - 1) * Primitive::ALL.len();
-    let mut lines: Vec<String> = others[others.len().saturating_sub(most)..]
-        .iter()
-        .map(|line| (*line).to_owned())
-        .collect();
+    let mut lines: Vec<String> =
+        others[others.len().saturating_sub(most)..].iter().map(|line| (*line).to_owned()).collect();
     for primitive in Primitive::ALL {
         let Some(cost) = costs[*primitive as usize] else {
             continue;
         };
-        let there = cost
-            .there
-            .map_or_else(|| "-".to_owned(), |there| there.to_string());
+        let there = cost.there.map_or_else(|| "-".to_owned(), |there| there.to_string());
         let (name, here) = (primitive.row().name, cost.here);
         lines.push(format!("{system}\t{name}\t{here}\t{there}"));
     }
@@ -172,14 +165,8 @@ mod tests {
 
     fn some_costs() -> Costs {
         let mut costs = [None; Primitive::ALL.len()];
-        costs[Primitive::X25519 as usize] = Some(Cost {
-            here: 30,
-            there: Some(80),
-        });
-        costs[Primitive::X25519MlKem768 as usize] = Some(Cost {
-            here: 50,
-            there: None,
-        });
+        costs[Primitive::X25519 as usize] = Some(Cost { here: 30, there: Some(80) });
+        costs[Primitive::X25519MlKem768 as usize] = Some(Cost { here: 50, there: None });
         costs
     }
 
@@ -191,27 +178,13 @@ mod tests {
         save(&path, "one", &costs, user).expect("saved");
         save(&path, "two", &[None; Primitive::ALL.len()], user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), costs);
-        assert_eq!(
-            read(&path, "two", user).expect("read"),
-            [None; Primitive::ALL.len()]
-        );
+        assert_eq!(read(&path, "two", user).expect("read"), [None; Primitive::ALL.len()]);
         let mut slower = costs;
-        slower[Primitive::X25519 as usize] = Some(Cost {
-            here: 90,
-            there: Some(80),
-        });
+        slower[Primitive::X25519 as usize] = Some(Cost { here: 90, there: Some(80) });
         save(&path, "one", &slower, user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), slower);
-        assert!(
-            !slower[Primitive::X25519 as usize]
-                .expect("a cost")
-                .is_lower_here()
-        );
-        assert!(
-            slower[Primitive::X25519MlKem768 as usize]
-                .expect("a cost")
-                .is_lower_here()
-        );
+        assert!(!slower[Primitive::X25519 as usize].expect("a cost").is_lower_here());
+        assert!(slower[Primitive::X25519MlKem768 as usize].expect("a cost").is_lower_here());
         let left = fs::read_dir(folder.path()).expect("a folder").count();
         assert_eq!(left, 1, "nothing but the file is left");
     }
@@ -264,10 +237,7 @@ mod tests {
         let text = "one\tX25519\t1\none\tX25519\t-1\t2\none\tX25519\t1\t2\t3\none\tAES\t1\t2\n\none\tX25519\t7\t8\n";
         fs::write(&path, text).expect("written");
         let costs = read(&path, "one", user).expect("read");
-        let expected = Cost {
-            here: 7,
-            there: Some(8),
-        };
+        let expected = Cost { here: 7, there: Some(8) };
         assert_eq!(costs[Primitive::X25519 as usize], Some(expected));
         assert_eq!(costs.iter().flatten().count(), 1);
         fs::write(&path, [0xff; 10]).expect("written");

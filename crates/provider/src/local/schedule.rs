@@ -118,14 +118,8 @@ pub fn expand_label(
     let data_len = u8::try_from(data.len()).map_err(too_long)?;
     let mut info = [0; MAX_INFO];
     let mut filled = 0;
-    let parts: [&[u8]; 6] = [
-        &out_len.to_be_bytes(),
-        &[label_len],
-        label.prefix,
-        label.label,
-        &[data_len],
-        data,
-    ];
+    let parts: [&[u8]; 6] =
+        [&out_len.to_be_bytes(), &[label_len], label.prefix, label.label, &[data_len], data];
     for part in parts {
         info[filled..filled + part.len()].copy_from_slice(part);
         filled += part.len();
@@ -145,10 +139,7 @@ impl Beginning {
     fn of(hash: ScheduleHash) -> &'static Self {
         static KNOWN: [OnceLock<Beginning>; 3] = [const { OnceLock::new() }; 3];
         KNOWN[hash as usize].get_or_init(|| {
-            let mut known = Self {
-                secret: [0; MAX_HASH],
-                salt: [0; MAX_HASH],
-            };
+            let mut known = Self { secret: [0; MAX_HASH], salt: [0; MAX_HASH] };
             let (len, zeros) = (hash.digest_len(), [0; MAX_HASH]);
             let (secret, salt) = (&mut known.secret[..len], &mut known.salt[..len]);
             // The lengths fit, which is all that can fail.
@@ -161,10 +152,7 @@ impl Beginning {
 }
 
 /// The label between two secrets of the schedule.
-const DERIVED: ScheduleLabel<'static> = ScheduleLabel {
-    prefix: b"tls13 ",
-    label: b"derived",
-};
+const DERIVED: ScheduleLabel<'static> = ScheduleLabel { prefix: b"tls13 ", label: b"derived" };
 
 /// One step down the key schedule: `previous` (none: the first step) is derived with the label, and `secret`
 /// (none: zeros) is extracted under it.
@@ -220,10 +208,7 @@ mod tests {
     const TLS13: &[u8] = b"tls13 ";
 
     fn label(label: &'static [u8]) -> ScheduleLabel<'static> {
-        ScheduleLabel {
-            prefix: TLS13,
-            label,
-        }
+        ScheduleLabel { prefix: TLS13, label }
     }
 
     fn bytes(digits: &str) -> Vec<u8> {
@@ -242,25 +227,13 @@ mod tests {
         let shared = bytes("8bd4054fb55b9d63fdfbacf9f04b9f0d35e6d63f537563efd46272900f89492d");
         let mut handshake = [0; 32];
         let derived = label(b"derived");
-        next_secret(
-            ScheduleHash::Sha256,
-            Some(&early),
-            Some(&shared),
-            derived,
-            &mut handshake,
-        )
-        .expect("handshake secret");
+        next_secret(ScheduleHash::Sha256, Some(&early), Some(&shared), derived, &mut handshake)
+            .expect("handshake secret");
         let expected = "1dc826e93606aa6fdc0aadc12f741b01046aa6b99f691ed221a9f0ca043fbeac";
         assert_eq!(handshake.to_vec(), bytes(expected));
         let mut master = [0; 32];
-        next_secret(
-            ScheduleHash::Sha256,
-            Some(&handshake),
-            None,
-            derived,
-            &mut master,
-        )
-        .expect("master secret");
+        next_secret(ScheduleHash::Sha256, Some(&handshake), None, derived, &mut master)
+            .expect("master secret");
         let expected = "18df06843d13a08bf2a449844c5f8a478001bc4d4c627984d5a41da8d0402919";
         assert_eq!(master.to_vec(), bytes(expected));
     }
@@ -268,11 +241,7 @@ mod tests {
     /// The first step is the same whether it is known or computed, and so is the second.
     #[test]
     fn beginning_that_is_known_equals_the_one_that_is_computed() {
-        for hash in [
-            ScheduleHash::Sha256,
-            ScheduleHash::Sha384,
-            ScheduleHash::Sha512,
-        ] {
+        for hash in [ScheduleHash::Sha256, ScheduleHash::Sha384, ScheduleHash::Sha512] {
             let len = hash.digest_len();
             let (mut known, mut computed) = (vec![0; len], vec![0; len]);
             next_secret(hash, None, None, label(b""), &mut known).expect("a secret");
@@ -286,14 +255,8 @@ mod tests {
             let mut next = vec![0; len];
             next_secret(hash, Some(&known), Some(&shared), DERIVED, &mut next).expect("a secret");
             assert_eq!(next, plain);
-            next_secret(
-                hash,
-                Some(&known),
-                Some(&shared),
-                label(b"other"),
-                &mut next,
-            )
-            .expect("a secret");
+            next_secret(hash, Some(&known), Some(&shared), label(b"other"), &mut next)
+                .expect("a secret");
             assert_ne!(next, plain, "another label has another salt");
         }
     }
@@ -331,14 +294,8 @@ mod tests {
         assert!(with(&long, b"").is_err());
         assert!(with(b"", &long).is_err());
         assert!(
-            expand_label(
-                ScheduleHash::Sha256,
-                &key,
-                label(b""),
-                b"",
-                &mut vec![0; 256 * 32]
-            )
-            .is_err()
+            expand_label(ScheduleHash::Sha256, &key, label(b""), b"", &mut vec![0; 256 * 32])
+                .is_err()
         );
         assert!(next_secret(ScheduleHash::Sha384, None, None, label(b""), &mut out).is_err());
     }

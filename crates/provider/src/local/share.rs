@@ -95,11 +95,7 @@ impl Share {
     /// Bytes of the largest result: what OpenSSL calls the size of a key.
     #[must_use]
     pub fn max_len(self) -> usize {
-        if self.is_agreement() {
-            self.secret_len()
-        } else {
-            self.ciphertext_len()
-        }
+        if self.is_agreement() { self.secret_len() } else { self.ciphertext_len() }
     }
 
     /// The halves of `bytes` in the order curve, ML-KEM; `curve_len` is that of the curve's half.
@@ -218,12 +214,7 @@ impl ShareKey {
     /// A share without any half.
     #[must_use]
     pub fn empty(share: Share) -> Self {
-        Self {
-            share,
-            public: None,
-            curve: None,
-            ml_kem: None,
-        }
+        Self { share, public: None, curve: None, ml_kem: None }
     }
 
     /// A fresh pair.
@@ -257,12 +248,7 @@ impl ShareKey {
                 share.join(&curve_public, bytes.as_ref()).to_vec()
             }
         };
-        Ok(Self {
-            share,
-            public: Some(public),
-            curve,
-            ml_kem,
-        })
+        Ok(Self { share, public: Some(public), curve, ml_kem })
     }
 
     /// A public share of the peer.
@@ -273,10 +259,7 @@ impl ShareKey {
         if public.len() != share.public_len() {
             return Err(LocalError::Refused("a public key share has another length"));
         }
-        Ok(Self {
-            public: Some(public.to_vec()),
-            ..Self::empty(share)
-        })
+        Ok(Self { public: Some(public.to_vec()), ..Self::empty(share) })
     }
 
     /// A pair from its private half.
@@ -285,15 +268,11 @@ impl ShareKey {
     /// If it is no private share.
     pub fn from_private(share: Share, private: &[u8]) -> Result<Self, LocalError> {
         if private.len() != share.private_len() {
-            return Err(LocalError::Refused(
-                "a private key share has another length",
-            ));
+            return Err(LocalError::Refused("a private key share has another length"));
         }
         let (curve_bytes, ml_kem_bytes) = share.split(private, SECRET);
-        let curve = share
-            .curve()
-            .map(|curve| CurveKey::from_bytes(curve, curve_bytes))
-            .transpose()?;
+        let curve =
+            share.curve().map(|curve| CurveKey::from_bytes(curve, curve_bytes)).transpose()?;
         if !share.has_ml_kem() {
             return Self::of_halves(share, curve, None);
         }
@@ -303,11 +282,7 @@ impl ShareKey {
             curve.map_or((Vec::new(), None), |(public, key)| (public, Some(key)));
         Ok(Self {
             share,
-            public: Some(
-                share
-                    .join(&curve_public, &ml_kem_bytes[PUBLIC_IN_PRIVATE])
-                    .to_vec(),
-            ),
+            public: Some(share.join(&curve_public, &ml_kem_bytes[PUBLIC_IN_PRIVATE]).to_vec()),
             curve,
             ml_kem: Some(key),
         })
@@ -404,9 +379,7 @@ impl ShareKey {
         }
         let curve_len = share.curve().map_or(0, ShareCurve::public_len);
         let (curve_share, ml_kem_ciphertext) = share.split(ciphertext, curve_len);
-        let ml_kem_secret = ml_kem
-            .decapsulate(ml_kem_ciphertext.into())
-            .map_err(failed)?;
+        let ml_kem_secret = ml_kem.decapsulate(ml_kem_ciphertext.into()).map_err(failed)?;
         let curve_secret = self.curve.as_ref().map(|key| key.agree(curve_share));
         let curve_secret = curve_secret.transpose()?;
         let curve_secret = curve_secret.as_ref().map_or(&[][..], |secret| &secret[..]);
@@ -463,10 +436,7 @@ mod tests {
     fn shares_of_small_order_or_of_another_length_are_refused() {
         for &share in Share::ALL {
             for len in [0, share.public_len() - 1, share.public_len() + 1] {
-                assert!(
-                    ShareKey::from_public(share, &vec![4; len]).is_err(),
-                    "{share:?}"
-                );
+                assert!(ShareKey::from_public(share, &vec![4; len]).is_err(), "{share:?}");
             }
         }
         let zero = ShareKey::from_public(Share::X25519, &[0; 32]).expect("32 bytes");

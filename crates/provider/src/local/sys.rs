@@ -42,9 +42,7 @@ pub(super) fn x25519(scalar: &Secret, peer: &[u8; X25519_LEN]) -> Result<Secret,
     // SAFETY: writes 32 bytes to the first and reads 32 of each of the others.
     let code = unsafe { aws::X25519(secret.as_mut_ptr(), scalar.as_ptr(), peer.as_ptr()) };
     if code != 1 {
-        return Err(LocalError::Refused(
-            "the peer's X25519 share has a small order",
-        ));
+        return Err(LocalError::Refused("the peer's X25519 share has a small order"));
     }
     Ok(secret)
 }
@@ -172,9 +170,7 @@ pub(super) fn hkdf_extract(
     out: &mut [u8],
 ) -> Result<(), LocalError> {
     if out.len() != hash.digest_len() {
-        return Err(LocalError::Refused(
-            "an extracted key has the hash's length",
-        ));
+        return Err(LocalError::Refused("an extracted key has the hash's length"));
     }
     let key = hmac(hash, salt, [secret, &[], &[]]);
     out.copy_from_slice(&key[..out.len()]);
@@ -217,10 +213,7 @@ pub(super) fn random(bytes: &mut [u8]) {
 
 /// Nanoseconds since the machine was started, with the time that it slept.
 pub(super) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: takes a place for a time.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()

@@ -74,11 +74,7 @@ pub(crate) fn module() -> PathBuf {
         let exe = std::env::current_exe().expect("path of the test");
         let deps = exe.parent().expect("directory of the test");
         let module = deps.join("libmillrace_provider.so");
-        let name = exe
-            .file_name()
-            .expect("name of the test")
-            .to_string_lossy()
-            .into_owned();
+        let name = exe.file_name().expect("name of the test").to_string_lossy().into_owned();
         let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
         let fresh = copy.with_extension(format!("{}.new", std::process::id()));
         eventually(|| std::fs::copy(&module, &fresh).is_ok());
@@ -140,11 +136,7 @@ impl Bench {
             });
         });
         let handle = wait.recv_timeout(PATIENCE).expect("node starts");
-        self.node = Some(RunningNode {
-            handle,
-            stop: Some(stop),
-            thread: Some(thread),
-        });
+        self.node = Some(RunningNode { handle, stop: Some(stop), thread: Some(thread) });
     }
 
     /// Stops the node.
@@ -153,14 +145,8 @@ impl Bench {
     }
 
     pub(crate) fn store_config(&self) -> StoreConfig {
-        let kek = KekSource::File {
-            path: self.path("kek"),
-            create: true,
-        };
-        StoreConfig {
-            directory: self.path("keys"),
-            kek,
-        }
+        let kek = KekSource::File { path: self.path("kek"), create: true };
+        StoreConfig { directory: self.path("keys"), kek }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -239,18 +225,12 @@ impl Bench {
     pub(crate) fn hold(&self, name: &str, policy: KeyPolicy) {
         let pem = std::fs::read(self.path(&format!("{name}.pem"))).expect("key");
         let key = read_private_key(&pem).expect("private key");
-        let info = engine(Arc::new(Software::new()))
-            .load_key(&key)
-            .expect("key")
-            .info()
-            .clone();
+        let info = engine(Arc::new(Software::new())).load_key(&key).expect("key").info().clone();
         let stub = Stub::new(name, &info.spki).expect("stub");
         std::fs::write(self.path(&format!("{name}.stub")), stub.to_pem()).expect("stub");
         let config = self.store_config();
         let store = KeyStore::open(&config.directory, &config.kek).expect("store");
-        store
-            .import(name, &key, info, policy, true)
-            .expect("import");
+        store.import(name, &key, info, policy, true).expect("import");
     }
 
     /// Makes the node read its store now.
@@ -263,21 +243,12 @@ impl Bench {
     pub(crate) fn served(&self, operation: &str) -> u64 {
         let node = self.node.as_ref().expect("a node");
         let operations = node.handle.status().operations;
-        operations
-            .iter()
-            .filter(|row| row.operation == operation)
-            .map(|row| row.completed)
-            .sum()
+        operations.iter().filter(|row| row.operation == operation).map(|row| row.completed).sum()
     }
 
     /// Jobs that the node has accepted and not answered.
     pub(crate) fn in_flight(&self) -> usize {
-        self.node
-            .as_ref()
-            .expect("a node")
-            .handle
-            .status()
-            .in_flight
+        self.node.as_ref().expect("a node").handle.status().in_flight
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
@@ -290,10 +261,7 @@ impl Bench {
 }
 
 pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
-    let config = EngineConfig {
-        workers: 1,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig { workers: 1, ..EngineConfig::default() };
     Engine::start(config, vec![backend]).expect("engine")
 }
 
@@ -310,15 +278,8 @@ pub(crate) fn must(output: &Output) -> String {
 #[track_caller]
 pub(crate) fn must_fail(output: &Output) -> String {
     let (out, err) = texts(output);
-    assert!(
-        !output.status.success(),
-        "it should have failed\n{out}\n{err}"
-    );
-    assert!(
-        output.status.code().is_some(),
-        "it was killed: {}\n{err}",
-        output.status
-    );
+    assert!(!output.status.success(), "it should have failed\n{out}\n{err}");
+    assert!(output.status.code().is_some(), "it was killed: {}\n{err}", output.status);
     err
 }
 
@@ -360,29 +321,20 @@ pub(crate) fn exists(path: &Path) -> bool {
 /// If the compiler has another complaint.
 pub(crate) fn compiled(source: &str, libraries: &[&str]) -> Option<PathBuf> {
     let name = source.trim_end_matches(".c");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(source);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     let binary =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let mut compile = Command::new("cc");
     compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]);
     compile.arg(&binary).arg(&source);
     if let Ok(dir) = std::env::var("MILLRACE_TEST_OPENSSL") {
-        compile.args([
-            format!("-I{dir}/include"),
-            format!("-L{dir}"),
-            format!("-L{dir}/lib"),
-        ]);
+        compile.args([format!("-I{dir}/include"), format!("-L{dir}"), format!("-L{dir}/lib")]);
         compile.args([format!("-Wl,-rpath,{dir}"), format!("-Wl,-rpath,{dir}/lib")]);
     }
     let output = compile.args(libraries).output().ok()?;
     if !output.status.success() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            error.contains("No such file"),
-            "{name} does not compile: {error}"
-        );
+        assert!(error.contains("No such file"), "{name} does not compile: {error}");
         return None;
     }
     let finished = binary.with_file_name(name);

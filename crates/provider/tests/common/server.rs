@@ -40,12 +40,7 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
         let port = lines.find_map(|line| {
             let line = line.expect("readable");
-            line.strip_prefix("ACCEPT ")?
-                .rsplit_once(':')?
-                .1
-                .trim()
-                .parse()
-                .ok()
+            line.strip_prefix("ACCEPT ")?.rsplit_once(':')?.1.trim().parse().ok()
         });
         // The rest of the output has a reader, so that the server never waits for one.
         std::thread::spawn(move || lines.count());
@@ -57,9 +52,7 @@ impl Server {
     pub(crate) fn computed(&self) -> HashMap<String, u64> {
         let mut found = HashMap::new();
         eventually(|| {
-            found = processes_of(self.child.id())
-                .find_map(|pid| cells(&pid))
-                .unwrap_or_default();
+            found = processes_of(self.child.id()).find_map(|pid| cells(&pid)).unwrap_or_default();
             !found.is_empty()
         });
         found
@@ -82,13 +75,10 @@ fn processes_of(pid: u32) -> impl Iterator<Item = String> {
 /// The memory file of a process.
 fn cells(pid: &str) -> Option<HashMap<String, u64>> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let file = open
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| {
-            fs::read_link(path)
-                .is_ok_and(|target| target == Path::new("/memfd:millrace-local (deleted)"))
-        })?;
+    let file = open.filter_map(Result::ok).map(|entry| entry.path()).find(|path| {
+        fs::read_link(path)
+            .is_ok_and(|target| target == Path::new("/memfd:millrace-local (deleted)"))
+    })?;
     let memory = fs::read(file).ok()?;
     Some(counters::parse(&memory)?.into_iter().collect())
 }

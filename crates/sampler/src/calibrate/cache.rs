@@ -47,13 +47,7 @@ pub(super) fn folder() -> Option<PathBuf> {
 pub(super) fn name(image: &Image) -> String {
     let mut hasher = DefaultHasher::new();
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let telling = [
-        "model name",
-        "flags",
-        "CPU implementer",
-        "CPU part",
-        "Features",
-    ];
+    let telling = ["model name", "flags", "CPU implementer", "CPU part", "Features"];
     for line in cpu.lines().take_while(|line| !line.is_empty()) {
         if telling.iter().any(|start| line.starts_with(start)) {
             line.hash(&mut hasher);
@@ -82,10 +76,11 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
             && counts.all(|(start, count)| known(*start) && *count <= u64::from(u32::MAX))
     };
     // Calibrations of files without build ID are not kept.
-    stored.templates.iter().all(is_sane).then_some(Calibration {
-        templates: stored.templates,
-        handshakes: true,
-    })
+    stored
+        .templates
+        .iter()
+        .all(is_sane)
+        .then_some(Calibration { templates: stored.templates, handshakes: true })
 }
 
 /// Stores a calibration. Failure is no error: the calibration is repeated next time.
@@ -116,10 +111,7 @@ mod tests {
         let image = Image::open(Path::new("/proc/self/exe")).expect("this program");
         let start = image.regions()[7].start;
         let calibration = Calibration {
-            templates: vec![Template {
-                class: SymbolClass::Aes,
-                counts: [(start, 3)].into(),
-            }],
+            templates: vec![Template { class: SymbolClass::Aes, counts: [(start, 3)].into() }],
             handshakes: true,
         };
         let dir = tempfile::tempdir().expect("a folder");

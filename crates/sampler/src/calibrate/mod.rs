@@ -107,15 +107,10 @@ impl Calibration {
                 continue;
             }
             let curve = one.what.agreement();
-            let whole = Template {
-                class: SymbolClass::Overhead,
-                counts: one.counts.clone(),
-            };
+            let whole = Template { class: SymbolClass::Overhead, counts: one.counts.clone() };
             let mut agreement = BTreeMap::new();
             for (&function, &count) in &one.counts {
-                let shares = pure
-                    .iter()
-                    .map(|(one, curve)| (one.share(function), *curve));
+                let shares = pure.iter().map(|(one, curve)| (one.share(function), *curve));
                 match shares.max_by(|a, b| a.0.total_cmp(&b.0)) {
                     Some((share, of)) if share > whole.share(function) => {
                         if of.is_some() && of == curve {
@@ -126,10 +121,7 @@ impl Calibration {
                 }
             }
             if !agreement.is_empty() {
-                agreements.push(Template {
-                    class: SymbolClass::KeyAgreement,
-                    counts: agreement,
-                });
+                agreements.push(Template { class: SymbolClass::KeyAgreement, counts: agreement });
             }
         }
         // Handshakes are better evidence for key agreement on their curves than the bare operation, which would
@@ -141,15 +133,9 @@ impl Calibration {
         let mut templates: Vec<Template> = pure.into_iter().map(|(one, _)| one).collect();
         templates.extend(agreements);
         if !overhead.is_empty() {
-            templates.push(Template {
-                class: SymbolClass::Overhead,
-                counts: overhead,
-            });
+            templates.push(Template { class: SymbolClass::Overhead, counts: overhead });
         }
-        Self {
-            templates,
-            handshakes: seen.iter().any(|one| one.what.agreement().is_some()),
-        }
+        Self { templates, handshakes: seen.iter().any(|one| one.what.agreement().is_some()) }
     }
 }
 
@@ -165,19 +151,13 @@ impl Calibrations {
     /// `/var/cache/millrace`.
     #[must_use]
     pub fn with_cache() -> Self {
-        Self {
-            folder: cache::folder(),
-            known: Vec::new(),
-        }
+        Self { folder: cache::folder(), known: Vec::new() }
     }
 
     /// An empty set without cache on disk.
     #[must_use]
     pub fn without_cache() -> Self {
-        Self {
-            folder: None,
-            known: Vec::new(),
-        }
+        Self { folder: None, known: Vec::new() }
     }
 
     /// Makes sure that this libcrypto is calibrated: from the cache, or by measuring it now.
@@ -223,20 +203,14 @@ mod tests {
     use super::*;
 
     fn seen(what: CalibratedWork, counts: &[(u64, u64)]) -> CalibrationRun {
-        CalibrationRun {
-            what,
-            counts: counts.iter().copied().collect(),
-        }
+        CalibrationRun { what, counts: counts.iter().copied().collect() }
     }
 
     #[test]
     fn handshakes_add_key_agreement_and_overhead() {
         // 1: RSA, 2: field of the curve, 3: its fixed-base multiplication, 4: memory, 5: parsing.
         let calibration = Calibration::from_runs(&[
-            seen(
-                CalibratedWork::Operation(SymbolClass::RsaPrivate, None),
-                &[(1, 98), (4, 2)],
-            ),
+            seen(CalibratedWork::Operation(SymbolClass::RsaPrivate, None), &[(1, 98), (4, 2)]),
             seen(
                 CalibratedWork::Operation(SymbolClass::EcPrivate, Some(Curve::P256)),
                 &[(2, 60), (3, 40)],

@@ -131,12 +131,7 @@ impl<'a> Bench<'a> {
         let openssl = find_program("openssl")
             .ok_or_else(|| problem(image, "the openssl program is missing"))?;
         let dir = tempfile::tempdir().map_err(SampleError::system("create a temporary folder"))?;
-        Ok(Self {
-            image,
-            openssl,
-            folder,
-            dir,
-        })
+        Ok(Self { image, openssl, folder, dir })
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -206,14 +201,7 @@ impl<'a> Bench<'a> {
             command
         };
         let made = own(&["req", "-x509", "-newkey", "rsa:2048", "-nodes"])
-            .args([
-                "-subj",
-                "/CN=localhost",
-                "-keyout",
-                &key,
-                "-out",
-                &certificate,
-            ])
+            .args(["-subj", "/CN=localhost", "-keyout", &key, "-out", &certificate])
             .status();
         if !made.is_ok_and(|status| status.success()) {
             return Err(self.problem("openssl req made no certificate"));
@@ -241,10 +229,8 @@ impl<'a> Bench<'a> {
             thread::sleep(START);
         }
         let window = Some((from, now()));
-        let (client_samples, server_samples) = (
-            samplers.0.stop_between(window)?,
-            samplers.1.stop_between(window)?,
-        );
+        let (client_samples, server_samples) =
+            (samplers.0.stop_between(window)?, samplers.1.stop_between(window)?);
         Ok(vec![
             self.seen(CalibratedWork::Client(curve), &client_samples)?,
             self.seen(CalibratedWork::Server, &server_samples)?,
@@ -283,10 +269,7 @@ impl<'a> Bench<'a> {
 }
 
 fn problem(image: &Image, problem: &str) -> SampleError {
-    SampleError::Calibration {
-        path: image.path().to_owned(),
-        problem: problem.to_owned(),
-    }
+    SampleError::Calibration { path: image.path().to_owned(), problem: problem.to_owned() }
 }
 
 /// The folder of a library that may run with our rights: one that only root or we can change. Another user chose
@@ -379,9 +362,7 @@ mod tests {
     #[test]
     fn libraries_that_others_can_change_are_not_run() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = fs::canonicalize(dir.path())
-            .expect("its real path")
-            .join("lib");
+        let folder = fs::canonicalize(dir.path()).expect("its real path").join("lib");
         fs::create_dir(&folder).expect("a folder");
         let library = folder.join("libcrypto.so.3");
         fs::write(&library, "").expect("a file");

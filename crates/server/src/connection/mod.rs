@@ -23,10 +23,11 @@ use std::future::Future;
 use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError};
 use millrace_service::Session;
 use millrace_service::bucket::Bucket;
@@ -112,7 +113,7 @@ impl PartyShare {
     /// Counts refused jobs. Returns whether the node need not pause the connection for them.
     fn tolerates(&self, refused: usize, now: Instant) -> bool {
         let refused = u64::try_from(refused).unwrap_or(u64::MAX);
-        let mut left = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.refusals);
         left.take(refused, now)
     }
 }
@@ -121,21 +122,18 @@ impl PartyShare {
 /// connections wait in order, outside the runtime's queue.
 pub(crate) struct Turns {
     of_party: Arc<PartyShare>,
-    waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
+    waiting: Option<Pin<Box<dyn Future<Output = DecodePermit> + Send>>>,
 }
 
 /// One turn, returned on drop. `None` only if the semaphore is closed, which never happens.
-type Turn = Option<OwnedSemaphorePermit>;
+type DecodePermit = Option<OwnedSemaphorePermit>;
 
 impl Turns {
     pub(crate) fn new(of_party: Arc<PartyShare>) -> Self {
-        Self {
-            of_party,
-            waiting: None,
-        }
+        Self { of_party, waiting: None }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<DecodePermit> {
         if self.waiting.is_none() {
             if let Ok(turn) = Arc::clone(&self.of_party.turns).try_acquire_owned() {
                 return Poll::Ready(Some(turn));
@@ -210,11 +208,7 @@ impl Refusals {
         if !mem::take(&mut self.last) {
             self.turns = 0;
         }
-        if self.turns == 0 {
-            JOBS_PER_TURN
-        } else {
-            JOBS_AFTER_REFUSAL
-        }
+        if self.turns == 0 { JOBS_PER_TURN } else { JOBS_AFTER_REFUSAL }
     }
 
     /// Pauses the connection until `until`, unless it pauses already.
@@ -563,9 +557,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let idle_now = self.session.idle() && self.sending.is_empty();
         let draining = self.waiting.order == Order::Drain;
         if draining && idle_now {
-            self.deadlines
-                .linger
-                .get_or_insert_with(|| Instant::now() + DRAIN_LINGER);
+            self.deadlines.linger.get_or_insert_with(|| Instant::now() + DRAIN_LINGER);
         } else {
             self.deadlines.linger = None;
         }
@@ -581,14 +573,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return deadlines.close;
         }
         let sending = self.sending.deadline();
-        let all = [
-            hello,
-            message,
-            idle,
-            deadlines.linger,
-            deadlines.busy,
-            sending,
-        ];
+        let all = [hello, message, idle, deadlines.linger, deadlines.busy, sending];
         all.into_iter().flatten().min()
     }
 
@@ -622,8 +607,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn slow_reader(&self) -> io::Error {
-        self.session
-            .count_fault(Fault::TimedOut, "the client does not read");
+        self.session.count_fault(Fault::TimedOut, "the client does not read");
         io::ErrorKind::TimedOut.into()
     }
 
@@ -662,9 +646,7 @@ impl SendBuffer {
 
     fn sent(&mut self, count: usize) {
         self.start += count;
-        self.total = self
-            .total
-            .saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        self.total = self.total.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
         if self.mark.is_some_and(|(mark, _)| self.total >= mark) {
             self.mark = None;
         }
@@ -691,8 +673,7 @@ impl SendBuffer {
     fn blocked(&mut self, deadline: Instant) {
         let unsent = u64::try_from(self.len()).unwrap_or(u64::MAX);
         let total = self.total;
-        self.mark
-            .get_or_insert_with(|| (total.saturating_add(unsent), deadline));
+        self.mark.get_or_insert_with(|| (total.saturating_add(unsent), deadline));
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -51,10 +51,7 @@ impl AsyncWrite for FakeStream {
             return Poll::Pending;
         }
         self.room -= count;
-        self.heard
-            .lock()
-            .unwrap()
-            .extend_from_slice(&bytes[..count]);
+        self.heard.lock().unwrap().extend_from_slice(&bytes[..count]);
         Poll::Ready(Ok(count))
     }
 
@@ -74,21 +71,12 @@ fn pinged(pings: usize, directory: &Path) -> Connection<FakeStream> {
     let store = KeyStore::open(directory, &KekSource::Absent).unwrap();
     let service = Service::new("n", Settings::default(), engine, store).unwrap();
     let mut said = Vec::new();
-    let hello = Hello {
-        min_version: 1,
-        max_version: 1,
-        features: 0,
-        agent: String::new(),
-    };
+    let hello = Hello { min_version: 1, max_version: 1, features: 0, agent: String::new() };
     ClientMessage::Hello(hello).encode(&mut said);
     for token in 0..pings as u64 {
         ClientMessage::Ping { token }.encode(&mut said);
     }
-    let stream = FakeStream {
-        said,
-        room: 0,
-        heard: Arc::default(),
-    };
+    let stream = FakeStream { said, room: 0, heard: Arc::default() };
     let outbox = Arc::new(Outbox::default());
     let session = service.open("uid:1".into(), Arc::clone(&outbox) as _);
     let turns = Turns::new(Arc::new(PartyShare::new(1, Instant::now())));
@@ -171,9 +159,7 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     let begin = Instant::now();
     // More than the bucket holds, however slow this test is.
     let many = 0..=REFUSALS_AHEAD;
-    connection
-        .outbox
-        .complete(&mut many.map(|_| refused()).collect());
+    connection.outbox.complete(&mut many.map(|_| refused()).collect());
     poll_while_woken(&mut connection);
     connection.stream.said = requests;
     poll_while_woken(&mut connection);
@@ -190,10 +176,7 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     .expect("reading goes on");
     assert!(begin.elapsed() >= BUSY_PAUSE);
     // The socket is empty, so what comes next has not waited.
-    assert_eq!(
-        connection.unread_time.resume(Instant::now()),
-        Duration::ZERO
-    );
+    assert_eq!(connection.unread_time.resume(Instant::now()), Duration::ZERO);
 }
 
 #[tokio::test]
@@ -202,9 +185,7 @@ async fn connection_with_few_refused_jobs_of_its_party_is_read_at_once() {
     let mut connection = pinged(1, directory.path());
     connection.stream.room = usize::MAX;
     let requests = mem::take(&mut connection.stream.said);
-    connection
-        .outbox
-        .complete(&mut (0..100).map(|_| refused()).collect());
+    connection.outbox.complete(&mut (0..100).map(|_| refused()).collect());
     poll_while_woken(&mut connection);
     connection.stream.said = requests;
     poll_while_woken(&mut connection);

@@ -120,16 +120,8 @@ pub struct IssuedNode {
 /// # Errors
 /// If files cannot be read or written.
 pub fn ensure_authority(directory: &Path) -> Result<(), CertificateError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(at(directory))?;
-    if files(directory, CA).certificate.exists() {
-        Ok(())
-    } else {
-        make_ca(directory)
-    }
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
+    if files(directory, CA).certificate.exists() { Ok(()) } else { make_ca(directory) }
 }
 
 /// Issues the certificate of another node known as `names` (DNS names or addresses). Its key is not kept.
@@ -227,9 +219,7 @@ pub(super) fn client_files(
     directory: &Path,
     name: &str,
 ) -> Result<CertificateFiles, CertificateError> {
-    let dns = name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+    let dns = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
     if !valid_name(name) || !dns || [CA, NODE].contains(&name) {
         return Err(CertificateError::Name(name.chars().take(128).collect()));
     }
@@ -339,28 +329,21 @@ fn good_for(path: &Path, names: &[String], days: i64) -> bool {
         return false;
     };
     let has = |wanted: &String| {
-        alternatives
-            .value
-            .general_names
-            .iter()
-            .any(|name| match name {
-                GeneralName::DNSName(name) => name == wanted,
-                GeneralName::IPAddress(octets) => match wanted.parse() {
-                    Ok(std::net::IpAddr::V4(address)) => octets[..] == address.octets(),
-                    Ok(std::net::IpAddr::V6(address)) => octets[..] == address.octets(),
-                    Err(_) => false,
-                },
-                _ => false,
-            })
+        alternatives.value.general_names.iter().any(|name| match name {
+            GeneralName::DNSName(name) => name == wanted,
+            GeneralName::IPAddress(octets) => match wanted.parse() {
+                Ok(std::net::IpAddr::V4(address)) => octets[..] == address.octets(),
+                Ok(std::net::IpAddr::V6(address)) => octets[..] == address.octets(),
+                Err(_) => false,
+            },
+            _ => false,
+        })
     };
     names.iter().all(has)
 }
 
 pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> CertificateError {
-    move |source| CertificateError::Io {
-        path: path.to_owned(),
-        source,
-    }
+    move |source| CertificateError::Io { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -372,11 +355,7 @@ mod tests {
     use super::*;
 
     fn names() -> Vec<String> {
-        vec![
-            "localhost".to_owned(),
-            "127.0.0.1".to_owned(),
-            "::1".to_owned(),
-        ]
+        vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()]
     }
 
     #[test]
@@ -426,12 +405,7 @@ mod tests {
         issue_client_certificate(directory.path(), "gateway-1").unwrap();
         let mut count = 0;
         for entry in fs::read_dir(directory.path()).unwrap().flatten() {
-            assert_eq!(
-                entry.metadata().unwrap().mode() & 0o777,
-                0o600,
-                "{:?}",
-                entry.path()
-            );
+            assert_eq!(entry.metadata().unwrap().mode() & 0o777, 0o600, "{:?}", entry.path());
             count += 1;
         }
         assert_eq!(count, 7);
@@ -445,19 +419,10 @@ mod tests {
         ensure_node_certificates(directory.path(), &names()).unwrap();
         let files = issue("gateway-1").unwrap();
         let certificate = CertificateDer::from_pem_file(&files.certificate).unwrap();
-        assert_eq!(
-            super::super::identity(&certificate).as_deref(),
-            Some("cert:gateway-1")
-        );
-        assert!(matches!(
-            issue("gateway-1"),
-            Err(CertificateError::Exists(_))
-        ));
+        assert_eq!(super::super::identity(&certificate).as_deref(), Some("cert:gateway-1"));
+        assert!(matches!(issue("gateway-1"), Err(CertificateError::Exists(_))));
         for name in ["ca", "node", "", "a/b", "two words", "*", ".."] {
-            assert!(
-                matches!(issue(name), Err(CertificateError::Name(_))),
-                "{name}"
-            );
+            assert!(matches!(issue(name), Err(CertificateError::Name(_))), "{name}");
         }
     }
 }

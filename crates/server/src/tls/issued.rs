@@ -87,11 +87,7 @@ pub fn client_certificate(
     name: &str,
 ) -> Result<IssuedCertificate, CertificateError> {
     let path = client_files(directory, name)?.certificate;
-    if path.exists() {
-        read(&path)
-    } else {
-        Err(CertificateError::NotIssued(path))
-    }
+    if path.exists() { read(&path) } else { Err(CertificateError::NotIssued(path)) }
 }
 
 fn read(path: &Path) -> Result<IssuedCertificate, CertificateError> {
@@ -145,10 +141,7 @@ mod tests {
         let revoked = listed.last().unwrap();
         assert_eq!(revoked.serial, two.serial);
         assert!(revoked.revoked.is_some() && two.revoked.is_none());
-        assert!(matches!(
-            client_certificate(path, "two"),
-            Err(CertificateError::NotIssued(_))
-        ));
+        assert!(matches!(client_certificate(path, "two"), Err(CertificateError::NotIssued(_))));
         fs::write(path.join("bad.crt"), "rubbish").unwrap();
         let error = issued_certificates(path).unwrap_err();
         assert!(error.to_string().contains("bad.crt"), "{error}");

@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use millrace_engine::sync::lock;
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;
 use millrace_service::store::valid_identity;
@@ -79,11 +80,7 @@ impl Acceptor {
     pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let current = RwLock::new(load(&files)?);
         let open = Mutex::default();
-        Ok(Self {
-            files,
-            current,
-            open,
-        })
+        Ok(Self { files, current, open })
     }
 
     /// Reads the files again, and ends the connections of clients whose certificates are revoked now. Other open
@@ -130,14 +127,11 @@ impl Acceptor {
         open.next += 1;
         open.connections.insert(number, client);
         drop(open);
-        WatchedCertificate {
-            acceptor: Arc::clone(self),
-            number,
-        }
+        WatchedCertificate { acceptor: Arc::clone(self), number }
     }
 
     fn open(&self) -> MutexGuard<'_, OpenConnections> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 
@@ -146,14 +140,9 @@ impl Certified {
         let Some((own, authorities)) = self.chain.split_first() else {
             return;
         };
-        let verdict = in_force
-            .verifier
-            .verify_client_cert(own, authorities, self.at);
+        let verdict = in_force.verifier.verify_client_cert(own, authorities, self.at);
         if let Err(rustls::Error::InvalidCertificate(Rejected::Revoked)) = verdict {
-            warn!(
-                identity = &*self.identity,
-                "certificate revoked: connection closed"
-            );
+            warn!(identity = &*self.identity, "certificate revoked: connection closed");
             self.connection.order(Order::Close);
         }
     }
@@ -188,9 +177,7 @@ pub(crate) const NO_PROTOCOL_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acceptor")
-            .field("files", &self.files)
-            .finish_non_exhaustive()
+        f.debug_struct("Acceptor").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
@@ -220,10 +207,7 @@ fn load(files: &TlsFiles) -> Result<Arc<TlsInForce>, TlsError> {
     config.max_early_data_size = 0;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(Arc::new(TlsInForce {
-        config: Arc::new(config),
-        verifier,
-    }))
+    Ok(Arc::new(TlsInForce { config: Arc::new(config), verifier }))
 }
 
 /// The verifier of clients' certificates: checks the CA, and its revocation lists if there are any.
@@ -248,12 +232,10 @@ fn verifier(
             .with_crls(read_all::<CertificateRevocationListDer<'_>>(crl)?)
             .enforce_revocation_expiration();
     }
-    verifier
-        .build()
-        .map_err(|error| match (&error, &files.crl) {
-            (VerifierBuilderError::InvalidCrl(_), Some(crl)) => failed(crl, &error),
-            _ => failed(ca, &error),
-        })
+    verifier.build().map_err(|error| match (&error, &files.crl) {
+        (VerifierBuilderError::InvalidCrl(_), Some(crl)) => failed(crl, &error),
+        _ => failed(ca, &error),
+    })
 }
 
 /// All items of one kind in a PEM file. None is an error.
@@ -262,10 +244,7 @@ fn read_all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let found: Result<Vec<_>, _> = T::pem_file_iter(path).map_err(failed)?.collect();
     let found = found.map_err(failed)?;
     if found.is_empty() {
-        return Err(TlsError::read(
-            path,
-            &rustls_pki_types::pem::Error::NoItemsFound,
-        ));
+        return Err(TlsError::read(path, &rustls_pki_types::pem::Error::NoItemsFound));
     }
     Ok(found)
 }
@@ -292,10 +271,7 @@ const EXPOSED_OF_ROOT: u32 = 0o037;
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {
     let path = || path.to_owned();
     if owner != user && owner != 0 {
-        return Err(TlsError::Owner {
-            path: path(),
-            owner,
-        });
+        return Err(TlsError::Owner { path: path(), owner });
     }
     let exposed = if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED };
     if mode & exposed != 0 {
@@ -310,25 +286,14 @@ fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), Tl
 pub fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
-    let dns = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .find_map(|name| match name {
+    let dns =
+        names.iter().flat_map(|names| &names.value.general_names).find_map(|name| match name {
             GeneralName::DNSName(name) => Some(*name),
             _ => None,
         });
-    let common = || {
-        certificate
-            .subject()
-            .iter_common_name()
-            .next()?
-            .as_str()
-            .ok()
-    };
-    let mut spiffe = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(|name| match name {
+    let common = || certificate.subject().iter_common_name().next()?.as_str().ok();
+    let mut spiffe =
+        names.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
             GeneralName::URI(uri) => uri.starts_with(SPIFFE).then_some(*uri),
             _ => None,
         });
@@ -407,10 +372,7 @@ impl TlsError {
             rustls_pki_types::pem::Error::NoItemsFound => "nothing in PEM form in it".to_owned(),
             _ => "not in PEM form".to_owned(),
         };
-        Self::Read {
-            path: path.to_owned(),
-            reason,
-        }
+        Self::Read { path: path.to_owned(), reason }
     }
 }
 
@@ -439,14 +401,8 @@ mod tests {
     fn first_dns_name_wins_over_the_common_name() {
         let address = SanType::IpAddress([127, 0, 0, 1].into());
         let names = vec![address, dns("gateway-1"), dns("gateway-2")];
-        assert_eq!(
-            identity_of("other", names).as_deref(),
-            Some("cert:gateway-1")
-        );
-        assert_eq!(
-            identity_of("gateway-3", vec![]).as_deref(),
-            Some("cert:gateway-3")
-        );
+        assert_eq!(identity_of("other", names).as_deref(), Some("cert:gateway-1"));
+        assert_eq!(identity_of("gateway-3", vec![]).as_deref(), Some("cert:gateway-3"));
     }
 
     #[test]
@@ -460,10 +416,7 @@ mod tests {
         let two = vec![uri(id), uri("spiffe://pool/gateway-2")];
         assert_eq!(identity_of("gateway-1", two), None);
         let foreign = vec![uri("https://pool/gateway-1")];
-        assert_eq!(
-            identity_of("gateway-3", foreign).as_deref(),
-            Some("cert:gateway-3")
-        );
+        assert_eq!(identity_of("gateway-3", foreign).as_deref(), Some("cert:gateway-3"));
         assert_eq!(identity_of("", vec![uri("spiffe://pool/*")]), None);
     }
 

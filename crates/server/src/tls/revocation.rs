@@ -93,9 +93,7 @@ pub(super) fn revoked_before(directory: &Path) -> Result<Vec<RevokedCertParams>,
     let der = CertificateRevocationListDer::from_pem_file(&path).map_err(|_| bad())?;
     let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| bad())?;
     let old = list.iter_revoked_certificates();
-    Ok(old
-        .map(|old| entry(old.raw_serial(), old.revocation_date.to_datetime()))
-        .collect())
+    Ok(old.map(|old| entry(old.raw_serial(), old.revocation_date.to_datetime())).collect())
 }
 
 #[cfg(test)]
@@ -107,10 +105,7 @@ mod tests {
 
     fn serials(directory: &Path) -> Vec<Vec<u8>> {
         let revoked = revoked_before(directory).unwrap();
-        revoked
-            .iter()
-            .map(|entry| entry.serial_number.to_bytes())
-            .collect()
+        revoked.iter().map(|entry| entry.serial_number.to_bytes()).collect()
     }
 
     #[test]

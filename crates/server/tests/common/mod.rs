@@ -34,9 +34,7 @@ use millrace_wire::{
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Longer than any step of these tests takes unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
+pub(crate) use millrace_testkit::wait::SOON;
 pub(crate) const RSA_SIGN: Operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
 pub(crate) const ECDSA_SIGN: Operation = Operation::EcdsaSign { hash: Hash::Sha256 };
 
@@ -57,10 +55,7 @@ impl Setup {
             admin: None,
             store: StoreConfig {
                 directory: directory.path().join("keys"),
-                kek: KekSource::File {
-                    path: directory.path().join("kek"),
-                    create: true,
-                },
+                kek: KekSource::File { path: directory.path().join("kek"), create: true },
             },
             ..NodeConfig::default()
         };
@@ -80,9 +75,7 @@ impl Setup {
     pub(crate) fn import(&self, name: &str, key: &TestKey, policy: KeyPolicy) -> KeyInfo {
         let engine = engine(Arc::new(Software::new()));
         let info = engine.load_key(&key.private_key()).unwrap().info().clone();
-        self.store()
-            .import(name, &key.private_key(), info.clone(), policy, true)
-            .unwrap();
+        self.store().import(name, &key.private_key(), info.clone(), policy, true).unwrap();
         info
     }
 
@@ -109,32 +102,19 @@ impl Setup {
                 node.run(async { drop(stopped.await) }).await;
             });
         });
-        let (handle, (tcp, metrics)) = wait.recv_timeout(PATIENCE).unwrap();
-        TestNode {
-            setup: self,
-            handle,
-            tcp,
-            metrics,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        let (handle, (tcp, metrics)) = wait.recv_timeout(SOON).unwrap();
+        TestNode { setup: self, handle, tcp, metrics, stop: Some(stop), thread: Some(thread) }
     }
 }
 
 pub(crate) fn engine(backend: Arc<dyn Backend>) -> Engine {
-    let config = EngineConfig {
-        workers: 1,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig { workers: 1, ..EngineConfig::default() };
     Engine::start(config, vec![backend]).unwrap()
 }
 
 /// A policy for one identity.
 pub(crate) fn only(identity: &str) -> KeyPolicy {
-    KeyPolicy {
-        identities: vec![identity.to_owned()],
-        ..KeyPolicy::signing(["*"])
-    }
+    KeyPolicy { identities: vec![identity.to_owned()], ..KeyPolicy::signing(["*"]) }
 }
 
 pub(crate) fn my_uid() -> String {
@@ -158,8 +138,8 @@ impl TestNode {
 
     pub(crate) fn socket(&self) -> UnixStream {
         let socket = UnixStream::connect(self.path()).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        socket.set_write_timeout(Some(SOON)).unwrap();
         socket
     }
 
@@ -206,11 +186,7 @@ pub(crate) struct Client<S> {
 
 impl<S: Read + Write> Client<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self {
-            stream,
-            decoder: Decoder::new(),
-            completions: Vec::new(),
-        }
+        Self { stream, decoder: Decoder::new(), completions: Vec::new() }
     }
 
     pub(crate) fn hello(&mut self) -> Welcome {
@@ -259,13 +235,8 @@ impl<S: Read + Write> Client<S> {
 
     /// The fault that ends the connection.
     pub(crate) fn fault(&mut self) -> Fault {
-        let NodeMessage::Fault(fault) = self.receive() else {
-            panic!("no fault")
-        };
-        assert!(
-            self.try_receive().unwrap().is_none(),
-            "something after the fault"
-        );
+        let NodeMessage::Fault(fault) = self.receive() else { panic!("no fault") };
+        assert!(self.try_receive().unwrap().is_none(), "something after the fault");
         fault
     }
 
@@ -279,18 +250,13 @@ impl<S: Read + Write> Client<S> {
 
     pub(crate) fn ask(&mut self, name: &str) -> NodeMessage {
         let selector = KeySelector::Name(name.to_owned());
-        self.send(&ClientMessage::OpenKey {
-            request: 7,
-            selector,
-        });
+        self.send(&ClientMessage::OpenKey { request: 7, selector });
         self.receive()
     }
 
     pub(crate) fn open(&mut self, name: &str) -> KeyHandle {
         match self.ask(name) {
-            NodeMessage::KeyOpened {
-                request: 7, handle, ..
-            } => handle,
+            NodeMessage::KeyOpened { request: 7, handle, .. } => handle,
             other => panic!("{other:?}"),
         }
     }
@@ -299,10 +265,7 @@ impl<S: Read + Write> Client<S> {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, spki).as_ref());
         let selector = KeySelector::SpkiSha256(hash);
-        self.send(&ClientMessage::OpenKey {
-            request: 9,
-            selector,
-        });
+        self.send(&ClientMessage::OpenKey { request: 9, selector });
         match self.receive() {
             NodeMessage::KeyOpened { handle, .. } => handle,
             other => panic!("{other:?}"),
@@ -316,12 +279,7 @@ impl<S: Read + Write> Client<S> {
 
     pub(crate) fn import(&mut self, key: &TestKey) -> (KeyHandle, KeyInfo) {
         match self.try_import(key.private_key()) {
-            NodeMessage::KeyOpened {
-                request: 8,
-                handle,
-                info,
-                ..
-            } => (handle, info),
+            NodeMessage::KeyOpened { request: 8, handle, info, .. } => (handle, info),
             other => panic!("{other:?}"),
         }
     }
@@ -370,18 +328,14 @@ pub(crate) fn job(id: u64, key: KeyHandle, operation: &Operation, input: &[u8]) 
 /// A blocking stream over TCP.
 pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_write_timeout(Some(SOON)).unwrap();
     stream
 }
 
 /// Sends GET to an HTTP server. Returns the answer with its headers.
 pub(crate) fn get(mut stream: impl Read + Write, path: &str) -> String {
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    )
-    .unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer

@@ -52,9 +52,9 @@ impl Papers {
             .unwrap()
             .with_root_certificates(roots);
         let mut config = match self.own {
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(vec![certificate], key)
-                .unwrap(),
+            Some((certificate, key)) => {
+                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = self.alpn;

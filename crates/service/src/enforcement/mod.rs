@@ -29,7 +29,7 @@ use crate::tenants::{Bounds, Directory, MAX_TENANTS, TENANT_PREFIX, Terms};
 /// grant that the node takes early adds at most this much of its slice to what the tenant gets.
 pub const CLOCK_ALLOWANCE: Duration = Duration::from_secs(1);
 
-/// What a node does with a tenant whose grant has expired while the manager is away.
+/// Treatment of a tenant whose grant has expired while the manager is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnExpiry {
@@ -160,10 +160,7 @@ impl GrantBook {
         }
         let seen = self.seen.get(&grant.tenant).filter(|_| !fresh);
         if let Some(seen) = seen.filter(|seen| **seen > grant.revision) {
-            return Err(GrantError::OutOfDate {
-                revision: grant.revision,
-                seen: *seen,
-            });
+            return Err(GrantError::OutOfDate { revision: grant.revision, seen: *seen });
         }
         let wall = since_epoch(answer.wall);
         let begins = Duration::from_millis(grant.not_before_ms);
@@ -177,11 +174,7 @@ impl GrantBook {
         if until <= answer.now {
             return Err(GrantError::Expired(answer.now - until));
         }
-        Ok(Held {
-            grant: grant.clone(),
-            until,
-            expired: false,
-        })
+        Ok(Held { grant: grant.clone(), until, expired: false })
     }
 
     /// Notices grants that have expired by either clock. What has expired stays so.
@@ -206,11 +199,7 @@ impl GrantBook {
     pub(crate) fn directory(&self) -> Directory {
         let mut directory = Directory::new(&self.node, true);
         for Held { grant, expired, .. } in self.held.values() {
-            let rates = if *expired {
-                grant.rates.safe_share()
-            } else {
-                grant.rates.clone()
-            };
+            let rates = if *expired { grant.rates.safe_share() } else { grant.rates.clone() };
             let terms = Terms {
                 party: format!("{TENANT_PREFIX}{}", grant.tenant).into(),
                 weight: grant.weight,

@@ -28,11 +28,7 @@ struct Clock {
 
 impl Clock {
     fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            at: Duration::ZERO,
-            skew_ms: 0,
-        }
+        Self { start: Instant::now(), at: Duration::ZERO, skew_ms: 0 }
     }
 
     fn now(self) -> Instant {
@@ -49,19 +45,11 @@ impl Clock {
     }
 
     fn after(self, time: Duration) -> Self {
-        Self {
-            at: self.at + time,
-            ..self
-        }
+        Self { at: self.at + time, ..self }
     }
 
     fn answer(self, incarnation: u64) -> GrantAnswer {
-        GrantAnswer {
-            incarnation,
-            sent: self.now(),
-            now: self.now(),
-            wall: self.wall(),
-        }
+        GrantAnswer { incarnation, sent: self.now(), now: self.now(), wall: self.wall() }
     }
 }
 
@@ -76,10 +64,7 @@ fn grant(tenant: &str, revision: u64, incarnation: u64, ops: u64, from_ms: u64) 
         priority: Priority::Normal,
         node: "node-1".to_owned(),
         incarnation,
-        rates: Rates {
-            ops: Rate::per_second(ops),
-            ..Rates::default()
-        },
+        rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
         identities: [format!("cert:{tenant}-*").parse().unwrap()].into(),
         endpoints: std::collections::BTreeSet::new(),
     }
@@ -104,24 +89,18 @@ fn ops(book: &GrantBook, identity: &str) -> Option<u64> {
 fn managed_node_serves_identities_of_tenants_with_a_grant_alone() {
     let (mut book, clock) = (book(OnExpiry::SafeShare), Clock::new());
     assert_eq!(ops(&book, "cert:acme-1"), None);
-    book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7))
-        .unwrap();
+    book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7)).unwrap();
     assert_eq!(ops(&book, "cert:acme-1"), Some(400));
     assert_eq!(ops(&book, "cert:other-1"), None);
-    book.apply(&[signed("other", 2, 7, 0, clock)], clock.answer(7))
-        .unwrap();
-    assert_eq!(
-        (ops(&book, "cert:acme-1"), ops(&book, "cert:other-1")),
-        (None, Some(0))
-    );
+    book.apply(&[signed("other", 2, 7, 0, clock)], clock.answer(7)).unwrap();
+    assert_eq!((ops(&book, "cert:acme-1"), ops(&book, "cert:other-1")), (None, Some(0)));
 }
 
 #[test]
 fn expired_grant_leaves_its_safe_share_or_nothing() {
     for (on_expiry, left) in [(OnExpiry::SafeShare, Some(100)), (OnExpiry::Refuse, None)] {
         let (mut book, clock) = (book(on_expiry), Clock::new());
-        book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7))
-            .unwrap();
+        book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7)).unwrap();
         assert_eq!(book.next_expiry(), Some(clock.now() + TTL));
         let almost = clock.after(TTL - Duration::from_millis(1));
         book.expire(almost.now(), almost.wall());
@@ -131,8 +110,7 @@ fn expired_grant_leaves_its_safe_share_or_nothing() {
         assert_eq!(ops(&book, "cert:acme-1"), left);
         assert_eq!(book.next_expiry(), None);
         // The manager is back.
-        book.apply(&[signed("acme", 2, 7, 300, over)], over.answer(7))
-            .unwrap();
+        book.apply(&[signed("acme", 2, 7, 300, over)], over.answer(7)).unwrap();
         assert_eq!(ops(&book, "cert:acme-1"), Some(300));
     }
 }
@@ -142,8 +120,7 @@ fn clock_that_is_set_back_extends_no_grant_and_one_set_forward_ends_it() {
     let clock = Clock::new();
     for (skew_ms, expired) in [(-3_600_000, false), (29_000, false), (30_000, true)] {
         let mut book = book(OnExpiry::Refuse);
-        book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7))
-            .unwrap();
+        book.apply(&[signed("acme", 1, 7, 400, clock)], clock.answer(7)).unwrap();
         let jumped = Clock { skew_ms, ..clock };
         book.expire(jumped.now(), jumped.wall());
         assert_eq!(ops(&book, "cert:acme-1").is_none(), expired, "{skew_ms}");
@@ -159,21 +136,12 @@ fn grant_whose_answer_was_under_way_for_long_ends_with_the_request() {
     let late = clock.after(Duration::from_secs(20));
     // The manager's clock is ahead, so that by the wall clock the grant would live longer.
     let ahead = signed("acme", 1, 7, 400, clock.after(Duration::from_secs(20)));
-    let answer = GrantAnswer {
-        sent: clock.now(),
-        ..late.answer(7)
-    };
+    let answer = GrantAnswer { sent: clock.now(), ..late.answer(7) };
     book.apply(std::slice::from_ref(&ahead), answer).unwrap();
     assert_eq!(book.next_expiry(), Some(clock.now() + TTL));
     let too_late = clock.after(TTL);
-    let answer = GrantAnswer {
-        sent: clock.now(),
-        ..too_late.answer(7)
-    };
-    assert!(matches!(
-        book.apply(&[ahead], answer),
-        Err(GrantError::Expired(_))
-    ));
+    let answer = GrantAnswer { sent: clock.now(), ..too_late.answer(7) };
+    assert!(matches!(book.apply(&[ahead], answer), Err(GrantError::Expired(_))));
 }
 
 #[test]
@@ -186,15 +154,10 @@ fn grant_that_is_not_for_this_node_now_changes_nothing() {
         SIGNER.sign(grant).unwrap()
     };
     let (stranger, _) = GrantSigner::generate().unwrap();
-    let foreign = stranger
-        .sign(grant("acme", 6, 7, 999, clock.true_ms()))
-        .unwrap();
+    let foreign = stranger.sign(grant("acme", 6, 7, 999, clock.true_ms())).unwrap();
     let wrong = [
         (foreign, "does not trust"),
-        (
-            altered(&|grant| grant.node = "node-2".to_owned()),
-            "not for this one",
-        ),
+        (altered(&|grant| grant.node = "node-2".to_owned()), "not for this one"),
         (altered(&|grant| grant.incarnation = 6), "registration 6"),
         (altered(&|grant| grant.incarnation = 8), "registration 8"),
         (altered(&|grant| grant.revision = 4), "out of date"),
@@ -228,11 +191,9 @@ fn grant_that_is_not_for_this_node_now_changes_nothing() {
 fn answer_for_an_earlier_registration_is_refused() {
     let (mut book, clock) = (book(OnExpiry::SafeShare), Clock::new());
     let old = signed("acme", 9, 7, 400, clock);
-    book.apply(std::slice::from_ref(&old), clock.answer(7))
-        .unwrap();
+    book.apply(std::slice::from_ref(&old), clock.answer(7)).unwrap();
     // Revisions of another registration begin anew.
-    book.apply(&[signed("acme", 1, 8, 100, clock)], clock.answer(8))
-        .unwrap();
+    book.apply(&[signed("acme", 1, 8, 100, clock)], clock.answer(8)).unwrap();
     assert_eq!(ops(&book, "cert:acme-1"), Some(100));
     let error = book.apply(&[old], clock.answer(7)).unwrap_err();
     assert_eq!(error, GrantError::OtherIncarnation { granted: 7, own: 8 });

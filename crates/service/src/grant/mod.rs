@@ -106,7 +106,7 @@ pub struct Grant {
 /// Why a grant is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
-    /// It is truncated, has extra bytes, or a field is out of its bounds or order.
+    /// The grant is truncated, has extra bytes, or a field is out of its bounds or order.
     #[error("the grant is damaged ({0})")]
     Damaged(&'static str),
     /// A newer manager has written it.
@@ -123,10 +123,10 @@ pub enum GrantError {
     /// The signature does not verify.
     #[error("the signature of the grant does not verify")]
     Signature,
-    /// It is for another node.
+    /// The grant is for another node.
     #[error("the grant is for node {0:?}, not for this one")]
     OtherNode(String),
-    /// It is for an earlier or later registration of this node.
+    /// The grant is for an earlier or later registration of this node.
     #[error("the grant is for registration {granted} of this node, which has registration {own}")]
     OtherIncarnation {
         /// In the grant.
@@ -273,11 +273,7 @@ pub fn valid_node(name: &str) -> bool {
 }
 
 fn push_rates(out: &mut Vec<u8>, rates: &Rates) -> Result<(), GrantError> {
-    let Rates {
-        ops,
-        bytes,
-        classes,
-    } = rates;
+    let Rates { ops, bytes, classes } = rates;
     let push = |out: &mut Vec<u8>, Rate { per_second, burst }: Rate| {
         out.extend_from_slice(&per_second.to_be_bytes());
         out.extend_from_slice(&burst.to_be_bytes());
@@ -286,10 +282,7 @@ fn push_rates(out: &mut Vec<u8>, rates: &Rates) -> Result<(), GrantError> {
     push(out, *bytes);
     push_len(out, classes.len(), "job classes")?;
     // By text, not in the order of the map, so that a new kind of job class cannot change the encoding of old ones.
-    let mut rows: Vec<_> = classes
-        .iter()
-        .map(|(class, rate)| (class.to_string(), *rate))
-        .collect();
+    let mut rows: Vec<_> = classes.iter().map(|(class, rate)| (class.to_string(), *rate)).collect();
     rows.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (class, rate) in rows {
         push_short(out, class.as_bytes(), "job class")?;
@@ -300,16 +293,9 @@ fn push_rates(out: &mut Vec<u8>, rates: &Rates) -> Result<(), GrantError> {
 
 fn read_rates(reader: &mut RecordReader<'_>) -> Result<Rates, GrantError> {
     let rate = |reader: &mut RecordReader<'_>| -> Result<Rate, GrantError> {
-        Ok(Rate {
-            per_second: reader.u64("rate")?,
-            burst: reader.u64("burst")?,
-        })
+        Ok(Rate { per_second: reader.u64("rate")?, burst: reader.u64("burst")? })
     };
-    let mut rates = Rates {
-        ops: rate(reader)?,
-        bytes: rate(reader)?,
-        ..Rates::default()
-    };
+    let mut rates = Rates { ops: rate(reader)?, bytes: rate(reader)?, ..Rates::default() };
     let count = usize::from(reader.u16("job classes")?);
     if count > MAX_CLASSES {
         return Err(GrantError::Damaged("job classes"));
@@ -324,11 +310,7 @@ fn read_rates(reader: &mut RecordReader<'_>) -> Result<Rates, GrantError> {
         }
         rates.classes.insert(class, rate(reader)?);
     }
-    if rates.problems().is_empty() {
-        Ok(rates)
-    } else {
-        Err(GrantError::Damaged("rates"))
-    }
+    if rates.problems().is_empty() { Ok(rates) } else { Err(GrantError::Damaged("rates")) }
 }
 
 fn read_identities(reader: &mut RecordReader<'_>) -> Result<BTreeSet<IdentityPattern>, GrantError> {
@@ -399,11 +381,7 @@ impl SignedGrant {
         if reader.rest().len() != SIGNATURE_LEN {
             return Err(GrantError::Damaged("signature"));
         }
-        Ok(Self {
-            bytes: bytes.to_vec(),
-            grant,
-            key,
-        })
+        Ok(Self { bytes: bytes.to_vec(), grant, key })
     }
 
     /// The encoding.
@@ -433,11 +411,7 @@ impl SignedGrant {
             let key = UnparsedPublicKey::new(&ED25519, key.0);
             key.verify(&message, signature).is_ok()
         };
-        if named.any(verifies) {
-            Ok(&self.grant)
-        } else {
-            Err(GrantError::Signature)
-        }
+        if named.any(verifies) { Ok(&self.grant) } else { Err(GrantError::Signature) }
     }
 }
 
@@ -530,9 +504,7 @@ impl Serialize for GrantKey {
 
 impl<'de> Deserialize<'de> for GrantKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -39,10 +39,7 @@ fn grant() -> Grant {
         incarnation: 7,
         rates: Rates {
             ops: Rate::per_second(5000),
-            bytes: Rate {
-                per_second: 1_000_000,
-                burst: 250_000,
-            },
+            bytes: Rate { per_second: 1_000_000, burst: 250_000 },
             classes: BTreeMap::from([
                 (class("rsa2048"), Rate::per_second(2000)),
                 (class("slow"), Rate::per_second(10)),
@@ -87,26 +84,17 @@ fn every_changed_byte_of_a_grant_is_noticed() {
 #[test]
 fn every_truncation_and_every_extra_byte_of_a_grant_is_an_error() {
     for end in 0..FIXTURE.len() {
-        assert!(
-            SignedGrant::from_bytes(&FIXTURE[..end]).is_err(),
-            "{end} bytes"
-        );
+        assert!(SignedGrant::from_bytes(&FIXTURE[..end]).is_err(), "{end} bytes");
     }
     let longer = [FIXTURE, &[0]].concat();
-    assert_eq!(
-        SignedGrant::from_bytes(&longer).unwrap_err(),
-        GrantError::Damaged("signature")
-    );
+    assert_eq!(SignedGrant::from_bytes(&longer).unwrap_err(), GrantError::Damaged("signature"));
 }
 
 #[test]
 fn grant_of_another_signer_is_refused() {
     let (other, pkcs8) = GrantSigner::generate().unwrap();
     let signed = other.sign(grant()).unwrap();
-    assert!(matches!(
-        signed.verify(&keys()),
-        Err(GrantError::UntrustedKey(_))
-    ));
+    assert!(matches!(signed.verify(&keys()), Err(GrantError::UntrustedKey(_))));
     let both = GrantKeys::new([signer().key(), other.key()]).unwrap();
     assert!(signed.verify(&both).is_ok());
     let again = GrantSigner::from_pkcs8(&pkcs8).unwrap();
@@ -157,17 +145,10 @@ fn grant_out_of_bounds_is_not_signed() {
 fn repeated_or_unordered_identities_are_no_grant() {
     let signed = signer().sign(grant()).unwrap();
     let text = b"cert:gateway-1";
-    let at = signed
-        .bytes
-        .windows(text.len())
-        .position(|part| part == text)
-        .unwrap();
+    let at = signed.bytes.windows(text.len()).position(|part| part == text).unwrap();
     let mut bytes = signed.bytes;
     bytes[at..at + text.len()].copy_from_slice(b"uid:9999999999");
-    assert_eq!(
-        SignedGrant::from_bytes(&bytes).unwrap_err(),
-        GrantError::Damaged("identity")
-    );
+    assert_eq!(SignedGrant::from_bytes(&bytes).unwrap_err(), GrantError::Damaged("identity"));
 }
 
 #[test]

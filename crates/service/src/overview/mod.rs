@@ -81,7 +81,7 @@ pub struct Verdict {
     pub text: String,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -108,7 +108,7 @@ impl VerdictLevel {
     }
 }
 
-/// How a node stands in its pool. A lone node is ready or draining.
+/// State of a node in its pool. A lone node is ready or draining.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -183,7 +183,7 @@ pub struct Figures {
 pub struct NodeRow {
     /// Name of the node.
     pub name: String,
-    /// How it stands in the pool.
+    /// State in the pool.
     pub state: NodeState,
     /// Version of Millrace.
     pub version: String,
@@ -301,11 +301,11 @@ pub struct KeyLine {
 pub struct Event {
     /// Time, in milliseconds since 1970.
     pub at_ms: u64,
-    /// How bad it is.
+    /// Severity.
     pub level: VerdictLevel,
-    /// Who did it, or where it happened.
+    /// The principal that did it, or the node where it happened.
     pub origin: String,
-    /// What happened.
+    /// Description of the event.
     pub text: String,
 }
 

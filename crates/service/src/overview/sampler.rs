@@ -73,20 +73,13 @@ impl OverviewSampler {
         };
         let window = Window::between(earlier, &stats, elapsed);
         let fallback_share = self.share(now, &status.edge_totals);
-        if self
-            .keys_at
-            .is_none_or(|at| now.saturating_duration_since(at) >= KEYS_INTERVAL)
-        {
+        if self.keys_at.is_none_or(|at| now.saturating_duration_since(at) >= KEYS_INTERVAL) {
             self.keys = key_lines(&self.service);
             self.keys_at = Some(now);
         }
         let node = NodeRow {
             name: status.node.clone(),
-            state: if self.service.draining() {
-                NodeState::Draining
-            } else {
-                NodeState::Ready
-            },
+            state: if self.service.draining() { NodeState::Draining } else { NodeState::Ready },
             version: status.version.clone(),
             zone: self.zone.clone(),
             ops_per_s: window.ops_per_s,
@@ -125,8 +118,7 @@ impl OverviewSampler {
     }
 
     fn share(&mut self, now: Instant, totals: &EdgeCounts) -> f64 {
-        self.shares
-            .push_back((now, totals.pooled, totals.fallbacks()));
+        self.shares.push_back((now, totals.pooled, totals.fallbacks()));
         while let Some((at, _, _)) = self.shares.front()
             && now.saturating_duration_since(*at) > SHARE_WINDOW
         {
@@ -173,9 +165,8 @@ impl Window {
                 };
                 let before = earlier.and_then(|earlier| earlier.series.iter().find(same));
                 let none = HistogramSnapshot::default();
-                let (queue, service) = before.map_or((&none, &none), |before| {
-                    (&before.queue_time, &before.service_time)
-                });
+                let (queue, service) = before
+                    .map_or((&none, &none), |before| (&before.queue_time, &before.service_time));
                 Row {
                     backend: series.backend,
                     operation: series.operation,
@@ -215,10 +206,7 @@ impl Window {
     /// The share of the measured capacity that the operations took: by the class that is closest to its limit,
     /// where the node's classes have names of operations.
     fn busy(&self, capacity: &[ClassRate]) -> Option<f64> {
-        let most = capacity
-            .iter()
-            .map(|class| class.ops_per_s)
-            .fold(0.0, f64::max);
+        let most = capacity.iter().map(|class| class.ops_per_s).fold(0.0, f64::max);
         (most > 0.0 && self.seconds > 0.0).then(|| {
             let spent: f64 = self.rows.iter().map(|row| spent(row, capacity)).sum();
             (spent / self.seconds).clamp(0.0, 1.0)
@@ -230,9 +218,7 @@ impl Window {
         let row = |backend: &BackendRow| {
             let ours = || {
                 let name = backend.backend.as_str();
-                self.rows
-                    .iter()
-                    .filter(move |row| row.backend.name() == name)
+                self.rows.iter().filter(move |row| row.backend.name() == name)
             };
             let completed: u64 = ours().map(|row| row.completed).sum();
             let mut service = HistogramSnapshot::default();
@@ -292,12 +278,7 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
     let line = |key: KeyRow| KeyLine {
         name: key.name,
         node: report.node.clone(),
-        fingerprint: key
-            .spki_sha256
-            .unwrap_or_default()
-            .chars()
-            .take(DIGITS)
-            .collect(),
+        fingerprint: key.spki_sha256.unwrap_or_default().chars().take(DIGITS).collect(),
         former: key.former,
         last_used: key.last_used,
         expires: None,
@@ -324,25 +305,14 @@ fn client_rows(status: &Status) -> Vec<ClientRow> {
     status.edges.iter().take(MAX_ROWS).map(row).collect()
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of seconds, far below 2^52"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of seconds, far below 2^52")]
 fn rate(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        count as f64 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of two counts")]
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
-    }
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a mean of durations")]

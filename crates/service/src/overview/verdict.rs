@@ -3,7 +3,7 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{BackendState, NodeState, Overview, Scope, Verdict, VerdictLevel};
+use super::{BackendLine, BackendState, NodeState, Overview, Scope, Verdict, VerdictLevel};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
@@ -14,27 +14,54 @@ const FAILED_CRITICAL: f64 = 0.01;
 /// Share of the capacity that must be left.
 const CAPACITY_WARNING: f64 = 0.1;
 
+/// One sentence for the verdict.
+type Finding = (VerdictLevel, String);
+
 impl Overview {
     /// The verdict by the rules that the alerts of `deploy/prometheus` have, too.
     #[must_use]
     pub fn judge(&self) -> Verdict {
-        let mut findings: Vec<(VerdictLevel, String)> = Vec::new();
-        let named = |state: NodeState| -> Vec<&str> {
-            let rows = self.nodes.iter().filter(|node| node.state == state);
-            rows.map(|node| node.name.as_str()).collect()
+        let mut findings = self.findings_of_nodes();
+        findings.extend(self.findings_of_load());
+        findings.extend(self.findings_of_parts());
+        findings.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+        let Some((level, _)) = findings.first() else {
+            return Verdict {
+                level: VerdictLevel::Good,
+                text: match (self.scope, self.nodes_in(NodeState::Ready).len()) {
+                    (Scope::Node, _) => format!("Node {} serves", self.name),
+                    (Scope::Pool, 1) => "The only node serves".to_owned(),
+                    (Scope::Pool, all) => format!("All {all} nodes serve"),
+                },
+            };
         };
-        let ready = named(NodeState::Ready).len();
-        if ready == 0 {
+        let texts: Vec<&str> = findings.iter().map(|(_, text)| text.as_str()).collect();
+        Verdict { level: *level, text: texts.join("; ") }
+    }
+
+    fn nodes_in(&self, state: NodeState) -> Vec<&str> {
+        let rows = self.nodes.iter().filter(|node| node.state == state);
+        rows.map(|node| node.name.as_str()).collect()
+    }
+
+    fn findings_of_nodes(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if self.nodes_in(NodeState::Ready).is_empty() {
             findings.push((VerdictLevel::Critical, "no node serves".to_owned()));
         }
         for state in [NodeState::Away, NodeState::Draining] {
-            let rows = named(state);
+            let rows = self.nodes_in(state);
             if !rows.is_empty() {
                 let verb = if rows.len() == 1 { "is" } else { "are" };
                 let text = format!("{} {verb} {state}", list(&rows));
                 findings.push((VerdictLevel::Warning, text));
             }
         }
+        findings
+    }
+
+    fn findings_of_load(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
         let figures = &self.figures;
         let offered = figures.ops_per_s + figures.failed_per_s;
         if figures.failed_per_s > FAILED_CRITICAL * offered && figures.failed_per_s > 0.0 {
@@ -43,66 +70,36 @@ impl Overview {
         }
         if figures.fallback_share >= FALLBACK_WARNING {
             let share = figures.fallback_share * 100.0;
-            findings.push((
-                VerdictLevel::Warning,
-                format!("gateways fell back for {share:.1} %"),
-            ));
+            let text = format!("gateways fell back for {share:.1} %");
+            findings.push((VerdictLevel::Warning, text));
         }
-        if figures
-            .capacity_left
-            .is_some_and(|left| left < CAPACITY_WARNING)
-        {
-            let left = figures.capacity_left.unwrap_or(0.0) * 100.0;
-            findings.push((
-                VerdictLevel::Warning,
-                format!("{left:.0} % of the capacity is left"),
-            ));
+        if let Some(left) = figures.capacity_left.filter(|left| *left < CAPACITY_WARNING) {
+            let text = format!("{:.0} % of the capacity is left", left * 100.0);
+            findings.push((VerdictLevel::Warning, text));
         }
+        findings
+    }
+
+    /// Findings about backends, keys and tenants.
+    fn findings_of_parts(&self) -> Vec<Finding> {
+        let mut texts = Vec::new();
         for node in &self.nodes {
-            let out = node
-                .backends
-                .iter()
-                .filter(|row| row.state == BackendState::Quarantined);
-            findings.extend(out.map(|row| {
-                let text = format!("{} of {} is quarantined", row.backend, node.name);
-                (VerdictLevel::Warning, text)
-            }));
+            let out = |row: &&BackendLine| row.state == BackendState::Quarantined;
+            let out = node.backends.iter().filter(out);
+            texts.extend(out.map(|row| format!("{} of {} is quarantined", row.backend, node.name)));
         }
-        let broken = self
-            .keys
-            .iter()
-            .filter(|key| !key.problem.is_empty())
-            .count();
+        let broken = self.keys.iter().filter(|key| !key.problem.is_empty());
+        let broken = broken.count();
         if broken > 0 {
-            findings.push((
-                VerdictLevel::Warning,
-                format!("{broken} keys cannot be used"),
-            ));
+            texts.push(format!("{broken} keys cannot be used"));
         }
         let throttled = self.tenants.iter().filter(|row| row.throttled_per_s > 0.0);
         let throttled: Vec<&str> = throttled.map(|row| row.name.as_str()).collect();
         if !throttled.is_empty() {
-            let text = format!("{} reached the quota", list(&throttled));
-            findings.push((VerdictLevel::Warning, text));
+            texts.push(format!("{} reached the quota", list(&throttled)));
         }
-        findings.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
-        match findings.first() {
-            None => Verdict {
-                level: VerdictLevel::Good,
-                text: match (self.scope, ready) {
-                    (Scope::Node, _) => format!("Node {} serves", self.name),
-                    (Scope::Pool, 1) => "The only node serves".to_owned(),
-                    (Scope::Pool, all) => format!("All {all} nodes serve"),
-                },
-            },
-            Some((level, _)) => {
-                let texts: Vec<&str> = findings.iter().map(|(_, text)| text.as_str()).collect();
-                Verdict {
-                    level: *level,
-                    text: texts.join("; "),
-                }
-            }
-        }
+        let warning = |text| (VerdictLevel::Warning, text);
+        texts.into_iter().map(warning).collect()
     }
 }
 
@@ -157,28 +154,15 @@ mod tests {
 
     #[test]
     fn verdict_names_the_worst_finding_first() {
-        let good = pool(vec![
-            node("a", NodeState::Ready),
-            node("b", NodeState::Ready),
-        ]);
+        let good = pool(vec![node("a", NodeState::Ready), node("b", NodeState::Ready)]);
         assert_eq!(good.verdict.level, VerdictLevel::Good);
         assert_eq!(good.verdict.text, "All 2 nodes serve");
-        let away = pool(vec![
-            node("a", NodeState::Ready),
-            node("b", NodeState::Away),
-        ]);
+        let away = pool(vec![node("a", NodeState::Ready), node("b", NodeState::Away)]);
         assert_eq!(away.verdict.level, VerdictLevel::Warning);
         assert_eq!(away.verdict.text, "b is away");
-        let none = pool(vec![
-            node("a", NodeState::Away),
-            node("b", NodeState::Draining),
-        ]);
+        let none = pool(vec![node("a", NodeState::Away), node("b", NodeState::Draining)]);
         assert_eq!(none.verdict.level, VerdictLevel::Critical);
-        assert!(
-            none.verdict.text.starts_with("no node serves; "),
-            "{}",
-            none.verdict.text
-        );
+        assert!(none.verdict.text.starts_with("no node serves; "), "{}", none.verdict.text);
     }
 
     #[test]
@@ -188,16 +172,9 @@ mod tests {
         assert_eq!(overview.judge().level, VerdictLevel::Good);
         overview.figures.fallback_share = 0.01;
         assert_eq!(overview.judge().level, VerdictLevel::Warning);
-        overview.figures = Figures {
-            ops_per_s: 990.0,
-            failed_per_s: 20.0,
-            ..Figures::default()
-        };
+        overview.figures = Figures { ops_per_s: 990.0, failed_per_s: 20.0, ..Figures::default() };
         assert_eq!(overview.judge().level, VerdictLevel::Critical);
-        overview.figures = Figures {
-            capacity_left: Some(0.05),
-            ..Figures::default()
-        };
+        overview.figures = Figures { capacity_left: Some(0.05), ..Figures::default() };
         assert_eq!(overview.judge().level, VerdictLevel::Warning);
     }
 }

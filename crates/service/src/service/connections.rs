@@ -79,13 +79,8 @@ impl ConnectionSlot {
         connections.next += 1;
         let number = connections.next;
         connections.sessions.insert(number, Arc::clone(&entry));
-        connections
-            .of_identity
-            .insert(Arc::clone(identity), held + 1);
-        inner
-            .metrics
-            .connections_open
-            .set(connections.sessions.len());
+        connections.of_identity.insert(Arc::clone(identity), held + 1);
+        inner.metrics.connections_open.set(connections.sessions.len());
         // Checked under the lock that `drain` holds while it sends its order to the listed sessions.
         if self.service.draining() {
             sink.order(Order::Drain);

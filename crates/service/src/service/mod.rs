@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{CompletionSink, Engine, Key, KeyError, Owner, PrivateKey};
 use tracing::{info, warn};
 
@@ -126,9 +127,7 @@ impl Service {
             faults: RateLimit::default(),
             refusals: RateLimit::default(),
         };
-        let service = Self {
-            inner: Arc::new(inner),
-        };
+        let service = Self { inner: Arc::new(inner) };
         let snapshot = service.settings();
         let accounts = &service.inner.accounts;
         accounts.apply(&snapshot.directory, &snapshot.settings, Instant::now());
@@ -155,13 +154,7 @@ impl Service {
     /// The settings in force.
     #[must_use]
     pub fn settings(&self) -> Arc<SettingsSnapshot> {
-        Arc::clone(
-            &self
-                .inner
-                .settings
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        Arc::clone(&self.inner.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Gives [`Self::apply`] control over the log. Only the first call has an effect.
@@ -179,11 +172,7 @@ impl Service {
             let wrong = log.check(&settings.log_filter).err();
             problems.extend(wrong.map(|reason| format!("log.filter: {reason}")));
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Problems(problems))
-        }
+        if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
 
     /// Puts `settings` in force, also for open sessions: all of them, or none if any is invalid.
@@ -198,15 +187,11 @@ impl Service {
     pub fn apply(&self, settings: Settings, actor: &str) -> Result<Applied, Problems> {
         let inner = &*self.inner;
         let grants = inner.lock_grants();
-        self.check(&settings)
-            .inspect_err(|_| inner.metrics.reloads_failed.add(1))?;
+        self.check(&settings).inspect_err(|_| inner.metrics.reloads_failed.add(1))?;
         let before = self.settings();
         let changes = settings.changes_since(&before.settings);
         if changes.is_empty() {
-            return Ok(Applied {
-                revision: before.revision,
-                changes,
-            });
+            return Ok(Applied { revision: before.revision, changes });
         }
         let revision = before.revision + 1;
         let directory = match &*grants {
@@ -219,18 +204,9 @@ impl Service {
         }
         self.put_in_force(Arc::new(snapshot), Instant::now());
         inner.metrics.reloads.add(1);
-        info!(
-            revision,
-            actor,
-            changes = changes.join("; "),
-            "settings changed"
-        );
+        info!(revision, actor, changes = changes.join("; "), "settings changed");
         let detail = serde_json::json!({ "revision": revision, "changes": changes });
-        if let Err(error) = inner
-            .keyring
-            .store()
-            .audit(Some(actor), "settings", None, &detail)
-        {
+        if let Err(error) = inner.keyring.store().audit(Some(actor), "settings", None, &detail) {
             warn!(%error, "a change of the settings is not in the audit log");
         }
         Ok(Applied { revision, changes })
@@ -239,14 +215,9 @@ impl Service {
     /// Replaces the snapshot, under the lock of `grants`.
     fn put_in_force(&self, snapshot: Arc<SettingsSnapshot>, now: Instant) {
         let inner = &*self.inner;
-        *inner
-            .settings
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
+        *inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
         inner.revision.store(snapshot.revision, Ordering::Release);
-        inner
-            .accounts
-            .apply(&snapshot.directory, &snapshot.settings, now);
+        inner.accounts.apply(&snapshot.directory, &snapshot.settings, now);
         for entry in inner.lock_connections().sessions.values() {
             if snapshot.terms(&entry.identity).is_none() {
                 entry.sink.order(Order::Drain);
@@ -336,12 +307,8 @@ impl Service {
     /// # Errors
     /// If the store cannot be read; the previous keys stay in force.
     pub fn reload_keys(&self) -> Result<Reloaded, StoreError> {
-        let ServiceInner {
-            metrics, keyring, ..
-        } = &*self.inner;
-        let reloaded = keyring
-            .reload()
-            .inspect_err(|_| metrics.reloads_failed.add(1))?;
+        let ServiceInner { metrics, keyring, .. } = &*self.inner;
+        let reloaded = keyring.reload().inspect_err(|_| metrics.reloads_failed.add(1))?;
         if reloaded.changed + reloaded.removed > 0 {
             metrics.reloads.add(1);
         }
@@ -366,9 +333,7 @@ impl Service {
         let mut connections = self.inner.lock_connections();
         (connections.places < most).then(|| {
             connections.places += 1;
-            ConnectionSlot {
-                service: self.clone(),
-            }
+            ConnectionSlot { service: self.clone() }
         })
     }
 
@@ -428,23 +393,11 @@ impl Service {
         let row = |(number, entry): (&u64, &Arc<SessionEntry>)| SessionRow {
             session: *number,
             identity: entry.identity.to_string(),
-            agent: entry
-                .agent
-                .get()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            since: entry
-                .since
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |age| age.as_secs()),
+            agent: entry.agent.get().map(ToString::to_string).unwrap_or_default(),
+            since: entry.since.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
             in_flight: entry.in_flight.load(Ordering::Relaxed),
         };
-        self.inner
-            .lock_connections()
-            .sessions
-            .iter()
-            .map(row)
-            .collect()
+        self.inner.lock_connections().sessions.iter().map(row).collect()
     }
 
     /// The keys with the versions in service, and the files that cannot be used.
@@ -505,20 +458,16 @@ impl ServiceInner {
     }
 
     fn lock_grants(&self) -> MutexGuard<'_, Option<GrantBook>> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.grants)
     }
 
     fn lock_connections(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 }
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service")
-            .field("name", &self.inner.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Service").field("name", &self.inner.name).finish_non_exhaustive()
     }
 }

@@ -84,9 +84,7 @@ impl Session {
         let inner = &*self.place.service.inner;
         self.keys = inner.keyring.current();
         if !self.former.is_empty() && self.state.idle() {
-            self.former
-                .drain(..)
-                .for_each(|session| inner.engine.close_session(&session));
+            self.former.drain(..).for_each(|session| inner.engine.close_session(&session));
         }
         let since_start = now.saturating_duration_since(inner.started).as_millis();
         if since_start >= u128::from(inner.grants_expire_ms.load(Ordering::Acquire)) {
@@ -122,10 +120,9 @@ impl Session {
             self.state.account().disconnected();
         }
         self.state.set_account(account);
-        let session = inner.engine.open_session(
-            Arc::clone(&self.sink) as _,
-            inner.owner(terms, &self.entry.identity),
-        );
+        let session = inner
+            .engine
+            .open_session(Arc::clone(&self.sink) as _, inner.owner(terms, &self.entry.identity));
         let former = mem::replace(&mut self.engine, session);
         self.former.push(former);
     }
@@ -144,9 +141,7 @@ impl Session {
         let metrics = self.place.service.metrics();
         metrics.messages_received.add(1);
         let greeted = self.state.greeted();
-        let taken = self
-            .state
-            .receive(message, now, &self.keys, &mut self.effects);
+        let taken = self.state.receive(message, now, &self.keys, &mut self.effects);
         if self.state.greeted() && !greeted {
             metrics.sessions.add(1);
             let _ = self.entry.agent.set(Arc::clone(self.state.agent()));
@@ -203,19 +198,11 @@ impl Session {
         for (_, error) in &self.effects.refused {
             inner.metrics.jobs_refused.add(*error, 1);
         }
-        inner
-            .metrics
-            .completions_sent
-            .add(self.effects.refused.len());
+        inner.metrics.completions_sent.add(self.effects.refused.len());
         self.log_denial();
         self.take_report();
-        self.entry
-            .in_flight
-            .store(self.state.in_flight(), Ordering::Relaxed);
-        Answers {
-            replies: self.effects.replies.drain(..),
-            refused: self.effects.refused.drain(..),
-        }
+        self.entry.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
+        Answers { replies: self.effects.replies.drain(..), refused: self.effects.refused.drain(..) }
     }
 
     /// Keys to check with [`Service::check_import`]; answer each through [`Self::imported`].
@@ -248,9 +235,7 @@ impl Session {
         let Some(news) = self.effects.news.take() else {
             return;
         };
-        let ServiceInner {
-            reports, metrics, ..
-        } = &*self.place.service.inner;
+        let ServiceInner { reports, metrics, .. } = &*self.place.service.inner;
         let (identity, agent) = (&self.entry.identity, self.state.agent());
         if !mem::replace(&mut self.reported, true) {
             reports.enter(identity, agent);
@@ -275,9 +260,7 @@ impl Session {
         });
         let metrics = self.place.service.metrics();
         metrics.completions_sent.add(completions.len());
-        self.entry
-            .in_flight
-            .store(self.state.in_flight(), Ordering::Relaxed);
+        self.entry.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
     }
 
     /// Handles the result of [`Service::check_import`].
@@ -342,10 +325,7 @@ impl Session {
         inner.metrics.faults.add(fault, 1);
         if let Some(suppressed) = inner.faults.pass(Instant::now()) {
             let (identity, fault) = (&*self.entry.identity, fault.name());
-            warn!(
-                identity,
-                fault, reason, suppressed, "connection closed for a fault"
-            );
+            warn!(identity, fault, reason, suppressed, "connection closed for a fault");
         }
     }
 }
@@ -357,9 +337,7 @@ impl Drop for Session {
             inner.engine.close_session(session);
         }
         if self.reported {
-            inner
-                .reports
-                .leave(&self.entry.identity, self.state.agent());
+            inner.reports.leave(&self.entry.identity, self.state.agent());
         }
         let mut connections = inner.lock_connections();
         connections.sessions.remove(&self.number);
@@ -370,18 +348,12 @@ impl Drop for Session {
                 connections.of_identity.remove(&self.entry.identity);
             }
         }
-        inner
-            .metrics
-            .connections_open
-            .set(connections.sessions.len());
+        inner.metrics.connections_open.set(connections.sessions.len());
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Session")
-            .field(&self.number)
-            .field(&self.state)
-            .finish()
+        f.debug_tuple("Session").field(&self.number).field(&self.state).finish()
     }
 }

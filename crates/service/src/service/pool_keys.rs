@@ -17,7 +17,7 @@ pub enum InstallError {
     /// The engine refuses it.
     #[error("no backend takes it: {0}")]
     Refused(#[from] KeyError),
-    /// It cannot be stored, or the store cannot be read.
+    /// The key cannot be stored, or the store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -227,11 +227,7 @@ impl<K: Clone> SessionState<K> {
             }
             ClientMessage::ImportKey { request, key } => self.import_key(request, key, effects),
             ClientMessage::CloseKey { handle } => {
-                if self
-                    .handles
-                    .remove(&handle)
-                    .is_some_and(|open| open.imported)
-                {
+                if self.handles.remove(&handle).is_some_and(|open| open.imported) {
                     self.imported_keys -= 1;
                     self.account.release_keys(1);
                 }
@@ -309,9 +305,7 @@ impl<K: Clone> SessionState<K> {
         if !told && self.vocabulary.has_retry_after() {
             let wait = wait.clamp(MIN_PAUSE, MAX_PAUSE);
             open.paused_until = Some(now + wait);
-            effects
-                .replies
-                .push(NodeMessage::RetryAfter { handle: key, wait });
+            effects.replies.push(NodeMessage::RetryAfter { handle: key, wait });
         }
     }
 
@@ -323,11 +317,7 @@ impl<K: Clone> SessionState<K> {
     /// Moves the client to the account of another party, with the jobs and keys that it holds. Open keys follow the
     /// policy of the new tenant from the next job on.
     pub(crate) fn set_account(&mut self, account: Arc<Account>) {
-        let (jobs, bytes, keys) = (
-            self.in_flight.len(),
-            self.bytes_in_flight,
-            self.imported_keys,
-        );
+        let (jobs, bytes, keys) = (self.in_flight.len(), self.bytes_in_flight, self.imported_keys);
         account.adopt(jobs, bytes, keys);
         self.account.release(jobs, bytes);
         self.account.release_keys(keys);
@@ -440,11 +430,7 @@ impl<K: Clone> SessionState<K> {
     fn take_allowance(&mut self, feature: u64, now: Instant) -> Result<(), Fault> {
         let in_force = self.features & feature != 0;
         let allowed = self.allowed.as_mut().is_some_and(|left| left.take(1, now));
-        if in_force && allowed {
-            Ok(())
-        } else {
-            Err(Fault::Protocol)
-        }
+        if in_force && allowed { Ok(()) } else { Err(Fault::Protocol) }
     }
 
     fn open_key(
@@ -496,9 +482,7 @@ impl<K: Clone> SessionState<K> {
         let revision = entry.revision();
         // Checked again: the policy may have changed since the key was found.
         let tenant = self.tenant.as_deref();
-        let policy = entry
-            .policy()
-            .filter(|policy| admits(policy, &self.identity, tenant));
+        let policy = entry.policy().filter(|policy| admits(policy, &self.identity, tenant));
         let Some(policy) = policy else {
             return self.refuse_opening(request, imported, KeyRefusal::NoSuchKey, effects);
         };
@@ -522,21 +506,9 @@ impl<K: Clone> SessionState<K> {
         let hashes = self.vocabulary.hashes(policy.hashes);
         self.handles.insert(
             handle,
-            OpenKey {
-                entry,
-                revision,
-                policy: Some(policy),
-                imported,
-                paused_until: None,
-            },
+            OpenKey { entry, revision, policy: Some(policy), imported, paused_until: None },
         );
-        effects.replies.push(NodeMessage::KeyOpened {
-            request,
-            handle,
-            info,
-            operations,
-            hashes,
-        });
+        effects.replies.push(NodeMessage::KeyOpened { request, handle, info, operations, hashes });
     }
 
     /// Refuses a key; an imported one was counted already.
@@ -560,13 +532,7 @@ impl<K: Clone> SessionState<K> {
         now: Instant,
         effects: &mut Effects<K>,
     ) -> Result<(), Fault> {
-        let SubmittedJob {
-            id,
-            key,
-            budget,
-            operation,
-            input,
-        } = job;
+        let SubmittedJob { id, key, budget, operation, input } = job;
         if self.in_flight.contains_key(&id) {
             // A completion could not tell which of the two jobs it belongs to.
             return Err(Fault::Protocol);
@@ -577,29 +543,12 @@ impl<K: Clone> SessionState<K> {
                 // Inputs are bounded by the frame.
                 let bytes = u32::try_from(input.len()).unwrap_or(u32::MAX);
                 let cancelled = false;
-                self.in_flight.insert(
-                    id,
-                    InFlight {
-                        cancelled,
-                        bytes,
-                        key: handle,
-                    },
-                );
+                self.in_flight.insert(id, InFlight { cancelled, bytes, key: handle });
                 self.bytes_in_flight += u64::from(bytes);
                 let max = self.rules.max_budget;
-                let budget = if budget.is_zero() {
-                    max
-                } else {
-                    budget.min(max)
-                };
+                let budget = if budget.is_zero() { max } else { budget.min(max) };
                 let deadline = now + budget.saturating_sub(self.unread_for);
-                effects.jobs.push(ReadyJob {
-                    id,
-                    key,
-                    operation,
-                    input,
-                    deadline,
-                });
+                effects.jobs.push(ReadyJob { id, key, operation, input, deadline });
             }
             Err(error) => effects.refused.push((id, error)),
         }
@@ -624,14 +573,8 @@ impl<K: Clone> SessionState<K> {
         let Entry::Occupied(mut open) = self.handles.entry(handle) else {
             return Err(JobError::NoSuchKey);
         };
-        let OpenKey {
-            entry,
-            policy,
-            imported,
-            ..
-        } = open
-            .get_mut()
-            .refreshed(&self.identity, self.tenant.as_deref());
+        let OpenKey { entry, policy, imported, .. } =
+            open.get_mut().refreshed(&self.identity, self.tenant.as_deref());
         let Some(policy) = policy else {
             return Err(JobError::NoSuchKey);
         };
@@ -690,8 +633,7 @@ fn tenant_of(account: &Account) -> Option<Arc<str>> {
 
 impl<K> Drop for SessionState<K> {
     fn drop(&mut self) {
-        self.account
-            .release(self.in_flight.len(), self.bytes_in_flight);
+        self.account.release(self.in_flight.len(), self.bytes_in_flight);
         self.account.release_keys(self.imported_keys);
     }
 }
@@ -707,9 +649,7 @@ impl<K> fmt::Debug for SessionState<K> {
 }
 
 fn refuse<K>(request: RequestId, reason: KeyRefusal, effects: &mut Effects<K>) {
-    effects
-        .replies
-        .push(NodeMessage::KeyRefused { request, reason });
+    effects.replies.push(NodeMessage::KeyRefused { request, reason });
 }
 
 fn usize_of(count: u32) -> usize {
@@ -737,10 +677,7 @@ impl Hasher for IntHasher {
     fn write_u64(&mut self, value: u64) {
         // Uses both halves of the product, because the table uses the lowest and the highest bits.
         let product = u128::from(self.0 ^ value) * u128::from(MULTIPLIER);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the halves are 64 bits each"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "the halves are 64 bits each")]
         let (low, high) = (product as u64, (product >> 64) as u64);
         self.0 = low ^ high;
     }

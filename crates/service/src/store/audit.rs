@@ -36,9 +36,7 @@ pub(super) fn append(
 ) -> io::Result<()> {
     // The real user: root opens a store with the owner's effective user id.
     let uid = rustix::process::getuid().as_raw();
-    let time = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |age| age.as_secs());
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
     let actor = actor.map_or_else(|| format!("uid:{uid}"), str::to_owned);
     let line = json!({
         "format": FORMAT,

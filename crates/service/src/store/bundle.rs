@@ -46,11 +46,7 @@ impl KeyBundle {
     /// # Errors
     /// No key, more than a current one and [`MAX_FORMER`] former ones, or one that is too long.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, FormatError> {
-        let Self {
-            operations,
-            hashes,
-            versions,
-        } = self;
+        let Self { operations, hashes, versions } = self;
         // Reserves all: growing would leave copies of the keys in freed memory.
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_BUNDLE_LEN));
         let count = u8::try_from(versions.len()).map_err(|_| FormatError::Damaged("keys"))?;
@@ -141,12 +137,7 @@ mod tests {
         let bytes = bundle(&most).encode().unwrap();
         assert_eq!(bytes.len(), MAX_BUNDLE_LEN);
         assert_eq!(KeyBundle::parse(&bytes).unwrap().versions.len(), most.len());
-        for wrong in [
-            &[][..],
-            &[0],
-            &[MAX_PRIVATE_KEY_LEN + 1],
-            &[9; 2 + MAX_FORMER],
-        ] {
+        for wrong in [&[][..], &[0], &[MAX_PRIVATE_KEY_LEN + 1], &[9; 2 + MAX_FORMER]] {
             assert!(bundle(wrong).encode().is_err(), "{wrong:?}");
         }
     }

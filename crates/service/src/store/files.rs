@@ -33,21 +33,13 @@ pub(crate) struct Disk;
 
 impl FileLayer for Disk {
     fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     }
 
     fn rename(&self, from: &Path, to: &Path, replace: bool) -> io::Result<()> {
-        let flags = if replace {
-            RenameFlags::empty()
-        } else {
-            RenameFlags::NOREPLACE
-        };
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         Ok(renameat_with(CWD, from, CWD, to, flags)?)
     }
 
@@ -72,9 +64,8 @@ pub(crate) fn write_atomically(
     replace: bool,
 ) -> io::Result<()> {
     let temporary = temporary_beside(path);
-    let written = layer
-        .write_new(&temporary, bytes)
-        .and_then(|()| layer.rename(&temporary, path, replace));
+    let written =
+        layer.write_new(&temporary, bytes).and_then(|()| layer.rename(&temporary, path, replace));
     if let Err(error) = written {
         // Best effort: a leftover file is sealed, its name begins with a dot, and no reader opens it.
         let _ = layer.remove(&temporary);

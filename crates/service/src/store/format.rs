@@ -59,7 +59,7 @@ const FIXED_LEN: usize = MAGIC.len() + 1 + FINGERPRINT_LEN + 2 + NONCE_LEN + 4;
 /// Error of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FormatError {
-    /// It does not begin with the magic.
+    /// The file does not begin with the magic.
     #[error("not a millrace key file")]
     Magic,
     /// A newer Millrace has written it.
@@ -69,7 +69,7 @@ pub enum FormatError {
     /// clear part is damaged.
     #[error("the key file has a {0} that is not known here: upgrade millrace")]
     Unknown(&'static str),
-    /// It is truncated, has extra bytes, or a field is out of its bounds.
+    /// The file is truncated, has extra bytes, or a field is out of its bounds.
     #[error("the key file is damaged ({0})")]
     Damaged(&'static str),
 }
@@ -108,11 +108,7 @@ pub struct KeyFile<'a> {
 /// The first problem of the file.
 pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
     let mut reader = RecordReader::new(bytes);
-    if reader
-        .take(MAGIC.len(), "magic")
-        .map_err(|_| FormatError::Magic)?
-        != MAGIC
-    {
+    if reader.take(MAGIC.len(), "magic").map_err(|_| FormatError::Magic)? != MAGIC {
         return Err(FormatError::Magic);
     }
     match reader.u8("version")? {
@@ -130,13 +126,7 @@ pub fn parse(bytes: &[u8]) -> Result<KeyFile<'_>, FormatError> {
     if !in_bounds || usize::try_from(sealed_len) != Ok(sealed.len()) {
         return Err(FormatError::Damaged("sealed key"));
     }
-    Ok(KeyFile {
-        metadata,
-        fingerprint,
-        aad,
-        nonce,
-        sealed,
-    })
+    Ok(KeyFile { metadata, fingerprint, aad, nonce, sealed })
 }
 
 /// The part of a key file that the seal authenticates.
@@ -170,9 +160,7 @@ pub(super) fn encode(aad: &[u8], nonce: [u8; NONCE_LEN], sealed: &[u8]) -> Vec<u
 pub fn valid_name(name: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&name.len())
         && !name.starts_with('.')
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
 /// Whether `identity` can be in a policy: printable ASCII without blanks, bounded.
@@ -183,17 +171,8 @@ pub fn valid_identity(identity: &str) -> bool {
 }
 
 fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>, FormatError> {
-    let Metadata {
-        name,
-        created,
-        info,
-        policy,
-    } = metadata;
-    let KeyPolicy {
-        identities,
-        operations,
-        hashes,
-    } = policy;
+    let Metadata { name, created, info, policy } = metadata;
+    let KeyPolicy { identities, operations, hashes } = policy;
     let mut out = Vec::new();
     push_short(&mut out, name.as_bytes(), "name")?;
     out.extend_from_slice(&created.to_be_bytes());
@@ -255,10 +234,7 @@ fn parse_metadata(bytes: &[u8]) -> Result<Metadata, FormatError> {
     Ok(Metadata {
         name: name.to_owned(),
         created,
-        info: KeyInfo {
-            key_type,
-            spki: spki.to_vec(),
-        },
+        info: KeyInfo { key_type, spki: spki.to_vec() },
         policy,
     })
 }
@@ -279,10 +255,7 @@ mod tests {
         Metadata {
             name: "www.example-1_a".to_owned(),
             created: 1_700_000_000,
-            info: KeyInfo {
-                key_type,
-                spki: vec![0x30; 91],
-            },
+            info: KeyInfo { key_type, spki: vec![0x30; 91] },
             policy: KeyPolicy {
                 identities: vec!["uid:33".to_owned(), "cert:gateway-1".to_owned()],
                 ..KeyPolicy::signing(["*"])
@@ -291,11 +264,7 @@ mod tests {
     }
 
     fn file(metadata: &Metadata) -> Vec<u8> {
-        encode(
-            &encode_aad(metadata, [7; FINGERPRINT_LEN]).unwrap(),
-            [9; NONCE_LEN],
-            &[1; 150],
-        )
+        encode(&encode_aad(metadata, [7; FINGERPRINT_LEN]).unwrap(), [9; NONCE_LEN], &[1; 150])
     }
 
     #[test]
@@ -319,10 +288,7 @@ mod tests {
             assert!(parse(&bytes[..end]).is_err(), "{end} bytes");
         }
         bytes.push(0);
-        assert_eq!(
-            parse(&bytes).unwrap_err(),
-            FormatError::Damaged("sealed key")
-        );
+        assert_eq!(parse(&bytes).unwrap_err(), FormatError::Damaged("sealed key"));
     }
 
     #[test]
@@ -343,10 +309,7 @@ mod tests {
         let operations = bytes.len() - 150 - 4 - 12 - 8;
         let mut changed = bytes;
         changed[operations] |= 0x80;
-        assert_eq!(
-            parse(&changed).unwrap_err(),
-            FormatError::Unknown("operation")
-        );
+        assert_eq!(parse(&changed).unwrap_err(), FormatError::Unknown("operation"));
     }
 
     #[test]
@@ -354,17 +317,7 @@ mod tests {
         for good in ["a", "www.example.com", "A-1_b", &"n".repeat(MAX_NAME_LEN)] {
             assert!(valid_name(good), "{good}");
         }
-        for bad in [
-            "",
-            ".",
-            "..",
-            ".tmp",
-            "a/b",
-            "a b",
-            "a\0",
-            "ä",
-            &"n".repeat(129),
-        ] {
+        for bad in ["", ".", "..", ".tmp", "a/b", "a b", "a\0", "ä", &"n".repeat(129)] {
             assert!(!valid_name(bad), "{bad}");
         }
     }

@@ -127,11 +127,8 @@ impl Kek {
             KekSource::Credential => {
                 let directory =
                     std::env::var_os("CREDENTIALS_DIRECTORY").ok_or(KekError::NoCredential)?;
-                Self::read(
-                    &Path::new(&directory).join(CREDENTIAL_NAME),
-                    CREDENTIAL_EXPOSED,
-                )
-                .map(Some)
+                Self::read(&Path::new(&directory).join(CREDENTIAL_NAME), CREDENTIAL_EXPOSED)
+                    .map(Some)
             }
             KekSource::File { path, create } => {
                 if *create && !path.exists() {
@@ -183,11 +180,7 @@ impl Kek {
         let mut buffer = Zeroizing::new(sealed.to_vec());
         let len = self
             .key
-            .open_in_place(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(aad),
-                &mut buffer,
-            )
+            .open_in_place(Nonce::assume_unique_for_key(nonce), Aad::from(aad), &mut buffer)
             .map_err(|_| Unsealable)?
             .len();
         buffer.truncate(len);
@@ -195,28 +188,20 @@ impl Kek {
     }
 
     fn read(path: &Path, exposed: u32) -> Result<Self, KekError> {
-        let failed = |source| KekError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| KekError::Io { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
         check(path, &file.metadata().map_err(failed)?, exposed)?;
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         let mut extra = [0; 1];
         let whole = file.read_exact(&mut *bytes).is_ok() && matches!(file.read(&mut extra), Ok(0));
         if !whole {
-            return Err(KekError::Length {
-                path: path.to_owned(),
-            });
+            return Err(KekError::Length { path: path.to_owned() });
         }
         Ok(Self::from_bytes(&bytes))
     }
 
     fn create(path: &Path) -> Result<(), KekError> {
-        let failed = |source| KekError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| KekError::Io { path: path.to_owned(), source };
         let mut bytes = Zeroizing::new([0; KEK_LEN]);
         rand::fill(&mut *bytes).map_err(|_| KekError::Random)?;
         match write_private(path, &*bytes, false) {
@@ -232,10 +217,7 @@ impl Kek {
         fingerprint.copy_from_slice(&mac.as_ref()[..FINGERPRINT_LEN]);
         let key =
             UnboundKey::new(&AES_256_GCM, bytes).expect("a key of 32 bytes is right for AES-256");
-        Self {
-            key: LessSafeKey::new(key),
-            fingerprint,
-        }
+        Self { key: LessSafeKey::new(key), fingerprint }
     }
 }
 
@@ -254,21 +236,13 @@ fn check(path: &Path, metadata: &Metadata, exposed: u32) -> Result<(), KekError>
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();
     if !metadata.is_file() {
-        return Err(KekError::Length {
-            path: path.to_owned(),
-        });
+        return Err(KekError::Length { path: path.to_owned() });
     }
     if mode & exposed != 0 {
-        return Err(KekError::Exposed {
-            path: path.to_owned(),
-            mode,
-        });
+        return Err(KekError::Exposed { path: path.to_owned(), mode });
     }
     if metadata.uid() != user && metadata.uid() != 0 {
-        return Err(KekError::Owner {
-            path: path.to_owned(),
-            owner: metadata.uid(),
-        });
+        return Err(KekError::Owner { path: path.to_owned(), owner: metadata.uid() });
     }
     Ok(())
 }

@@ -77,23 +77,12 @@ impl KeyStore {
     /// loaded from `kek`.
     pub fn open(directory: impl Into<PathBuf>, kek: &KekSource) -> Result<Self, StoreError> {
         let directory = directory.into();
-        let failed = |source| StoreError::Directory {
-            path: directory.clone(),
-            source,
-        };
+        let failed = |source| StoreError::Directory { path: directory.clone(), source };
         let mut builder = DirBuilder::new();
-        builder
-            .recursive(true)
-            .mode(0o700)
-            .create(&directory)
-            .map_err(failed)?;
+        builder.recursive(true).mode(0o700).create(&directory).map_err(failed)?;
         let metadata = fs::metadata(&directory).map_err(failed)?;
         check(&directory, &metadata)?;
-        let store = Self {
-            directory,
-            sealer: None,
-            files: Box::new(Disk),
-        };
+        let store = Self { directory, sealer: None, files: Box::new(Disk) };
         store.unlock(kek)
     }
 
@@ -132,9 +121,8 @@ impl KeyStore {
     pub fn check_kek(&self) -> Result<(), StoreError> {
         let ours = self.kek().ok_or(StoreError::Locked)?;
         let metas = self.list()?.into_iter().flatten();
-        let mut foreign: Vec<KeyMeta> = metas
-            .filter(|meta| meta.replaced.is_none() && meta.kek != ours)
-            .collect();
+        let mut foreign: Vec<KeyMeta> =
+            metas.filter(|meta| meta.replaced.is_none() && meta.kek != ours).collect();
         let count = foreign.len();
         foreign.truncate(NAMED_KEYS);
         let Some(first) = foreign.first() else {
@@ -178,19 +166,11 @@ impl KeyStore {
         let id = VersionId::current(name);
         let replaced = self.path(&id)?.exists();
         if replaced && !replace {
-            return Err(StoreError::Exists {
-                name: name.to_owned(),
-            });
+            return Err(StoreError::Exists { name: name.to_owned() });
         }
         let former = if replaced {
             self.keep_former(&id, &metadata.info)?
-        } else if self
-            .entries()?
-            .iter()
-            .filter(|(id, _)| id.former.is_none())
-            .count()
-            >= MAX_KEYS
-        {
+        } else if self.entries()?.iter().filter(|(id, _)| id.former.is_none()).count() >= MAX_KEYS {
             return Err(StoreError::Full);
         } else {
             // Files that are left from a removed key must not become versions of the new one.
@@ -211,10 +191,7 @@ impl KeyStore {
         });
         self.audit(None, action, Some(name), &detail)?;
         let meta = self.describe(name)?;
-        Ok(KeyMeta {
-            authenticated: true,
-            ..meta
-        })
+        Ok(KeyMeta { authenticated: true, ..meta })
     }
 
     /// Copies the current file of a key to that of a former version, if `replacement` is another key. The
@@ -242,10 +219,8 @@ impl KeyStore {
     /// Removes former versions above [`MAX_FORMER`], the oldest first, and the one that is current again.
     fn prune(&self, name: &str, current: &KeyInfo) -> Result<(), StoreError> {
         let again = VersionId::former(name, current);
-        let (again, mut former): (Vec<_>, Vec<_>) = self
-            .former_of(name)?
-            .into_iter()
-            .partition(|(id, _)| *id == again);
+        let (again, mut former): (Vec<_>, Vec<_>) =
+            self.former_of(name)?.into_iter().partition(|(id, _)| *id == again);
         former.sort_by_key(|(_, stamp)| stamp.modified);
         former.truncate(former.len().saturating_sub(MAX_FORMER));
         for (id, _) in again.iter().chain(&former) {
@@ -317,39 +292,22 @@ impl KeyStore {
         let file = self.parse(id, &bytes)?;
         let sealer = self.sealer.as_ref().ok_or(StoreError::Locked)?;
         let key = sealer.open(&file).map_err(|error| match error {
-            OpenError::OtherKek { sealed, ours } => StoreError::WrongKek {
-                path: self.path_of(id),
-                sealed,
-                ours,
-            },
-            OpenError::Changed => StoreError::Changed {
-                path: self.path_of(id),
-            },
+            OpenError::OtherKek { sealed, ours } => {
+                StoreError::WrongKek { path: self.path_of(id), sealed, ours }
+            }
+            OpenError::Changed => StoreError::Changed { path: self.path_of(id) },
         })?;
         Ok((key, self.meta(id, &file, true)))
     }
 
     fn meta(&self, id: &VersionId, file: &KeyFile<'_>, authenticated: bool) -> KeyMeta {
-        let Metadata {
-            name,
-            created,
-            info,
-            policy,
-        } = file.metadata.clone();
+        let Metadata { name, created, info, policy } = file.metadata.clone();
         // The copy was written when the version was replaced.
         let replaced = id.former.as_ref().map(|_| {
             let metadata = fs::metadata(self.path_of(id));
             metadata.map_or(0, |metadata| u64::try_from(metadata.mtime()).unwrap_or(0))
         });
-        KeyMeta {
-            name,
-            created,
-            replaced,
-            info,
-            policy,
-            kek: file.kek(),
-            authenticated,
-        }
+        KeyMeta { name, created, replaced, info, policy, kek: file.kek(), authenticated }
     }
 
     /// Removes a key with its former versions. Nodes that have loaded it revoke it within a second.
@@ -359,9 +317,7 @@ impl KeyStore {
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let id = VersionId::current(name);
         if !self.path(&id)?.exists() {
-            return Err(StoreError::NoSuchKey {
-                name: name.to_owned(),
-            });
+            return Err(StoreError::NoSuchKey { name: name.to_owned() });
         }
         // The current version last: after a failure the key is still listed and can be removed again.
         self.remove_former(name)?;
@@ -378,9 +334,7 @@ impl KeyStore {
         let id = VersionId::current(name);
         let current = self.path(&id)?;
         if !current.exists() {
-            return Err(StoreError::NoSuchKey {
-                name: name.to_owned(),
-            });
+            return Err(StoreError::NoSuchKey { name: name.to_owned() });
         }
         let former = self.former_of(name)?.into_iter();
         let former = former.map(|(id, _)| self.path_of(&id));
@@ -447,21 +401,14 @@ impl KeyStore {
         key: Option<&str>,
         detail: &Value,
     ) -> Result<(), StoreError> {
-        audit::append(&self.directory, actor, action, key, detail).map_err(|source| {
-            StoreError::Audit {
-                path: self.directory.join(AUDIT_LOG),
-                source,
-            }
-        })
+        audit::append(&self.directory, actor, action, key, detail)
+            .map_err(|source| StoreError::Audit { path: self.directory.join(AUDIT_LOG), source })
     }
 
     /// The versions in the store, by name and the current version first, each with a stamp that changes with
     /// every write of its file.
     pub(crate) fn entries(&self) -> Result<Vec<(VersionId, Stamp)>, StoreError> {
-        let failed = |source| StoreError::Directory {
-            path: self.directory.clone(),
-            source,
-        };
+        let failed = |source| StoreError::Directory { path: self.directory.clone(), source };
         let mut entries = Vec::new();
         let (mut current, mut former) = (0, 0);
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
@@ -497,9 +444,7 @@ impl KeyStore {
         let bytes = sealer.seal(metadata, key)?;
         write_atomically(&*self.files, &path, &bytes, replace).map_err(|source| {
             if source.kind() == io::ErrorKind::AlreadyExists {
-                StoreError::Exists {
-                    name: metadata.name.clone(),
-                }
+                StoreError::Exists { name: metadata.name.clone() }
             } else {
                 StoreError::Write { path, source }
             }
@@ -510,35 +455,24 @@ impl KeyStore {
     fn sync(&self) -> Result<(), StoreError> {
         self.files
             .sync_directory(&self.directory)
-            .map_err(|source| StoreError::Directory {
-                path: self.directory.clone(),
-                source,
-            })
+            .map_err(|source| StoreError::Directory { path: self.directory.clone(), source })
     }
 
     fn read(&self, id: &VersionId) -> Result<Vec<u8>, StoreError> {
         let path = self.path(id)?;
         let mut bytes = Vec::new();
         let limit = u64::try_from(MAX_FILE_LEN + 1).unwrap_or(u64::MAX);
-        File::open(&path)
-            .and_then(|file| file.take(limit).read_to_end(&mut bytes))
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => StoreError::NoSuchKey {
-                    name: id.name.clone(),
-                },
-                _ => StoreError::Read {
-                    path: path.clone(),
-                    source,
-                },
-            })?;
+        File::open(&path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(
+            |source| match source.kind() {
+                io::ErrorKind::NotFound => StoreError::NoSuchKey { name: id.name.clone() },
+                _ => StoreError::Read { path: path.clone(), source },
+            },
+        )?;
         Ok(bytes)
     }
 
     fn parse<'a>(&self, id: &VersionId, bytes: &'a [u8]) -> Result<KeyFile<'a>, StoreError> {
-        let damaged = |source| StoreError::Damaged {
-            path: self.path_of(id),
-            source,
-        };
+        let damaged = |source| StoreError::Damaged { path: self.path_of(id), source };
         let file = parse(bytes).map_err(damaged)?;
         if file.metadata.name != id.name {
             return Err(damaged(FormatError::Damaged("name")));
@@ -553,9 +487,7 @@ impl KeyStore {
         if valid_name(&id.name) {
             Ok(self.path_of(id))
         } else {
-            Err(StoreError::Name {
-                name: id.name.chars().take(MAX_NAME_LEN).collect(),
-            })
+            Err(StoreError::Name { name: id.name.chars().take(MAX_NAME_LEN).collect() })
         }
     }
 
@@ -570,9 +502,7 @@ impl KeyStore {
 
 impl fmt::Debug for KeyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyStore")
-            .field("directory", &self.directory)
-            .finish_non_exhaustive()
+        f.debug_struct("KeyStore").field("directory", &self.directory).finish_non_exhaustive()
     }
 }
 
@@ -582,17 +512,10 @@ fn check(directory: &Path, metadata: &fs::Metadata) -> Result<(), StoreError> {
     let mode = metadata.mode() & 0o7777;
     let user = rustix::process::geteuid().as_raw();
     if mode & 0o022 != 0 {
-        return Err(StoreError::Exposed {
-            path: directory.to_owned(),
-            mode,
-        });
+        return Err(StoreError::Exposed { path: directory.to_owned(), mode });
     }
     if metadata.uid() != user && metadata.uid() != 0 {
-        return Err(StoreError::Owner {
-            path: directory.to_owned(),
-            owner: metadata.uid(),
-            user,
-        });
+        return Err(StoreError::Owner { path: directory.to_owned(), owner: metadata.uid(), user });
     }
     Ok(())
 }
@@ -626,18 +549,12 @@ pub(crate) struct VersionId {
 
 impl VersionId {
     pub(crate) fn current(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            former: None,
-        }
+        Self { name: name.to_owned(), former: None }
     }
 
     fn former(name: &str, info: &KeyInfo) -> Self {
         let hash = digest(&SHA256, &info.spki);
-        Self {
-            name: name.to_owned(),
-            former: Some(hex::encode(&hash.as_ref()[..16])),
-        }
+        Self { name: name.to_owned(), former: Some(hex::encode(&hash.as_ref()[..16])) }
     }
 
     fn of_file(file_name: &str) -> Option<Self> {
@@ -649,10 +566,7 @@ impl VersionId {
                 (name, Some(digits.then(|| hash.to_owned())?))
             }
         };
-        valid_name(name).then(|| Self {
-            name: name.to_owned(),
-            former,
-        })
+        valid_name(name).then(|| Self { name: name.to_owned(), former })
     }
 }
 

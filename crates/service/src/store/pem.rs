@@ -48,14 +48,8 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
     if pem.len() > MAX_PEM_LEN {
         return Err(PemError::TooLarge);
     }
-    let encrypted = [
-        &b"BEGIN ENCRYPTED PRIVATE KEY"[..],
-        &b"Proc-Type: 4,ENCRYPTED"[..],
-    ];
-    if encrypted
-        .iter()
-        .any(|mark| pem.windows(mark.len()).any(|window| window == *mark))
-    {
+    let encrypted = [&b"BEGIN ENCRYPTED PRIVATE KEY"[..], &b"Proc-Type: 4,ENCRYPTED"[..]];
+    if encrypted.iter().any(|mark| pem.windows(mark.len()).any(|window| window == *mark)) {
         return Err(PemError::Encrypted);
     }
     let mut found = PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
@@ -63,9 +57,9 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
         _ => PemError::Malformed,
     })?;
     let key = match &found {
-        PrivateKeyDer::Pkcs8(key) => Ok(PrivateKey::from_pkcs8(Zeroizing::new(
-            key.secret_pkcs8_der().to_vec(),
-        ))),
+        PrivateKeyDer::Pkcs8(key) => {
+            Ok(PrivateKey::from_pkcs8(Zeroizing::new(key.secret_pkcs8_der().to_vec())))
+        }
         PrivateKeyDer::Pkcs1(key) => Ok(PrivateKey::from_pkcs1(key.secret_pkcs1_der())),
         PrivateKeyDer::Sec1(key) => {
             PrivateKey::from_sec1(key.secret_sec1_der()).map_err(|error| match error {
@@ -102,10 +96,7 @@ mod tests {
     const OLD_ENCRYPTED: &str = include_str!("../../tests/data/rsa2048-old-encrypted.pem");
 
     fn der(pem: &str) -> Vec<u8> {
-        read_private_key(pem.as_bytes())
-            .unwrap()
-            .dangerous_pkcs8()
-            .to_vec()
+        read_private_key(pem.as_bytes()).unwrap().dangerous_pkcs8().to_vec()
     }
 
     #[test]
@@ -129,25 +120,16 @@ mod tests {
     #[test]
     fn encrypted_key_error_names_the_remedy() {
         for pem in [ENCRYPTED, OLD_ENCRYPTED] {
-            assert_eq!(
-                read_private_key(pem.as_bytes()).unwrap_err(),
-                PemError::Encrypted
-            );
+            assert_eq!(read_private_key(pem.as_bytes()).unwrap_err(), PemError::Encrypted);
         }
     }
 
     #[test]
     fn invalid_pem_is_refused() {
         assert_eq!(read_private_key(b"").unwrap_err(), PemError::NotFound);
-        assert_eq!(
-            read_private_key(&vec![b'a'; MAX_PEM_LEN + 1]).unwrap_err(),
-            PemError::TooLarge
-        );
+        assert_eq!(read_private_key(&vec![b'a'; MAX_PEM_LEN + 1]).unwrap_err(), PemError::TooLarge);
         let broken = "-----BEGIN EC PRIVATE KEY-----\nMAA=\n-----END EC PRIVATE KEY-----\n";
-        assert_eq!(
-            read_private_key(broken.as_bytes()).unwrap_err(),
-            PemError::Malformed
-        );
+        assert_eq!(read_private_key(broken.as_bytes()).unwrap_err(), PemError::Malformed);
     }
 
     #[test]

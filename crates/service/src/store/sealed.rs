@@ -66,10 +66,7 @@ impl KeySealer {
     /// [`OpenError::OtherKek`] and [`OpenError::Changed`].
     pub fn open(&self, file: &KeyFile<'_>) -> Result<PrivateKey, OpenError> {
         if file.fingerprint != self.0.fingerprint() {
-            return Err(OpenError::OtherKek {
-                sealed: KekId(file.fingerprint),
-                ours: self.id(),
-            });
+            return Err(OpenError::OtherKek { sealed: KekId(file.fingerprint), ours: self.id() });
         }
         let secret = self.0.open(file.aad, file.nonce, file.sealed);
         let secret = secret.map_err(|_| OpenError::Changed)?;

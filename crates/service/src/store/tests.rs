@@ -20,17 +20,11 @@ fn key() -> PrivateKey {
 }
 
 fn info() -> KeyInfo {
-    KeyInfo {
-        key_type: KeyType::Ed25519,
-        spki: vec![0x30; 44],
-    }
+    KeyInfo { key_type: KeyType::Ed25519, spki: vec![0x30; 44] }
 }
 
 fn kek_in(directory: &TempDir) -> KekSource {
-    KekSource::File {
-        path: directory.path().join("kek"),
-        create: true,
-    }
+    KekSource::File { path: directory.path().join("kek"), create: true }
 }
 
 fn store_in(directory: &TempDir) -> KeyStore {
@@ -46,10 +40,7 @@ fn with_other_kek(directory: &TempDir) -> KeyStore {
     let path = directory.path().join("kek2");
     fs::write(&path, [9; KEK_LEN]).unwrap();
     set_mode(&path, 0o600);
-    let kek = KekSource::File {
-        path,
-        create: false,
-    };
+    let kek = KekSource::File { path, create: false };
     KeyStore::open(directory.path().join("keys"), &kek).unwrap()
 }
 
@@ -59,27 +50,17 @@ fn file_of(store: &KeyStore, name: &str) -> PathBuf {
 
 /// A key that the store takes for another version.
 fn version(number: u8) -> KeyInfo {
-    KeyInfo {
-        spki: vec![number; 44],
-        ..info()
-    }
+    KeyInfo { spki: vec![number; 44], ..info() }
 }
 
 fn replace(store: &KeyStore, number: u8) -> KeyMeta {
     let policy = KeyPolicy::signing(["uid:33"]);
-    store
-        .import("www", &key(), version(number), policy, true)
-        .unwrap()
+    store.import("www", &key(), version(number), policy, true).unwrap()
 }
 
 /// First bytes of the public halves of `www`: the current version, then the former ones, sorted.
 fn versions(store: &KeyStore) -> (u8, Vec<u8>) {
-    let metas: Vec<KeyMeta> = store
-        .list()
-        .unwrap()
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let metas: Vec<KeyMeta> = store.list().unwrap().into_iter().map(Result::unwrap).collect();
     let (current, former): (Vec<&KeyMeta>, _) =
         metas.iter().partition(|meta| meta.replaced.is_none());
     let mut former: Vec<u8> = former.iter().map(|meta| meta.info.spki[0]).collect();
@@ -117,11 +98,7 @@ fn listing_without_kek_is_marked_unauthenticated() {
     fs::write(file_of(&store, "broken"), b"rubbish").unwrap();
     fs::write(store.directory().join("README"), b"not a key").unwrap();
     let listed = store.list().unwrap();
-    let names: Vec<_> = listed
-        .iter()
-        .flatten()
-        .map(|meta| meta.name.as_str())
-        .collect();
+    let names: Vec<_> = listed.iter().flatten().map(|meta| meta.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert!(listed.iter().flatten().all(|meta| !meta.authenticated));
     assert!(matches!(listed[2], Err(StoreError::Damaged { .. })));
@@ -154,10 +131,7 @@ fn file_under_another_name_is_an_error() {
     let store = store_in(&directory);
     import(&store, "www").unwrap();
     fs::copy(file_of(&store, "www"), file_of(&store, "other")).unwrap();
-    assert!(matches!(
-        store.load("other"),
-        Err(StoreError::Damaged { .. })
-    ));
+    assert!(matches!(store.load("other"), Err(StoreError::Damaged { .. })));
 }
 
 #[test]
@@ -165,10 +139,7 @@ fn wrong_key_encryption_key_is_reported() {
     let directory = TempDir::new().unwrap();
     import(&store_in(&directory), "www").unwrap();
     let store = with_other_kek(&directory);
-    assert!(matches!(
-        store.load("www"),
-        Err(StoreError::WrongKek { .. })
-    ));
+    assert!(matches!(store.load("www"), Err(StoreError::WrongKek { .. })));
 }
 
 #[test]
@@ -179,23 +150,14 @@ fn exposed_or_odd_key_encryption_key_is_refused() {
     let open = || KeyStore::open(directory.path().join("keys"), &kek_in(&directory));
     for mode in [0o640, 0o604, 0o660] {
         set_mode(&path, mode);
-        assert!(matches!(
-            open(),
-            Err(StoreError::Kek(KekError::Exposed { .. }))
-        ));
+        assert!(matches!(open(), Err(StoreError::Kek(KekError::Exposed { .. }))));
     }
     set_mode(&path, 0o600);
     for len in [0, KEK_LEN - 1, KEK_LEN + 1] {
         fs::write(&path, vec![1; len]).unwrap();
-        assert!(matches!(
-            open(),
-            Err(StoreError::Kek(KekError::Length { .. }))
-        ));
+        assert!(matches!(open(), Err(StoreError::Kek(KekError::Length { .. }))));
     }
-    let absent = KekSource::File {
-        path: directory.path().join("none"),
-        create: false,
-    };
+    let absent = KekSource::File { path: directory.path().join("none"), create: false };
     let error = KeyStore::open(directory.path().join("keys"), &absent).unwrap_err();
     assert!(matches!(error, StoreError::Kek(KekError::Io { .. })));
 }
@@ -224,14 +186,7 @@ fn directory_of_another_user_is_refused_unless_root() {
         millrace_testkit::skip!("this root may not give files away: {error}");
     }
     let error = listed().unwrap_err();
-    assert!(matches!(
-        error,
-        StoreError::Owner {
-            owner: OTHER_USER,
-            user: 0,
-            ..
-        }
-    ));
+    assert!(matches!(error, StoreError::Owner { owner: OTHER_USER, user: 0, .. }));
     assert!(error.to_string().contains("chown"), "{error}");
 
     // Only this thread changes its user, and it ends without changing back.
@@ -249,10 +204,7 @@ fn directory_of_another_user_is_refused_unless_root() {
     };
     assert!(owner.is_ok());
     chown(&keys, Some(1), None).unwrap();
-    assert!(matches!(
-        as_user(OTHER_USER),
-        Some(Err(StoreError::Owner { .. }))
-    ));
+    assert!(matches!(as_user(OTHER_USER), Some(Err(StoreError::Owner { .. }))));
     chown(&keys, Some(0), None).unwrap();
     assert!(matches!(as_user(OTHER_USER), Some(Ok(()))));
 }
@@ -277,23 +229,14 @@ fn full_disk_is_reported_and_changes_nothing() {
         store.files = Box::new(FullDisk(step));
         let replaced = store.import("www", &key(), info(), KeyPolicy::signing(["*"]), true);
         let changed = store.set_policy("www", KeyPolicy::signing(["*"]));
-        for error in [
-            replaced.unwrap_err(),
-            changed.unwrap_err(),
-            import(&store, "b").unwrap_err(),
-        ] {
+        for error in [replaced.unwrap_err(), changed.unwrap_err(), import(&store, "b").unwrap_err()]
+        {
             let text = error.to_string();
-            assert!(
-                text.contains(".key") && text.ends_with("nothing was changed"),
-                "{text}"
-            );
+            assert!(text.contains(".key") && text.ends_with("nothing was changed"), "{text}");
         }
         assert_eq!(fs::read(file_of(&store, "www")).unwrap(), before);
         let left = fs::read_dir(store.directory()).unwrap().count();
-        assert_eq!(
-            left, 2,
-            "the key and the audit log: no temporary file stays"
-        );
+        assert_eq!(left, 2, "the key and the audit log: no temporary file stays");
     }
 }
 
@@ -302,17 +245,9 @@ fn existing_name_is_refused_unless_replaced() {
     let directory = TempDir::new().unwrap();
     let store = store_in(&directory);
     import(&store, "www").unwrap();
-    assert!(matches!(
-        import(&store, "www"),
-        Err(StoreError::Exists { .. })
-    ));
-    store
-        .import("www", &key(), info(), KeyPolicy::signing(["*"]), true)
-        .unwrap();
-    assert!(matches!(
-        import(&store, "../www"),
-        Err(StoreError::Name { .. })
-    ));
+    assert!(matches!(import(&store, "www"), Err(StoreError::Exists { .. })));
+    store.import("www", &key(), info(), KeyPolicy::signing(["*"]), true).unwrap();
+    assert!(matches!(import(&store, "../www"), Err(StoreError::Name { .. })));
 }
 
 #[test]
@@ -327,21 +262,13 @@ fn replaced_key_stays_as_a_former_version_up_to_the_bound() {
     for number in 2..=last {
         replace(&store, number);
     }
-    assert_eq!(
-        versions(&store),
-        (last, (2..last).collect()),
-        "the first is pruned"
-    );
+    assert_eq!(versions(&store), (last, (2..last).collect()), "the first is pruned");
     for (id, _) in store.entries().unwrap() {
         let (_, meta) = store.load_version(&id).unwrap();
         assert_eq!(meta.replaced.is_some(), id.former.is_some());
     }
     replace(&store, 3);
-    assert_eq!(
-        versions(&store),
-        (3, vec![2, 4, 5, 6]),
-        "a former version is current again"
-    );
+    assert_eq!(versions(&store), (3, vec![2, 4, 5, 6]), "a former version is current again");
 }
 
 #[test]
@@ -371,10 +298,7 @@ fn former_version_under_the_name_of_another_is_damaged() {
     replace(&store, 1);
     let other = VersionId::former("www", &version(2));
     fs::copy(file_of(&store, "www"), store.path_of(&other)).unwrap();
-    assert!(matches!(
-        store.load_version(&other),
-        Err(StoreError::Damaged { .. })
-    ));
+    assert!(matches!(store.load_version(&other), Err(StoreError::Damaged { .. })));
 }
 
 #[test]
@@ -385,13 +309,8 @@ fn full_disk_at_a_replacement_leaves_the_versions_unchanged() {
         replace(&store, 1);
         store.files = Box::new(FullDisk(step));
         let policy = KeyPolicy::signing(["*"]);
-        let error = store
-            .import("www", &key(), version(2), policy, true)
-            .unwrap_err();
-        assert!(
-            error.to_string().ends_with("nothing was changed"),
-            "{error}"
-        );
+        let error = store.import("www", &key(), version(2), policy, true).unwrap_err();
+        assert!(error.to_string().ends_with("nothing was changed"), "{error}");
         assert_eq!(versions(&store), (1, vec![]));
     }
 }
@@ -434,10 +353,7 @@ fn policy_changes_are_stored_but_never_raw_rsa() {
     let (_, meta) = store.load("www").unwrap();
     assert_eq!((&meta.policy, meta.created), (&policy, before.created));
     policy.operations = OperationSet::from_iter([OperationKind::RsaRaw]);
-    assert!(matches!(
-        store.set_policy("www", policy),
-        Err(StoreError::RawRsa)
-    ));
+    assert!(matches!(store.set_policy("www", policy), Err(StoreError::RawRsa)));
 }
 
 #[test]
@@ -448,40 +364,21 @@ fn every_change_of_a_key_is_a_line_in_the_audit_log() {
     let mut policy = KeyPolicy::signing(["*"]);
     policy.identities = vec!["uid:33".to_owned()];
     store.set_policy("www", policy).unwrap();
-    assert!(
-        import(&store, "www").is_err(),
-        "a refused change is no line"
-    );
+    assert!(import(&store, "www").is_err(), "a refused change is no line");
     store.remove("www").unwrap();
     let path = store.directory().join(AUDIT_LOG);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     let text = fs::read_to_string(&path).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let actions: Vec<_> = lines
-        .iter()
-        .map(|line| line["action"].as_str().unwrap())
-        .collect();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let actions: Vec<_> = lines.iter().map(|line| line["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["import", "policy", "remove"]);
     for line in &lines {
-        assert_eq!(
-            (&line["format"], &line["key"]),
-            (&json!(1), &json!("www")),
-            "{line}"
-        );
-        assert!(
-            line["actor"].as_str().unwrap().starts_with("uid:"),
-            "{line}"
-        );
+        assert_eq!((&line["format"], &line["key"]), (&json!(1), &json!("www")), "{line}");
+        assert!(line["actor"].as_str().unwrap().starts_with("uid:"), "{line}");
         assert!(line["time"].as_u64().unwrap() > 1_700_000_000, "{line}");
     }
     assert_eq!(lines[1]["detail"]["before"]["identities"], json!(["*"]));
-    assert_eq!(
-        lines[1]["detail"]["policy"]["identities"],
-        json!(["uid:33"])
-    );
+    assert_eq!(lines[1]["detail"]["policy"]["identities"], json!(["uid:33"]));
     assert!(!text.contains("PKCS"), "nothing secret");
 }
 
@@ -492,10 +389,7 @@ fn audit_log_that_is_a_link_is_not_followed() {
     let target = directory.path().join("precious");
     fs::write(&target, b"x").unwrap();
     std::os::unix::fs::symlink(&target, store.directory().join(AUDIT_LOG)).unwrap();
-    assert!(matches!(
-        import(&store, "www"),
-        Err(StoreError::Audit { .. })
-    ));
+    assert!(matches!(import(&store, "www"), Err(StoreError::Audit { .. })));
     assert_eq!(fs::read(&target).unwrap(), b"x");
 }
 
@@ -505,13 +399,7 @@ fn removed_key_is_gone() {
     let store = store_in(&directory);
     import(&store, "www").unwrap();
     store.remove("www").unwrap();
-    assert!(matches!(
-        store.remove("www"),
-        Err(StoreError::NoSuchKey { .. })
-    ));
-    assert!(matches!(
-        store.load("www"),
-        Err(StoreError::NoSuchKey { .. })
-    ));
+    assert!(matches!(store.remove("www"), Err(StoreError::NoSuchKey { .. })));
+    assert!(matches!(store.load("www"), Err(StoreError::NoSuchKey { .. })));
     assert!(store.list().unwrap().is_empty());
 }

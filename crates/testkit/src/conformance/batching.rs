@@ -33,18 +33,9 @@ pub(super) fn run(driver: &Driver, report: &mut ConformanceReport) {
     let done = drive(&mut *queue, &mut tasks, count);
     for (token, done) in done {
         let wanted = &wanted[token as usize % wanted.len()];
-        assert_eq!(
-            (&done.task.operation, &done.task.input),
-            (&wanted.operation, &wanted.input)
-        );
+        assert_eq!((&done.task.operation, &done.task.input), (&wanted.operation, &wanted.input));
         let result = done.result.map_err(|error| (wanted.key.name, error));
-        check(
-            &wanted.info,
-            &wanted.operation,
-            &wanted.input,
-            &result,
-            Expectation::Works,
-        );
+        check(&wanted.info, &wanted.operation, &wanted.input, &result, Expectation::Works);
     }
     report.ran("batching, mixed", count);
 
@@ -66,13 +57,7 @@ fn mix(driver: &Driver) -> Vec<Wanted> {
         for (operation, input) in operations(&key, &opened.info.spki) {
             if driver.offers(operation.kind(), key.key_type) {
                 let (info, name) = (opened.info.clone(), opened.key);
-                wanted.push(Wanted {
-                    key,
-                    info,
-                    name,
-                    operation,
-                    input,
-                });
+                wanted.push(Wanted { key, info, name, operation, input });
             }
         }
     }
@@ -84,19 +69,9 @@ fn tasks(wanted: &[Wanted], count: usize) -> VecDeque<Task> {
     let token = |index: usize| u32::try_from(index).expect("few tasks");
     (0..count)
         .map(|index| {
-            let Wanted {
-                name,
-                operation,
-                input,
-                ..
-            } = &wanted[index % wanted.len()];
+            let Wanted { name, operation, input, .. } = &wanted[index % wanted.len()];
             let (operation, input) = (operation.clone(), input.clone());
-            Task {
-                token: token(index),
-                key: *name,
-                operation,
-                input,
-            }
+            Task { token: token(index), key: *name, operation, input }
         })
         .collect()
 }
@@ -109,10 +84,7 @@ fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTr
         let (before, taken) = (tasks.len(), queue.submit(tasks));
         assert_eq!(before - tasks.len(), taken, "submit says how many it took");
         in_flight += taken;
-        assert!(
-            in_flight <= queue.capacity(),
-            "more in flight than the queue holds"
-        );
+        assert!(in_flight <= queue.capacity(), "more in flight than the queue holds");
         assert!(taken > 0 || in_flight > 0, "an idle queue takes a task");
         let mut done = Vec::new();
         let left = queue.poll(&mut done);
@@ -142,12 +114,7 @@ fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Conforma
         }
     }
     for (token, done) in drive(&mut *queue, &mut tasks, count) {
-        assert_eq!(
-            done.result.is_err(),
-            spoilt(token),
-            "{:?}",
-            done.task.operation
-        );
+        assert_eq!(done.result.is_err(), spoilt(token), "{:?}", done.task.operation);
         assert_ne!(done.result.map(|_| ()), Err(BackendError::Fault));
     }
     report.ran("batching, failures", count);
@@ -156,20 +123,10 @@ fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Conforma
 /// Closing a key does not affect the tasks that a queue has accepted.
 fn closing_in_flight(driver: &Driver, wanted: &[Wanted], report: &mut ConformanceReport) {
     let mut queue = driver.backend().open_queue().expect("a queue");
-    let Wanted {
-        key,
-        operation,
-        input,
-        ..
-    } = &wanted[0];
+    let Wanted { key, operation, input, .. } = &wanted[0];
     let opened = driver.open_good(key);
     let (operation, input) = (operation.clone(), input.clone());
-    let mut tasks = VecDeque::from([Task {
-        token: 7,
-        key: opened.key,
-        operation,
-        input,
-    }]);
+    let mut tasks = VecDeque::from([Task { token: 7, key: opened.key, operation, input }]);
     assert_eq!(queue.submit(&mut tasks), 1);
     driver.close(opened.key);
     let mut done = Vec::new();

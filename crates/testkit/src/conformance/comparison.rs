@@ -13,14 +13,8 @@ use crate::keys::{self, TestKey};
 use crate::verify;
 
 /// Digests that every operation with a digest accepts.
-const HASHES: [Hash; 6] = [
-    Hash::Sha1,
-    Hash::Sha224,
-    Hash::Sha256,
-    Hash::Sha384,
-    Hash::Sha512,
-    Hash::Sha512_256,
-];
+const HASHES: [Hash; 6] =
+    [Hash::Sha1, Hash::Sha224, Hash::Sha256, Hash::Sha384, Hash::Sha512, Hash::Sha512_256];
 
 /// Returns one good input for each operation of `key`, with random digests, messages and peers.
 #[must_use]
@@ -41,17 +35,10 @@ pub(super) fn operations(key: &TestKey, spki: &[u8]) -> Vec<(Operation, Vec<u8>)
         KeyType::Dsa { .. } => vec![(Operation::DsaSign { hash }, digest)],
         KeyType::MlDsa(_) => vec![
             (
-                Operation::MlDsaSign {
-                    input: MlDsaInput::Message,
-                },
+                Operation::MlDsaSign { input: MlDsaInput::Message },
                 random(usize::from(random(1)[0])),
             ),
-            (
-                Operation::MlDsaSign {
-                    input: MlDsaInput::Mu,
-                },
-                random(ML_DSA_MU_LEN),
-            ),
+            (Operation::MlDsaSign { input: MlDsaInput::Mu }, random(ML_DSA_MU_LEN)),
         ],
     }
 }
@@ -74,46 +61,17 @@ fn rsa_operations(
     number[0] = 0;
     vec![
         (Operation::RsaPkcs1Sign { hash }, digest.clone()),
-        (
-            Operation::RsaPkcs1Sign {
-                hash: Hash::Md5Sha1,
-            },
-            random(36),
-        ),
-        (
-            Operation::RsaPssSign {
-                hash,
-                mgf_hash,
-                salt_len,
-            },
-            digest,
-        ),
-        (
-            Operation::RsaOaepDecrypt {
-                hash,
-                mgf_hash,
-                label,
-            },
-            oaep,
-        ),
-        (
-            Operation::RsaPkcs1Decrypt,
-            verify::encrypt_pkcs1(spki, &message),
-        ),
+        (Operation::RsaPkcs1Sign { hash: Hash::Md5Sha1 }, random(36)),
+        (Operation::RsaPssSign { hash, mgf_hash, salt_len }, digest),
+        (Operation::RsaOaepDecrypt { hash, mgf_hash, label }, oaep),
+        (Operation::RsaPkcs1Decrypt, verify::encrypt_pkcs1(spki, &message)),
         // A random number is almost certainly malformed, so implicit rejection applies, here and below.
         (Operation::RsaPkcs1Decrypt, number.clone()),
         (
-            Operation::RsaTlsPremaster {
-                client_version: 0x0303,
-            },
+            Operation::RsaTlsPremaster { client_version: 0x0303 },
             verify::encrypt_pkcs1(spki, &premaster),
         ),
-        (
-            Operation::RsaTlsPremaster {
-                client_version: 0x0303,
-            },
-            number.clone(),
-        ),
+        (Operation::RsaTlsPremaster { client_version: 0x0303 }, number.clone()),
         (Operation::RsaRaw, number),
     ]
 }
@@ -125,9 +83,7 @@ pub(super) fn takes_any_length(operation: &Operation) -> bool {
         operation,
         Operation::Ed25519Sign
             | Operation::DhDerive
-            | Operation::MlDsaSign {
-                input: MlDsaInput::Message
-            }
+            | Operation::MlDsaSign { input: MlDsaInput::Message }
     )
 }
 
@@ -154,25 +110,17 @@ pub(super) fn check(
     result: &Result<Output, impl Debug>,
     expectation: Expectation<'_>,
 ) {
-    let output = result
-        .as_ref()
-        .unwrap_or_else(|error| panic!("{operation:?}: {error:?}"));
+    let output = result.as_ref().unwrap_or_else(|error| panic!("{operation:?}: {error:?}"));
     let random = match operation {
         Operation::RsaPkcs1Sign { .. } | Operation::Ed25519Sign => {
-            assert!(
-                verify::signature(&info.spki, operation, input, output),
-                "{operation:?}"
-            );
+            assert!(verify::signature(&info.spki, operation, input, output), "{operation:?}");
             false
         }
         Operation::RsaPssSign { .. }
         | Operation::EcdsaSign { .. }
         | Operation::DsaSign { .. }
         | Operation::MlDsaSign { .. } => {
-            assert!(
-                verify::signature(&info.spki, operation, input, output),
-                "{operation:?}"
-            );
+            assert!(verify::signature(&info.spki, operation, input, output), "{operation:?}");
             true
         }
         Operation::RsaRaw => {
@@ -205,18 +153,12 @@ pub(super) fn run(
             report.left_out(part);
             continue;
         };
-        let theirs = reference
-            .as_mut()
-            .map(|reference| reference.open_good(&key));
+        let theirs = reference.as_mut().map(|reference| reference.open_good(&key));
         if let Some(theirs) = &theirs {
             assert_eq!(ours.info, theirs.info, "{}", key.name);
         }
         // An operation with the largest keys takes milliseconds; a few rounds suffice.
-        let rounds = if key.key_type.modulus_len() > 512 {
-            rounds.div_ceil(10)
-        } else {
-            rounds
-        };
+        let rounds = if key.key_type.modulus_len() > 512 { rounds.div_ceil(10) } else { rounds };
         let mut executed = 0;
         for _ in 0..rounds {
             for (operation, input) in operations(&key, &ours.info.spki) {
@@ -228,9 +170,7 @@ pub(super) fn run(
                     .zip(theirs.as_ref())
                     .map(|(reference, theirs)| reference.output(theirs.key, &operation, &input));
                 let result = driver.perform(ours.key, &operation, &input);
-                let expectation = expected
-                    .as_ref()
-                    .map_or(Expectation::Works, Expectation::Equals);
+                let expectation = expected.as_ref().map_or(Expectation::Works, Expectation::Equals);
                 check(&ours.info, &operation, &input, &result, expectation);
                 executed += 1;
             }

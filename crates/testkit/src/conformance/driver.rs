@@ -39,13 +39,7 @@ impl Driver {
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let queue = backend.open_queue().expect("a queue");
-        Self {
-            backend,
-            queue,
-            next_token: 0,
-            kinds: RefCell::default(),
-            tried: BTreeSet::new(),
-        }
+        Self { backend, queue, next_token: 0, kinds: RefCell::default(), tried: BTreeSet::new() }
     }
 
     /// The backend under test.
@@ -57,10 +51,7 @@ impl Driver {
     /// Whether the backend offers this operation with this type of key.
     #[must_use]
     pub fn offers(&self, kind: OperationKind, key_type: KeyType) -> bool {
-        self.backend
-            .capabilities()
-            .iter()
-            .any(|row| row.covers(kind, key_type))
+        self.backend.capabilities().iter().any(|row| row.covers(kind, key_type))
     }
 
     /// Opens a key from DER bytes.
@@ -69,9 +60,7 @@ impl Driver {
     /// The error of the backend.
     pub fn open(&self, der: &[u8]) -> Result<OpenedKey, KeyError> {
         let opened = self.backend.open_key(&keys::private_key(der))?;
-        self.kinds
-            .borrow_mut()
-            .insert(opened.key, opened.info.key_type.kind());
+        self.kinds.borrow_mut().insert(opened.key, opened.info.key_type.kind());
         Ok(opened)
     }
 
@@ -100,8 +89,7 @@ impl Driver {
     /// If the backend refuses it.
     #[must_use]
     pub fn open_good(&self, key: &TestKey) -> OpenedKey {
-        self.open(key.der)
-            .unwrap_or_else(|error| panic!("{}: {error}", key.name))
+        self.open(key.der).unwrap_or_else(|error| panic!("{}: {error}", key.name))
     }
 
     /// Closes a key. Its operations must fail afterwards.
@@ -125,25 +113,13 @@ impl Driver {
     ) -> Result<Output, BackendError> {
         self.next_token = self.next_token.wrapping_add(1);
         let token = self.next_token;
-        let task = Task {
-            token,
-            key,
-            operation: operation.clone(),
-            input: input.to_vec(),
-        };
-        assert_eq!(
-            self.queue.submit(&mut VecDeque::from([task])),
-            1,
-            "an empty queue has room"
-        );
+        let task = Task { token, key, operation: operation.clone(), input: input.to_vec() };
+        assert_eq!(self.queue.submit(&mut VecDeque::from([task])), 1, "an empty queue has room");
         let mut done = Vec::new();
         while self.queue.poll(&mut done) > 0 {}
         let [done] = <[_; 1]>::try_from(done).expect("one task comes back once");
         assert_eq!((done.task.token, done.task.key), (token, key));
-        assert_eq!(
-            (&done.task.operation, done.task.input.as_slice()),
-            (operation, input)
-        );
+        assert_eq!((&done.task.operation, done.task.input.as_slice()), (operation, input));
         if let (Ok(_), Some(kind)) = (&done.result, self.kinds.borrow().get(&key)) {
             self.tried.insert((operation.kind(), *kind));
         }

@@ -65,11 +65,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
             continue;
         }
         let file = Vectors::wycheproof(name);
-        let executed = file
-            .groups
-            .iter()
-            .map(|group| test(driver, group))
-            .sum::<usize>();
+        let executed = file.groups.iter().map(|group| test(driver, group)).sum::<usize>();
         assert_eq!(executed, file.number_of_tests, "{name}");
         report.ran(name, executed);
     }
@@ -82,9 +78,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
     let file = Vectors::implicit_rejection();
     let mut executed = 0;
     for group in &file.groups {
-        let bits = group["keySize"]
-            .as_u64()
-            .and_then(|bits| u16::try_from(bits).ok());
+        let bits = group["keySize"].as_u64().and_then(|bits| u16::try_from(bits).ok());
         let bits = bits.expect("a size of a key");
         if driver.offers(OperationKind::RsaPkcs1Decrypt, KeyType::Rsa { bits }) {
             executed += implicit_rejection(driver, group);
@@ -134,9 +128,7 @@ fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
 }
 
 fn rsa_decryption(driver: &mut Driver, group: &Value) -> usize {
-    let opened = driver
-        .open(&bytes(group, "privateKeyPkcs8"))
-        .expect("a good key");
+    let opened = driver.open(&bytes(group, "privateKeyPkcs8")).expect("a good key");
     let len = opened.info.key_type.modulus_len();
     for test in tests(group) {
         let (ciphertext, message) = (bytes(test, "ct"), bytes(test, "msg"));
@@ -162,12 +154,7 @@ fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
     let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     for test in tests(group) {
         let output = driver.output(key, &Operation::RsaPkcs1Decrypt, &bytes(test, "ct"));
-        assert_eq!(
-            hex::encode(output.as_slice()),
-            text(test, "msg"),
-            "{}",
-            text(test, "comment")
-        );
+        assert_eq!(hex::encode(output.as_slice()), text(test, "msg"), "{}", text(test, "comment"));
     }
     driver.close(key);
     tests(group).len()
@@ -232,11 +219,7 @@ fn ecdh(driver: &mut Driver, group: &Value) -> usize {
             // Wycheproof regards compressed points as valid; jobs do not accept them.
             ("valid", Err(BackendError::BadInput)) if has_flag(test, "CompressedPoint") => {}
             (verdict, result) => {
-                panic!(
-                    "{}, {verdict}: {:?}",
-                    case(test),
-                    result.map(|out| out.len())
-                )
+                panic!("{}, {verdict}: {:?}", case(test), result.map(|out| out.len()))
             }
         }
         driver.close(key);
@@ -245,9 +228,7 @@ fn ecdh(driver: &mut Driver, group: &Value) -> usize {
 }
 
 fn has_flag(test: &Value, flag: &str) -> bool {
-    test["flags"]
-        .as_array()
-        .is_some_and(|flags| flags.iter().any(|value| value == flag))
+    test["flags"].as_array().is_some_and(|flags| flags.iter().any(|value| value == flag))
 }
 
 fn x25519(driver: &mut Driver, group: &Value) -> usize {
@@ -298,34 +279,20 @@ fn ml_dsa(driver: &mut Driver, set: MlDsaSet, group: &Value) -> usize {
         }
         let message = field("msg");
         if let (Some(message), Some(mu)) = (&message, &mu) {
-            assert_eq!(
-                verify::ml_dsa_mu(spki, &context, message).as_slice(),
-                mu,
-                "{}",
-                case(test)
-            );
+            assert_eq!(verify::ml_dsa_mu(spki, &context, message).as_slice(), mu, "{}", case(test));
         }
         let (input, asked) = match (message, mu) {
             (Some(message), _) if context.is_empty() => (MlDsaInput::Message, message),
-            (Some(message), _) => (
-                MlDsaInput::Mu,
-                verify::ml_dsa_mu(spki, &context, &message).to_vec(),
-            ),
+            (Some(message), _) => {
+                (MlDsaInput::Mu, verify::ml_dsa_mu(spki, &context, &message).to_vec())
+            }
             (None, mu) => (MlDsaInput::Mu, mu.expect("a message or its representative")),
         };
         let operation = Operation::MlDsaSign { input };
         let theirs = bytes(test, "sig");
-        assert!(
-            verify::signature(spki, &operation, &asked, &theirs),
-            "{}",
-            case(test)
-        );
+        assert!(verify::signature(spki, &operation, &asked, &theirs), "{}", case(test));
         let ours = driver.output(opened.key, &operation, &asked);
-        assert!(
-            verify::signature(spki, &operation, &asked, &ours),
-            "{}",
-            case(test)
-        );
+        assert!(verify::signature(spki, &operation, &asked, &ours), "{}", case(test));
     }
     if let Ok(opened) = opened {
         driver.close(opened.key);
@@ -357,10 +324,7 @@ const RFC8032: [(&str, &str, &str); 3] = [
 
 fn ed25519_rfc8032(driver: &mut Driver) {
     for (seed, message, signature) in RFC8032 {
-        let seed = hex::decode(seed)
-            .expect("digits")
-            .try_into()
-            .expect("32 bytes");
+        let seed = hex::decode(seed).expect("digits").try_into().expect("32 bytes");
         let message = hex::decode(message).expect("digits");
         let key = open(driver, &keys::ed25519_private_key(&seed));
         let output = driver.output(key, &Operation::Ed25519Sign, &message);

@@ -16,11 +16,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
     let mut executed = unknown_keys(driver);
     let keys: Vec<_> = keys::all()
         .into_iter()
-        .filter(|key| {
-            OperationKind::ALL
-                .iter()
-                .any(|kind| driver.offers(*kind, key.key_type))
-        })
+        .filter(|key| OperationKind::ALL.iter().any(|kind| driver.offers(*kind, key.key_type)))
         .collect();
     for key in &keys {
         executed += wrong_operations(driver, key);
@@ -40,15 +36,10 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
 fn unknown_keys(driver: &mut Driver) -> usize {
     let operation = Operation::Ed25519Sign;
     let result = driver.perform(BackendKey(u64::MAX), &operation, b"message");
-    assert!(
-        matches!(result, Err(error) if error.retry_elsewhere()),
-        "a key never opened"
-    );
+    assert!(matches!(result, Err(error) if error.retry_elsewhere()), "a key never opened");
     driver.close(BackendKey(u64::MAX));
     let offered = keys::all().into_iter().find_map(|key| {
-        OperationKind::ALL
-            .iter()
-            .find(|kind| driver.offers(**kind, key.key_type))?;
+        OperationKind::ALL.iter().find(|kind| driver.offers(**kind, key.key_type))?;
         Some(key)
     });
     let key = offered.expect("a backend offers something");
@@ -57,10 +48,7 @@ fn unknown_keys(driver: &mut Driver) -> usize {
     driver.close(opened.key);
     let (operation, input) = operations(&key, &opened.info.spki).swap_remove(0);
     let result = driver.perform(opened.key, &operation, &input);
-    assert!(
-        matches!(result, Err(error) if error.retry_elsewhere()),
-        "a closed key"
-    );
+    assert!(matches!(result, Err(error) if error.retry_elsewhere()), "a closed key");
     2
 }
 
@@ -135,10 +123,7 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
             let hybrid = [&[6 | (good[len - 1] & 1)], &good[1..]].concat();
             let at_infinity = vec![0; len];
             let too_large = [&[4], &vec![0xff; len - 1][..]].concat();
-            (
-                Operation::Ecdh,
-                vec![off, compressed_tag, hybrid, at_infinity, too_large],
-            )
+            (Operation::Ecdh, vec![off, compressed_tag, hybrid, at_infinity, too_large])
         }
         KeyType::X25519 => {
             let mut one = vec![0; 32];
@@ -149,10 +134,7 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
             let p = verify::dh_prime(key);
             let mut last = p.clone();
             *last.last_mut().expect("a prime") -= 1;
-            (
-                Operation::DhDerive,
-                vec![vec![0], vec![1], last, p.clone(), vec![0xff; p.len()]],
-            )
+            (Operation::DhDerive, vec![vec![0], vec![1], last, p.clone(), vec![0xff; p.len()]])
         }
         KeyType::Rsa { .. } | KeyType::Ed25519 | KeyType::Dsa { .. } | KeyType::MlDsa(_) => {
             return 0;
@@ -163,13 +145,7 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
     }
     let opened = driver.open_good(key);
     for peer in &peers {
-        assert_refused(
-            driver,
-            key,
-            opened.key,
-            (&operation, peer),
-            BackendError::BadInput,
-        );
+        assert_refused(driver, key, opened.key, (&operation, peer), BackendError::BadInput);
     }
     driver.close(opened.key);
     peers.len()
@@ -188,14 +164,8 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
         for operation in [
             Operation::RsaRaw,
             Operation::RsaPkcs1Decrypt,
-            Operation::RsaTlsPremaster {
-                client_version: 0x0303,
-            },
-            Operation::RsaOaepDecrypt {
-                hash: Hash::Sha1,
-                mgf_hash: Hash::Sha1,
-                label: vec![],
-            },
+            Operation::RsaTlsPremaster { client_version: 0x0303 },
+            Operation::RsaOaepDecrypt { hash: Hash::Sha1, mgf_hash: Hash::Sha1, label: vec![] },
         ] {
             let expected = BackendError::BadInput;
             assert_refused(driver, key, opened.key, (&operation, bad), expected);
@@ -207,12 +177,7 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
     let mut last = modulus.clone();
     *last.last_mut().expect("a modulus") -= 1;
     for fixed in [vec![0; modulus.len()], one, last] {
-        assert_eq!(
-            *driver.output(opened.key, &Operation::RsaRaw, &fixed),
-            fixed,
-            "{}",
-            key.name
-        );
+        assert_eq!(*driver.output(opened.key, &Operation::RsaRaw, &fixed), fixed, "{}", key.name);
     }
     driver.close(opened.key);
     15
@@ -222,10 +187,8 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
 fn bad_keys(driver: &Driver, report: &mut ConformanceReport) -> usize {
     let mut refused = 0;
     for key in keys::bad() {
-        let error = driver
-            .backend()
-            .open_key(&key.private_key())
-            .map(|opened| opened.info.key_type);
+        let error =
+            driver.backend().open_key(&key.private_key()).map(|opened| opened.info.key_type);
         let expected = error == Err(key.error);
         let not_offered = error == Err(millrace_engine::KeyError::NotOffered);
         assert!(expected || not_offered, "{}: {error:?}", key.name);

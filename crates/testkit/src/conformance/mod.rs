@@ -44,10 +44,7 @@ pub struct Options {
 impl Default for Options {
     /// No reference; 20 rounds.
     fn default() -> Self {
-        Self {
-            reference: None,
-            rounds: 20,
-        }
+        Self { reference: None, rounds: 20 }
     }
 }
 

@@ -53,24 +53,15 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
 /// The operation that makes signatures like those of a group.
 fn operation(group: &Value, key_type: KeyType) -> Operation {
     match (text(group, "type"), key_type) {
-        ("RsassaPkcs1Verify", _) => Operation::RsaPkcs1Sign {
-            hash: hash(text(group, "sha")),
-        },
+        ("RsassaPkcs1Verify", _) => Operation::RsaPkcs1Sign { hash: hash(text(group, "sha")) },
         ("RsassaPssVerify", _) => Operation::RsaPssSign {
             hash: hash(text(group, "sha")),
             mgf_hash: hash(text(group, "mgfSha")),
-            salt_len: group["sLen"]
-                .as_u64()
-                .and_then(|len| len.try_into().ok())
-                .expect("a length"),
+            salt_len: group["sLen"].as_u64().and_then(|len| len.try_into().ok()).expect("a length"),
         },
-        ("EcdsaVerify", _) => Operation::EcdsaSign {
-            hash: hash(text(group, "sha")),
-        },
+        ("EcdsaVerify", _) => Operation::EcdsaSign { hash: hash(text(group, "sha")) },
         ("EddsaVerify", _) => Operation::Ed25519Sign,
-        ("MlDsaVerify", _) => Operation::MlDsaSign {
-            input: MlDsaInput::Message,
-        },
+        ("MlDsaVerify", _) => Operation::MlDsaSign { input: MlDsaInput::Message },
         (other, _) => panic!("no operation for {other}"),
     }
 }
@@ -79,21 +70,13 @@ fn operation(group: &Value, key_type: KeyType) -> Operation {
 /// a hash, and the message representative if an ML-DSA test has a context. `None` if the context is too long.
 fn asked(operation: &Operation, test: &Value, spki: &[u8]) -> Option<(Operation, Vec<u8>)> {
     let message = bytes(test, "msg");
-    let context = test
-        .get("ctx")
-        .map(|_| bytes(test, "ctx"))
-        .unwrap_or_default();
+    let context = test.get("ctx").map(|_| bytes(test, "ctx")).unwrap_or_default();
     match (operation.hash(), context.len()) {
         (Some(hash), _) => Some((operation.clone(), verify::digest(hash, &message))),
         (None, 0) => Some((operation.clone(), message)),
         (None, 1..=255) => {
             let mu = verify::ml_dsa_mu(spki, &context, &message);
-            Some((
-                Operation::MlDsaSign {
-                    input: MlDsaInput::Mu,
-                },
-                mu.to_vec(),
-            ))
+            Some((Operation::MlDsaSign { input: MlDsaInput::Mu }, mu.to_vec()))
         }
         (None, _) => None,
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_engine::{Hash, Operation, Output};
+use millrace_engine::{Hash, Operation};
 
 use super::JOB_TIMEOUT;
 use crate::keys::{GuestKey, Half, Private};
@@ -16,8 +16,8 @@ use crate::spec::{RsaPadding, Status};
 
 /// Next step of a data request.
 pub(super) enum Step {
-    /// The request is complete.
-    Done(Output),
+    /// The result, computed in place.
+    Done(Vec<u8>),
     /// A job of the pool.
     Job(DeviceJob),
 }
@@ -39,24 +39,14 @@ pub(super) fn rsa(
     work: &Work<'_>,
     now: Instant,
 ) -> Result<Step, Status> {
-    let (
-        Work::Akcipher {
-            operation,
-            source,
-            digest,
-            room,
-        },
-        Half::Rsa(public),
-    ) = (work, &key.half)
+    let (Work::Akcipher { operation, source, digest, room }, Half::Rsa(public)) = (work, &key.half)
     else {
         return Err(Status::InvalidSession);
     };
     let len = public.len();
     let here = |result: Option<Vec<u8>>| {
         let result = result.filter(|result| result.len() <= *room);
-        result
-            .map(|result| Step::Done(Output::new(result)))
-            .ok_or(Status::Err)
+        result.map(Step::Done).ok_or(Status::Err)
     };
     match (operation, padding) {
         (AkcipherOperation::Encrypt, RsaPadding::Raw) => {
@@ -65,7 +55,7 @@ pub(super) fn rsa(
         (AkcipherOperation::Encrypt, RsaPadding::Pkcs1(_)) => here(public.encrypt_pkcs1(source)),
         (AkcipherOperation::Verify, RsaPadding::Pkcs1(hash)) => {
             if public.verify_pkcs1(hash, digest, source) {
-                Ok(Step::Done(Output::default()))
+                Ok(Step::Done(Vec::new()))
             } else {
                 Err(Status::KeyRejected)
             }
@@ -157,22 +147,12 @@ fn signature_block(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
 
 /// A request with an ECDSA session. The session has no hash; the length of the digest tells the engine's.
 pub(super) fn ecdsa(key: &Arc<GuestKey>, work: &Work<'_>, now: Instant) -> Result<Step, Status> {
-    let (
-        Work::Akcipher {
-            operation,
-            source,
-            digest,
-            room,
-        },
-        Half::Ec(public),
-    ) = (work, &key.half)
+    let (Work::Akcipher { operation, source, digest, room }, Half::Ec(public)) = (work, &key.half)
     else {
         return Err(Status::InvalidSession);
     };
     match operation {
-        AkcipherOperation::Verify if public.verify(digest, source) => {
-            Ok(Step::Done(Output::default()))
-        }
+        AkcipherOperation::Verify if public.verify(digest, source) => Ok(Step::Done(Vec::new())),
         AkcipherOperation::Verify => Err(Status::KeyRejected),
         AkcipherOperation::Sign => {
             let hash = match source.len() {

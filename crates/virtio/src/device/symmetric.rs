@@ -3,65 +3,33 @@
 
 //! Ciphers, hashes, MACs and AEADs, computed on the thread of the rings.
 
-use millrace_engine::Output;
-
 use crate::primitives::{AeadError, Cipher};
 use crate::request::{ChainWork, Work};
 use crate::session::{Material, OwnedCheck};
 use crate::spec::{Direction, Status};
 
 /// Computes what needs no key of the pool.
-pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Output, Status> {
+pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8>, Status> {
     match (work, material) {
-        (
-            Work::Cipher {
-                direction,
-                iv,
-                source,
-                room,
-            },
-            Material::Cipher(cipher),
-        ) => {
+        (Work::Cipher { direction, iv, source, room }, Material::Cipher(cipher)) => {
             // Of two different lengths one is wrong (CVE-2023-3180).
             if *direction != cipher.direction() || *room != source.len() {
                 return Err(Status::Err);
             }
-            let mut result = Output::new(vec![0; source.len()]);
-            cipher
-                .run(iv, source, &mut result)
-                .then_some(result)
-                .ok_or(Status::Err)
+            let mut result = vec![0; source.len()];
+            cipher.run(iv, source, &mut result).then_some(result).ok_or(Status::Err)
+        }
+        (Work::Chain(work), Material::Chain { cipher, check, cipher_first }) => {
+            chain(work, cipher, check, *cipher_first)
+        }
+        (Work::Check { service, source, len }, Material::Check(check))
+            if *service == check.service() =>
+        {
+            check.run(source, *len)
         }
         (
-            Work::Chain(work),
-            Material::Chain {
-                cipher,
-                check,
-                cipher_first,
-            },
-        ) => chain(work, cipher, check, *cipher_first),
-        (
-            Work::Check {
-                service,
-                source,
-                len,
-            },
-            Material::Check(check),
-        ) if *service == check.service() => check.run(source, *len).map(Output::new),
-        (
-            Work::Aead {
-                direction,
-                nonce,
-                source,
-                aad,
-                tag_len,
-                room,
-            },
-            Material::Aead {
-                aead,
-                tag_len: own,
-                direction: own_direction,
-            },
+            Work::Aead { direction, nonce, source, aad, tag_len, room },
+            Material::Aead { aead, tag_len: own, direction: own_direction },
         ) => {
             if direction != own_direction || tag_len != own {
                 return Err(Status::Err);
@@ -71,7 +39,7 @@ pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Output
                 Direction::Decrypt => source.len().checked_sub(*tag_len),
             };
             let len = len.filter(|len| len <= room).ok_or(Status::Err)?;
-            let mut result = Output::new(vec![0; len]);
+            let mut result = vec![0; len];
             let done = match direction {
                 Direction::Encrypt => aead.seal(nonce, aad, source, &mut result),
                 Direction::Decrypt => aead.open(nonce, aad, source, &mut result),
@@ -100,12 +68,12 @@ fn chain(
     cipher: &mut Cipher,
     check: &OwnedCheck,
     cipher_first: bool,
-) -> Result<Output, Status> {
+) -> Result<Vec<u8>, Status> {
     if work.direction != cipher.direction() {
         return Err(Status::Err);
     }
-    let mut text = Output::new(work.source.to_vec());
-    let mut hashed = Output::new(work.aad.to_vec());
+    let mut text = work.source.to_vec();
+    let mut hashed = work.aad.to_vec();
     let (from, to) = work.hash;
     if !cipher_first {
         hashed.extend_from_slice(&text[from..to]);

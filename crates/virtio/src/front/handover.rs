@@ -65,15 +65,9 @@ pub(super) fn pack(devices: &[FrontDevice], restarts: u64) -> io::Result<OwnedFd
             Some(connection) => Some(pack_connection(connection, &mut files)?),
             None => None,
         };
-        packed.push(PackedDevice {
-            path: device.settings.path.clone(),
-            connection,
-        });
+        packed.push(PackedDevice { path: device.settings.path.clone(), connection });
     }
-    let state = PackedState {
-        restarts,
-        devices: packed,
-    };
+    let state = PackedState { restarts, devices: packed };
     let mut json = File::from(memfd_create("millrace-virtio-state", MemfdFlags::CLOEXEC)?);
     json.write_all(&serde_json::to_vec(&state)?)?;
     let (here, there) = packets()?;
@@ -157,17 +151,10 @@ impl HandedState {
                 Some(packed) => Some(unpack_connection(packed, &mut next)?),
                 None => None,
             };
-            let handed = HandedDevice {
-                listener,
-                journal,
-                connection,
-            };
+            let handed = HandedDevice { listener, journal, connection };
             devices.insert(device.path, handed);
         }
-        Ok(Self {
-            restarts: state.restarts,
-            devices,
-        })
+        Ok(Self { restarts: state.restarts, devices })
     }
 
     pub(super) fn restarts(&self) -> u64 {

@@ -74,28 +74,17 @@ pub(super) struct Message {
 impl Message {
     /// A message of ours.
     pub(super) fn new(code: u32, body: Vec<u8>) -> Self {
-        Self {
-            code,
-            flags: VERSION,
-            body,
-            files: Vec::new(),
-        }
+        Self { code, flags: VERSION, body, files: Vec::new() }
     }
 
     /// The reply to this message.
     pub(super) fn reply(&self, body: Vec<u8>) -> Self {
-        Self {
-            flags: VERSION | REPLY,
-            ..Self::new(self.code, body)
-        }
+        Self { flags: VERSION | REPLY, ..Self::new(self.code, body) }
     }
 
     /// This message without a wish for an acknowledgement.
     pub(super) fn quiet(&self) -> Self {
-        Self {
-            flags: self.flags & !NEED_REPLY,
-            ..self.clone()
-        }
+        Self { flags: self.flags & !NEED_REPLY, ..self.clone() }
     }
 
     pub(super) fn needs_reply(&self) -> bool {
@@ -250,11 +239,8 @@ mod tests {
         let got = Message::read(there.as_fd()).unwrap().unwrap();
         assert_eq!((got.code, &got.body), (sent.code, &sent.body));
         assert_eq!(got.files.len(), 2);
-        let bytes = [
-            [1_u32, 1 | NEED_REPLY, 4].map(u32::to_le_bytes).concat(),
-            vec![9; 4],
-        ]
-        .concat();
+        let bytes =
+            [[1_u32, 1 | NEED_REPLY, 4].map(u32::to_le_bytes).concat(), vec![9; 4]].concat();
         let mut writer = here.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for byte in bytes {

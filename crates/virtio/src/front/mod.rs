@@ -30,10 +30,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
@@ -143,12 +144,7 @@ impl Front {
         settings: FrontSettings,
         handed: Option<HandedState>,
     ) -> Result<Self, ListenError> {
-        let FrontSettings {
-            devices,
-            control: control_path,
-            folder,
-            program,
-        } = settings;
+        let FrontSettings { devices, control: control_path, folder, program } = settings;
         let mut handed = handed.unwrap_or_default();
         let mut files = Vec::new();
         process::make_folder(&folder).map_err(|source| listen_error(&folder, source))?;
@@ -221,9 +217,7 @@ impl Front {
     #[must_use]
     pub fn connected(&self) -> usize {
         let devices = self.shared.devices.iter();
-        devices
-            .filter(|device| lock(&device.connection).is_some())
-            .count()
+        devices.filter(|device| lock(&device.connection).is_some()).count()
     }
 
     /// Sets or clears `HW_READY` on every device. A Linux guest whose device is not ready computes in software, and
@@ -241,11 +235,7 @@ impl Front {
     pub fn hand_over(&self, mut program: Command) -> io::Error {
         use std::os::unix::process::CommandExt;
         // No message is under way from here on.
-        let _closed = self
-            .shared
-            .gate
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _closed = self.shared.gate.write().unwrap_or_else(PoisonError::into_inner);
         let restarts = self.shared.restarts.load(Ordering::Relaxed);
         match handover::pack(&self.shared.devices, restarts) {
             Ok(state) => {
@@ -288,10 +278,7 @@ impl Front {
     }
 
     fn open(&self) -> RwLockReadGuard<'_, ()> {
-        self.shared
-            .gate
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves the connections of one socket, one after the other.
@@ -326,9 +313,8 @@ impl Front {
 
     /// Serves one connection to its end.
     fn serve(&self, device: &FrontDevice) -> io::Result<()> {
-        let Some(monitor) = lock(&device.connection)
-            .as_ref()
-            .map(|connection| Arc::clone(&connection.monitor))
+        let Some(monitor) =
+            lock(&device.connection).as_ref().map(|connection| Arc::clone(&connection.monitor))
         else {
             return Ok(());
         };
@@ -347,10 +333,9 @@ impl Front {
                 continue;
             };
             let wait = self.announce_ready(device);
-            let [from_monitor, from_device, woken] = readable(
-                &[monitor.as_fd(), stream.as_fd(), device.wake.as_fd()],
-                wait,
-            )[..] else {
+            let [from_monitor, from_device, woken] =
+                readable(&[monitor.as_fd(), stream.as_fd(), device.wake.as_fd()], wait)[..]
+            else {
                 continue;
             };
             let _open = self.open();
@@ -432,9 +417,7 @@ impl Front {
         };
         if let Some(connection) = lock(&device.connection).as_mut() {
             if message.code == code::GET_VRING_BASE {
-                connection
-                    .replay
-                    .stopped(message.word().unwrap_or(u32::MAX));
+                connection.replay.stopped(message.word().unwrap_or(u32::MAX));
             }
             let is_running = connection.replay.is_running();
             connection.running_since = match connection.running_since {
@@ -511,11 +494,8 @@ impl Front {
             return;
         };
         let path = row.get("socket").and_then(Value::as_str).map(Path::new);
-        let device = self
-            .shared
-            .devices
-            .iter()
-            .find(|device| Some(device.settings.path.as_path()) == path);
+        let device =
+            self.shared.devices.iter().find(|device| Some(device.settings.path.as_path()) == path);
         if let Some(device) = device {
             let is_connected = lock(&device.connection).is_some();
             row.insert("connected".to_owned(), json!(is_connected));
@@ -589,12 +569,5 @@ fn hung_up(stream: &UnixStream, at_most: Duration) -> bool {
 }
 
 fn listen_error(path: &Path, source: io::Error) -> ListenError {
-    ListenError::Io {
-        path: path.to_owned(),
-        source,
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    ListenError::Io { path: path.to_owned(), source }
 }

@@ -30,13 +30,7 @@ use crate::vhost::{Journal, SocketSettings};
 #[derive(Serialize, Deserialize)]
 enum Order {
     /// A device: with its listening socket and its journal.
-    Device {
-        path: PathBuf,
-        identity: String,
-        data_queues: u16,
-        ops: Option<u64>,
-        bps: Option<u64>,
-    },
+    Device { path: PathBuf, identity: String, data_queues: u16, ops: Option<u64>, bps: Option<u64> },
     /// The last packet: with the listening socket for `status`.
     Control,
 }
@@ -110,9 +104,7 @@ impl DeviceProcess {
 
     /// Process id of the device process, while it runs.
     pub(super) fn id(&self) -> Option<u32> {
-        lock(&self.running)
-            .as_ref()
-            .map(|running| running.child.id())
+        lock(&self.running).as_ref().map(|running| running.child.id())
     }
 
     /// Kills it. Its work is in the journals.
@@ -139,12 +131,7 @@ impl DeviceProcess {
 
 /// A pair of sockets for packets.
 pub(super) fn packets() -> io::Result<(OwnedFd, OwnedFd)> {
-    let pair = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok(pair)
 }
 
@@ -190,13 +177,7 @@ impl DeviceOrders {
             let mut files = files.into_iter();
             let mut next = || files.next().ok_or(io::ErrorKind::InvalidData);
             match serde_json::from_slice(&bytes)? {
-                Order::Device {
-                    path,
-                    identity,
-                    data_queues,
-                    ops,
-                    bps,
-                } => {
+                Order::Device { path, identity, data_queues, ops, bps } => {
                     let settings = SocketSettings {
                         path,
                         identity: identity.into(),
@@ -207,11 +188,7 @@ impl DeviceOrders {
                     devices.push((settings, listener, Journal::open(next()?)?));
                 }
                 Order::Control => {
-                    return Ok(Self {
-                        devices,
-                        control: UnixListener::from(next()?),
-                        orders,
-                    });
+                    return Ok(Self { devices, control: UnixListener::from(next()?), orders });
                 }
             }
         }
@@ -228,10 +205,7 @@ impl DeviceOrders {
 
 /// Waits until the front process has ended, or wants this process to end. Calls `tick` each second.
 pub fn wait_for_end(end: &OwnedFd, mut tick: impl FnMut()) {
-    let second = Timespec {
-        tv_sec: 1,
-        tv_nsec: 0,
-    };
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
     loop {
         let mut polled = [PollFd::new(end, PollFlags::IN)];
         match poll(&mut polled, Some(&second)) {

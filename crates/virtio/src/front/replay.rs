@@ -23,12 +23,8 @@ const RING_MESSAGES: [u32; 7] = [
 ];
 
 /// The messages of the device, in the order in which a new device process gets them.
-const DEVICE_MESSAGES: [u32; 4] = [
-    code::SET_PROTOCOL_FEATURES,
-    code::SET_OWNER,
-    code::SET_FEATURES,
-    code::SET_MEM_TABLE,
-];
+const DEVICE_MESSAGES: [u32; 4] =
+    [code::SET_PROTOCOL_FEATURES, code::SET_OWNER, code::SET_FEATURES, code::SET_MEM_TABLE];
 
 /// The state of one connection, as messages.
 #[derive(Clone, Debug, Default)]
@@ -78,9 +74,7 @@ impl Replay {
     /// Whether acknowledgements were agreed on.
     pub(super) fn has_acknowledgements(&self) -> bool {
         let features = self.device.get(&code::SET_PROTOCOL_FEATURES);
-        features
-            .and_then(Message::long)
-            .is_some_and(|features| features & REPLY_ACK != 0)
+        features.and_then(Message::long).is_some_and(|features| features & REPLY_ACK != 0)
     }
 
     /// Whether a driver has started: a ring has its kick descriptor and is enabled.

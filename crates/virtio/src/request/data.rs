@@ -24,11 +24,7 @@ pub fn data(layout: Layout, bytes: &[u8], writable: usize) -> Result<Data<'_>, S
     let session = header.long()?;
     let flag = header.word()?;
     let service = Service::of_opcode(opcode).ok_or(Status::NotSupported)?;
-    let form = if layout.stateless(service) {
-        Form::Stateless
-    } else {
-        Form::Named
-    };
+    let form = if layout.stateless(service) { Form::Stateless } else { Form::Named };
     // In the stateless form a request may still name a session, and then its parameters do not count.
     let named = !layout.revision_1() || flag & FLAG_SESSION_MODE != 0;
     if !named && form == Form::Named {
@@ -43,12 +39,7 @@ pub fn data(layout: Layout, bytes: &[u8], writable: usize) -> Result<Data<'_>, S
         Subject::Inline(parameters(kind, &values, &mut rest)?)
     };
     let operation = opcode & 0xff;
-    let work = Body {
-        form,
-        values,
-        rest,
-        writable,
-    };
+    let work = Body { form, values, rest, writable };
     let work = match kind {
         Kind::Cipher => work.cipher(direction(operation)?)?,
         Kind::Chain => work.chain(direction(operation)?)?,
@@ -102,11 +93,7 @@ struct Body<'a> {
 impl<'a> Body<'a> {
     /// `len`, if the guest left room for a result of that many bytes.
     fn fits(&self, len: usize) -> Result<usize, Status> {
-        if len <= self.writable && len <= MAX_RESULT_LEN {
-            Ok(len)
-        } else {
-            Err(Status::Err)
-        }
+        if len <= self.writable && len <= MAX_RESULT_LEN { Ok(len) } else { Err(Status::Err) }
     }
 
     /// The room that the request asks for its result.
@@ -189,11 +176,6 @@ impl<'a> Body<'a> {
                 (&[][..], self.room()?)
             }
         };
-        Ok(Work::Akcipher {
-            operation,
-            source,
-            digest,
-            room,
-        })
+        Ok(Work::Akcipher { operation, source, digest, room })
     }
 }

@@ -284,10 +284,7 @@ impl ControlOpcode {
     fn of(opcode: u32) -> Option<Self> {
         let service = Service::of_opcode(opcode)?;
         let (create, destroy) = match service {
-            Service::Akcipher => (
-                spec::AKCIPHER_CREATE_SESSION,
-                spec::AKCIPHER_DESTROY_SESSION,
-            ),
+            Service::Akcipher => (spec::AKCIPHER_CREATE_SESSION, spec::AKCIPHER_DESTROY_SESSION),
             Service::Cipher | Service::Hash | Service::Mac | Service::Aead => {
                 (spec::CREATE_SESSION, spec::DESTROY_SESSION)
             }

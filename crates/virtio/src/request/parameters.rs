@@ -45,11 +45,7 @@ fn cipher<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<CipherParameters
     if !fits {
         return Err(Status::NotSupported);
     }
-    Ok(CipherParameters {
-        algorithm,
-        key,
-        direction,
-    })
+    Ok(CipherParameters { algorithm, key, direction })
 }
 
 fn chain<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, Status> {
@@ -65,11 +61,7 @@ fn chain<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, S
         // Nested hashes, which no driver uses.
         _ => return Err(Status::NotSupported),
     };
-    Ok(Parameters::Chain {
-        cipher,
-        check,
-        cipher_first,
-    })
+    Ok(Parameters::Chain { cipher, check, cipher_first })
 }
 
 fn hash(values: &Values) -> Result<Check<'static>, Status> {
@@ -93,11 +85,7 @@ fn mac<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Check<'a>, Status> 
     if algorithm == MacAlgorithm::CmacAes && !matches!(key.len(), 16 | 32) {
         return Err(Status::NotSupported);
     }
-    Ok(Check::Mac {
-        algorithm,
-        key,
-        len,
-    })
+    Ok(Check::Mac { algorithm, key, len })
 }
 
 fn aead<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, Status> {
@@ -117,12 +105,7 @@ fn aead<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, St
     if !fits {
         return Err(Status::NotSupported);
     }
-    Ok(Parameters::Aead {
-        algorithm,
-        key,
-        tag_len,
-        direction,
-    })
+    Ok(Parameters::Aead { algorithm, key, tag_len, direction })
 }
 
 fn akcipher<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, Status> {
@@ -139,19 +122,11 @@ fn akcipher<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>
         AkcipherAlgorithm::Rsa => {
             let padding = RsaPadding::of_session(scheme, values.code(Field::SchemeHash))
                 .ok_or(Status::NotSupported)?;
-            Ok(Parameters::Rsa {
-                padding,
-                private,
-                key,
-            })
+            Ok(Parameters::Rsa { padding, private, key })
         }
         AkcipherAlgorithm::Ecdsa => {
             let curve = curve(scheme).ok_or(Status::NotSupported)?;
-            Ok(Parameters::Ecdsa {
-                curve,
-                private,
-                key,
-            })
+            Ok(Parameters::Ecdsa { curve, private, key })
         }
     }
 }

@@ -21,9 +21,7 @@ fn held(parameters: &Parameters<'_>) -> usize {
     };
     match parameters {
         Parameters::Cipher(cipher) => cipher.key.len(),
-        Parameters::Chain {
-            cipher, check: it, ..
-        } => cipher.key.len() + check(it),
+        Parameters::Chain { cipher, check: it, .. } => cipher.key.len() + check(it),
         Parameters::Check(it) => check(it),
         Parameters::Aead { key, .. }
         | Parameters::Rsa { key, .. }
@@ -40,36 +38,17 @@ fn check_data(layout: Layout, bytes: &[u8], writable: usize) {
         Subject::Inline(parameters) => held(parameters),
     };
     let (parts, room) = match work {
-        Work::Cipher {
-            iv, source, room, ..
-        } => (iv.len() + source.len(), room),
-        Work::Chain(ChainWork {
-            iv,
-            source,
-            aad,
-            cipher,
-            hash,
-            hash_len,
-            ..
-        }) => {
+        Work::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
+        Work::Chain(ChainWork { iv, source, aad, cipher, hash, hash_len, .. }) => {
             assert!(cipher.0 <= cipher.1 && cipher.1 <= source.len());
             assert!(hash.0 <= hash.1 && hash.1 <= source.len());
             (iv.len() + source.len() + aad.len(), source.len() + hash_len)
         }
         Work::Check { source, len, .. } => (source.len(), len),
-        Work::Aead {
-            nonce,
-            source,
-            aad,
-            room,
-            ..
-        } => (nonce.len() + source.len() + aad.len(), room),
-        Work::Akcipher {
-            source,
-            digest,
-            room,
-            ..
-        } => (source.len() + digest.len(), room),
+        Work::Aead { nonce, source, aad, room, .. } => {
+            (nonce.len() + source.len() + aad.len(), room)
+        }
+        Work::Akcipher { source, digest, room, .. } => (source.len() + digest.len(), room),
     };
     assert!(parameters + parts + DATA_HEADER_LEN <= bytes.len());
     assert!(room <= writable && room <= MAX_RESULT_LEN);
@@ -138,48 +117,21 @@ fn replayed_defects_of_other_devices_are_refused() {
     };
     let refused: [(&str, Vec<u8>); 16] = [
         // Lengths whose sum wraps to a small number in 32 bits.
-        (
-            "CVE-2017-5931",
-            chain([16, HUGE - 15, HUGE - 15, 0, 0, 0, 0, 16, 16]),
-        ),
-        (
-            "CVE-2017-5931",
-            with(cipher_request(0, 1, HUGE, HUGE, 2), 64),
-        ),
+        ("CVE-2017-5931", chain([16, HUGE - 15, HUGE - 15, 0, 0, 0, 0, 16, 16])),
+        ("CVE-2017-5931", with(cipher_request(0, 1, HUGE, HUGE, 2), 64)),
         ("CVE-2017-5931", chain([0, 32, 32, HUGE, 32, 0, 0, 0, 0])),
         ("CVE-2017-5931", chain([0, 32, 32, 0, 0, 32, HUGE, 0, 0])),
         // 4 GiB of source and result.
-        (
-            "CVE-2025-14876",
-            with(akcipher_request(0x401, 1, HUGE, HUGE), 64),
-        ),
-        (
-            "CVE-2025-14876",
-            with(akcipher_request(0x401, 1, 0x8000_0000, 0x8000_0000), 64),
-        ),
-        (
-            "CVE-2025-14876",
-            with(akcipher_request(0x401, 1, 64, HUGE), 64),
-        ),
-        (
-            "CVE-2025-14876",
-            with(akcipher_request(0x403, 1, 64, HUGE), 64),
-        ),
+        ("CVE-2025-14876", with(akcipher_request(0x401, 1, HUGE, HUGE), 64)),
+        ("CVE-2025-14876", with(akcipher_request(0x401, 1, 0x8000_0000, 0x8000_0000), 64)),
+        ("CVE-2025-14876", with(akcipher_request(0x401, 1, 64, HUGE), 64)),
+        ("CVE-2025-14876", with(akcipher_request(0x403, 1, 64, HUGE), 64)),
         // IV above its field.
-        (
-            "CVE-2020-14376",
-            with(cipher_request(0, 1, HUGE, 16, 16), 64),
-        ),
+        ("CVE-2020-14376", with(cipher_request(0, 1, HUGE, 16, 16), 64)),
         ("CVE-2020-14376", with(cipher_request(0, 1, 65, 0, 0), 64)),
         // Result above the room for it.
-        (
-            "CVE-2020-14377",
-            with(cipher_request(0, 1, 16, 16, 1025), 64),
-        ),
-        (
-            "CVE-2020-14377",
-            with(akcipher_request(0x401, 1, 64, 1025), 64),
-        ),
+        ("CVE-2020-14377", with(cipher_request(0, 1, 16, 16, 1025), 64)),
+        ("CVE-2020-14377", with(akcipher_request(0x401, 1, 64, 1025), 64)),
         // Fewer bytes than the request says.
         ("CVE-2020-14374", with(cipher_request(0, 1, 16, 64, 64), 79)),
         ("CVE-2022-2132", data_request(0, 1, &[])[..71].to_vec()),
@@ -194,10 +146,7 @@ fn replayed_defects_of_other_devices_are_refused() {
         ("CVE-2020-10724", cipher_session(3, HUGE, 1)),
         ("CVE-2025-14876", rsa_session(true, HUGE, 0, 0)),
         ("CVE-2025-14876", rsa_session(true, MAX_KEY_LEN + 1, 0, 0)),
-        (
-            "MAC key of 513 bytes",
-            control_request(0x202, &words(&[4, 32, 513, 0])),
-        ),
+        ("MAC key of 513 bytes", control_request(0x202, &words(&[4, 32, 513, 0]))),
         ("empty key", rsa_session(true, 0, 0, 0)),
     ];
     for (name, request) in keys {
@@ -232,10 +181,7 @@ fn stateless_request_brings_key_and_parameters() {
     let Subject::Inline(Parameters::Cipher(cipher)) = parsed.subject else {
         panic!("{parsed:?}");
     };
-    assert_eq!(
-        (cipher.key, cipher.direction),
-        (&[1; 16][..], Direction::Encrypt)
-    );
+    assert_eq!((cipher.key, cipher.direction), (&[1; 16][..], Direction::Encrypt));
     let Work::Cipher { iv, source, .. } = parsed.work else {
         panic!("no cipher");
     };
@@ -252,10 +198,7 @@ fn stateless_request_brings_key_and_parameters() {
 fn session_of_revision_1_has_fields_of_their_own_length() {
     let mut request = words(&[0x102, 0, 0, 0, 4, 32]);
     let created = control(Layout::new(feature::REVISION_1), &request);
-    let expected = Check::Hash {
-        algorithm: HashAlgorithm::Sha256,
-        len: 32,
-    };
+    let expected = Check::Hash { algorithm: HashAlgorithm::Sha256, len: 32 };
     assert_eq!(created, Ok(Control::Create(Parameters::Check(expected))));
     assert_eq!(control(LEGACY, &request), Err(Status::Err));
     request.resize(72, 0);

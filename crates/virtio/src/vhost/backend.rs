@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink};
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;
@@ -49,6 +50,10 @@ type MemorySnapshot = GuestMemoryLoadGuard<GuestMemoryMmap>;
 /// job, fewer would cost more calls of the engine.
 const BATCH: usize = 64;
 
+/// Number of answers that are announced at once while the rest of a batch is computed, so that the driver does not wait
+/// for the whole batch.
+const ANNOUNCED: usize = 16;
+
 /// The mailbox of a device: completions from the engine's workers.
 pub(super) struct Mailbox {
     completions: Mutex<Vec<Completion>>,
@@ -61,11 +66,8 @@ impl Mailbox {
     pub(super) fn new() -> io::Result<(Arc<Self>, EventConsumer)> {
         let (consumer, notify) =
             new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC)?;
-        let mailbox = Self {
-            completions: Mutex::default(),
-            draining: AtomicBool::new(false),
-            notify,
-        };
+        let mailbox =
+            Self { completions: Mutex::default(), draining: AtomicBool::new(false), notify };
         Ok((Arc::new(mailbox), consumer))
     }
 
@@ -253,11 +255,7 @@ impl Backend {
     }
 
     fn pass_over_data(&self, rings: &[VringRwLock]) {
-        for (queue, ring) in rings
-            .iter()
-            .enumerate()
-            .take(self.shared.data_queues.into())
-        {
+        for (queue, ring) in rings.iter().enumerate().take(self.shared.data_queues.into()) {
             self.pass(queue, ring, rings);
         }
     }
@@ -267,9 +265,7 @@ impl Backend {
         let completions = self.shared.mailbox.take();
         let mut state = lock(&self.shared.state);
         let mut answers = Vec::new();
-        state
-            .device
-            .complete(completions, Instant::now(), &mut answers);
+        state.device.complete(completions, Instant::now(), &mut answers);
         self.answer(state, answers, rings);
     }
 
@@ -328,6 +324,10 @@ impl Backend {
             };
             handled += 1;
             done.extend(state.data(queue, chain, 0, &memory, now));
+            if done.len() >= ANNOUNCED {
+                self.announce(&state, &done, rings);
+                done.clear();
+            }
         }
         let now = Instant::now();
         let mut answers = Vec::new();
@@ -453,11 +453,7 @@ impl State {
         let under_way = u16::try_from(unfinished.len()).unwrap_or(MAX_QUEUE_SIZE);
         kept.set_next_avail(used.wrapping_add(under_way));
         kept.set_next_used(used);
-        info!(
-            queue,
-            requests = under_way,
-            "a ring of a former process goes on"
-        );
+        info!(queue, requests = under_way, "a ring of a former process goes on");
         let heads: Vec<u16> = unfinished.iter().map(|request| request.head).collect();
         let chains = chain::read_again(kept, memory, &heads).unwrap_or_else(|| {
             error!(queue, "requests of a former process cannot be read again");
@@ -522,9 +518,8 @@ impl State {
             return Some((queue, head, room.data(&**memory, &[], Status::Err)));
         }
         let device = &mut self.device;
-        let handled = panic::catch_unwind(AssertUnwindSafe(|| {
-            device.data(&request, room.len() - 1, now)
-        }));
+        let handled =
+            panic::catch_unwind(AssertUnwindSafe(|| device.data(&request, room.len() - 1, now)));
         self.request = request;
         match handled {
             Ok(DataOutcome::Done(answer)) => {
@@ -532,8 +527,7 @@ impl State {
                 Some((queue, head, len))
             }
             Ok(DataOutcome::Pending(token)) => {
-                self.waiting
-                    .insert(token, UnsentAnswers { queue, head, room });
+                self.waiting.insert(token, UnsentAnswers { queue, head, room });
                 None
             }
             Err(_) => {
@@ -605,9 +599,7 @@ type Chain = virtio_queue::DescriptorChain<MemorySnapshot>;
 
 /// The next request of a ring; `None` also for a ring that is stopped or whose indices are wrong.
 fn pop(ring: &VringRwLock, memory: &MemorySnapshot) -> Option<Chain> {
-    ring.get_mut()
-        .get_queue_mut()
-        .pop_descriptor_chain(memory.clone())
+    ring.get_mut().get_queue_mut().pop_descriptor_chain(memory.clone())
 }
 
 fn signal(ring: &VringRwLock) {
@@ -729,8 +721,4 @@ impl VhostUserBackend for Backend {
         self.serve(event, rings);
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -42,20 +42,14 @@ pub(crate) fn read_again(
     let len = (2 * heads.len() + 8).next_multiple_of(4096);
     let region = GuestRegionMmap::from_range(place, len, None).ok()?;
     let memory = memory.insert_region(Arc::new(region)).ok()?;
-    memory
-        .write_obj(u16::try_from(heads.len()).ok()?, place.unchecked_add(2))
-        .ok()?;
+    memory.write_obj(u16::try_from(heads.len()).ok()?, place.unchecked_add(2)).ok()?;
     for (index, head) in (0_u64..).zip(heads) {
-        memory
-            .write_obj(*head, place.unchecked_add(4 + 2 * index))
-            .ok()?;
+        memory.write_obj(*head, place.unchecked_add(4 + 2 * index)).ok()?;
     }
     let memory = GuestMemoryAtomic::new(memory);
     let mut again = Queue::new(queue.max_size()).ok()?;
     again.set_size(queue.size());
-    again
-        .try_set_desc_table_address(GuestAddress(queue.desc_table()))
-        .ok()?;
+    again.try_set_desc_table_address(GuestAddress(queue.desc_table())).ok()?;
     again.try_set_avail_ring_address(place).ok()?;
     again.set_ready(true);
     let pop = |_| again.pop_descriptor_chain(memory.memory());
@@ -94,9 +88,7 @@ where
             continue;
         }
         request.resize(read + len, 0);
-        good = memory
-            .read_slice(&mut request[read..], descriptor.addr())
-            .is_ok();
+        good = memory.read_slice(&mut request[read..], descriptor.addr()).is_ok();
         read += len;
     }
     if good {

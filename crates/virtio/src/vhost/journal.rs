@@ -134,16 +134,12 @@ impl Journal {
 
     fn get(&self, cell: u64) -> u64 {
         // The cells are inside the file by the assertions above.
-        self.cells
-            .load(GuestAddress(cell), Ordering::Acquire)
-            .unwrap_or(0)
+        self.cells.load(GuestAddress(cell), Ordering::Acquire).unwrap_or(0)
     }
 
     fn set(&self, cell: u64, value: u64) {
         // Inside the file, as above.
-        let _ = self
-            .cells
-            .store(value, GuestAddress(cell), Ordering::Release);
+        let _ = self.cells.store(value, GuestAddress(cell), Ordering::Release);
     }
 
     /// A virtual machine monitor connects: what is in the file belongs to a former one. For the front process.
@@ -173,10 +169,7 @@ impl Journal {
             rate => Some(Limit::PerSecond(rate - 1)),
         };
         let mut limits = configured;
-        let change = LimitsChange {
-            ops: read(OPS),
-            bps: read(BPS),
-        };
+        let change = LimitsChange { ops: read(OPS), bps: read(BPS) };
         change.apply(&mut limits);
         limits
     }
@@ -259,10 +252,8 @@ impl Journal {
             .filter(|(value, _)| *value != 0)
             .collect();
         found.sort_unstable();
-        let request = |(value, head): (u64, u16)| UnfinishedRequest {
-            head,
-            attempts: value & 0xff,
-        };
+        let request =
+            |(value, head): (u64, u16)| UnfinishedRequest { head, attempts: value & 0xff };
         found.into_iter().map(request).collect()
     }
 
@@ -311,9 +302,7 @@ impl Journal {
         let len = self.get(cell + 8).min(SESSION_LEN - SESSION_BYTES);
         let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
         // Inside the file, as above.
-        let _ = self
-            .cells
-            .write_slice(&zeros, GuestAddress(cell + SESSION_BYTES));
+        let _ = self.cells.write_slice(&zeros, GuestAddress(cell + SESSION_BYTES));
     }
 
     /// The id of the next session, and the ids and requests of all sessions.
@@ -401,24 +390,16 @@ mod tests {
         assert!(!next.take_connection(2));
         assert_eq!(next.sessions().1.len(), 0);
         let mut bytes = vec![0; 64 * 1024];
-        next.cells
-            .read_slice(&mut bytes, GuestAddress(SESSIONS))
-            .unwrap();
+        next.cells.read_slice(&mut bytes, GuestAddress(SESSIONS)).unwrap();
         assert!(!bytes.contains(&9), "a key is left");
     }
 
     #[test]
     fn limits_set_at_run_time_outlive_the_process() {
         let journal = Journal::create().unwrap();
-        let configured = DeviceLimits {
-            ops: Some(5),
-            bps: Some(6),
-        };
+        let configured = DeviceLimits { ops: Some(5), bps: Some(6) };
         assert_eq!(journal.limits(configured), configured);
-        let set = DeviceLimits {
-            ops: None,
-            bps: Some(70),
-        };
+        let set = DeviceLimits { ops: None, bps: Some(70) };
         journal.set_limits(set);
         assert_eq!(journal.limits(configured), set);
     }

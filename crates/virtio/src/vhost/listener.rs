@@ -15,10 +15,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use millrace_service::Service;
 use millrace_service::service::SessionSink;
 use millrace_wire::EdgeReport;
@@ -141,9 +142,7 @@ pub struct SocketFile {
 
 impl SocketFile {
     pub(crate) fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-        }
+        Self { path: path.to_owned() }
     }
 
     /// Path of the socket.
@@ -172,10 +171,7 @@ impl Devices {
         settings: SocketSettings,
     ) -> Result<SocketFile, ListenError> {
         let path = settings.path.clone();
-        let failed = |source| ListenError::Io {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| ListenError::Io { path: path.clone(), source };
         let listener = bind(&path)?;
         let journal = Journal::create().map_err(failed)?;
         let service = service.clone();
@@ -183,8 +179,7 @@ impl Devices {
             let pool = ServicePool::open(&service, identity, sink)?;
             Ok(Box::new(pool))
         });
-        self.spawn(pools, settings, listener, journal, true)
-            .map_err(failed)?;
+        self.spawn(pools, settings, listener, journal, true).map_err(failed)?;
         Ok(SocketFile { path })
     }
 
@@ -243,10 +238,7 @@ impl Devices {
     /// Number of monitors that are connected.
     #[must_use]
     pub fn connected(&self) -> usize {
-        self.devices()
-            .values()
-            .filter(|entry| entry.current.is_some())
-            .count()
+        self.devices().values().filter(|entry| entry.current.is_some()).count()
     }
 
     /// Changes the limits of a device, also of an open connection. Returns whether there is such a device.
@@ -270,10 +262,7 @@ impl Devices {
             socket: path.clone(),
             identity: entry.identity.to_string(),
             connected: entry.current.is_some(),
-            connected_seconds: entry
-                .current
-                .as_ref()
-                .map(|it| it.since.elapsed().as_secs()),
+            connected_seconds: entry.current.as_ref().map(|it| it.since.elapsed().as_secs()),
             connections: entry.connections,
             throttle_ops: entry.limits.ops,
             throttle_bps: entry.limits.bps,
@@ -293,15 +282,11 @@ impl Devices {
     }
 
     fn counters(&self) -> MutexGuard<'_, Vec<Arc<DeviceCounters>>> {
-        let counters = &self.shared.counters;
-        counters.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.counters)
     }
 
     fn devices(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Entry>> {
-        self.shared
-            .devices
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.devices)
     }
 }
 
@@ -330,14 +315,7 @@ impl Acceptor {
     /// Waits for a connection and serves it to its end.
     fn serve_one(&mut self) -> Result<(), String> {
         let failed = |error: &dyn fmt::Display| error.to_string();
-        let Self {
-            devices,
-            listener,
-            pools,
-            settings,
-            journal,
-            is_direct,
-        } = self;
+        let Self { devices, listener, pools, settings, journal, is_direct } = self;
         let path = &settings.path;
         let (mailbox, mail) = Mailbox::new().map_err(|error| failed(&error))?;
         let pool = pools(Arc::clone(&settings.identity), mailbox.clone())
@@ -365,10 +343,7 @@ impl Acceptor {
             info!(socket = %path.display(), "a virtual machine monitor connected");
             if let Some(entry) = devices.devices().get_mut(path) {
                 entry.connections += 1;
-                entry.current = Some(Current {
-                    backend: backend.clone(),
-                    since: Instant::now(),
-                });
+                entry.current = Some(Current { backend: backend.clone(), since: Instant::now() });
             }
         }
         let ended = started.and_then(|()| match daemon.wait() {
@@ -402,10 +377,7 @@ impl fmt::Debug for Devices {
 
 /// Makes the socket. A socket that no process listens on is replaced.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, ListenError> {
-    let refused = |source| ListenError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let refused = |source| ListenError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
             return Err(ListenError::NotASocket(path.to_owned()));

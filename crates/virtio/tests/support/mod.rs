@@ -27,11 +27,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// A device on the software backend.
     pub(crate) fn start() -> Self {
-        Self::with(
-            Settings::default(),
-            DeviceLimits::default(),
-            Arc::new(Software::new()),
-        )
+        Self::with(Settings::default(), DeviceLimits::default(), Arc::new(Software::new()))
     }
 
     pub(crate) fn with(
@@ -53,14 +49,7 @@ impl Machine {
             limits,
         };
         let listening = devices.listen(&service, settings).expect("a socket");
-        Self {
-            service,
-            devices,
-            engine,
-            socket,
-            _listening: listening,
-            _folder: folder,
-        }
+        Self { service, devices, engine, socket, _listening: listening, _folder: folder }
     }
 
     /// A guest with a driver that acknowledges these features.

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use millrace_wire::stub;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
@@ -14,7 +15,7 @@ use super::{Certificate, Revocations};
 pub(crate) fn valid_until(path: &Path) -> Option<i64> {
     match certificate(path) {
         Certificate::Certificate { until, .. } => Some(until),
-        Certificate::Unreadable(_) | Certificate::Key => None,
+        Certificate::Unreadable(_) | Certificate::Key | Certificate::Stub => None,
     }
 }
 
@@ -24,8 +25,13 @@ pub(super) fn certificate(path: &Path) -> Certificate {
         Err(error) => return Certificate::Unreadable(error.to_string()),
     };
     if path.ends_with("key.pem") {
-        // OpenVPN itself reads the key, which may also be a stub of a key in the pool.
-        return Certificate::Key;
+        // The members themselves read it.
+        let begin = stub::BEGIN.as_bytes();
+        return if text.windows(begin.len()).any(|part| part == begin) {
+            Certificate::Stub
+        } else {
+            Certificate::Key
+        };
     }
     let Some(Ok(pem)) = Pem::iter_from_buffer(&text).next() else {
         return Certificate::Unreadable("is no PEM file".to_owned());
@@ -57,9 +63,9 @@ pub(super) fn revocations(path: &Path) -> Option<Revocations> {
         return unreadable("is no PEM file".to_owned());
     };
     match CertificateRevocationList::from_der(&pem.contents) {
-        Ok((_, list)) => Some(Revocations::List {
-            until: list.next_update().map(|time| time.timestamp()),
-        }),
+        Ok((_, list)) => {
+            Some(Revocations::List { until: list.next_update().map(|time| time.timestamp()) })
+        }
         Err(_) => unreadable("holds no revocation list".to_owned()),
     }
 }

@@ -6,6 +6,7 @@
 mod files;
 mod problems;
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -23,17 +24,11 @@ use files::{certificate, revocations};
 pub(crate) use files::valid_until;
 
 /// Limits of `openvpn --version` and `ip addr`, which print at once; a host with many addresses prints 1 MiB.
-const ASKING: ChildLimits = ChildLimits {
-    time: Duration::from_secs(10),
-    output_bytes: 4 << 20,
-};
+const ASKING: ChildLimits = ChildLimits { time: Duration::from_secs(10), output_bytes: 4 << 20 };
 
 /// Folders in which distributions install strongSwan's plugins.
-const PLUGIN_FOLDERS: &[&str] = &[
-    "usr/lib/ipsec/plugins",
-    "usr/lib/strongswan/plugins",
-    "usr/lib64/strongswan/plugins",
-];
+const PLUGIN_FOLDERS: &[&str] =
+    &["usr/lib/ipsec/plugins", "usr/lib/strongswan/plugins", "usr/lib64/strongswan/plugins"];
 
 /// Bound on a list of modules, in bytes: Debian's kernel has 600 KiB.
 const MODULE_LIST_BYTES: usize = 4 << 20;
@@ -82,6 +77,8 @@ pub struct Host {
     pub socket_buffers: Option<(u64, u64)>,
     /// Certificates of this end, by file.
     pub certificates: Vec<(PathBuf, Certificate)>,
+    /// The reason why the end's OpenSSL configuration cannot be read.
+    pub openssl_config_error: Option<String>,
     /// Revocation list of this end's authority; `None` without the file.
     pub revocations: Option<Revocations>,
 }
@@ -114,14 +111,13 @@ pub enum Certificate {
     },
     /// A private key.
     Key,
+    /// A stub of a key in the pool.
+    Stub,
 }
 
 /// Programs that a link starts, with the Debian package of each.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("openvpn", "openvpn"),
-    ("ip", "iproute2"),
-    ("taskset", "util-linux"),
-];
+const PROGRAMS: &[(&str, &str)] =
+    &[("openvpn", "openvpn"), ("ip", "iproute2"), ("taskset", "util-linux")];
 
 /// Files of one end, in its folder.
 pub(crate) const FILES: [&str; 3] = ["ca.pem", CERTIFICATE, "key.pem"];
@@ -146,9 +142,8 @@ impl Host {
     #[must_use]
     pub fn read(root: &Root, link: &VpnLink, side: Option<Side>) -> Self {
         let programs = PROGRAMS.iter().chain(ipsec::PROGRAMS);
-        let programs: Vec<_> = programs
-            .filter_map(|(program, _)| Some((*program, find_program(program)?)))
-            .collect();
+        let programs: Vec<_> =
+            programs.filter_map(|(program, _)| Some((*program, find_program(program)?))).collect();
         let devices = ip_devices();
         let number = |path: &str| root.text(path, ATTRIBUTE_BYTES).ok()?.trim().parse().ok();
         let mut host = Self {
@@ -166,11 +161,7 @@ impl Host {
             // The kernel has this setting only with CONFIG_IP_ROUTE_MULTIPATH.
             has_multipath: root.exists("proc/sys/net/ipv4/fib_multipath_hash_policy"),
             has_multipath6: root.exists("proc/sys/net/ipv6/fib_multipath_hash_policy"),
-            devices: devices
-                .iter()
-                .flatten()
-                .map(|device| device.ifname.clone())
-                .collect(),
+            devices: devices.iter().flatten().map(|device| device.ifname.clone()).collect(),
             addresses: devices.map(|devices| {
                 let addresses = devices.into_iter().flat_map(|device| device.addr_info);
                 addresses.filter_map(|address| address.local).collect()
@@ -182,6 +173,7 @@ impl Host {
             socket_buffers: number("proc/sys/net/core/rmem_max")
                 .zip(number("proc/sys/net/core/wmem_max")),
             certificates: Vec::new(),
+            openssl_config_error: None,
             revocations: None,
             programs,
         };
@@ -196,6 +188,10 @@ impl Host {
                 .map(|name| end.certificates.join(name))
                 .map(|path| (path.clone(), certificate(&path)))
                 .into();
+            host.openssl_config_error = end
+                .openssl_config
+                .as_ref()
+                .and_then(|path| Some(File::open(path).err()?.to_string()));
             host.revocations = revocations(&end.certificates.join(REVOCATIONS));
         }
         host
@@ -205,11 +201,7 @@ impl Host {
     /// the module beside it.
     #[must_use]
     pub fn dco(&self) -> Option<&'static str> {
-        let wanted = if self.openvpn? >= (2, 7) {
-            "ovpn"
-        } else {
-            "ovpn-dco"
-        };
+        let wanted = if self.openvpn? >= (2, 7) { "ovpn" } else { "ovpn-dco" };
         self.dco_kinds.iter().copied().find(|kind| *kind == wanted)
     }
 
@@ -218,9 +210,7 @@ impl Host {
             let path =
                 format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
             let siblings = root.text(&path, ATTRIBUTE_BYTES).ok();
-            let siblings = siblings
-                .and_then(|list| cpu_list::parse(&list))
-                .unwrap_or_default();
+            let siblings = siblings.and_then(|list| cpu_list::parse(&list)).unwrap_or_default();
             siblings.first().is_none_or(|first| first == processor)
         };
         self.processors.iter().copied().filter(first).collect()
@@ -239,12 +229,7 @@ impl Host {
             (far, interrupted, sibling)
         };
         order.sort_by_key(rank);
-        order
-            .iter()
-            .copied()
-            .cycle()
-            .take(usize::from(members))
-            .collect()
+        order.iter().copied().cycle().take(usize::from(members)).collect()
     }
 
     /// The end of a link that this host is.
@@ -264,13 +249,9 @@ fn needed(engine: &LinkEngine) -> &'static [(&'static str, &'static str)] {
 
 /// The first line of `swanctl --help`: `strongSwan 5.9.8 swanctl`.
 fn parse_strongswan(text: &str) -> Option<(u32, u32, u32)> {
-    let mut words = text
-        .split_whitespace()
-        .skip_while(|word| *word != "strongSwan");
+    let mut words = text.split_whitespace().skip_while(|word| *word != "strongSwan");
     let version = words.nth(1)?;
-    let mut parts = version
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let mut part = || parts.next()?.ok();
     Some((part()?, part()?, part().unwrap_or(0)))
 }
@@ -293,14 +274,9 @@ fn kernel_module(root: &Root, module: &str, option: &str) -> Option<bool> {
     }
     let release = setting(root, "osrelease");
     let modules = format!("lib/modules/{release}");
-    let named = |list: &str| {
-        root.lossy_text(&format!("{modules}/{list}"), MODULE_LIST_BYTES)
-            .ok()
-    };
-    let lists: Vec<String> = ["modules.builtin", "modules.dep"]
-        .into_iter()
-        .filter_map(named)
-        .collect();
+    let named = |list: &str| root.lossy_text(&format!("{modules}/{list}"), MODULE_LIST_BYTES).ok();
+    let lists: Vec<String> =
+        ["modules.builtin", "modules.dep"].into_iter().filter_map(named).collect();
     if lists.is_empty() {
         // A kernel without modules: its configuration says so, where it is kept.
         let config = root.lossy_text(&format!("boot/config-{release}"), MODULE_LIST_BYTES);
@@ -318,9 +294,7 @@ fn dco_kinds(root: &Root) -> Vec<&'static str> {
         ("ovpn-dco", "ovpn-dco-v2", "CONFIG_OVPN_DCO_V2="),
     ];
     let there = |module, option| kernel_module(root, module, option) == Some(true);
-    let found = all
-        .into_iter()
-        .filter(|(_, module, option)| there(module, option));
+    let found = all.into_iter().filter(|(_, module, option)| there(module, option));
     found.map(|(kind, ..)| kind).collect()
 }
 
@@ -344,40 +318,26 @@ fn ip_devices() -> Option<Vec<IpDevice>> {
 /// The standard output of a program that prints and exits.
 fn ask(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(find_program(program)?);
-    command
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
     let output = child::run(&mut command, &[], ASKING).ok()?;
     String::from_utf8(output.stdout).ok()
 }
 
 fn allowed_processors(root: &Root) -> Vec<usize> {
-    let status = root
-        .lossy_text("proc/self/status", TABLE_BYTES)
-        .unwrap_or_default();
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let status = root.lossy_text("proc/self/status", TABLE_BYTES).unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.and_then(cpu_list::parse).unwrap_or_default()
 }
 
 fn device_processors(root: &Root, device: &str) -> Vec<usize> {
-    let list = root.text(
-        &format!("sys/class/net/{device}/device/local_cpulist"),
-        ATTRIBUTE_BYTES,
-    );
-    list.ok()
-        .and_then(|list| cpu_list::parse(&list))
-        .unwrap_or_default()
+    let list = root.text(&format!("sys/class/net/{device}/device/local_cpulist"), ATTRIBUTE_BYTES);
+    list.ok().and_then(|list| cpu_list::parse(&list)).unwrap_or_default()
 }
 
 /// Processors that serve the interrupts of a device: lines of /proc/interrupts that end with its name, or with
 /// the name and a queue (`eth0-TxRx-3`).
 fn interrupted_processors(root: &Root, device: &str) -> Vec<usize> {
-    let table = root
-        .lossy_text("proc/interrupts", TABLE_BYTES)
-        .unwrap_or_default();
+    let table = root.lossy_text("proc/interrupts", TABLE_BYTES).unwrap_or_default();
     let mut processors: Vec<usize> = table
         .lines()
         .filter(|line| {

@@ -56,9 +56,7 @@ impl Host {
             ));
         }
         let devices: Vec<String> = match &link.engine {
-            LinkEngine::OpenVpn(_) => (0..link.members)
-                .map(|member| link.device(member))
-                .collect(),
+            LinkEngine::OpenVpn(_) => (0..link.members).map(|member| link.device(member)).collect(),
             LinkEngine::Ipsec(settings) => match settings.data_path {
                 DataPath::User => vec![USER_DEVICE.to_owned()],
                 DataPath::Kernel => Vec::new(),
@@ -79,10 +77,7 @@ impl Host {
         {
             problems.push(at(
                 link.lines.socket_buffer,
-                format!(
-                    "the kernel caps socket buffers at {} bytes",
-                    receive.min(send)
-                ),
+                format!("the kernel caps socket buffers at {} bytes", receive.min(send)),
                 format!("sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}"),
             ));
         }
@@ -105,10 +100,7 @@ impl Host {
             LinkEngine::OpenVpn(DataPath::Kernel) if self.dco().is_none() => {
                 let (found, needed) = match self.openvpn {
                     Some(version) if version >= (2, 7) => ("ovpn", "Linux 6.16 or later"),
-                    _ => (
-                        "ovpn-dco",
-                        "OpenVPN 2.7 with Linux 6.16 or later, or the module",
-                    ),
+                    _ => ("ovpn-dco", "OpenVPN 2.7 with Linux 6.16 or later, or the module"),
                 };
                 problems.push(LinkProblem {
                     line: link.lines.data_path.or(link.lines.engine),
@@ -170,11 +162,7 @@ impl Host {
                 problems.push(LinkProblem::of_host(what, remedy));
             }
         };
-        host(
-            !self.is_root,
-            "network devices need root".to_owned(),
-            "run the command as root",
-        );
+        host(!self.is_root, "network devices need root".to_owned(), "run the command as root");
         for (program, package) in needed(engine) {
             let found = self.programs.iter().any(|(name, _)| name == program);
             host(
@@ -231,7 +219,9 @@ impl Host {
                 {
                     format!("is for {name:?}, not for {own:?}")
                 }
-                Certificate::Certificate { .. } | Certificate::Key => return None,
+                Certificate::Certificate { .. } | Certificate::Key | Certificate::Stub => {
+                    return None;
+                }
             };
             Some(LinkProblem {
                 line: link.lines.certificates[side.index()],
@@ -239,6 +229,16 @@ impl Host {
             })
         };
         let mut problems: Vec<LinkProblem> = self.certificates.iter().filter_map(wrong).collect();
+        let end = link.end(side);
+        problems.extend(end.openssl_config.iter().zip(&self.openssl_config_error).map(
+            |(path, why)| LinkProblem {
+                line: link.lines.openssl_config[side.index()],
+                ..LinkProblem::of_host(
+                    format!("{}: {why}", path.display()),
+                    "write it with `millrace gateway openssl`, or remove openssl-config",
+                )
+            },
+        ));
         let what = match &self.revocations {
             Some(Revocations::Unreadable(why)) => Some(why.clone()),
             Some(Revocations::List { until: Some(until) }) if *until < now => {
@@ -278,17 +278,21 @@ impl Host {
                 side.name()
             ));
         }
+        let has_stub = self.certificates.iter().any(|(_, found)| *found == Certificate::Stub);
+        if has_stub && link.end(side).openssl_config.is_none() {
+            notes.push(format!(
+                "key.pem is a stub of a key in the pool, and without ends.{}.openssl-config only the system's \
+                 OpenSSL configuration can load the provider",
+                side.name()
+            ));
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |now| now.as_secs());
         for (path, found) in &self.certificates {
             if let Certificate::Certificate { until, .. } = found {
                 let left = u64::try_from(*until).unwrap_or(0).saturating_sub(now);
                 if left < SOON {
-                    notes.push(format!(
-                        "{} expires in {} hours",
-                        path.display(),
-                        left / 3600
-                    ));
+                    notes.push(format!("{} expires in {} hours", path.display(), left / 3600));
                 }
             }
         }

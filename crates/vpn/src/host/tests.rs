@@ -9,10 +9,7 @@ use crate::link::SAMPLE;
 fn ready() -> Host {
     Host {
         is_root: true,
-        programs: PROGRAMS
-            .iter()
-            .map(|(name, _)| (*name, PathBuf::from("/x")))
-            .collect(),
+        programs: PROGRAMS.iter().map(|(name, _)| (*name, PathBuf::from("/x"))).collect(),
         openvpn: Some((2, 6)),
         has_tun: true,
         has_multipath: true,
@@ -41,26 +38,15 @@ fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
     let mut host = ready();
     let text = |host: &Host| {
         let problems = host.problems(&link, Side::A, &[]);
-        problems
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("\n")
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let missing = text(&host);
-    for expected in [
-        "the kernel has no IPv6",
-        "the kernel has no ovpn-dco",
-        "Linux 6.16",
-    ] {
+    for expected in ["the kernel has no IPv6", "the kernel has no ovpn-dco", "Linux 6.16"] {
         assert!(missing.contains(expected), "{missing}");
     }
     host.has_multipath6 = true;
     host.dco_kinds = vec!["ovpn"];
-    assert!(
-        text(&host).contains("no ovpn-dco"),
-        "OpenVPN 2.6 cannot use Linux's own"
-    );
+    assert!(text(&host).contains("no ovpn-dco"), "OpenVPN 2.6 cannot use Linux's own");
     host.openvpn = Some((2, 7));
     assert_eq!(text(&host), "");
     let plan = crate::LinkPlan::new(&link, Side::A, &host, &crate::plan::Folders::default());
@@ -74,26 +60,16 @@ fn link_that_carries_ipv6_or_encrypts_in_the_kernel_needs_a_kernel_that_does() {
     ] {
         assert!(text.contains(expected), "{expected} in\n{text}");
     }
-    assert!(
-        !text.contains("disable-dco") && !text.contains("tuntap"),
-        "{text}"
-    );
+    assert!(!text.contains("disable-dco") && !text.contains("tuntap"), "{text}");
 }
 
 #[test]
 fn each_missing_thing_is_a_problem_with_a_remedy() {
     let link = VpnLink::parse(SAMPLE).expect("the sample");
-    let host = Host {
-        openvpn: Some((2, 5)),
-        devices: vec!["branch-1".to_owned()],
-        ..Host::default()
-    };
+    let host =
+        Host { openvpn: Some((2, 5)), devices: vec!["branch-1".to_owned()], ..Host::default() };
     let problems = host.problems(&link, Side::B, &[]);
-    let text = problems
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("\n");
+    let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     for expected in [
         "network devices need root",
         "openvpn is not installed: apt-get install openvpn",
@@ -117,12 +93,7 @@ fn expired_and_future_certificates_are_problems() {
     let path = PathBuf::from("/c/cert.pem");
     for (from, until, name, expected) in [
         (0, 86_400, "millrace node", "expired"),
-        (
-            i64::MAX - 7200,
-            i64::MAX,
-            "millrace node",
-            "clock of this host",
-        ),
+        (i64::MAX - 7200, i64::MAX, "millrace node", "clock of this host"),
         (0, i64::MAX, "other", "is for \"other\""),
     ] {
         let name = name.to_owned();
@@ -134,20 +105,40 @@ fn expired_and_future_certificates_are_problems() {
 }
 
 #[test]
+fn openssl_configuration_is_checked_and_a_stub_without_one_is_noted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("key.pem");
+    let mut host = ready();
+    for (text, expected) in [
+        ("-----BEGIN PRIVATE KEY-----\n", Certificate::Key),
+        ("# note\n-----BEGIN MILLRACE KEY-----\n", Certificate::Stub),
+    ] {
+        fs::write(&path, text).expect("a file");
+        assert_eq!(certificate(&path), expected);
+        host.certificates = vec![(path.clone(), expected)];
+    }
+    let noted = |link: &VpnLink, host: &Host| {
+        let notes = host.notes(link, Side::A);
+        notes.iter().any(|note| note.contains("openssl-config"))
+    };
+    assert!(noted(&VpnLink::parse(SAMPLE).expect("the sample"), &host));
+    let named = SAMPLE.replacen("# openssl-config", "openssl-config", 1);
+    let link = VpnLink::parse(&named).expect("a link");
+    assert!(!noted(&link, &host));
+    assert_eq!(host.problems(&link, Side::A, &[]), []);
+    host.openssl_config_error = Some("No such file".to_owned());
+    let problems = host.problems(&link, Side::A, &[]);
+    assert!(problems[0].what.contains("openssl.cnf: No such file"), "{problems:?}");
+    assert!(problems[0].line.is_some());
+}
+
+#[test]
 fn revocation_list_that_ended_or_is_no_list_is_a_problem() {
     let link = VpnLink::parse(SAMPLE).expect("the sample");
     let mut host = ready();
     for (revocations, expected) in [
-        (
-            Revocations::List {
-                until: Some(86_400),
-            },
-            "its time is over",
-        ),
-        (
-            Revocations::Unreadable("is no PEM file".to_owned()),
-            "is no PEM file",
-        ),
+        (Revocations::List { until: Some(86_400) }, "its time is over"),
+        (Revocations::Unreadable("is no PEM file".to_owned()), "is no PEM file"),
     ] {
         host.revocations = Some(revocations);
         let problems = host.problems(&link, Side::A, &[]);
@@ -159,10 +150,7 @@ fn revocation_list_that_ended_or_is_no_list_is_a_problem() {
     let path = dir.path().join(REVOCATIONS);
     assert_eq!(revocations(&path), None);
     fs::write(&path, "no list").expect("a file");
-    assert!(matches!(
-        revocations(&path),
-        Some(Revocations::Unreadable(_))
-    ));
+    assert!(matches!(revocations(&path), Some(Revocations::Unreadable(_))));
 }
 
 #[test]
@@ -181,17 +169,11 @@ fn placement_is_read_from_sysfs_and_proc() {
     let dir = tempfile::tempdir().expect("a folder");
     for (path, text) in [
         ("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-3\n"),
-        (
-            "proc/interrupts",
-            "   CPU0 CPU1\n 30: 1 2 PCI-MSI eth0-TxRx-0\n 31: 1 2 PCI-MSI eth01\n",
-        ),
+        ("proc/interrupts", "   CPU0 CPU1\n 30: 1 2 PCI-MSI eth0-TxRx-0\n 31: 1 2 PCI-MSI eth01\n"),
         ("proc/irq/30/effective_affinity_list", "1\n"),
         ("proc/irq/31/effective_affinity_list", "2\n"),
         ("sys/class/net/eth0/device/local_cpulist", "0-1\n"),
-        (
-            "sys/devices/system/cpu/cpu2/topology/thread_siblings_list",
-            "0,2\n",
-        ),
+        ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "0,2\n"),
     ] {
         let path = dir.path().join(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -201,10 +183,7 @@ fn placement_is_read_from_sysfs_and_proc() {
     assert_eq!(allowed_processors(&root), [0, 1, 2, 3]);
     assert_eq!(interrupted_processors(&root, "eth0"), [1]);
     assert_eq!(device_processors(&root, "eth0"), [0, 1]);
-    let host = Host {
-        processors: vec![0, 1, 2, 3],
-        ..Host::default()
-    };
+    let host = Host { processors: vec![0, 1, 2, 3], ..Host::default() };
     assert_eq!(host.first_of_cores(&root), [0, 1, 3]);
 }
 
@@ -212,12 +191,7 @@ fn placement_is_read_from_sysfs_and_proc() {
 fn ipsec_link_needs_strongswan_and_a_data_path() {
     let text = include_str!("../../fixtures/ipsec/link.toml");
     let link = VpnLink::parse(text).expect("a link");
-    let host = Host {
-        is_root: true,
-        processors: vec![0],
-        has_esp: Some(false),
-        ..Host::default()
-    };
+    let host = Host { is_root: true, processors: vec![0], has_esp: Some(false), ..Host::default() };
     let problems = host.problems(&link, Side::B, &[]);
     let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
     let text = text.join("\n");
@@ -228,14 +202,8 @@ fn ipsec_link_needs_strongswan_and_a_data_path() {
     ] {
         assert!(text.contains(expected), "{expected} in\n{text}");
     }
-    assert!(
-        !text.contains("openvpn is not") && !text.contains("/dev/net/tun"),
-        "{text}"
-    );
-    assert_eq!(
-        parse_strongswan("strongSwan 5.9.8 swanctl\n"),
-        Some((5, 9, 8))
-    );
+    assert!(!text.contains("openvpn is not") && !text.contains("/dev/net/tun"), "{text}");
+    assert_eq!(parse_strongswan("strongSwan 5.9.8 swanctl\n"), Some((5, 9, 8)));
     assert_eq!(parse_strongswan("Linux strongSwan U6.0/K6.1"), None);
 }
 
@@ -251,14 +219,8 @@ fn kernel_without_esp_is_told_from_one_with_a_module() {
     assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), None);
     write("proc/sys/kernel/osrelease", "6.1.0\n");
     write("boot/config-6.1.0", "# CONFIG_INET_ESP is not set\n");
-    assert_eq!(
-        kernel_module(&root, "esp4", "CONFIG_INET_ESP="),
-        Some(false)
-    );
-    write(
-        "lib/modules/6.1.0/modules.dep",
-        "kernel/net/ipv4/esp4.ko:\n",
-    );
+    assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), Some(false));
+    write("lib/modules/6.1.0/modules.dep", "kernel/net/ipv4/esp4.ko:\n");
     assert_eq!(kernel_module(&root, "esp4", "CONFIG_INET_ESP="), Some(true));
 }
 

@@ -55,34 +55,16 @@ pub enum IkeGroup {
 
 /// Ciphers: strongSwan's keyword, VyOS's name, and other spellings of strongSwan.
 const CIPHERS: &[(IpsecCipher, &str, &str, &[&str])] = &[
-    (
-        IpsecCipher::Aes128Gcm,
-        "aes128gcm16",
-        "aes128gcm128",
-        &["aes128gcm128", "aes128gcm"],
-    ),
-    (
-        IpsecCipher::Aes256Gcm,
-        "aes256gcm16",
-        "aes256gcm128",
-        &["aes256gcm128", "aes256gcm"],
-    ),
-    (
-        IpsecCipher::ChaCha20Poly1305,
-        "chacha20poly1305",
-        "chacha20poly1305",
-        &[],
-    ),
+    (IpsecCipher::Aes128Gcm, "aes128gcm16", "aes128gcm128", &["aes128gcm128", "aes128gcm"]),
+    (IpsecCipher::Aes256Gcm, "aes256gcm16", "aes256gcm128", &["aes256gcm128", "aes256gcm"]),
+    (IpsecCipher::ChaCha20Poly1305, "chacha20poly1305", "chacha20poly1305", &[]),
     (IpsecCipher::Aes128Cbc, "aes128", "aes128", &[]),
     (IpsecCipher::Aes256Cbc, "aes256", "aes256", &[]),
 ];
 
 /// Hashes: keyword and name of VyOS; with `prf` in front as a function that derives keys.
-const HASHES: &[(IpsecHash, &str)] = &[
-    (IpsecHash::Sha256, "sha256"),
-    (IpsecHash::Sha384, "sha384"),
-    (IpsecHash::Sha512, "sha512"),
-];
+const HASHES: &[(IpsecHash, &str)] =
+    &[(IpsecHash::Sha256, "sha256"), (IpsecHash::Sha384, "sha384"), (IpsecHash::Sha512, "sha512")];
 
 /// Groups: strongSwan's keyword, the number in IKE, which is VyOS's name.
 const GROUPS: &[(IkeGroup, &str, &str)] = &[
@@ -98,25 +80,13 @@ const GROUPS: &[(IkeGroup, &str, &str)] = &[
 
 /// Algorithms that old configurations have, in strongSwan's and VyOS's names, and why a link has none of them.
 const REFUSED: &[(&str, &str)] = &[
-    (
-        "3des",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
+    ("3des", "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)"),
     ("des", "is broken"),
-    (
-        "blowfish",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    (
-        "cast",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
+    ("blowfish", "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)"),
+    ("cast", "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)"),
     ("null", "does not encrypt"),
     ("md5", "is broken"),
-    (
-        "sha1",
-        "is deprecated (RFC 8247 allows it for old peers only)",
-    ),
+    ("sha1", "is deprecated (RFC 8247 allows it for old peers only)"),
     ("modp768", "is broken"),
     ("modp1024", "is within reach of states (Logjam)"),
     ("modp1536", "is too short"),
@@ -215,17 +185,13 @@ impl IkeGroup {
             return Err(no_such(name));
         }
         let row = GROUPS.iter().find(|row| row.2 == number);
-        row.map(|row| row.0)
-            .ok_or_else(|| no_such(&format!("group {number}")))
+        row.map(|row| row.0).ok_or_else(|| no_such(&format!("group {number}")))
     }
 }
 
 /// Why a link does not have an algorithm.
 fn no_such(name: &str) -> String {
-    match REFUSED
-        .iter()
-        .find(|(refused, _)| name.starts_with(refused))
-    {
+    match REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
         Some((_, why)) => format!("{name} {why}"),
         None => format!("{name} is not known"),
     }
@@ -244,9 +210,9 @@ fn parts(text: &str) -> Result<Parts, String> {
     fn put<T>(place: &mut Option<T>, value: T, word: &str) -> Result<(), String> {
         match place.replace(value) {
             None => Ok(()),
-            Some(_) => Err(format!(
-                "{word} is one too many of its kind: write a list of proposals"
-            )),
+            Some(_) => {
+                Err(format!("{word} is one too many of its kind: write a list of proposals"))
+            }
         }
     }
     let mut parts = Parts::default();
@@ -272,12 +238,7 @@ impl FromStr for IkeProposal {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let Parts {
-            cipher,
-            integrity,
-            derivation,
-            group,
-        } = parts(text)?;
+        let Parts { cipher, integrity, derivation, group } = parts(text)?;
         let cipher = cipher.ok_or("names no cipher")?;
         let hash = match (integrity, derivation) {
             (Some(one), Some(other)) if one != other => {
@@ -287,11 +248,7 @@ impl FromStr for IkeProposal {
             (None, None) => return Err("names no hash: add -prfsha256".to_owned()),
         };
         let group = group.ok_or("names no group: add -curve25519")?;
-        Ok(Self {
-            cipher,
-            hash,
-            group,
-        })
+        Ok(Self { cipher, hash, group })
     }
 }
 
@@ -299,12 +256,7 @@ impl FromStr for EspProposal {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let Parts {
-            cipher,
-            integrity,
-            derivation,
-            group,
-        } = parts(text)?;
+        let Parts { cipher, integrity, derivation, group } = parts(text)?;
         let cipher = cipher.ok_or("names no cipher")?;
         if derivation.is_some() {
             return Err("has a prf, which only IKE has".to_owned());
@@ -312,11 +264,7 @@ impl FromStr for EspProposal {
         if !cipher.is_aead() && integrity.is_none() {
             return Err("names no hash, which a CBC cipher needs: add -sha256".to_owned());
         }
-        Ok(Self {
-            cipher,
-            hash: integrity.filter(|_| !cipher.is_aead()),
-            group,
-        })
+        Ok(Self { cipher, hash: integrity.filter(|_| !cipher.is_aead()), group })
     }
 }
 
@@ -343,11 +291,7 @@ pub fn expand<T: FromStr + PartialEq>(list: &str) -> Vec<T> {
 
 impl fmt::Display for IkeProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            cipher,
-            hash,
-            group,
-        } = self;
+        let Self { cipher, hash, group } = self;
         let prefix = if cipher.is_aead() { "prf" } else { "" };
         let (cipher, group) = (cipher.row().1, group.row().1);
         write!(f, "{cipher}-{prefix}{}-{group}", hash.name())
@@ -375,18 +319,9 @@ mod tests {
     fn proposals_are_read_in_each_spelling_and_written_in_one() {
         for (text, expected) in [
             ("aes256gcm128-sha256-ecp256", "aes256gcm16-prfsha256-ecp256"),
-            (
-                "aes256gcm16-prfsha384-ecp384",
-                "aes256gcm16-prfsha384-ecp384",
-            ),
-            (
-                "aes256gcm-prfsha512-curve25519",
-                "aes256gcm16-prfsha512-curve25519",
-            ),
-            (
-                "chacha20poly1305-prfsha256-modp3072",
-                "chacha20poly1305-prfsha256-modp3072",
-            ),
+            ("aes256gcm16-prfsha384-ecp384", "aes256gcm16-prfsha384-ecp384"),
+            ("aes256gcm-prfsha512-curve25519", "aes256gcm16-prfsha512-curve25519"),
+            ("chacha20poly1305-prfsha256-modp3072", "chacha20poly1305-prfsha256-modp3072"),
             ("aes128-sha256-modp2048", "aes128-sha256-modp2048"),
         ] {
             let read: IkeProposal = text.parse().expect("a proposal");

@@ -97,9 +97,6 @@ pub fn daemon(
         // The peer's own address is no part of a link's networks.
         text.push_str("    kernel-libipsec {\n      allow_peer_ts = no\n    }\n");
     }
-    let _ = write!(
-        text,
-        "  }}\n}}\nswanctl {{\n  load = {LOADER_PLUGINS}\n}}\n"
-    );
+    let _ = write!(text, "  }}\n}}\nswanctl {{\n  load = {LOADER_PLUGINS}\n}}\n");
     text
 }

@@ -70,16 +70,9 @@ pub fn ask(link: &str) -> Vec<u8> {
 /// Ends the connection without a goodbye and begins it anew.
 #[must_use]
 pub fn reconnect(link: &str) -> Vec<u8> {
-    let end = frame(
-        CMD_REQUEST,
-        "terminate",
-        &[("ike", link), ("force", "yes"), ("timeout", "-1")],
-    );
-    let begin = frame(
-        CMD_REQUEST,
-        "initiate",
-        &[("child", link), ("timeout", "-1")],
-    );
+    let end =
+        frame(CMD_REQUEST, "terminate", &[("ike", link), ("force", "yes"), ("timeout", "-1")]);
+    let begin = frame(CMD_REQUEST, "initiate", &[("child", link), ("timeout", "-1")]);
     [end, begin].concat()
 }
 
@@ -191,14 +184,11 @@ impl Seen {
         let state = match (self.installed, self.negotiating) {
             (true, _) => TunnelState::Connected,
             (false, true) => TunnelState::Handshaking,
-            (false, false) => TunnelState::Connecting,
+            (false, false) => TunnelState::Idle,
         };
         vec![
             ManagementLine::State(state, String::new()),
-            ManagementLine::Bytes {
-                received: self.received,
-                sent: self.sent,
-            },
+            ManagementLine::Bytes { received: self.received, sent: self.sent },
         ]
     }
 }
@@ -312,12 +302,8 @@ mod tests {
             end(),
         ]
         .concat();
-        [
-            whole(5, None, &[]),
-            whole(EVENT, Some(LIST_SA), &sa),
-            whole(CMD_RESPONSE, None, &[]),
-        ]
-        .concat()
+        [whole(5, None, &[]), whole(EVENT, Some(LIST_SA), &sa), whole(CMD_RESPONSE, None, &[])]
+            .concat()
     }
 
     #[test]
@@ -325,22 +311,15 @@ mod tests {
         for size in [1, 3, 4096] {
             let mut frames = ViciFrames::default();
             let bytes = listing();
-            let lines: Vec<ManagementLine> = bytes
-                .chunks(size)
-                .flat_map(|piece| frames.push(piece))
-                .collect();
-            let said: Vec<&ManagementLine> = lines
-                .iter()
-                .filter(|line| **line != ManagementLine::Other)
-                .collect();
+            let lines: Vec<ManagementLine> =
+                bytes.chunks(size).flat_map(|piece| frames.push(piece)).collect();
+            let said: Vec<&ManagementLine> =
+                lines.iter().filter(|line| **line != ManagementLine::Other).collect();
             assert_eq!(
                 said,
                 [
                     &ManagementLine::State(TunnelState::Connected, String::new()),
-                    &ManagementLine::Bytes {
-                        received: 111,
-                        sent: 7
-                    },
+                    &ManagementLine::Bytes { received: 111, sent: 7 },
                 ],
                 "pieces of {size}"
             );
@@ -348,13 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn listing_without_connections_is_a_tunnel_that_connects() {
+    fn listing_without_connections_is_an_idle_tunnel() {
         let mut frames = ViciFrames::default();
         let lines = frames.push(&whole(CMD_RESPONSE, None, &[]));
-        assert!(lines.contains(&ManagementLine::State(
-            TunnelState::Connecting,
-            String::new()
-        )));
+        assert!(lines.contains(&ManagementLine::State(TunnelState::Idle, String::new())));
         let done = element(KEY_VALUE, "success", Some("yes"));
         assert_eq!(
             frames.push(&whole(CMD_RESPONSE, None, &done)),
@@ -366,10 +342,7 @@ mod tests {
     #[test]
     fn frames_are_those_of_the_protocol() {
         assert_eq!(subscribe(), b"\0\0\0\x09\x03\x07list-sa");
-        assert_eq!(
-            ask("mr"),
-            b"\0\0\0\x13\x00\x08list-sas\x03\x03ike\x00\x02mr"
-        );
+        assert_eq!(ask("mr"), b"\0\0\0\x13\x00\x08list-sas\x03\x03ike\x00\x02mr");
     }
 
     #[test]

@@ -92,12 +92,12 @@ const SETTINGS: &[(&str, Fate)] = &[
     ("disable-uniqreqids", Left("the daemon of a link has one peer")),
 ];
 
-/// What an import made.
+/// Result of an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ImportedLink {
     /// A link.toml; this router is end a.
     pub text: String,
-    /// What was left out, and what to look at, in words.
+    /// Settings that were left out or need attention, in words.
     pub notes: Vec<String>,
 }
 
@@ -121,10 +121,7 @@ struct Commands {
 pub fn import(text: &str, name: &str, peer: Option<&str>) -> Result<ImportedLink, LinkProblems> {
     if text.len() > MAX_TEXT {
         let what = format!("the commands have more than {MAX_TEXT} bytes");
-        return Err(LinkProblems(vec![LinkProblem::of_file(
-            what,
-            "name the right file",
-        )]));
+        return Err(LinkProblems(vec![LinkProblem::of_file(what, "name the right file")]));
     }
     let mut commands = Commands::read(text);
     let Some(peer) = commands.peer(peer) else {
@@ -147,10 +144,7 @@ impl Commands {
         let setting = |(index, line): (usize, &str)| {
             let mut words = words(line.trim());
             let is_ours = words.len() > 3 && words[..3] == ["set", "vpn", "ipsec"];
-            is_ours.then(|| Setting {
-                line: index + 1,
-                words: words.split_off(3),
-            })
+            is_ours.then(|| Setting { line: index + 1, words: words.split_off(3) })
         };
         Self {
             settings: text.lines().enumerate().filter_map(setting).collect(),
@@ -193,10 +187,9 @@ impl Commands {
                 format!("there are {} peers", peers.len()),
                 format!("choose one with --peer: {}", peers.join(", ")),
             ),
-            (Some(asked), peers) => (
-                format!("there is no peer {asked}"),
-                format!("choose one of {}", peers.join(", ")),
-            ),
+            (Some(asked), peers) => {
+                (format!("there is no peer {asked}"), format!("choose one of {}", peers.join(", ")))
+            }
         };
         self.problems.push(LinkProblem::of_file(what, remedy));
         None
@@ -206,16 +199,10 @@ impl Commands {
     fn values(&self, path: &[&str]) -> Vec<(String, usize)> {
         let fits = |setting: &&Setting| {
             setting.words.len() == path.len() + 1
-                && setting
-                    .words
-                    .iter()
-                    .zip(path)
-                    .all(|(word, wanted)| word == wanted)
+                && setting.words.iter().zip(path).all(|(word, wanted)| word == wanted)
         };
         let found = self.settings.iter().filter(fits);
-        found
-            .filter_map(|setting| Some((setting.words.last()?.clone(), setting.line)))
-            .collect()
+        found.filter_map(|setting| Some((setting.words.last()?.clone(), setting.line))).collect()
     }
 
     /// The last value of a setting: VyOS lets the last one win.
@@ -230,11 +217,7 @@ impl Commands {
             .iter()
             .filter(|setting| {
                 setting.words.len() > path.len()
-                    && setting
-                        .words
-                        .iter()
-                        .zip(path)
-                        .all(|(word, wanted)| word == wanted)
+                    && setting.words.iter().zip(path).all(|(word, wanted)| word == wanted)
             })
             .map(|setting| setting.words[path.len()].clone())
             .collect();
@@ -256,17 +239,10 @@ impl Commands {
             let of_tunnels = tunnels.iter().filter_map(|tunnel| {
                 self.value(&["site-to-site", "peer", peer, "tunnel", tunnel, "esp-group"])
             });
-            let known: Vec<String> = named
-                .into_iter()
-                .flatten()
-                .chain(of_tunnels)
-                .map(|one| one.0)
-                .collect();
+            let known: Vec<String> =
+                named.into_iter().flatten().chain(of_tunnels).map(|one| one.0).collect();
             setting.words[0] != kind
-                || setting
-                    .words
-                    .get(1)
-                    .is_some_and(|name| known.contains(name))
+                || setting.words.get(1).is_some_and(|name| known.contains(name))
         };
         let of_peer = setting.words[0] != "site-to-site"
             || setting.words.get(2).is_some_and(|name| name == peer);
@@ -281,10 +257,7 @@ impl Commands {
             if !self.concerns(setting, peer) {
                 continue;
             }
-            match SETTINGS
-                .iter()
-                .find(|(pattern, _)| fits(pattern, &setting.words))
-            {
+            match SETTINGS.iter().find(|(pattern, _)| fits(pattern, &setting.words)) {
                 Some((_, Taken)) => {}
                 Some((_, Left(why))) => notes.entry(why).or_default().push(setting.line),
                 Some((pattern, Refused(why))) => {
@@ -394,10 +367,7 @@ impl Commands {
                 network.nth(u32::from(network.size() > 2))
             };
             let inner = first(false).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-            let _ = write!(
-                text,
-                "\n[ends.{end}]\naddress = \"{address}\"\ninner = \"{inner}\"\n"
-            );
+            let _ = write!(text, "\n[ends.{end}]\naddress = \"{address}\"\ninner = \"{inner}\"\n");
             if let Some(inner6) = first(true) {
                 let _ = writeln!(text, "inner6 = \"{inner6}\"");
             }
@@ -474,15 +444,9 @@ impl Commands {
         let mut networks: Vec<(LinkNetwork, usize)> = Vec::new();
         let mut problems = Vec::new();
         for tunnel in tunnels {
-            for (text, line) in self.values(&[
-                "site-to-site",
-                "peer",
-                peer,
-                "tunnel",
-                tunnel,
-                which,
-                "prefix",
-            ]) {
+            for (text, line) in
+                self.values(&["site-to-site", "peer", peer, "tunnel", tunnel, which, "prefix"])
+            {
                 match text.parse::<LinkNetwork>() {
                     Ok(network) if networks.iter().any(|one| one.0 == network) => {}
                     Ok(network) => networks.push((network, line)),
@@ -522,17 +486,12 @@ impl Commands {
         for number in self.names(&["ike-group", group, "proposal"]) {
             let at = |what: &'static str| ["ike-group", group, "proposal", number.as_str(), what];
             let cipher = self.part(&at("encryption"), IpsecCipher::of_vyos);
-            let derived = self.part(&at("prf"), |name| {
-                IpsecHash::of(name.strip_prefix("prf").unwrap_or(name))
-            });
+            let derived = self
+                .part(&at("prf"), |name| IpsecHash::of(name.strip_prefix("prf").unwrap_or(name)));
             let hash = derived.or_else(|| self.part(&at("hash"), IpsecHash::of));
             let group = self.part(&at("dh-group"), IkeGroup::of_number);
             if let (Some(cipher), Some(hash), Some(group)) = (cipher, hash, group) {
-                proposals.push(IkeProposal {
-                    cipher,
-                    hash,
-                    group,
-                });
+                proposals.push(IkeProposal { cipher, hash, group });
             } else if self.problems.is_empty() {
                 self.missing(&[
                     "ike-group",
@@ -558,8 +517,7 @@ impl Commands {
                 match IkeGroup::of_number(number) {
                     Ok(group) => Some(group),
                     Err(why) => {
-                        self.problems
-                            .push(LinkProblem::at(line, why, "use dh-group 19, 20 or 31"));
+                        self.problems.push(LinkProblem::at(line, why, "use dh-group 19, 20 or 31"));
                         None
                     }
                 }
@@ -571,10 +529,7 @@ impl Commands {
                 &["esp-group", group, "proposal", &number, "encryption"],
                 IpsecCipher::of_vyos,
             );
-            let hash = self.part(
-                &["esp-group", group, "proposal", &number, "hash"],
-                IpsecHash::of,
-            );
+            let hash = self.part(&["esp-group", group, "proposal", &number, "hash"], IpsecHash::of);
             match cipher {
                 Some(cipher) if cipher.is_aead() || hash.is_some() => proposals.push(EspProposal {
                     cipher,
@@ -582,13 +537,7 @@ impl Commands {
                     group: pfs,
                 }),
                 Some(_) | None if self.problems.is_empty() => {
-                    self.missing(&[
-                        "esp-group",
-                        group,
-                        "proposal",
-                        &number,
-                        "encryption and hash",
-                    ]);
+                    self.missing(&["esp-group", group, "proposal", &number, "encryption and hash"]);
                 }
                 Some(_) | None => {}
             }
@@ -617,10 +566,7 @@ fn fits(pattern: &str, words: &[String]) -> bool {
 
 /// A list of strings in TOML.
 fn strings(items: &[impl ToString]) -> String {
-    let items: Vec<String> = items
-        .iter()
-        .map(|item| format!("{:?}", item.to_string()))
-        .collect();
+    let items: Vec<String> = items.iter().map(|item| format!("{:?}", item.to_string())).collect();
     format!("[{}]", items.join(", "))
 }
 
@@ -645,34 +591,20 @@ pub fn export(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
     };
     let seconds = |seconds: u32| seconds.to_string();
     set(&format!("ike-group {name} key-exchange"), "ikev2");
-    set(
-        &format!("ike-group {name} lifetime"),
-        &seconds(settings.ike_rekey_s),
-    );
-    set(
-        &format!("ike-group {name} dead-peer-detection action"),
-        "restart",
-    );
-    set(
-        &format!("ike-group {name} dead-peer-detection interval"),
-        "2",
-    );
+    set(&format!("ike-group {name} lifetime"), &seconds(settings.ike_rekey_s));
+    set(&format!("ike-group {name} dead-peer-detection action"), "restart");
+    set(&format!("ike-group {name} dead-peer-detection interval"), "2");
     for (index, proposal) in settings.ike.iter().enumerate() {
         let at = format!("ike-group {name} proposal {}", index + 1);
         set(&format!("{at} encryption"), proposal.cipher.vyos());
         set(&format!("{at} hash"), proposal.hash.name());
         set(&format!("{at} dh-group"), proposal.group.number());
     }
-    set(
-        &format!("esp-group {name} lifetime"),
-        &seconds(settings.esp_rekey_s),
-    );
+    set(&format!("esp-group {name} lifetime"), &seconds(settings.esp_rekey_s));
     set(&format!("esp-group {name} mode"), "tunnel");
     let pfs = settings.esp.first().and_then(|proposal| proposal.group);
-    let pfs = pfs.map_or_else(
-        || "disable".to_owned(),
-        |group| format!("dh-group{}", group.number()),
-    );
+    let pfs =
+        pfs.map_or_else(|| "disable".to_owned(), |group| format!("dh-group{}", group.number()));
     set(&format!("esp-group {name} pfs"), &pfs);
     for (index, proposal) in settings.esp.iter().enumerate() {
         let at = format!("esp-group {name} proposal {}", index + 1);
@@ -683,18 +615,9 @@ pub fn export(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
     }
     let at = format!("site-to-site peer {name}");
     set(&format!("{at} authentication mode"), "x509");
-    set(
-        &format!("{at} authentication local-id"),
-        &format!("CN={}", own.certificate_name),
-    );
-    set(
-        &format!("{at} authentication remote-id"),
-        &format!("CN={}", peer.certificate_name),
-    );
-    set(
-        &format!("{at} authentication x509 ca-certificate"),
-        &format!("{name}-ca"),
-    );
+    set(&format!("{at} authentication local-id"), &format!("CN={}", own.certificate_name));
+    set(&format!("{at} authentication remote-id"), &format!("CN={}", peer.certificate_name));
+    set(&format!("{at} authentication x509 ca-certificate"), &format!("{name}-ca"));
     set(&format!("{at} authentication x509 certificate"), &name);
     set(&format!("{at} connection-type"), "initiate");
     set(&format!("{at} ike-group"), &name);
@@ -702,20 +625,13 @@ pub fn export(link: &VpnLink, settings: &IpsecSettings, side: Side) -> String {
     set(&format!("{at} local-address"), &own.address.to_string());
     set(&format!("{at} remote-address"), &peer.address.to_string());
     if settings.replay_window != 32 {
-        set(
-            &format!("{at} replay-window"),
-            &settings.replay_window.to_string(),
-        );
+        set(&format!("{at} replay-window"), &settings.replay_window.to_string());
     }
-    for (which, networks) in [
-        ("local", link.selectors(side)),
-        ("remote", link.selectors(side.other())),
-    ] {
+    for (which, networks) in
+        [("local", link.selectors(side)), ("remote", link.selectors(side.other()))]
+    {
         for network in networks {
-            set(
-                &format!("{at} tunnel 0 {which} prefix"),
-                &network.to_string(),
-            );
+            set(&format!("{at} tunnel 0 {which} prefix"), &network.to_string());
         }
     }
     text

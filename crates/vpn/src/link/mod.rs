@@ -126,6 +126,7 @@ pub(crate) struct Lines {
     pub(crate) address: [Option<usize>; 2],
     pub(crate) device: [Option<usize>; 2],
     pub(crate) certificates: [Option<usize>; 2],
+    pub(crate) openssl_config: [Option<usize>; 2],
 }
 
 /// One end of a link.
@@ -145,16 +146,22 @@ pub struct End {
     pub certificates: PathBuf,
     /// Name in the end's certificate.
     pub certificate_name: String,
+    /// OpenSSL configuration of the members' processes; `None`: the system's.
+    pub openssl_config: Option<PathBuf>,
 }
 
 impl End {
+    /// The variable that makes a process read the end's OpenSSL configuration.
+    pub(crate) fn openssl_variable(&self) -> Option<String> {
+        let path = self.openssl_config.as_ref()?;
+        Some(format!("OPENSSL_CONF={}", path.display()))
+    }
+
     /// Addresses of the end inside the link, as networks of one host.
     #[must_use]
     pub fn inner_hosts(&self) -> Vec<LinkNetwork> {
         let v6 = self.inner6.map(LinkNetwork::host);
-        std::iter::once(LinkNetwork::host(self.inner))
-            .chain(v6)
-            .collect()
+        std::iter::once(LinkNetwork::host(self.inner)).chain(v6).collect()
     }
 }
 
@@ -267,11 +274,7 @@ impl VpnLink {
                 (LinkEngine::Ipsec(settings), 1)
             }
         };
-        Self {
-            engine,
-            members,
-            ..self.clone()
-        }
+        Self { engine, members, ..self.clone() }
     }
 
     /// The end whose address is among these; `None` if neither or both are.

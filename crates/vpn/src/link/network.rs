@@ -42,10 +42,7 @@ impl LinkNetwork {
     #[must_use]
     pub fn host(address: impl Into<IpAddr>) -> Self {
         let address = address.into();
-        Self {
-            address,
-            bits: width(address),
-        }
+        Self { address, bits: width(address) }
     }
 
     /// Whether the network is one of IPv6.
@@ -89,12 +86,10 @@ impl FromStr for LinkNetwork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (address, bits) = text
-            .split_once('/')
-            .ok_or_else(|| format!("{text:?} has no prefix length"))?;
-        let address: IpAddr = address
-            .parse()
-            .map_err(|_| format!("{address:?} is not an IP address"))?;
+        let (address, bits) =
+            text.split_once('/').ok_or_else(|| format!("{text:?} has no prefix length"))?;
+        let address: IpAddr =
+            address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
         let most = width(address);
         let bits: u8 = bits
             .parse()
@@ -105,9 +100,7 @@ impl FromStr for LinkNetwork {
         if base == address {
             Ok(Self { address, bits })
         } else {
-            Err(format!(
-                "{text} has host bits: the network is {base}/{bits}"
-            ))
+            Err(format!("{text} has host bits: the network is {base}/{bits}"))
         }
     }
 }
@@ -128,24 +121,12 @@ mod tests {
 
     #[test]
     fn networks_with_host_bits_or_without_prefix_are_refused() {
-        for wrong in [
-            "10.0.0.1/24",
-            "10.0.0.0",
-            "10.0.0.0/33",
-            "x/8",
-            "fd00::1/64",
-            "::/129",
-            "10.0.0.0/-1",
-        ] {
+        for wrong in
+            ["10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "x/8", "fd00::1/64", "::/129", "10.0.0.0/-1"]
+        {
             assert!(wrong.parse::<LinkNetwork>().is_err(), "{wrong}");
         }
-        for right in [
-            "0.0.0.0/0",
-            "10.0.0.1/32",
-            "10.98.0.0/24",
-            "::/0",
-            "fd00:1::/32",
-        ] {
+        for right in ["0.0.0.0/0", "10.0.0.1/32", "10.98.0.0/24", "::/0", "fd00:1::/32"] {
             assert_eq!(network(right).to_string(), right);
         }
     }
@@ -161,32 +142,18 @@ mod tests {
             ("fd00::/8", "fd00:1::/32", true),
             ("fd00:1::/32", "fd00:2::/32", false),
         ] {
-            assert_eq!(
-                network(left).overlaps(network(right)),
-                expected,
-                "{left} {right}"
-            );
-            assert_eq!(
-                network(right).overlaps(network(left)),
-                expected,
-                "{right} {left}"
-            );
+            assert_eq!(network(left).overlaps(network(right)), expected, "{left} {right}");
+            assert_eq!(network(right).overlaps(network(left)), expected, "{right} {left}");
         }
     }
 
     #[test]
     fn addresses_end_with_the_network() {
         let small = network("10.98.0.0/30");
-        assert_eq!(
-            small.nth(3).map(|a| a.to_string()),
-            Some("10.98.0.3".to_owned())
-        );
+        assert_eq!(small.nth(3).map(|a| a.to_string()), Some("10.98.0.3".to_owned()));
         assert_eq!(small.nth(4), None);
         assert_eq!(network("0.0.0.0/0").size(), 1 << 32);
         assert_eq!(network("fd00::/126").size(), 4);
-        assert_eq!(
-            network("fd00::/126").nth(3).map(|a| a.to_string()),
-            Some("fd00::3".to_owned())
-        );
+        assert_eq!(network("fd00::/126").nth(3).map(|a| a.to_string()), Some("fd00::3".to_owned()));
     }
 }

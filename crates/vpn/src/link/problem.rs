@@ -24,30 +24,19 @@ impl LinkProblem {
     /// A problem of the host, which no line of link.toml causes.
     #[must_use]
     pub fn of_host(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            line: None,
-            of_host: true,
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+        Self { line: None, of_host: true, what: what.into(), remedy: remedy.into() }
     }
 
     /// A problem of a file as a whole.
     #[must_use]
     pub fn of_file(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            of_host: false,
-            ..Self::of_host(what, remedy)
-        }
+        Self { of_host: false, ..Self::of_host(what, remedy) }
     }
 
     /// A problem that a line causes.
     #[must_use]
     pub fn at(line: usize, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            line: Some(line),
-            ..Self::of_file(what, remedy)
-        }
+        Self { line: Some(line), ..Self::of_file(what, remedy) }
     }
 }
 

@@ -11,7 +11,9 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::value::{account, certificate_name, cipher, device, name, number, parsed, text, usable};
+use super::value::{
+    account, certificate_name, cipher, device, name, number, parsed, path, text, usable,
+};
 use super::{
     AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkNetwork, LinkProblem,
     LinkProblems, MAX_MEMBERS, Side, TunnelCipher, VpnLink,
@@ -25,15 +27,8 @@ const MAX_FILE: usize = 256 << 10;
 const LINK_KEYS: &[&str] = &[
     "name", "mode", "engine", "goal", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
 ];
-const IPSEC_KEYS: &[&str] = &[
-    "ike",
-    "esp",
-    "data-path",
-    "per-cpu-sas",
-    "ike-rekey-s",
-    "esp-rekey-s",
-    "replay-window",
-];
+const IPSEC_KEYS: &[&str] =
+    &["ike", "esp", "data-path", "per-cpu-sas", "ike-rekey-s", "esp-rekey-s", "replay-window"];
 
 /// The smallest path of a link that carries IPv6, in bytes: 1280 inside (RFC 8200), and the largest overhead of an
 /// engine, 40 of IPv6, 8 of UDP, 40 of ESP and 18 of its padding.
@@ -49,16 +44,10 @@ const END_KEYS: &[&str] = &[
     "device",
     "certificates",
     "certificate-name",
+    "openssl-config",
 ];
-const TUNNEL_KEYS: &[&str] = &[
-    "port",
-    "network",
-    "socket-buffer-bytes",
-    "queue-packets",
-    "data-path",
-    "user",
-    "group",
-];
+const TUNNEL_KEYS: &[&str] =
+    &["port", "network", "socket-buffer-bytes", "queue-packets", "data-path", "user", "group"];
 
 /// A value with its line.
 type Found<T> = Option<(T, usize)>;
@@ -81,16 +70,10 @@ struct Section<'t> {
 pub(super) fn link(text: &str) -> Result<VpnLink, LinkProblems> {
     if text.len() > MAX_FILE {
         let what = format!("link.toml has more than {MAX_FILE} bytes");
-        return Err(LinkProblems(vec![LinkProblem::of_file(
-            what,
-            "name the right file",
-        )]));
+        return Err(LinkProblems(vec![LinkProblem::of_file(what, "name the right file")]));
     }
     let (table, errors) = DeTable::parse_recoverable(text);
-    let mut reader = Reader {
-        text,
-        problems: Vec::new(),
-    };
+    let mut reader = Reader { text, problems: Vec::new() };
     if !errors.is_empty() {
         for error in errors {
             let line = error.span().map_or(1, |span| reader.line(span.start));
@@ -103,18 +86,11 @@ pub(super) fn link(text: &str) -> Result<VpnLink, LinkProblems> {
         return LinkProblems::none(reader.problems, ())
             .and_then(|()| Err(LinkProblems(Vec::new())));
     }
-    let top = Section {
-        prefix: "",
-        table: Some(table.get_ref()),
-        line: 1,
-    };
+    let top = Section { prefix: "", table: Some(table.get_ref()), line: 1 };
     let link = reader.link(top);
     LinkProblems::none(reader.problems, link).and_then(|link| {
         let missing = || {
-            LinkProblems(vec![LinkProblem::of_file(
-                "link.toml is incomplete",
-                "see the sample",
-            )])
+            LinkProblems(vec![LinkProblem::of_file("link.toml is incomplete", "see the sample")])
         };
         link.ok_or_else(missing)
     })
@@ -139,16 +115,11 @@ impl<'t> Reader<'t> {
         let settings = self.ipsec(ipsec);
         let ReadEngine { kind, line, goal } = self.engine(top, ipsec);
         let is_ipsec = kind == EngineName::Ipsec;
-        let members = self.required(top, "members", "members = 4", |value| {
-            number(value, 1..=MAX_MEMBERS)
-        });
+        let members =
+            self.required(top, "members", "members = 4", |value| number(value, 1..=MAX_MEMBERS));
         if let Some((number, line)) = members.filter(|(number, _)| is_ipsec && *number != 1) {
             let remedy = "write members = 1; per-cpu-sas in [ipsec] uses several processors";
-            self.problem(
-                line,
-                format!("an IPsec link has one member, not {number}"),
-                remedy,
-            );
+            self.problem(line, format!("an IPsec link has one member, not {number}"), remedy);
         }
         let cipher = self.optional(top, "cipher", cipher);
         if let Some((_, line)) = cipher.filter(|_| is_ipsec) {
@@ -158,21 +129,11 @@ impl<'t> Reader<'t> {
         let path_mtu = self.optional(top, "path-mtu", |value| number(value, 576..=9216));
         let ends = self.section(top, "ends", "ends.");
         self.unknown(ends, &["a", "b"]);
-        let known_name = name
-            .as_ref()
-            .map_or("link", |(name, _)| name.as_str())
-            .to_owned();
+        let known_name = name.as_ref().map_or("link", |(name, _)| name.as_str()).to_owned();
         let a = self.end(ends, Side::A, &known_name);
         let b = self.end(ends, Side::B, &known_name);
-        let ReadTunnels {
-            port,
-            network,
-            buffer,
-            queue,
-            channel,
-            user,
-            group,
-        } = self.tunnels(top, kind);
+        let ReadTunnels { port, network, buffer, queue, channel, user, group } =
+            self.tunnels(top, kind);
 
         let members_line = members.map_or(top.line, |(_, line)| line);
         let members = members.map_or(1, |(members, _)| members);
@@ -190,10 +151,7 @@ impl<'t> Reader<'t> {
         if tunnels.size() < 2 * u128::from(members) {
             self.problem(
                 tunnels_line,
-                format!(
-                    "{tunnels} has {} addresses for {members} members",
-                    tunnels.size()
-                ),
+                format!("{tunnels} has {} addresses for {members} members", tunnels.size()),
                 "use a network with two addresses per member",
             );
         }
@@ -213,13 +171,11 @@ impl<'t> Reader<'t> {
             address: [Some(a.address_line), Some(b.address_line)],
             device: [a.device_line, b.device_line],
             certificates: [Some(a.certificates_line), Some(b.certificates_line)],
+            openssl_config: [a.openssl_config_line, b.openssl_config_line],
         };
         Some(VpnLink {
             name,
-            auto: (kind == EngineName::Auto).then(|| AutoEngine {
-                goal,
-                ipsec: settings.clone(),
-            }),
+            auto: (kind == EngineName::Auto).then(|| AutoEngine { goal, ipsec: settings.clone() }),
             engine: match kind {
                 EngineName::Ipsec => LinkEngine::Ipsec(settings),
                 EngineName::OpenVpn | EngineName::Auto => {
@@ -266,40 +222,24 @@ impl<'t> Reader<'t> {
         let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
         let network = self.optional(tunnels, "network", |value| {
             let network: LinkNetwork = parsed(value)?;
-            match network.is_v6() {
-                true => Err(
-                    "is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
-                        .to_owned(),
-                ),
-                false => Ok(network),
+            if network.is_v6() {
+                Err("is not an IPv4 network: tunnels carry IPv6 without addresses of their own"
+                    .to_owned())
+            } else {
+                Ok(network)
             }
         });
-        let buffer = self.optional(tunnels, "socket-buffer-bytes", |value| {
-            number(value, 1 << 16..=1 << 26)
-        });
-        let queue = self.optional(tunnels, "queue-packets", |value| {
-            number(value, 100..=100_000)
-        });
+        let buffer =
+            self.optional(tunnels, "socket-buffer-bytes", |value| number(value, 1 << 16..=1 << 26));
+        let queue = self.optional(tunnels, "queue-packets", |value| number(value, 100..=100_000));
         let channel = self.optional(tunnels, "data-path", data_path);
         if let Some((_, line)) = channel.filter(|_| kind != EngineName::OpenVpn) {
             let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
-            self.problem(
-                line,
-                "tunnels.data-path belongs to the engine openvpn",
-                remedy,
-            );
+            self.problem(line, "tunnels.data-path belongs to the engine openvpn", remedy);
         }
         let user = self.optional(tunnels, "user", account);
         let group = self.optional(tunnels, "group", account);
-        ReadTunnels {
-            port,
-            network,
-            buffer,
-            queue,
-            channel,
-            user,
-            group,
-        }
+        ReadTunnels { port, network, buffer, queue, channel, user, group }
     }
 
     fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
@@ -308,9 +248,7 @@ impl<'t> Reader<'t> {
         let esp = self.optional(section, "esp", proposals);
         let data_path = self.optional(section, "data-path", data_path);
         let per_cpu = self.optional(section, "per-cpu-sas", |value| {
-            value
-                .as_bool()
-                .ok_or_else(|| "is not true or false".to_owned())
+            value.as_bool().ok_or_else(|| "is not true or false".to_owned())
         });
         let ike_rekey = self.optional(section, "ike-rekey-s", |value| number(value, REKEY_S));
         let esp_rekey = self.optional(section, "esp-rekey-s", |value| number(value, REKEY_S));
@@ -319,11 +257,7 @@ impl<'t> Reader<'t> {
         let per_cpu = per_cpu.filter(|(wanted, _)| *wanted);
         if let Some((_, line)) = per_cpu.filter(|_| data_path == DataPath::User) {
             let remedy = "use data-path = \"kernel\", or leave the key out";
-            self.problem(
-                line,
-                "the daemon's own data path has no per-CPU SAs",
-                remedy,
-            );
+            self.problem(line, "the daemon's own data path has no per-CPU SAs", remedy);
         }
         IpsecSettings {
             ike: ike.map_or_else(|| vec![DEFAULT_IKE], |(list, _)| list),
@@ -360,14 +294,8 @@ impl<'t> Reader<'t> {
         });
         let networks = self.networks(section);
         let device = self.optional(section, "device", device);
-        let certificates = self.optional(section, "certificates", |value| {
-            let path = text(value)?;
-            let safe = path.starts_with('/')
-                && !path.contains(|c: char| c.is_whitespace() || "\"'\\".contains(c));
-            safe.then(|| PathBuf::from(path)).ok_or_else(|| {
-                format!("{path:?} is not an absolute path without spaces and quotes")
-            })
-        });
+        let certificates = self.optional(section, "certificates", path);
+        let openssl_config = self.optional(section, "openssl-config", path);
         let name = self.optional(section, "certificate-name", certificate_name);
         let (address, address_line) = address?;
         let (inner, inner_line) = inner?;
@@ -382,9 +310,8 @@ impl<'t> Reader<'t> {
             inner6_line: inner6.map_or(inner_line, |(_, line)| line),
             network_lines: networks.iter().map(|(_, line)| *line).collect(),
             device_line: device.as_ref().map(|(_, line)| *line),
-            certificates_line: certificates
-                .as_ref()
-                .map_or(section.line, |(_, line)| *line),
+            openssl_config_line: openssl_config.as_ref().map(|(_, line)| *line),
+            certificates_line: certificates.as_ref().map_or(section.line, |(_, line)| *line),
             end: End {
                 address,
                 inner,
@@ -396,6 +323,7 @@ impl<'t> Reader<'t> {
                     |(path, _)| path,
                 ),
                 certificate_name: name.map_or(default_name, |(name, _)| name),
+                openssl_config: openssl_config.map(|(path, _)| path),
             },
         })
     }
@@ -432,10 +360,7 @@ impl<'t> Reader<'t> {
         if families[0] != families[1] {
             self.problem(
                 b.address_line,
-                format!(
-                    "{} and {} are of different IP versions",
-                    a.end.address, b.end.address
-                ),
+                format!("{} and {} are of different IP versions", a.end.address, b.end.address),
                 "give both ends an IPv4 address, or both an IPv6 address",
             );
         }
@@ -444,15 +369,11 @@ impl<'t> Reader<'t> {
             self.problem(b.address_line, what, "each end is a host of its own");
         }
         let mut all = vec![("tunnels.network", tunnels, tunnels_line)];
-        for (end, inner, networks) in [
-            (a, "ends.a.inner", "ends.a.networks"),
-            (b, "ends.b.inner", "ends.b.networks"),
-        ] {
+        for (end, inner, networks) in
+            [(a, "ends.a.inner", "ends.a.networks"), (b, "ends.b.inner", "ends.b.networks")]
+        {
             for network in end.end.inner_hosts() {
-                let line = match network.is_v6() {
-                    true => end.inner6_line,
-                    false => end.inner_line,
-                };
+                let line = if network.is_v6() { end.inner6_line } else { end.inner_line };
                 all.push((inner, network, line));
             }
             let lines = end.end.networks.iter().zip(&end.network_lines);
@@ -522,11 +443,7 @@ impl<'t> Reader<'t> {
         } else {
             format!("{key} {value:?} does not exist")
         };
-        self.problem(
-            line,
-            what,
-            format!("write {key} = {only:?}, or leave the key out"),
-        );
+        self.problem(line, what, format!("write {key} = {only:?}, or leave the key out"));
     }
 
     fn section(
@@ -551,11 +468,7 @@ impl<'t> Reader<'t> {
             if !known.contains(&key.get_ref().as_ref()) {
                 let what = format!("unknown key {}{}", section.prefix, key.get_ref());
                 let line = self.line(key.span().start);
-                self.problem(
-                    line,
-                    what,
-                    format!("remove it, or use one of {}", known.join(", ")),
-                );
+                self.problem(line, what, format!("remove it, or use one of {}", known.join(", ")));
             }
         }
     }
@@ -604,11 +517,8 @@ const DEFAULT_IKE: IkeProposal = IkeProposal {
     hash: IpsecHash::Sha384,
     group: IkeGroup::Ecp384,
 };
-const DEFAULT_ESP: EspProposal = EspProposal {
-    cipher: IpsecCipher::Aes256Gcm,
-    hash: None,
-    group: Some(IkeGroup::Ecp384),
-};
+const DEFAULT_ESP: EspProposal =
+    EspProposal { cipher: IpsecCipher::Aes256Gcm, hash: None, group: Some(IkeGroup::Ecp384) };
 
 /// Bound on proposals: a packet of IKE holds them all.
 const MAX_PROPOSALS: usize = 16;
@@ -626,9 +536,7 @@ fn engine(value: &DeValue<'_>) -> Result<EngineName, String> {
         "openvpn" => Ok(EngineName::OpenVpn),
         "ipsec" => Ok(EngineName::Ipsec),
         "auto" => Ok(EngineName::Auto),
-        other => Err(format!(
-            "{other:?} does not exist; write openvpn, ipsec or auto"
-        )),
+        other => Err(format!("{other:?} does not exist; write openvpn, ipsec or auto")),
     }
 }
 
@@ -691,6 +599,7 @@ struct ReadEnd {
     network_lines: Vec<usize>,
     device_line: Option<usize>,
     certificates_line: usize,
+    openssl_config_line: Option<usize>,
 }
 
 fn default_tunnels() -> LinkNetwork {

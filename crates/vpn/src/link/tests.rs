@@ -23,10 +23,13 @@ fn take_inner6(link: &mut VpnLink) {
 
 fn problems(text: &str) -> Vec<(Option<usize>, String)> {
     let problems = VpnLink::parse(text).expect_err("problems").0;
-    problems
-        .into_iter()
-        .map(|one| (one.line, one.what))
-        .collect()
+    problems.into_iter().map(|one| (one.line, one.what)).collect()
+}
+
+/// Takes out the key of the samples that has no default.
+fn take_openssl_config(link: &mut VpnLink) {
+    let config = link.ends[0].openssl_config.take();
+    assert_eq!(config, Some("/etc/millrace/openssl.cnf".into()));
 }
 
 /// The sample with one line replaced.
@@ -41,20 +44,15 @@ fn sample_shows_the_defaults() {
     let link = VpnLink::parse(SAMPLE).expect("the sample");
     assert_eq!(link.device(3), "branch-3");
     assert_eq!(
-        link.destinations(Side::A)
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>(),
+        link.destinations(Side::A).iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["10.97.0.2/32", "10.2.0.0/16"]
     );
-    let mut full = VpnLink::parse(
-        &every_key()
-            .replace("/NAME", "/branch")
-            .replace("NAME-b", "branch-b"),
-    )
-    .expect("every key");
+    let mut full =
+        VpnLink::parse(&every_key().replace("/NAME", "/branch").replace("NAME-b", "branch-b"))
+            .expect("every key");
     assert_eq!(full.socket_buffer_bytes.take(), Some(1_048_576));
     assert_eq!(full.ends[0].device.take(), Some("eth0".to_owned()));
+    take_openssl_config(&mut full);
     take_inner6(&mut full);
     full.lines = link.lines.clone();
     assert_eq!(full, link);
@@ -67,10 +65,7 @@ fn all_problems_of_a_file_come_together_with_their_lines() {
         [ends.b]\naddress = \"198.51.100.2\"\nnetworks = [\"10.0.0.1/8\"]\n\
         [tunnels]\nport = 70000\nfragment = 1\n";
     let found = problems(text);
-    let lines: Vec<_> = found
-        .iter()
-        .map(|(line, _)| line.expect("a line"))
-        .collect();
+    let lines: Vec<_> = found.iter().map(|(line, _)| line.expect("a line")).collect();
     assert_eq!(lines, [1, 1, 2, 3, 4, 6, 8, 10, 12, 13], "{found:?}");
     let message = VpnLink::parse(text).expect_err("problems").to_string();
     for part in [
@@ -92,62 +87,28 @@ fn all_problems_of_a_file_come_together_with_their_lines() {
 #[test]
 fn contradicting_addresses_are_refused() {
     for (old, new, expected) in [
-        (
-            "10.2.0.0/16",
-            "10.1.2.0/24",
-            "overlaps ends.a.networks 10.1.0.0/16",
-        ),
+        ("10.2.0.0/16", "10.1.2.0/24", "overlaps ends.a.networks 10.1.0.0/16"),
         ("10.97.0.2", "10.97.0.1", "overlaps ends.a.inner"),
         ("10.98.0.0/24", "10.2.0.0/24", "overlaps"),
-        (
-            "10.98.0.0/24",
-            "10.98.0.0/30",
-            "has 4 addresses for 4 members",
-        ),
-        (
-            "10.2.0.0/16",
-            "203.0.113.0/24",
-            "an address of the tunnels themselves",
-        ),
-        (
-            "10.2.0.0/16",
-            "0.0.0.0/0",
-            "an address of the tunnels themselves",
-        ),
+        ("10.98.0.0/24", "10.98.0.0/30", "has 4 addresses for 4 members"),
+        ("10.2.0.0/16", "203.0.113.0/24", "an address of the tunnels themselves"),
+        ("10.2.0.0/16", "0.0.0.0/0", "an address of the tunnels themselves"),
         ("203.0.113.1", "198.51.100.1", "both ends have the address"),
         ("203.0.113.1", "2001:db8::1", "different IP versions"),
         ("port = 1194", "port = 65533", "no room for 4 members"),
-        (
-            "\"branch\"",
-            "\"branch-office-west\"",
-            "1 to 12 lower-case letters",
-        ),
+        ("\"branch\"", "\"branch-office-west\"", "1 to 12 lower-case letters"),
         ("\"branch\"", "\"-x\"", "1 to 12 lower-case letters"),
         ("/etc/millrace/vpn/NAME", "etc", "not an absolute path"),
         ("\"openvpn\"", "\"fastest\"", "write openvpn, ipsec or auto"),
-        (
-            "\"openvpn\"",
-            "\"auto\"",
-            "tunnels.data-path belongs to the engine openvpn",
-        ),
+        ("\"openvpn\"", "\"auto\"", "tunnels.data-path belongs to the engine openvpn"),
         ("\"openvpn\"", "\"ipsec\"", "has one member, not 4"),
-        (
-            "\"openvpn\"",
-            "\"ipsec\"",
-            "cipher belongs to the engine openvpn",
-        ),
-        (
-            "\"AES-256-GCM\"",
-            "\"BF-CBC\"",
-            "has no authenticated encryption",
-        ),
+        ("\"openvpn\"", "\"ipsec\"", "cipher belongs to the engine openvpn"),
+        ("\"AES-256-GCM\"", "\"BF-CBC\"", "has no authenticated encryption"),
         ("\"AES-256-GCM\"", "\"none\"", "does not encrypt"),
     ] {
         let found = problems(&with(old, new));
         assert!(
-            found
-                .iter()
-                .any(|(line, what)| line.is_some() && what.contains(expected)),
+            found.iter().any(|(line, what)| line.is_some() && what.contains(expected)),
             "{expected} in {found:?}"
         );
     }
@@ -160,15 +121,10 @@ fn ipsec_sample_shows_the_defaults() {
         Some(rest) if rest.contains(" = ") => rest.to_owned(),
         _ => line.to_owned(),
     };
-    let text = SAMPLE_IPSEC
-        .lines()
-        .map(line)
-        .collect::<Vec<_>>()
-        .join("\n");
-    let text = text
-        .replace("/NAME", "/branch")
-        .replace("NAME-b", "branch-b");
+    let text = SAMPLE_IPSEC.lines().map(line).collect::<Vec<_>>().join("\n");
+    let text = text.replace("/NAME", "/branch").replace("NAME-b", "branch-b");
     let mut full = VpnLink::parse(&text).expect("every key");
+    take_openssl_config(&mut full);
     take_inner6(&mut full);
     full.lines = link.lines.clone();
     assert_eq!(full, link);
@@ -194,19 +150,11 @@ fn ipsec_section_has_defaults_and_refuses_weak_proposals_with_their_line() {
     assert_eq!(settings.data_path, DataPath::Kernel);
     for (lines, line, expected) in [
         ("ike = [\"3des-sha1-modp1024\"]", 5, "SWEET32"),
-        (
-            "esp = [\"aes256gcm16\", \"null-sha256\"]",
-            5,
-            "does not encrypt",
-        ),
+        ("esp = [\"aes256gcm16\", \"null-sha256\"]", 5, "does not encrypt"),
         ("esp = []", 5, "1 to 16 proposals"),
         ("esp = \"aes256gcm16\"", 5, "is not a list"),
         ("\ndata-path = \"dpdk\"", 6, "write kernel or user"),
-        (
-            "data-path = \"user\"\nper-cpu-sas = true",
-            6,
-            "no per-CPU SAs",
-        ),
+        ("data-path = \"user\"\nper-cpu-sas = true", 6, "no per-CPU SAs"),
         ("esp-rekey-s = 5", 5, "is not from 60"),
         ("psk = \"secret\"", 5, "unknown key ipsec.psk"),
     ] {
@@ -216,11 +164,7 @@ fn ipsec_section_has_defaults_and_refuses_weak_proposals_with_their_line() {
         assert!(found.iter().any(fits), "{expected} in {found:?}");
     }
     let without = ipsec("").replace("engine = \"ipsec\"\n", "");
-    assert!(
-        problems(&without)[0]
-            .1
-            .contains("belongs to the engine ipsec")
-    );
+    assert!(problems(&without)[0].1.contains("belongs to the engine ipsec"));
 }
 
 #[test]
@@ -233,36 +177,14 @@ fn link_that_carries_ipv6_needs_its_addresses_and_room() {
     };
     let both = "inner6 = \"fd00:97::2\"\nnetworks = [\"fd00:2::/48\", \"10.2.0.0/16\"]";
     let link = VpnLink::parse(&with("", both)).expect("a link");
-    let to: Vec<String> = link
-        .destinations(Side::A)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(
-        to,
-        [
-            "10.97.0.2/32",
-            "fd00:97::2/128",
-            "fd00:2::/48",
-            "10.2.0.0/16"
-        ]
-    );
+    let to: Vec<String> = link.destinations(Side::A).iter().map(ToString::to_string).collect();
+    assert_eq!(to, ["10.97.0.2/32", "fd00:97::2/128", "fd00:2::/48", "10.2.0.0/16"]);
     for (more, networks, line, expected) in [
-        (
-            "",
-            "networks = [\"fd00:2::/48\"]",
-            10,
-            "ends.b.inner6 is missing",
-        ),
+        ("", "networks = [\"fd00:2::/48\"]", 10, "ends.b.inner6 is missing"),
         ("", "inner6 = \"fd00:97::1\"", 11, "overlaps ends.a.inner"),
         ("", "inner6 = \"10.0.0.1\"", 11, "inner6"),
         ("path-mtu = 1300", both, 3, "path-mtu is below 1386"),
-        (
-            "[tunnels]\nnetwork = \"fd00::/64\"\n",
-            both,
-            4,
-            "is not an IPv4 network",
-        ),
+        ("[tunnels]\nnetwork = \"fd00::/64\"\n", both, 4, "is not an IPv4 network"),
     ] {
         let found = problems(&with(more, networks));
         let fits = |(at, what): &(Option<usize>, String)| {

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use toml::de::DeValue;
@@ -13,20 +14,11 @@ use super::{MAX_NAME, TunnelCipher};
 
 /// Ciphers that users of old configurations ask for, and why a link has none of them.
 const REFUSED_CIPHERS: &[(&str, &str)] = &[
-    (
-        "CBC",
-        "has no authenticated encryption, and OpenVPN cannot run it in the kernel",
-    ),
+    ("CBC", "has no authenticated encryption, and OpenVPN cannot run it in the kernel"),
     ("CFB", "has no authenticated encryption"),
     ("OFB", "has no authenticated encryption"),
-    (
-        "DES",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
-    (
-        "BF",
-        "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)",
-    ),
+    ("DES", "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)"),
+    ("BF", "has blocks of 64 bits, which repeat after some gigabytes (SWEET32)"),
     ("RC", "is broken"),
     ("NONE", "does not encrypt"),
 ];
@@ -37,8 +29,7 @@ pub(super) fn text<'t>(value: &'t DeValue<'t>) -> Result<&'t str, String> {
 
 pub(super) fn parsed<T: FromStr<Err: std::fmt::Display>>(value: &DeValue<'_>) -> Result<T, String> {
     let text = text(value)?;
-    text.parse()
-        .map_err(|error: T::Err| format!("{text:?}: {error}"))
+    text.parse().map_err(|error: T::Err| format!("{text:?}: {error}"))
 }
 
 pub(super) fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
@@ -84,6 +75,15 @@ pub(super) fn certificate_name(value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
+/// A file or folder that configurations of OpenVPN and strongSwan can name as it is.
+pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    let path = text(value)?;
+    let safe =
+        path.starts_with('/') && !path.contains(|c: char| c.is_whitespace() || "\"'\\".contains(c));
+    safe.then(|| PathBuf::from(path))
+        .ok_or_else(|| format!("{path:?} is not an absolute path without spaces and quotes"))
+}
+
 pub(super) fn device(value: &DeValue<'_>) -> Result<String, String> {
     let name = text(value)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -107,13 +107,9 @@ pub(super) fn usable(address: IpAddr) -> Result<IpAddr, String> {
 
 pub(super) fn cipher(value: &DeValue<'_>) -> Result<TunnelCipher, String> {
     let wanted = text(value)?.to_ascii_uppercase();
-    let known = TunnelCipher::ALL
-        .into_iter()
-        .find(|cipher| cipher.name() == wanted);
+    let known = TunnelCipher::ALL.into_iter().find(|cipher| cipher.name() == wanted);
     known.ok_or_else(|| {
-        let reason = REFUSED_CIPHERS
-            .iter()
-            .find(|(part, _)| wanted.contains(part));
+        let reason = REFUSED_CIPHERS.iter().find(|(part, _)| wanted.contains(part));
         let why = reason.map_or("is not known", |(_, why)| *why);
         let names = TunnelCipher::ALL.map(TunnelCipher::name).join(", ");
         format!("{wanted:?} {why}; use one of {names}")

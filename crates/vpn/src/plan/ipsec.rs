@@ -7,9 +7,12 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use millrace_gateway::plan::{Generator, PlannedFile};
+use millrace_hostfs::generated::PlannedFile;
 
-use super::{Folders, LinkAction, LinkMember, LinkStep, MemberEngine, PacketSizes, text};
+use super::{
+    Folders, GENERATOR, LinkAction, LinkMember, LinkStep, MemberEngine, PacketSizes, text,
+    with_openssl,
+};
 use crate::host::{FILES, Host, REVOCATIONS};
 use crate::ipsec::swanctl;
 use crate::link::{DataPath, IpsecSettings, Side, VpnLink};
@@ -49,12 +52,13 @@ pub(super) fn plan(
     let mut connections = swanctl::connections(link, settings, side);
     // A changed file is how the supervisor finds out that the daemon has to start anew.
     let _ = writeln!(connections, "# The daemon of this connection:");
-    for line in daemon.lines() {
+    let variable = link.end(side).openssl_variable();
+    for line in daemon.lines().chain(variable.as_deref()) {
         let _ = writeln!(connections, "# {line}");
     }
     let files = vec![
-        PlannedFile::by(Generator::Vpn, &config, &connections, "the connection"),
-        PlannedFile::by(Generator::Vpn, &daemon_config, &daemon, "the daemon"),
+        GENERATOR.file(&config, &connections, "the connection"),
+        GENERATOR.file(&daemon_config, &daemon, "the daemon"),
     ];
     let start = format!(
         "{environment} setsid charon-systemd </dev/null >{} 2>&1 & echo $! >{}",
@@ -73,7 +77,7 @@ pub(super) fn plan(
         peer: link.end(side.other()).inner,
         config,
         running_config,
-        command: ["sh", "-c", &start].map(str::to_owned).into(),
+        command: with_openssl(link.end(side), &["sh", "-c", &start]),
         reload: Some(reload(&environment, &load)),
         pid_file,
         socket,
@@ -94,17 +98,10 @@ fn steps(link: &VpnLink, side: Side, run: &Path) -> Vec<LinkStep> {
     let end = link.end(side);
     let folders: [PathBuf; 4] = ["x509ca", "x509", "private", "x509crl"].map(|name| run.join(name));
     let why = "the folders that swanctl reads credentials from";
-    let step = |action| LinkStep {
-        why: why.to_owned(),
-        action,
-        unless_exists: None,
-        undo: None,
-    };
+    let step = |action| LinkStep { why: why.to_owned(), action, unless_exists: None, undo: None };
     let paths: Vec<String> = folders.iter().map(|folder| text(folder)).collect();
-    let make: Vec<&str> = ["mkdir", "-p"]
-        .into_iter()
-        .chain(paths.iter().map(String::as_str))
-        .collect();
+    let make: Vec<&str> =
+        ["mkdir", "-p"].into_iter().chain(paths.iter().map(String::as_str)).collect();
     let mut steps = vec![step(LinkAction::run(&make))];
     for (name, folder) in FILES.into_iter().chain([REVOCATIONS]).zip(&folders) {
         let (from, to) = (text(&end.certificates.join(name)), text(&folder.join(name)));

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use millrace_gateway::plan::{Generator, PlannedFile};
+use millrace_hostfs::generated::{Generator, PlannedFile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,10 +20,16 @@ pub use mtu::{PacketSizes, ipsec_sizes, sizes};
 
 use crate::choice::EngineChoice;
 use crate::host::{CERTIFICATE, Host};
-use crate::link::{DataPath, LinkEngine, LinkNetwork, Side, VpnLink};
+use crate::link::{DataPath, End, LinkEngine, LinkNetwork, Side, VpnLink};
 
 /// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
 pub const ROUTE_PROTOCOL: &str = "190";
+
+/// The first line of every file of a plan.
+pub(crate) const GENERATOR: Generator = Generator {
+    command: "millrace vpn",
+    advice: "Edit link.toml instead: `up` leaves an edited file alone.",
+};
 
 /// The gateway of IPv6 routes: the kernel refuses several devices without one. A tunnel has no neighbours, so that the
 /// address is never looked up, and no end has it.
@@ -40,7 +46,7 @@ pub struct LinkPlan {
     /// The rest, which is also recorded for later runs.
     #[serde(flatten)]
     pub layout: LinkLayout,
-    /// What deserves attention, in words.
+    /// Remarks for the user.
     pub notes: Vec<String>,
     /// The choice that the plan follows; `None` without `engine = "auto"`.
     pub choice: Option<EngineChoice>,
@@ -77,7 +83,7 @@ pub struct LinkStep {
     pub action: LinkAction,
     /// The step is left out where this path exists.
     pub unless_exists: Option<PathBuf>,
-    /// What removes it again.
+    /// The action that removes it again.
     pub undo: Option<LinkAction>,
 }
 
@@ -96,7 +102,7 @@ pub enum LinkAction {
     },
 }
 
-/// What a member's process is.
+/// Program of a member's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberEngine {
@@ -201,16 +207,8 @@ impl Route {
     #[must_use]
     pub fn over(&self, members: &[&LinkMember]) -> LinkAction {
         let from = self.from.to_string();
-        let mut words = vec![
-            "ip",
-            "route",
-            "replace",
-            &self.to,
-            "proto",
-            ROUTE_PROTOCOL,
-            "src",
-            &from,
-        ];
+        let mut words =
+            vec!["ip", "route", "replace", &self.to, "proto", ROUTE_PROTOCOL, "src", &from];
         for member in members {
             words.push("nexthop");
             if self.from.is_ipv6() {
@@ -256,7 +254,7 @@ impl LinkPlan {
                 let members = openvpn_members(link, side, host, folders);
                 let files = members.iter().map(|one| {
                     let text = openvpn::config(link, side, one, sizes, host.revocations.is_some());
-                    PlannedFile::by(Generator::Vpn, &one.config, &text, "one tunnel process")
+                    GENERATOR.file(&one.config, &text, "one tunnel process")
                 });
                 let files = files.collect();
                 let routes = routes(link, side);
@@ -284,27 +282,14 @@ impl LinkPlan {
             routes,
             certificate: Some(link.end(side).certificates.join(CERTIFICATE)),
         };
-        Self {
-            files,
-            layout,
-            notes: host.notes(link, side),
-            choice: None,
-        }
+        Self { files, layout, notes: host.notes(link, side), choice: None }
     }
 
     /// The plan as text: files, then commands in their order.
     #[must_use]
     pub fn text(&self) -> String {
-        let LinkLayout {
-            name,
-            side,
-            tunnel_mtu,
-            segment,
-            steps,
-            members,
-            routes,
-            certificate: _,
-        } = &self.layout;
+        let LinkLayout { name, side, tunnel_mtu, segment, steps, members, routes, certificate: _ } =
+            &self.layout;
         let mut text = format!(
             "# link {name}, end {}: {} tunnels, device MTU {tunnel_mtu}, TCP segments up to {segment} bytes\n",
             side.name(),
@@ -314,13 +299,8 @@ impl LinkPlan {
             let _ = writeln!(text, "# note: {note}");
         }
         for file in &self.files {
-            let _ = write!(
-                text,
-                "\n# ==> {} ({})\n{}",
-                file.path.display(),
-                file.why,
-                file.contents
-            );
+            let _ =
+                write!(text, "\n# ==> {} ({})\n{}", file.path.display(), file.why, file.contents);
         }
         let mut why = "";
         text.push_str("\n# ==> up\n");
@@ -335,13 +315,13 @@ impl LinkPlan {
         let mut shown = "";
         for member in members {
             let (why, line) = match member.engine {
-                MemberEngine::OpenVpn => (
-                    "the tunnels, each on one processor",
-                    member.command.join(" "),
-                ),
+                MemberEngine::OpenVpn => {
+                    ("the tunnels, each on one processor", member.command.join(" "))
+                }
+                // Without the words around the shell's own line, which is the last one.
                 MemberEngine::Charon => (
                     "the daemon, which also keeps the routes",
-                    member.command.last().cloned().unwrap_or_default(),
+                    member.command.join(" ").replacen("sh -c ", "", 1),
                 ),
             };
             if why != shown {
@@ -366,10 +346,7 @@ fn routes(link: &VpnLink, side: Side) -> Vec<Route> {
     let end = link.end(side);
     let route = |to: LinkNetwork| {
         // link.toml has an IPv6 address where it has IPv6 networks.
-        let from = match to.is_v6() {
-            true => IpAddr::V6(end.inner6?),
-            false => IpAddr::V4(end.inner),
-        };
+        let from = if to.is_v6() { IpAddr::V6(end.inner6?) } else { IpAddr::V4(end.inner) };
         let to = to.to_string();
         Some(Route { to, from })
     };
@@ -402,15 +379,17 @@ fn member(
     };
     let (run, state) = (folders.run_of(&link.name), folders.state_of(&link.name));
     let running_config = run.join(format!("{number}.conf"));
-    let command = [
-        "taskset",
-        "--cpu-list",
-        &processor.to_string(),
-        "openvpn",
-        "--config",
-        &text(&running_config),
-    ]
-    .map(str::to_owned);
+    let command = with_openssl(
+        link.end(side),
+        &[
+            "taskset",
+            "--cpu-list",
+            &processor.to_string(),
+            "openvpn",
+            "--config",
+            &text(&running_config),
+        ],
+    );
     Some(LinkMember {
         number,
         engine: MemberEngine::OpenVpn,
@@ -420,7 +399,7 @@ fn member(
         peer,
         config: state.join(format!("{number}.conf")),
         running_config,
-        command: command.into(),
+        command,
         reload: None,
         pid_file: run.join(format!("{number}.pid")),
         socket: run.join(format!("{number}.sock")),
@@ -428,17 +407,20 @@ fn member(
     })
 }
 
+/// The words of a member's command, with the end's OpenSSL configuration in its environment.
+fn with_openssl(end: &End, words: &[&str]) -> Vec<String> {
+    let variable = end.openssl_variable();
+    let prefix = variable.iter().flat_map(|one| ["env", one]);
+    let words = prefix.chain(words.iter().copied());
+    words.map(str::to_owned).collect()
+}
+
 fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
 fn plain_step(why: &str, action: LinkAction, undo: Option<LinkAction>) -> LinkStep {
-    LinkStep {
-        why: why.to_owned(),
-        action,
-        unless_exists: None,
-        undo,
-    }
+    LinkStep { why: why.to_owned(), action, unless_exists: None, undo }
 }
 
 /// A setting of IP; `family` is ipv4 or ipv6.
@@ -449,15 +431,12 @@ fn setting(family: &str, path: &str, value: &str) -> LinkAction {
     }
 }
 
-/// What each link has: this end's address, and routes that hold packets back. `more` are networks besides those of
+/// Steps of every link: this end's address, and routes that hold packets back. `more` are networks besides those of
 /// the other end.
 fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkStep> {
     let mut steps = Vec::new();
     if link.is_openvpn() {
-        let families: &[&str] = match link.carries_v6() {
-            true => &["ipv4", "ipv6"],
-            false => &["ipv4"],
-        };
+        let families: &[&str] = if link.carries_v6() { &["ipv4", "ipv6"] } else { &["ipv4"] };
         for family in families {
             steps.push(plain_step(
                 "flows are spread by addresses and ports, not by addresses alone",
@@ -479,17 +458,7 @@ fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkSte
     for to in destinations.iter().chain(more) {
         let to = to.to_string();
         let words = |verb| {
-            [
-                "ip",
-                "route",
-                verb,
-                "unreachable",
-                &to,
-                "metric",
-                LAST,
-                "proto",
-                ROUTE_PROTOCOL,
-            ]
+            ["ip", "route", verb, "unreachable", &to, "metric", LAST, "proto", ROUTE_PROTOCOL]
         };
         steps.push(plain_step(
             "without a healthy member no packet leaves unencrypted by another route",
@@ -515,10 +484,8 @@ fn device_steps(
     for member in members {
         let device = member.device.as_str();
         let local = format!("{}/31", member.local);
-        let why = format!(
-            "the device of member {}: it stays while its process restarts",
-            member.number
-        );
+        let why =
+            format!("the device of member {}: it stays while its process restarts", member.number);
         steps.push(LinkStep {
             unless_exists: Some(PathBuf::from("/proc/sys/net/ipv4/conf").join(device)),
             ..match kernel {
@@ -536,13 +503,8 @@ fn device_steps(
                 ),
             }
         });
-        let linkdown = |family| {
-            setting(
-                family,
-                &format!("conf/{device}/ignore_routes_with_linkdown"),
-                "1",
-            )
-        };
+        let linkdown =
+            |family| setting(family, &format!("conf/{device}/ignore_routes_with_linkdown"), "1");
         for action in [
             LinkAction::run(&["ip", "address", "replace", &local, "dev", device]),
             // The kernel itself leaves a member out whose process has ended.
@@ -577,11 +539,7 @@ mod tests {
     use crate::link::SAMPLE;
 
     fn host() -> Host {
-        Host {
-            processors: vec![0, 1],
-            cores: vec![0, 1],
-            ..Host::default()
-        }
+        Host { processors: vec![0, 1], cores: vec![0, 1], ..Host::default() }
     }
 
     fn plan(side: Side) -> LinkPlan {
@@ -606,6 +564,23 @@ mod tests {
                 "{}",
                 path.display()
             );
+        }
+    }
+
+    #[test]
+    fn openssl_configuration_is_in_the_environment_of_its_ends_members() {
+        let ipsec = include_str!("../../fixtures/ipsec/link.toml");
+        for sample in [SAMPLE, ipsec] {
+            let line = "[ends.b]\nopenssl-config = \"/etc/millrace/openssl.cnf\"\n";
+            let link = VpnLink::parse(&sample.replacen("[ends.b]\n", line, 1)).expect("a link");
+            let [own, other] = [Side::B, Side::A]
+                .map(|side| LinkPlan::new(&link, side, &host(), &Folders::default()));
+            for member in &own.layout.members {
+                assert_eq!(member.command[..2], ["env", "OPENSSL_CONF=/etc/millrace/openssl.cnf"]);
+            }
+            // A changed file is how the supervisor finds out that a member needs a restart.
+            assert!(own.files[0].contents.contains("OPENSSL_CONF=/etc/millrace/openssl.cnf"));
+            assert!(!other.text().contains("OPENSSL_CONF"), "{}", other.text());
         }
     }
 
@@ -639,10 +614,7 @@ mod tests {
             for key in ["lport", "rport", "data-ciphers", "tun-mtu", "mssfix"] {
                 assert_eq!(word(&one.contents, key), word(&other.contents, key));
             }
-            assert_eq!(
-                word(&one.contents, "local "),
-                word(&other.contents, "remote ")
-            );
+            assert_eq!(word(&one.contents, "local "), word(&other.contents, "remote "));
         }
     }
 
@@ -650,9 +622,6 @@ mod tests {
     fn layout_survives_its_record() {
         let layout = plan(Side::A).layout;
         let text = serde_json::to_string(&layout).expect("JSON");
-        assert_eq!(
-            serde_json::from_str::<LinkLayout>(&text).expect("a layout"),
-            layout
-        );
+        assert_eq!(serde_json::from_str::<LinkLayout>(&text).expect("a layout"), layout);
     }
 }

@@ -31,10 +31,7 @@ pub struct PacketSizes {
 pub fn sizes(path_mtu: u16, address: IpAddr) -> PacketSizes {
     let outer = if address.is_ipv4() { 20 } else { 40 };
     let tunnel = path_mtu - outer - UDP - OPENVPN;
-    PacketSizes {
-        tunnel,
-        segment: tunnel - INNER_HEADERS,
-    }
+    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS }
 }
 
 /// Bytes that ESP adds around the padded packet: 8 for SPI and sequence number, 16 for the longest initialisation
@@ -59,10 +56,7 @@ pub fn ipsec_sizes(path_mtu: u16, address: IpAddr, data_path: DataPath) -> Packe
         DataPath::Kernel => tunnel,
         DataPath::User => tunnel.min(USER_DEVICE),
     };
-    PacketSizes {
-        tunnel,
-        segment: tunnel - INNER_HEADERS,
-    }
+    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS }
 }
 
 #[cfg(test)]
@@ -71,20 +65,13 @@ mod tests {
 
     #[test]
     fn ipsec_packet_fits_the_path_in_each_encapsulation() {
-        for (path, address) in [
-            (1500, "192.0.2.1"),
-            (9000, "192.0.2.1"),
-            (576, "2001:db8::1"),
-        ] {
+        for (path, address) in [(1500, "192.0.2.1"), (9000, "192.0.2.1"), (576, "2001:db8::1")] {
             let address: IpAddr = address.parse().expect("an address");
             let sizes = ipsec_sizes(path, address, DataPath::Kernel);
             let padded = (sizes.tunnel + ESP_TRAILER).next_multiple_of(ESP_BLOCK);
             let outer = if address.is_ipv4() { 20 } else { 40 };
             let packet = outer + UDP + ESP + padded;
-            assert!(
-                packet <= path && path - packet < ESP_BLOCK,
-                "{path}: {packet}"
-            );
+            assert!(packet <= path && path - packet < ESP_BLOCK, "{path}: {packet}");
             assert!(ipsec_sizes(path, address, DataPath::User).tunnel <= USER_DEVICE);
         }
     }

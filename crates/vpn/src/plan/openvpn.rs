@@ -26,11 +26,7 @@ pub(super) fn config(
 ) -> String {
     let end = link.end(side);
     let peer = link.end(side.other());
-    let family = if end.address.is_ipv4() {
-        "udp4"
-    } else {
-        "udp6"
-    };
+    let family = if end.address.is_ipv4() { "udp4" } else { "udp6" };
     let port = link.port + member.number;
     let (role, peer_usage) = match side {
         Side::A => ("tls-server\ndh none", "client"),
@@ -63,11 +59,7 @@ pub(super) fn config(
     );
     if has_revocations {
         // OpenVPN reads it again at each handshake.
-        let _ = writeln!(
-            text,
-            "crl-verify {}",
-            end.certificates.join(REVOCATIONS).display()
-        );
+        let _ = writeln!(text, "crl-verify {}", end.certificates.join(REVOCATIONS).display());
     }
     if let Some(bytes) = link.socket_buffer_bytes {
         let _ = writeln!(text, "sndbuf {bytes}\nrcvbuf {bytes}");

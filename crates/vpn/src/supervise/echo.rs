@@ -26,12 +26,7 @@ pub(super) fn request(id: u16, sequence: u16, packet: usize) -> Vec<u8> {
 pub(super) fn reply(packet: &[u8], id: u16) -> Option<u16> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let message = packet.get(header..)?;
-    let word = |at: usize| {
-        Some(u16::from_be_bytes([
-            *message.get(at)?,
-            *message.get(at + 1)?,
-        ]))
-    };
+    let word = |at: usize| Some(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?]));
     (header >= IP_HEADER && *message.first()? == REPLY && word(4)? == id).then(|| word(6))?
 }
 

@@ -13,12 +13,7 @@ use super::status::{LinkState, LinkStatus};
 
 /// A family: its name without the prefix, type, help, and the value of a link or a member; `None` leaves a series
 /// out.
-type Family<T> = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&T) -> Option<f64>,
-);
+type Family<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
 #[rustfmt::skip]
 const OF_LINK: &[Family<LinkStatus>] = &[
@@ -64,19 +59,10 @@ pub(super) fn render(status: &LinkStatus) -> String {
         }
     }
     let name = "member_state";
-    family(
-        &mut text,
-        name,
-        "gauge",
-        "State of the member: 1 for the present one",
-    );
+    family(&mut text, name, "gauge", "State of the member: 1 for the present one");
     for member in &status.members {
         for state in MemberState::ALL {
-            let labels = format!(
-                "{link},member=\"{}\",state=\"{}\"",
-                member.number,
-                state.name()
-            );
+            let labels = format!("{link},member=\"{}\",state=\"{}\"", member.number, state.name());
             sample(&mut text, name, &labels, truth(state == member.state));
         }
     }
@@ -84,10 +70,7 @@ pub(super) fn render(status: &LinkStatus) -> String {
 }
 
 fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = write!(
-        text,
-        "# HELP millrace_vpn_{name} {help}\n# TYPE millrace_vpn_{name} {kind}\n"
-    );
+    let _ = write!(text, "# HELP millrace_vpn_{name} {help}\n# TYPE millrace_vpn_{name} {kind}\n");
 }
 
 fn sample(text: &mut String, name: &str, labels: &str, value: Option<f64>) {

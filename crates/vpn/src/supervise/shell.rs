@@ -99,17 +99,10 @@ pub fn run(
         flag::register(signal, Arc::clone(&raised)).map(|_| raised)
     });
     let [reload, term, int] = flags;
-    let failed = |source| {
-        ApplyError::Exec(ExecError::Io {
-            path: PathBuf::from("signals"),
-            source,
-        })
-    };
-    let (reload, term, int) = (
-        reload.map_err(failed)?,
-        term.map_err(failed)?,
-        int.map_err(failed)?,
-    );
+    let failed =
+        |source| ApplyError::Exec(ExecError::Io { path: PathBuf::from("signals"), source });
+    let (reload, term, int) =
+        (reload.map_err(failed)?, term.map_err(failed)?, int.map_err(failed)?);
     let applied =
         AppliedLink::load(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     let now = Instant::now();
@@ -141,11 +134,7 @@ pub fn run(
     }
     let take_down = shell.take_down;
     drop(lock);
-    if take_down {
-        apply::down(name, folders)
-    } else {
-        Ok(())
-    }
+    if take_down { apply::down(name, folders) } else { Ok(()) }
 }
 
 impl Shell<'_> {
@@ -156,10 +145,7 @@ impl Shell<'_> {
             self.machine.add(number, now);
             let known = self.members.get_mut(&number);
             // A member of another engine was left behind: its process ends, and `Forget` reads the layout again.
-            if known
-                .as_ref()
-                .is_some_and(|known| known.member.engine != member.engine)
-            {
+            if known.as_ref().is_some_and(|known| known.member.engine != member.engine) {
                 self.machine.handle(number, MemberEvent::Retire, now);
                 continue;
             }
@@ -168,8 +154,7 @@ impl Shell<'_> {
             } else {
                 let tunnel = Tunnel::find(member);
                 if let Some(tunnel) = &tunnel {
-                    self.machine
-                        .handle(number, MemberEvent::Runs(tunnel.pid), now);
+                    self.machine.handle(number, MemberEvent::Runs(tunnel.pid), now);
                 }
                 let attached = Attached {
                     link: self.applied.layout.name.clone(),
@@ -193,13 +178,7 @@ impl Shell<'_> {
             }
         }
         for number in self.members.keys() {
-            if !self
-                .applied
-                .layout
-                .members
-                .iter()
-                .any(|member| member.number == *number)
-            {
+            if !self.applied.layout.members.iter().any(|member| member.number == *number) {
                 self.machine.handle(*number, MemberEvent::Retire, now);
             }
         }
@@ -219,17 +198,10 @@ impl Shell<'_> {
                     .map(|tunnel| PollFd::new(&tunnel.descriptor, PollFlags::IN)),
             );
             descriptors.extend(
-                attached
-                    .management
-                    .as_ref()
-                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
+                attached.management.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN)),
             );
-            descriptors.extend(
-                attached
-                    .probes
-                    .as_ref()
-                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
-            );
+            descriptors
+                .extend(attached.probes.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN)));
         }
         let time = Timespec::try_from(TICK).expect("a short time");
         // An error is a signal: the caller looks at it.
@@ -307,10 +279,8 @@ impl Shell<'_> {
                 }
             }
             SuperviseAction::Kill(number) => {
-                if let Some(tunnel) = self
-                    .members
-                    .get(&number)
-                    .and_then(|attached| attached.tunnel.as_ref())
+                if let Some(tunnel) =
+                    self.members.get(&number).and_then(|attached| attached.tunnel.as_ref())
                 {
                     tunnel.signal(Signal::KILL);
                 }
@@ -321,20 +291,10 @@ impl Shell<'_> {
                     .map(|attached| attached.say(ControlRequest::Reconnect));
             }
             SuperviseAction::Ask(number) => {
-                self.members
-                    .get_mut(&number)
-                    .map(|attached| attached.say(ControlRequest::Ask));
+                self.members.get_mut(&number).map(|attached| attached.say(ControlRequest::Ask));
             }
-            SuperviseAction::Probe {
-                member,
-                sequence,
-                full,
-            } => {
-                let size = if full {
-                    usize::from(self.applied.layout.tunnel_mtu)
-                } else {
-                    SMALL
-                };
+            SuperviseAction::Probe { member, sequence, full } => {
+                let size = if full { usize::from(self.applied.layout.tunnel_mtu) } else { SMALL };
                 if let Some(attached) = self.members.get_mut(&member) {
                     attached.probe(sequence, size);
                 }
@@ -353,9 +313,7 @@ impl Shell<'_> {
             return;
         }
         let routes = &self.applied.layout.routes;
-        let set = routes
-            .iter()
-            .map(|route| exec::action(&route.over(&members)));
+        let set = routes.iter().map(|route| exec::action(&route.over(&members)));
         self.unrouted = set.filter(Result::is_err).count() > 0;
     }
 
@@ -500,10 +458,7 @@ impl Attached {
 
 fn has_ended(tunnel: &Tunnel) -> bool {
     let mut descriptors = [PollFd::new(&tunnel.descriptor, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
@@ -515,12 +470,7 @@ fn id(member: u16) -> u16 {
 /// A socket between the two addresses of a tunnel: the route of the device leads its packets through it.
 fn probe_socket(member: &LinkMember) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(
-        AddressFamily::INET,
-        SocketType::RAW,
-        flags,
-        Some(ipproto::ICMP),
-    )?;
+    let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
     bind(&socket, &SocketAddrV4::new(member.local, 0))?;
     connect(&socket, &SocketAddrV4::new(member.peer, 0))?;
     set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?;

@@ -69,9 +69,7 @@ impl LinkState {
 /// Milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn path(run: &Path) -> PathBuf {
@@ -105,10 +103,7 @@ pub(super) fn log_changes(state: &Path, changes: &[StateChange]) -> io::Result<(
     }
     let mut file = OpenOptions::new().create(true).append(true).open(log)?;
     for change in changes {
-        let mut line = serde_json::to_vec(&Line {
-            at_ms: unix_ms(),
-            change,
-        })?;
+        let mut line = serde_json::to_vec(&Line { at_ms: unix_ms(), change })?;
         line.push(b'\n');
         file.write_all(&line)?;
     }

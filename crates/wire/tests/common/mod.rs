@@ -59,23 +59,11 @@ pub(crate) fn completion(id: JobId, result: Result<&[u8], JobError>) -> JobCompl
 pub(crate) fn every_operation() -> Vec<Operation> {
     let hash = Hash::Sha256;
     let all = vec![
-        Operation::RsaPkcs1Sign {
-            hash: Hash::Md5Sha1,
-        },
-        Operation::RsaPssSign {
-            hash,
-            mgf_hash: Hash::Sha384,
-            salt_len: 0x0102,
-        },
-        Operation::RsaOaepDecrypt {
-            hash,
-            mgf_hash: Hash::Sha1,
-            label: b"label".to_vec(),
-        },
+        Operation::RsaPkcs1Sign { hash: Hash::Md5Sha1 },
+        Operation::RsaPssSign { hash, mgf_hash: Hash::Sha384, salt_len: 0x0102 },
+        Operation::RsaOaepDecrypt { hash, mgf_hash: Hash::Sha1, label: b"label".to_vec() },
         Operation::RsaPkcs1Decrypt,
-        Operation::RsaTlsPremaster {
-            client_version: 0x0303,
-        },
+        Operation::RsaTlsPremaster { client_version: 0x0303 },
         Operation::RsaRaw,
         Operation::EcdsaSign { hash },
         Operation::Ecdh,
@@ -83,24 +71,15 @@ pub(crate) fn every_operation() -> Vec<Operation> {
         Operation::Ed25519Sign,
         Operation::DhDerive,
         Operation::DsaSign { hash: Hash::Sha224 },
-        Operation::MlDsaSign {
-            input: MlDsaInput::Message,
-        },
+        Operation::MlDsaSign { input: MlDsaInput::Message },
     ];
-    assert!(
-        all.iter()
-            .map(Operation::kind)
-            .eq(OperationKind::ALL.iter().copied())
-    );
+    assert!(all.iter().map(Operation::kind).eq(OperationKind::ALL.iter().copied()));
     all
 }
 
 /// Messages of a client by their names in the specification.
 pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
-    let every = every_operation()
-        .into_iter()
-        .zip(1..)
-        .map(|(o, id)| job(id, o, &[0xaa, 0xbb]));
+    let every = every_operation().into_iter().zip(1..).map(|(o, id)| job(id, o, &[0xaa, 0xbb]));
     vec![
         (
             "hello",
@@ -113,10 +92,7 @@ pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
         ),
         (
             "open-key-by-name",
-            ClientMessage::OpenKey {
-                request: 1,
-                selector: KeySelector::Name("www".to_owned()),
-            },
+            ClientMessage::OpenKey { request: 1, selector: KeySelector::Name("www".to_owned()) },
         ),
         (
             "open-key-by-spki",
@@ -136,28 +112,13 @@ pub(crate) fn client_messages() -> Vec<(&'static str, ClientMessage)> {
         (
             "submit",
             ClientMessage::Submit(vec![
-                job(
-                    0x1001,
-                    Operation::EcdsaSign { hash: Hash::Sha256 },
-                    &counting::<32>(),
-                ),
-                SubmittedJob {
-                    budget: Duration::ZERO,
-                    ..job(0x1002, Operation::Ed25519Sign, b"")
-                },
+                job(0x1001, Operation::EcdsaSign { hash: Hash::Sha256 }, &counting::<32>()),
+                SubmittedJob { budget: Duration::ZERO, ..job(0x1002, Operation::Ed25519Sign, b"") },
             ]),
         ),
-        (
-            "submit-every-operation",
-            ClientMessage::Submit(every.collect()),
-        ),
+        ("submit-every-operation", ClientMessage::Submit(every.collect())),
         ("cancel", ClientMessage::Cancel { job: 0x1002 }),
-        (
-            "ping",
-            ClientMessage::Ping {
-                token: 0x0102_0304_0506_0708,
-            },
-        ),
+        ("ping", ClientMessage::Ping { token: 0x0102_0304_0506_0708 }),
         (
             "report",
             ClientMessage::Report(report(&[
@@ -197,27 +158,15 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
             NodeMessage::KeyOpened {
                 request: 1,
                 handle: 7,
-                info: KeyInfo {
-                    key_type: KeyType::Ed25519,
-                    spki: SPKI.to_vec(),
-                },
+                info: KeyInfo { key_type: KeyType::Ed25519, spki: SPKI.to_vec() },
                 operations: OperationSet::from_iter([OperationKind::Ed25519Sign]),
                 hashes: Hash::ALL.iter().copied().collect(),
             },
         ),
-        (
-            "key-refused",
-            NodeMessage::KeyRefused {
-                request: 2,
-                reason: KeyRefusal::NoSuchKey,
-            },
-        ),
+        ("key-refused", NodeMessage::KeyRefused { request: 2, reason: KeyRefusal::NoSuchKey }),
         (
             "key-refused-key-error",
-            NodeMessage::KeyRefused {
-                request: 3,
-                reason: KeyRefusal::Key(KeyError::Inconsistent),
-            },
+            NodeMessage::KeyRefused { request: 3, reason: KeyRefusal::Key(KeyError::Inconsistent) },
         ),
         (
             "complete",
@@ -226,12 +175,7 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
                 completion(0x1001, Err(JobError::Busy)),
             ]),
         ),
-        (
-            "pong",
-            NodeMessage::Pong {
-                token: 0x0102_0304_0506_0708,
-            },
-        ),
+        ("pong", NodeMessage::Pong { token: 0x0102_0304_0506_0708 }),
         ("drain", NodeMessage::Drain),
         ("fault", NodeMessage::Fault(Fault::Protocol)),
         (
@@ -241,13 +185,7 @@ pub(crate) fn node_messages() -> Vec<(&'static str, NodeMessage)> {
                 edges: report(&[(EdgeCounter::Pooled, 16)]),
             },
         ),
-        (
-            "retry-after",
-            NodeMessage::RetryAfter {
-                handle: 7,
-                wait: Duration::from_millis(250),
-            },
-        ),
+        ("retry-after", NodeMessage::RetryAfter { handle: 7, wait: Duration::from_millis(250) }),
     ]
 }
 
@@ -282,26 +220,10 @@ pub(crate) fn assert_same_client(a: &ClientMessage, b: &ClientMessage) {
     use ClientMessage::*;
     match (a, b) {
         (Hello(a), Hello(b)) => assert_eq!(a, b),
-        (
-            OpenKey {
-                request: r1,
-                selector: s1,
-            },
-            OpenKey {
-                request: r2,
-                selector: s2,
-            },
-        ) => assert_eq!((r1, s1), (r2, s2)),
-        (
-            ImportKey {
-                request: r1,
-                key: k1,
-            },
-            ImportKey {
-                request: r2,
-                key: k2,
-            },
-        ) => {
+        (OpenKey { request: r1, selector: s1 }, OpenKey { request: r2, selector: s2 }) => {
+            assert_eq!((r1, s1), (r2, s2))
+        }
+        (ImportKey { request: r1, key: k1 }, ImportKey { request: r2, key: k2 }) => {
             assert_eq!((r1, k1.dangerous_pkcs8()), (r2, k2.dangerous_pkcs8()));
         }
         (CloseKey { handle: a }, CloseKey { handle: b }) => assert_eq!(a, b),
@@ -317,13 +239,7 @@ pub(crate) fn assert_same_client(a: &ClientMessage, b: &ClientMessage) {
 pub(crate) fn assert_same_jobs(a: &[SubmittedJob], b: &[SubmittedJob]) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
-        let SubmittedJob {
-            id,
-            key,
-            budget,
-            operation,
-            input,
-        } = a;
+        let SubmittedJob { id, key, budget, operation, input } = a;
         assert_eq!((*id, *key, *budget), (b.id, b.key, b.budget));
         assert_eq!((operation, input), (&b.operation, &b.input));
     }
@@ -334,52 +250,22 @@ pub(crate) fn assert_same_node(a: &NodeMessage, b: &NodeMessage) {
     match (a, b) {
         (Welcome(a), Welcome(b)) => assert_eq!(a, b),
         (
-            KeyOpened {
-                request: r1,
-                handle: h1,
-                info: i1,
-                operations: o1,
-                hashes: d1,
-            },
-            KeyOpened {
-                request: r2,
-                handle: h2,
-                info: i2,
-                operations: o2,
-                hashes: d2,
-            },
+            KeyOpened { request: r1, handle: h1, info: i1, operations: o1, hashes: d1 },
+            KeyOpened { request: r2, handle: h2, info: i2, operations: o2, hashes: d2 },
         ) => assert_eq!((r1, h1, i1, o1, d1), (r2, h2, i2, o2, d2)),
-        (
-            KeyRefused {
-                request: r1,
-                reason: w1,
-            },
-            KeyRefused {
-                request: r2,
-                reason: w2,
-            },
-        ) => assert_eq!((r1, w1), (r2, w2)),
+        (KeyRefused { request: r1, reason: w1 }, KeyRefused { request: r2, reason: w2 }) => {
+            assert_eq!((r1, w1), (r2, w2))
+        }
         (Complete(a), Complete(b)) => assert_same_completions(a, b),
         (Pong { token: a }, Pong { token: b }) => assert_eq!(a, b),
         (Drain, Drain) => {}
         (Fault(a), Fault(b)) => assert_eq!(a, b),
-        (
-            Description { software, edges },
-            Description {
-                software: other,
-                edges: counts,
-            },
-        ) => assert_eq!((software, edges), (other, counts)),
-        (
-            RetryAfter {
-                handle: h1,
-                wait: w1,
-            },
-            RetryAfter {
-                handle: h2,
-                wait: w2,
-            },
-        ) => assert_eq!((h1, w1), (h2, w2)),
+        (Description { software, edges }, Description { software: other, edges: counts }) => {
+            assert_eq!((software, edges), (other, counts))
+        }
+        (RetryAfter { handle: h1, wait: w1 }, RetryAfter { handle: h2, wait: w2 }) => {
+            assert_eq!((h1, w1), (h2, w2))
+        }
         _ => panic!("{a:?} is not {b:?}"),
     }
 }
@@ -387,13 +273,7 @@ pub(crate) fn assert_same_node(a: &NodeMessage, b: &NodeMessage) {
 pub(crate) fn assert_same_completions(a: &[JobCompletion], b: &[JobCompletion]) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
-        let JobCompletion {
-            id,
-            result,
-            served_by,
-            queue_time,
-            service_time,
-        } = a;
+        let JobCompletion { id, result, served_by, queue_time, service_time } = a;
         assert_eq!((*id, *served_by), (b.id, b.served_by));
         assert_eq!((*queue_time, *service_time), (b.queue_time, b.service_time));
         assert_eq!(

@@ -19,7 +19,7 @@ use abi::{
     DEFAULT_MEMORY_LEVEL, MAX_WBITS, Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_OK,
     Z_STREAM_END, Z_STREAM_ERROR, Z_UNKNOWN, Z_VERSION_ERROR,
 };
-use millrace_deflate::counters::Counter;
+use millrace_edge::compression::Counter;
 use next::Zlib;
 use process::{Process, process};
 use state::{Parameters, State};
@@ -86,13 +86,7 @@ pub unsafe extern "C" fn deflateInit2_(
     version: *const c_char,
     stream_size: c_int,
 ) -> c_int {
-    let parameters = Parameters {
-        level,
-        method,
-        window_bits,
-        memory_level,
-        strategy,
-    };
+    let parameters = Parameters { level, method, window_bits, memory_level, strategy };
     guard(|| {
         // SAFETY: a C string, if any.
         let known = !version.is_null() && unsafe { *version } == b'1'.cast_signed();
@@ -116,13 +110,7 @@ pub unsafe extern "C" fn deflateInit2_(
 /// # Safety
 /// As for zlib's `deflateInit2_`.
 unsafe fn begin(zlib: &Zlib, stream: *mut ZStream, parameters: Parameters) -> c_int {
-    let Parameters {
-        level,
-        method,
-        window_bits,
-        memory_level,
-        strategy,
-    } = parameters;
+    let Parameters { level, method, window_bits, memory_level, strategy } = parameters;
     let size = c_int::try_from(size_of::<ZStream>()).unwrap_or(0);
     // SAFETY: the caller's promise; the version and the size were checked.
     unsafe {
@@ -239,10 +227,7 @@ pub unsafe extern "C" fn deflate(stream: *mut ZStream, flush: c_int) -> c_int {
                 0 => &[][..],
                 length => slice::from_raw_parts(fields.next_in, length as usize),
             };
-            (
-                input,
-                slice::from_raw_parts_mut(fields.next_out, fields.avail_out as usize),
-            )
+            (input, slice::from_raw_parts_mut(fields.next_out, fields.avail_out as usize))
         };
         let mut io = Io::new(input, output);
         let zlib = next::zlib();
@@ -352,10 +337,7 @@ unsafe fn give_back(zlib: &Zlib, stream: *mut ZStream) -> bool {
     let Some(state) = (unsafe { State::of(stream) }).filter(|state| state.stream.is_fresh()) else {
         return false;
     };
-    let parameters = Parameters {
-        level: c_int::from(state.stream.level()),
-        ..state.parameters
-    };
+    let parameters = Parameters { level: c_int::from(state.stream.level()), ..state.parameters };
     if let Some(process) = process() {
         process.counters.add(Counter::ForwardedCall, 1);
     }
@@ -458,11 +440,7 @@ pub unsafe extern "C" fn deflateBound(stream: *mut ZStream, length: c_ulong) -> 
     // SAFETY: forwarded unchanged.
     let zlibs = next::zlib().map(|zlib| unsafe {
         // zlib's own bound for a stream that it does not know is larger than for one that it does.
-        let stream = if ours.is_some() {
-            ptr::null_mut()
-        } else {
-            stream
-        };
+        let stream = if ours.is_some() { ptr::null_mut() } else { stream };
         (zlib.bound)(stream, length)
     });
     // The stream may still go back to zlib, whose bound then holds.
@@ -531,9 +509,7 @@ pub unsafe extern "C" fn deflateSetDictionary(
 ) -> c_int {
     // SAFETY: forwarded unchanged.
     guard(|| unsafe {
-        only_in_zlib(stream, |zlib| {
-            (zlib.set_dictionary)(stream, dictionary, length)
-        })
+        only_in_zlib(stream, |zlib| (zlib.set_dictionary)(stream, dictionary, length))
     })
 }
 
@@ -549,9 +525,7 @@ pub unsafe extern "C" fn deflateGetDictionary(
 ) -> c_int {
     // SAFETY: forwarded unchanged.
     guard(|| unsafe {
-        only_in_zlib(stream, |zlib| {
-            (zlib.get_dictionary)(stream, dictionary, length)
-        })
+        only_in_zlib(stream, |zlib| (zlib.get_dictionary)(stream, dictionary, length))
     })
 }
 

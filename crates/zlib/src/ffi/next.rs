@@ -58,11 +58,7 @@ pub(super) fn zlib() -> Option<&'static Zlib> {
         in_library(libc::RTLD_NEXT).or_else(|| {
             // SAFETY: a C string; zlib has no constructors.
             let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW) };
-            if library.is_null() {
-                None
-            } else {
-                in_library(library)
-            }
+            if library.is_null() { None } else { in_library(library) }
         })
     };
     FOUND.get_or_init(find).as_ref()

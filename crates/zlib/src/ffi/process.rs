@@ -14,10 +14,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use millrace_deflate::compressor::Compressor;
-use millrace_deflate::counters::{BYTES, Counters, MEMORY_NAME};
 use millrace_deflate::isal::Isal;
 use millrace_deflate::qat::{Card, CardFiles, QatEngine};
 use millrace_deflate::settings::{DeviceUse, Settings};
+use millrace_edge::compression::{BYTES, Counters, MEMORY_NAME};
 
 use crate::program::Program;
 use crate::stream::Tools;
@@ -61,31 +61,20 @@ fn find() -> Option<Process> {
     for problem in problems {
         say(&problem);
     }
-    let isal = settings
-        .isal
-        .then(Isal::load)
-        .and_then(|loaded| match loaded {
-            Ok(isal) => Some(std::sync::Mutex::new(isal)),
-            Err(error) => {
-                say(&format!(
-                    "{error}; libdeflate serves level 1, at half the speed"
-                ));
-                None
-            }
-        });
+    let isal = settings.isal.then(Isal::load).and_then(|loaded| match loaded {
+        Ok(isal) => Some(std::sync::Mutex::new(isal)),
+        Err(error) => {
+            say(&format!("{error}; libdeflate serves level 1, at half the speed"));
+            None
+        }
+    });
     let counters = counters();
     let card = (settings.device != DeviceUse::Off).then(|| {
         let files = CardFiles::read(|name| std::env::var(name).ok());
         Card::open(&files, counters, settings.device_time, say)
     });
     let card = card.and_then(|opened| opened.map_err(|error| say(&error)).ok());
-    Some(Process {
-        program,
-        settings,
-        counters,
-        isal,
-        card,
-    })
+    Some(Process { program, settings, counters, isal, card })
 }
 
 fn say(what: &str) {
@@ -133,10 +122,7 @@ fn shared_cells() -> Option<&'static [AtomicU64]> {
 
 impl Process {
     fn tools(&self) -> Tools {
-        let isal = self
-            .isal
-            .as_ref()
-            .and_then(|isal| isal.lock().ok()?.again());
+        let isal = self.isal.as_ref().and_then(|isal| isal.lock().ok()?.again());
         Tools {
             compressor: Compressor::new(
                 self.settings,
@@ -154,10 +140,7 @@ impl Process {
             static TOOLS: RefCell<Option<Box<Tools>>> = const { RefCell::new(None) };
         }
         // At the end of a thread they are gone; a stream may still be ended then.
-        let taken = TOOLS
-            .try_with(|tools| tools.try_borrow_mut().ok()?.take())
-            .ok()
-            .flatten();
+        let taken = TOOLS.try_with(|tools| tools.try_borrow_mut().ok()?.take()).ok().flatten();
         let mut tools = taken.unwrap_or_else(|| Box::new(self.tools()));
         let result = work(&mut tools);
         let _ = TOOLS.try_with(|place| {

@@ -18,8 +18,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem;
 use std::ptr;
 
-use millrace_deflate::counters::Counter;
-use millrace_deflate::engine::EngineKind;
+use millrace_edge::compression::{Counter, EngineKind};
 
 use super::abi::{MAX_WBITS, Z_BUF_ERROR, Z_OK, Z_STREAM_END, ZStream};
 use super::next::Zlib;
@@ -89,9 +88,7 @@ impl State {
         if block.is_null() {
             return None;
         }
-        let memory = size
-            .checked_sub(HEAD)
-            .filter(|memory| *memory >= LEAST_MEMORY)?;
+        let memory = size.checked_sub(HEAD).filter(|memory| *memory >= LEAST_MEMORY)?;
         let state = Self {
             owner,
             status: STATUS,
@@ -202,9 +199,7 @@ impl State {
             )
         };
         self.inner_open = result == Z_OK;
-        process
-            .counters
-            .add(Counter::Flushed, u64::from(self.inner_open));
+        process.counters.add(Counter::Flushed, u64::from(self.inner_open));
         self.inner_open
     }
 
@@ -228,9 +223,7 @@ impl State {
         let result = unsafe { (zlib.deflate)(&raw mut self.inner, code) };
         let (read, written) = (given - self.inner.avail_in, room - self.inner.avail_out);
         let (read, written) = (read as usize, written as usize);
-        process
-            .counters
-            .add_chunk(EngineKind::System, read, written, start.elapsed());
+        process.counters.add_chunk(EngineKind::System, read, written, start.elapsed());
         self.stream.system_took(&input[..read]);
         io.read += read;
         io.written += written;
@@ -296,11 +289,7 @@ impl State {
         // SAFETY: both blocks have this size, and do not overlap.
         unsafe {
             let from = ptr::from_ref(self).cast::<u8>().add(HEAD);
-            ptr::copy_nonoverlapping(
-                from,
-                ptr::from_mut(copy).cast::<u8>().add(HEAD),
-                size - HEAD,
-            );
+            ptr::copy_nonoverlapping(from, ptr::from_mut(copy).cast::<u8>().add(HEAD), size - HEAD);
         }
         if let (true, Some(zlib)) = (self.inner_open, zlib) {
             // zlib copies the source's fields, and with them where memory comes from.
@@ -416,10 +405,7 @@ mod tests {
             for memory_level in 1..=9 {
                 let aside = 8192 + 16 + (1_usize << (bits + 2)) + (1 << (memory_level + 9));
                 let block = block_size(bits + 16, memory_level);
-                assert!(
-                    block <= aside && block.is_multiple_of(512),
-                    "{bits} {memory_level}"
-                );
+                assert!(block <= aside && block.is_multiple_of(512), "{bits} {memory_level}");
                 assert_eq!(block, block_size(-bits, memory_level));
                 // `sizeof(deflate_state)` of zlib 1.2.13 and 1.3.1 on 64 bits is 5,936 and 5,968.
                 let zlib =

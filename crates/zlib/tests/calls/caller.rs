@@ -153,10 +153,7 @@ unsafe extern "C" fn alloc(memory: *mut c_void, items: c_uint, size: c_uint) -> 
         return memory.aside[start..].as_mut_ptr().cast();
     }
     memory.beyond.push(vec![memory.filling; bytes]);
-    memory
-        .beyond
-        .last_mut()
-        .map_or(ptr::null_mut(), |piece| piece.as_mut_ptr().cast())
+    memory.beyond.last_mut().map_or(ptr::null_mut(), |piece| piece.as_mut_ptr().cast())
 }
 
 unsafe extern "C" fn free(_: *mut c_void, _: *mut c_void) {}
@@ -186,12 +183,7 @@ impl Caller {
         bits: c_int,
         memory_level: c_int,
     ) -> Self {
-        let mut caller = Self {
-            api: *api,
-            stream: Box::new(empty()),
-            memory,
-            output: Vec::new(),
-        };
+        let mut caller = Self { api: *api, stream: Box::new(empty()), memory, output: Vec::new() };
         if !caller.memory.libc {
             caller.stream.zalloc = Some(alloc);
             caller.stream.zfree = Some(free);
@@ -217,25 +209,15 @@ impl Caller {
     /// One call: the result, and how much of the input was read.
     pub(crate) fn call(&mut self, input: &[u8], room: usize, flush: c_int) -> (c_int, usize) {
         let mut output = vec![0xcc; room + 8];
-        self.stream.next_in = if input.is_empty() {
-            ptr::null()
-        } else {
-            input.as_ptr()
-        };
+        self.stream.next_in = if input.is_empty() { ptr::null() } else { input.as_ptr() };
         self.stream.avail_in = c_uint::try_from(input.len()).expect("small");
         self.stream.next_out = output.as_mut_ptr();
         self.stream.avail_out = c_uint::try_from(room).expect("small");
         // SAFETY: the buffers live across the call.
         let result = unsafe { (self.api.deflate)(&raw mut *self.stream, flush) };
-        let (left, free) = (
-            self.stream.avail_in as usize,
-            self.stream.avail_out as usize,
-        );
+        let (left, free) = (self.stream.avail_in as usize, self.stream.avail_out as usize);
         assert!(left <= input.len() && free <= room);
-        assert!(
-            output[room..] == [0xcc; 8],
-            "nothing behind the output is written"
-        );
+        assert!(output[room..] == [0xcc; 8], "nothing behind the output is written");
         self.output.extend(&output[..room - free]);
         (result, input.len() - left)
     }
@@ -253,10 +235,7 @@ impl Caller {
                 return ENDED;
             }
             if self.stream.avail_out != 0 {
-                assert!(
-                    rest.is_empty(),
-                    "with room in the output all input is taken"
-                );
+                assert!(rest.is_empty(), "with room in the output all input is taken");
                 assert_ne!(flush, FINISH, "with room in the output the stream ends");
                 return OK;
             }
@@ -376,10 +355,7 @@ impl Caller {
             let mut result = inflate(&raw mut stream, FINISH);
             if result == 2 {
                 let length = c_uint::try_from(DICTIONARY.len()).expect("small");
-                assert_eq!(
-                    set_dictionary(&raw mut stream, DICTIONARY.as_ptr(), length),
-                    OK
-                );
+                assert_eq!(set_dictionary(&raw mut stream, DICTIONARY.as_ptr(), length), OK);
                 result = inflate(&raw mut stream, FINISH);
             }
             assert_eq!(result, ENDED);
@@ -414,16 +390,7 @@ pub(crate) const MISUSE: [(&str, Case); 7] = [
             vec![
                 (api.init2)(&raw mut stream, 6, 8, 31, 8, 0, ptr::null(), size()),
                 (api.init2)(&raw mut stream, 6, 8, 31, 8, 0, c"2.0".as_ptr(), size()),
-                (api.init2)(
-                    &raw mut stream,
-                    6,
-                    8,
-                    31,
-                    8,
-                    0,
-                    c"1.2.13".as_ptr(),
-                    size() - 1,
-                ),
+                (api.init2)(&raw mut stream, 6, 8, 31, 8, 0, c"1.2.13".as_ptr(), size() - 1),
                 (api.deflate)(&raw mut stream, 0),
                 (api.end)(&raw mut stream),
             ]
@@ -469,10 +436,8 @@ pub(crate) const MISUSE: [(&str, Case); 7] = [
     }),
     ("no room, no input", |api| {
         let mut caller = Caller::begin(api, Memory::of_libc(), 6, 31, 8);
-        let mut results = vec![
-            caller.call(b"a", 0, NO_FLUSH).0,
-            caller.call(b"abc", 100, NO_FLUSH).0,
-        ];
+        let mut results =
+            vec![caller.call(b"a", 0, NO_FLUSH).0, caller.call(b"abc", 100, NO_FLUSH).0];
         results.push(caller.call(b"", 100, NO_FLUSH).0);
         results.push(caller.call(b"", 100, SYNC).0);
         results.push(caller.call(b"", 100, SYNC).0);
@@ -481,10 +446,7 @@ pub(crate) const MISUSE: [(&str, Case); 7] = [
     }),
     ("calls behind the end", |api| {
         let mut caller = Caller::begin(api, Memory::of_libc(), 6, 31, 8);
-        let mut results = vec![
-            caller.call(b"abc", 100, FINISH).0,
-            caller.call(b"", 100, FINISH).0,
-        ];
+        let mut results = vec![caller.call(b"abc", 100, FINISH).0, caller.call(b"", 100, FINISH).0];
         results.push(caller.call(b"x", 100, FINISH).0);
         results.push(caller.call(b"", 100, NO_FLUSH).0);
         results.push(caller.reset());
@@ -512,9 +474,7 @@ pub(crate) const NEED_ZLIB: [(&str, Call); 4] = [
         // SAFETY: begun.
         unsafe { ffi::deflateTune(&raw mut *caller.stream, 4, 5, 16, 8) }
     }),
-    ("deflateParams with a strategy", |caller| {
-        caller.params(3, 2, 100)
-    }),
+    ("deflateParams with a strategy", |caller| caller.params(3, 2, 100)),
     ("deflatePrime of nothing", |caller| {
         // SAFETY: begun.
         unsafe { ffi::deflatePrime(&raw mut *caller.stream, 0, 0) }

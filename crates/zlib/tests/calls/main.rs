@@ -31,10 +31,7 @@ fn served(test: &str) -> bool {
         .expect("this test starts again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}\n{errors}"
-    );
+    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
     false
 }
 
@@ -43,9 +40,7 @@ fn text(length: usize) -> Vec<u8> {
     let mut found = Vec::with_capacity(length + 64);
     let mut number = 1_u64;
     while found.len() < length {
-        number = number
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let word = number >> 33;
         found.extend(format!("<a href=\"/item/{}\">{:x}</a>\n", word % 977, word).into_bytes());
     }
@@ -70,26 +65,15 @@ fn responses_of_all_shapes_come_back_within_the_memory_of_nginx() {
     if !served("responses_of_all_shapes_come_back_within_the_memory_of_nginx") {
         return;
     }
-    for (bits, memory_level) in [
-        (31, 8),
-        (31, 9),
-        (30, 7),
-        (27, 4),
-        (25, 1),
-        (31, 1),
-        (25, 9),
-    ] {
+    for (bits, memory_level) in [(31, 8), (31, 9), (30, 7), (27, 4), (25, 1), (31, 1), (25, 9)] {
         for level in [-1, 1, 2, 6, 9] {
             for length in [0, 1, 900, 10_000, 100_000, 300_000, 1_000_000] {
                 if length > 300_000 && (level == 9 || bits != 31) {
                     continue;
                 }
-                for (piece, room) in [
-                    (usize::MAX, 4096),
-                    (32_768, 4096),
-                    (4000, 65_536),
-                    (8192, 700),
-                ] {
+                for (piece, room) in
+                    [(usize::MAX, 4096), (32_768, 4096), (4000, 65_536), (8192, 700)]
+                {
                     for data in [text(length), noise(length.min(300_000))] {
                         let memory = Memory::as_nginx(
                             if bits > 15 { bits - 16 } else { bits },
@@ -154,10 +138,7 @@ fn last_input_after_a_flush_ends_the_stream_in_one_call() {
     for level in [1, 6] {
         let mut caller = Caller::begin(&Api::OURS, Memory::as_nginx(15, 8), level, 31, 8);
         assert_eq!(caller.feed(&data[..3], 65_536, SYNC), OK);
-        assert_eq!(
-            caller.call(&data[3..], 65_536, FINISH),
-            (ENDED, data.len() - 3)
-        );
+        assert_eq!(caller.call(&data[3..], 65_536, FINISH), (ENDED, data.len() - 3));
         assert!(caller.gunzip() == data, "{level}");
     }
 }
@@ -178,10 +159,7 @@ fn output_does_not_depend_on_what_memory_held_before() {
             caller.feed(&[], 4096, FINISH);
             caller.output.clone()
         });
-        assert!(
-            outputs[0] == outputs[1] && outputs[1] == outputs[2],
-            "level {level}"
-        );
+        assert!(outputs[0] == outputs[1] && outputs[1] == outputs[2], "level {level}");
     }
 }
 

@@ -43,32 +43,15 @@ fn any_sequence_of_calls_gives_the_bytes_that_went_in() {
         return;
     }
     let data = [text(400_000), noise(300_000)].concat();
-    let cases = if std::env::var_os("MILLRACE_LONG").is_some() {
-        20_000
-    } else {
-        250
-    };
-    let mut runner = TestRunner::new(Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let cases = if std::env::var_os("MILLRACE_LONG").is_some() { 20_000 } else { 250 };
+    let mut runner =
+        TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let start = (steps(), 1..10, 0_usize..7, 0_usize..600_000);
     let result = runner.run(&start, |(steps, level, shape, at)| {
-        let (bits, memory_level) = [
-            (31, 8),
-            (31, 9),
-            (30, 7),
-            (27, 4),
-            (25, 1),
-            (31, 1),
-            (31, 8),
-        ][shape];
-        let memory = if shape == 6 {
-            Memory::of_libc()
-        } else {
-            Memory::as_nginx(bits - 16, memory_level)
-        };
+        let (bits, memory_level) =
+            [(31, 8), (31, 9), (30, 7), (27, 4), (25, 1), (31, 1), (31, 8)][shape];
+        let memory =
+            if shape == 6 { Memory::of_libc() } else { Memory::as_nginx(bits - 16, memory_level) };
         let mut caller = Caller::begin(&Api::OURS, memory, level, bits, memory_level);
         let mut sent: Vec<u8> = Vec::new();
         let mut originals = Vec::new();

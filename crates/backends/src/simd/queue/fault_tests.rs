@@ -76,11 +76,7 @@ impl<L: Lanes> Struck<L> {
         let mut blocks = [const { [0; 256] }; REQUESTS];
         let requests = pairs.into_iter().zip(&mut blocks).map(|(pair, block)| {
             let blinding = pair.expect("a blinding pair");
-            Request {
-                key,
-                blinding,
-                block,
-            }
+            Request { key, blinding, block }
         });
         let results = workspace.private(lanes, requests.collect());
         assert!(results.iter().all(Result::is_ok));
@@ -117,26 +113,16 @@ impl OnLanes for InEveryLane {
 
 /// Runs a batch of four, then a second one, on an engine whose first backend flips bits.
 fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
-    let backend = Struck {
-        simd: Simd::with(Implementation::Portable),
-        lanes: Mutex::new(l),
-        strike,
-    };
-    let config = EngineConfig {
-        workers: 1,
-        ..EngineConfig::default()
-    };
+    let backend =
+        Struck { simd: Simd::with(Implementation::Portable), lanes: Mutex::new(l), strike };
+    let config = EngineConfig { workers: 1, ..EngineConfig::default() };
     let engine = Engine::start(config, vec![Arc::new(backend), Arc::new(Software::new())])
         .expect("an engine");
     let sink = Arc::new(Collector::default());
-    let session = engine.open_session(
-        Arc::clone(&sink) as Arc<dyn CompletionSink>,
-        Owner::new(1, 1),
-    );
+    let session =
+        engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
     let test_key = test_keys::rsa_2048();
-    let key = engine
-        .load_key(&test_key.private_key())
-        .expect("a good key");
+    let key = engine.load_key(&test_key.private_key()).expect("a good key");
     let alone = loaded(&test_key);
     for (round, served_by_simd) in [(0, true), (1, false)] {
         let inputs: Vec<Vec<u8>> = (0..REQUESTS).map(|_| below_modulus(random)).collect();
@@ -150,11 +136,7 @@ fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
             } else {
                 BackendKind::Software
             };
-            assert_eq!(
-                completion.served_by,
-                Some(kind),
-                "{name} {strike:?} {round}"
-            );
+            assert_eq!(completion.served_by, Some(kind), "{name} {strike:?} {round}");
         }
         assert!(engine.backends()[0].quarantined, "{name} {strike:?}");
         let stats = engine.stats();

@@ -127,14 +127,7 @@ impl<L: Lanes> SimdQueue<L> {
         let keys: Vec<Option<&LaneKey>> = batch
             .iter()
             .zip(&*blocks)
-            .map(|(waiting, block)| {
-                waiting
-                    .key
-                    .as_ref()
-                    .filter(|_| block.is_ok())?
-                    .lanes
-                    .as_ref()
-            })
+            .map(|(waiting, block)| waiting.key.as_ref().filter(|_| block.is_ok())?.lanes.as_ref())
             .collect();
         let blindings = blindings(workspace, self.lanes, &keys);
         let mut requests = Vec::with_capacity(REQUESTS);
@@ -144,11 +137,7 @@ impl<L: Lanes> SimdQueue<L> {
             match (block, key, blinding) {
                 (Ok(block), Some(key), Ok(blinding)) => {
                     answers.push(at);
-                    requests.push(Request {
-                        key,
-                        blinding,
-                        block,
-                    });
+                    requests.push(Request { key, blinding, block });
                 }
                 (block @ Ok(_), _, Err(error)) => *block = Err(error),
                 _ => {}
@@ -194,19 +183,13 @@ impl<L: Lanes> Queue for SimdQueue<L> {
                 for waiting in batch.drain(1.min(batch.len())..).rev() {
                     self.waiting.push_front(waiting);
                 }
-                self.counters
-                    .alone
-                    .fetch_add(batch.len() as u64, Ordering::Relaxed);
+                self.counters.alone.fetch_add(batch.len() as u64, Ordering::Relaxed);
                 batch.iter().map(run_alone).collect()
             }
         };
         let service_time = start.elapsed();
         for (waiting, result) in batch.into_iter().zip(results) {
-            done.push(Done {
-                task: waiting.task,
-                result,
-                service_time,
-            });
+            done.push(Done { task: waiting.task, result, service_time });
         }
         self.waiting.len()
     }
@@ -231,18 +214,11 @@ fn blindings<L: Lanes>(
         .filter(|(_, stored)| stored.is_none())
         .filter_map(|(key, _)| *key)
         .collect();
-    let mut fresh = if lacking.is_empty() {
-        Vec::new()
-    } else {
-        workspace.blind(lanes, &lacking)
-    }
-    .into_iter();
+    let mut fresh =
+        if lacking.is_empty() { Vec::new() } else { workspace.blind(lanes, &lacking) }.into_iter();
     stored
         .into_iter()
-        .map(|pair| {
-            pair.or_else(|| fresh.next())
-                .unwrap_or(Err(BackendError::Failed))
-        })
+        .map(|pair| pair.or_else(|| fresh.next()).unwrap_or(Err(BackendError::Failed)))
         .collect()
 }
 

@@ -79,10 +79,7 @@ impl Constants {
         l.run(Multiply {
             value,
             factor,
-            modulus: Modulus {
-                digits: &self.modulus,
-                negative_inverse: &self.negative_inverse,
-            },
+            modulus: Modulus { digits: &self.modulus, negative_inverse: &self.negative_inverse },
             quotients: &mut self.quotients,
         });
     }
@@ -90,10 +87,7 @@ impl Constants {
     fn square<L: Lanes>(&mut self, l: L, value: &mut [Block]) {
         l.run(Square {
             value,
-            modulus: Modulus {
-                digits: &self.modulus,
-                negative_inverse: &self.negative_inverse,
-            },
+            modulus: Modulus { digits: &self.modulus, negative_inverse: &self.negative_inverse },
             quotients: &mut self.quotients,
         });
     }
@@ -108,21 +102,13 @@ impl Constants {
     fn reduce<L: Lanes>(&mut self, l: L, value: &mut [Block]) {
         l.run(Reduce {
             value,
-            modulus: Modulus {
-                digits: &self.modulus,
-                negative_inverse: &self.negative_inverse,
-            },
+            modulus: Modulus { digits: &self.modulus, negative_inverse: &self.negative_inverse },
             room: &mut self.quotients,
         });
     }
 
     fn wipe(&mut self) {
-        let Self {
-            modulus,
-            negative_inverse,
-            square,
-            quotients,
-        } = self;
+        let Self { modulus, negative_inverse, square, quotients } = self;
         negative_inverse.zeroize();
         for numbers in [modulus, square, quotients] {
             numbers.as_flattened_mut().zeroize();
@@ -215,14 +201,8 @@ pub(super) enum Step {
 
 impl Step {
     /// The points after loading numbers of the key, the request and its blinding.
-    const LOADED: [Self; 6] = [
-        Self::Modulus,
-        Self::Prime,
-        Self::Recombination,
-        Self::Input,
-        Self::Factor,
-        Self::Inverse,
-    ];
+    const LOADED: [Self; 6] =
+        [Self::Modulus, Self::Prime, Self::Recombination, Self::Input, Self::Factor, Self::Inverse];
 }
 
 impl Workspace {
@@ -265,11 +245,7 @@ impl Workspace {
         l: L,
         requests: Vec<Request<'_>>,
     ) -> Vec<Result<(), BackendError>> {
-        self.load(
-            l,
-            requests.iter().map(|request| request.key),
-            Exponent::Private,
-        );
+        self.load(l, requests.iter().map(|request| request.key), Exponent::Private);
         for (request, at) in requests.iter().zip(0..) {
             let digits = 2 * self.size.blocks * BLOCK;
             let input = numbers::from_bytes(request.block, digits);
@@ -317,31 +293,19 @@ impl Workspace {
         self.whole.multiply(l, &mut self.base, &self.inverse);
         self.whole.reduce(l, &mut self.base);
         self.hit(l, Step::Unblinded);
-        let unequal = l.run(Difference {
-            value: &self.base,
-            other: None,
-        });
+        let unequal = l.run(Difference { value: &self.base, other: None });
 
         // Even lanes hold the blinded result, odd ones the unblinded one.
-        l.run(TakeOdd {
-            value: &mut self.result,
-            other: &self.base,
-        });
+        l.run(TakeOdd { value: &mut self.result, other: &self.base });
         self.last.copy_from_slice(&self.result);
         self.whole.enter(l, &mut self.result);
         self.public_power(l);
         self.whole.reduce(l, &mut self.check);
         self.hit(l, Step::Verifying);
         self.whole.reduce(l, &mut self.blinded);
-        l.run(TakeOdd {
-            value: &mut self.blinded,
-            other: &self.input,
-        });
+        l.run(TakeOdd { value: &mut self.blinded, other: &self.input });
         self.hit(l, Step::Target);
-        let wrong = l.run(Difference {
-            value: &self.check,
-            other: Some(&self.blinded),
-        });
+        let wrong = l.run(Difference { value: &self.check, other: Some(&self.blinded) });
         let mut differences = Octet::default();
         for (lane, difference) in differences.0.iter_mut().enumerate() {
             *difference = unequal.0[lane] | wrong.0[lane];
@@ -357,11 +321,7 @@ impl Workspace {
         at: usize,
         differences: &Octet,
     ) -> Result<(), BackendError> {
-        let Request {
-            key,
-            mut blinding,
-            block,
-        } = request;
+        let Request { key, mut blinding, block } = request;
         // Each lane is a separate verification.
         if differences.0[2 * at] | differences.0[2 * at + 1] != 0 {
             block.zeroize();
@@ -410,10 +370,7 @@ impl Workspace {
         self.whole.reduce(l, &mut self.result);
         self.last.fill(Block::default());
         self.last[..self.unit.len()].copy_from_slice(&self.unit);
-        let wrong = l.run(Difference {
-            value: &self.result,
-            other: Some(&self.last),
-        });
+        let wrong = l.run(Difference { value: &self.result, other: Some(&self.last) });
         // r^e
         self.result.copy_from_slice(&self.input);
         self.last.copy_from_slice(&self.input);
@@ -529,11 +486,7 @@ impl Workspace {
             let (below, place) = self.table.split_at_mut(exponent * blocks);
             let place = &mut place[..blocks];
             // A square is cheaper than a product.
-            let from = if exponent % 2 == 0 {
-                exponent / 2
-            } else {
-                exponent - 1
-            };
+            let from = if exponent % 2 == 0 { exponent / 2 } else { exponent - 1 };
             place.copy_from_slice(&below[from * blocks..][..blocks]);
             if exponent % 2 == 0 {
                 self.half.square(l, place);
@@ -544,11 +497,7 @@ impl Workspace {
     }
 
     fn look_up<L: Lanes>(&mut self, l: L, index: &Octet) {
-        l.run(Lookup {
-            table: &self.table,
-            index,
-            out: &mut self.entry,
-        });
+        l.run(Lookup { table: &self.table, index, out: &mut self.entry });
     }
 
     /// `check ← result^(e−1) · last`, where `result` is in Montgomery form. `check` is in that form if `last`
@@ -556,12 +505,7 @@ impl Workspace {
     fn public_power<L: Lanes>(&mut self, l: L) {
         self.check.copy_from_slice(&self.result);
         let used = |e: &u64| *e != 0;
-        if self
-            .public_exponents
-            .iter()
-            .filter(|e| used(e))
-            .all(|e| *e == F4)
-        {
+        if self.public_exponents.iter().filter(|e| used(e)).all(|e| *e == F4) {
             for _ in 0..16 {
                 self.whole.square(l, &mut self.check);
             }
@@ -584,11 +528,7 @@ impl Workspace {
             product.copy_from_slice(&self.check);
             self.whole.multiply(l, &mut product, &self.result);
             let lanes = Octet(self.public_exponents.map(|e| (e >> bit) & 1));
-            l.run(TakeWhere {
-                value: &mut self.check,
-                other: &product,
-                lanes: &lanes,
-            });
+            l.run(TakeWhere { value: &mut self.check, other: &product, lanes: &lanes });
         }
         self.whole.square(l, &mut self.check);
         product.as_flattened_mut().zeroize();
@@ -649,11 +589,7 @@ impl Workspace {
 
     /// Does nothing. In tests, flips a bit at this point.
     #[cfg(not(test))]
-    #[expect(
-        clippy::unused_self,
-        clippy::needless_pass_by_ref_mut,
-        reason = "has a body in tests"
-    )]
+    #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "has a body in tests")]
     fn hit<L: Lanes>(&mut self, _: L, _: Step) {}
 }
 
@@ -666,10 +602,7 @@ impl Drop for Workspace {
 /// Declares public whether results are right: the caller sees it, because it gets a result or an error.
 #[cfg_attr(
     not(all(test, target_arch = "x86_64")),
-    expect(
-        clippy::needless_pass_by_ref_mut,
-        reason = "tests change how it is seen"
-    )
+    expect(clippy::needless_pass_by_ref_mut, reason = "tests change how it is seen")
 )]
 fn declare_public(differences: &mut Octet) {
     #[cfg(all(test, target_arch = "x86_64"))]

@@ -25,12 +25,7 @@ pub(in crate::simd) struct Strike {
 
 impl Strike {
     pub(in crate::simd) fn new(step: Step, lane: usize, digit: usize, bit: u32) -> Self {
-        Self {
-            step,
-            lane,
-            digit,
-            bit,
-        }
+        Self { step, lane, digit, bit }
     }
 
     /// Index of the request whose lane is hit.
@@ -147,9 +142,7 @@ pub(super) fn lanes_of(key: &SimdKey) -> &LaneKey {
 }
 
 pub(in crate::simd) fn expected(key: &SimdKey, input: &[u8]) -> Vec<u8> {
-    let Secret::Rsa(rsa) = &key.software.secret else {
-        panic!("not an RSA key")
-    };
+    let Secret::Rsa(rsa) = &key.software.secret else { panic!("not an RSA key") };
     let mut output = vec![0; input.len()];
     rsa_private(rsa, input, &mut output).expect("AWS-LC computes it");
     output
@@ -176,19 +169,11 @@ fn batch<L: Lanes>(
         .iter()
         .zip(blindings)
         .zip(&mut blocks)
-        .map(|((key, blinding), block)| Request {
-            key,
-            blinding,
-            block,
-        })
+        .map(|((key, blinding), block)| Request { key, blinding, block })
         .collect();
     let results = workspace.private(l, requests);
     assert!(
-        workspace
-            .table
-            .as_flattened()
-            .iter()
-            .all(|octet| *octet == Octet::default()),
+        workspace.table.as_flattened().iter().all(|octet| *octet == Octet::default()),
         "the table is left behind"
     );
     results
@@ -196,10 +181,7 @@ fn batch<L: Lanes>(
         .zip(blocks)
         .map(|(result, block)| {
             if result.is_err() {
-                assert!(
-                    block.iter().all(|byte| *byte == 0),
-                    "a wrong result is left behind"
-                );
+                assert!(block.iter().all(|byte| *byte == 0), "a wrong result is left behind");
             }
             result.map(|()| block)
         })
@@ -221,16 +203,11 @@ impl OnLanes for Differential {
             let key = loaded(&key);
             let size = lanes_of(&key).size;
             let mut workspace = Workspace::new(size);
-            let rounds = if is_fast {
-                rounds(short, long)
-            } else {
-                rounds(twin_short, twin_long)
-            };
+            let rounds = if is_fast { rounds(short, long) } else { rounds(twin_short, twin_long) };
             for round in 0..rounds {
                 let count = 1 + round % REQUESTS;
-                let tasks: Vec<_> = (0..count)
-                    .map(|_| (&key, random.input(key.modulus())))
-                    .collect();
+                let tasks: Vec<_> =
+                    (0..count).map(|_| (&key, random.input(key.modulus()))).collect();
                 for ((_, input), result) in tasks.iter().zip(batch(l, &mut workspace, &tasks)) {
                     assert_eq!(
                         result.as_deref(),
@@ -386,16 +363,8 @@ impl OnLanes for Products {
                 l.run(FromDigits(numbers));
             }
             for (lane, (a_b, a_a)) in expected.iter().enumerate() {
-                assert_eq!(
-                    take(&product, lane),
-                    *a_b,
-                    "{name} {digits} digits, round {round}"
-                );
-                assert_eq!(
-                    take(&square, lane),
-                    *a_a,
-                    "{name} {digits} digits, round {round}"
-                );
+                assert_eq!(take(&product, lane), *a_b, "{name} {digits} digits, round {round}");
+                assert_eq!(take(&square, lane), *a_a, "{name} {digits} digits, round {round}");
             }
         }
     }
@@ -412,27 +381,12 @@ impl OnLanes for Blinds {
     fn run<L: Lanes>(&self, l: L, name: &str, _: bool) {
         let key = loaded(&test_keys::rsa_2048());
         let mut workspace = Workspace::new(&SIZES[0]);
-        workspace.strike = Some(Strike {
-            step: Step::Power,
-            lane: 3,
-            digit: 7,
-            bit: 11,
-        });
+        workspace.strike = Some(Strike { step: Step::Power, lane: 3, digit: 7, bit: 11 });
         let pairs = workspace.blind(l, &[lanes_of(&key); REQUESTS]);
-        let faults: Vec<_> = pairs
-            .iter()
-            .map(|pair| pair.as_ref().err().copied())
-            .collect();
-        assert_eq!(
-            faults,
-            [None, Some(BackendError::Fault), None, None],
-            "{name}"
-        );
-        let mut seen: Vec<_> = pairs
-            .into_iter()
-            .flatten()
-            .map(|pair| pair.inverse.to_vec())
-            .collect();
+        let faults: Vec<_> = pairs.iter().map(|pair| pair.as_ref().err().copied()).collect();
+        assert_eq!(faults, [None, Some(BackendError::Fault), None, None], "{name}");
+        let mut seen: Vec<_> =
+            pairs.into_iter().flatten().map(|pair| pair.inverse.to_vec()).collect();
         seen.sort();
         seen.dedup();
         assert_eq!(seen.len(), 3, "{name}: a pair came twice");

@@ -222,11 +222,7 @@ pub(crate) fn x25519(
 ) -> Result<(), BackendError> {
     // SAFETY: all are 32 bytes, which is what the function asks for.
     let code = unsafe { aws::X25519(out.as_mut_ptr(), private.as_ptr(), peer.as_ptr()) };
-    if succeeded(code) {
-        Ok(())
-    } else {
-        Err(BackendError::BadInput)
-    }
+    if succeeded(code) { Ok(()) } else { Err(BackendError::BadInput) }
 }
 
 /// Computes an Ed25519 private key in AWS-LC's form, seed and public key, from the seed.
@@ -248,12 +244,7 @@ pub(crate) fn ed25519_sign(
 ) -> Result<(), BackendError> {
     // SAFETY: signature and key are 64 bytes; `message` is readable for its length.
     let code = unsafe {
-        aws::ED25519_sign(
-            out.as_mut_ptr(),
-            message.as_ptr(),
-            message.len(),
-            private.as_ptr(),
-        )
+        aws::ED25519_sign(out.as_mut_ptr(), message.as_ptr(), message.len(), private.as_ptr())
     };
     checked(code)
 }

@@ -51,10 +51,7 @@ pub(crate) use rsa::{Rsa, RsaParts};
 /// The name and version of the library.
 pub(crate) fn version() -> String {
     let number = aws::AWSLC_VERSION_NUMBER_STRING;
-    format!(
-        "AWS-LC {}",
-        String::from_utf8_lossy(&number[..number.len() - 1])
-    )
+    format!("AWS-LC {}", String::from_utf8_lossy(&number[..number.len() - 1]))
 }
 
 /// Empties the thread's error queue.

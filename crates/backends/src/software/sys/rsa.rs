@@ -72,11 +72,7 @@ impl Rsa {
         clear_errors();
         let verification = aws::ERR_GET_LIB(error) == aws::ERR_LIB_RSA
             && aws::ERR_GET_REASON(error) == aws::ERR_R_INTERNAL_ERROR;
-        Err(if verification {
-            BackendError::Fault
-        } else {
-            BackendError::Failed
-        })
+        Err(if verification { BackendError::Fault } else { BackendError::Failed })
     }
 
     /// `input^e mod n`. Both slices are as long as the modulus.
@@ -127,9 +123,7 @@ impl Rsa {
     /// Replaces the first CRT exponent. Every private operation is then wrong modulo p only, as with a broken
     /// multiplier.
     pub(crate) fn break_first_exponent(&mut self) {
-        let wrong = Number::from_bytes(&[0x5a; 128])
-            .expect("memory for a number")
-            .into_raw();
+        let wrong = Number::from_bytes(&[0x5a; 128]).expect("memory for a number").into_raw();
         // SAFETY: the key is valid and ours alone; it takes over the number and keeps the others.
         let code = unsafe {
             aws::RSA_set0_crt_params(

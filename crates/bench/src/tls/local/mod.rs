@@ -74,11 +74,7 @@ pub(super) fn run(args: &TlsArgs) -> Result<(), BenchError> {
     if let Some(path) = &args.svg {
         plot::write(&tables::plot(&report)?, path)?;
     }
-    let text = if args.demo {
-        tables::demonstration(&report)
-    } else {
-        tables::render(&report)
-    };
+    let text = if args.demo { tables::demonstration(&report) } else { tables::render(&report) };
     report.deliver(&args.report, &text)?;
     report.figures.verdict()?;
     // A short run, or one of another system's servers, is no advice for this machine.
@@ -127,22 +123,12 @@ impl Site {
         let identities: BTreeMap<_, _> = keys
             .map(|key| Ok((key, Identity::make(key, dir.path())?)))
             .collect::<Result<_, BenchError>>()?;
-        let (node, stubs) = if plan.pools() {
-            start_node(plan, &identities)?
-        } else {
-            (None, BTreeMap::new())
-        };
+        let (node, stubs) =
+            if plan.pools() { start_node(plan, &identities)? } else { (None, BTreeMap::new()) };
         let openssl = OpensslConfig::generate(plan)?;
-        let mut site = Self {
-            servers: Vec::new(),
-            node,
-            identities,
-            _dir: dir,
-        };
+        let mut site = Self { servers: Vec::new(), node, identities, _dir: dir };
         for (number, cell) in plan.cells.iter().enumerate() {
-            let stub = stubs
-                .get(&cell.key)
-                .filter(|_| cell.mode == LocalMode::LocalAndPool);
+            let stub = stubs.get(&cell.key).filter(|_| cell.mode == LocalMode::LocalAndPool);
             let pool = site.node.as_ref().zip(stub.map(PathBuf::as_path));
             let identity = &site.identities[&cell.key];
             let cell = (number, cell);
@@ -176,12 +162,7 @@ impl Site {
         };
         let certificate = self.identities[&cell.key].certificate.clone();
         let target = Target::new(server.address, certificate, terms)?;
-        let offer = Offer {
-            concurrency: plan.concurrency,
-            duration,
-            request: false,
-            per_s: None,
-        };
+        let offer = Offer { concurrency: plan.concurrency, duration, request: false, per_s: None };
         let (counted, cpu) = (server.counts(), server.cpu_time());
         let signed = self.node.as_ref().map(Node::completed).transpose()?;
         let outcome = drive(&target, offer, progress)?;
@@ -204,10 +185,7 @@ impl Site {
             failures: outcome.failures,
             elapsed_s: outcome.elapsed.as_secs_f64(),
             server_cpu_us: cpu.as_secs_f64() * 1e6 / outcome.completed as f64,
-            computed: counted
-                .operations()
-                .map(|(name, count)| (name.to_owned(), count))
-                .collect(),
+            computed: counted.operations().map(|(name, count)| (name.to_owned(), count)).collect(),
             fetches: counted.fetches(),
             signed,
         })
@@ -246,10 +224,7 @@ fn start_node(
         quota: None,
     })?;
     let stub = |(key, identity): (&BenchKey, &Identity)| {
-        Ok((
-            *key,
-            node.import_key(&key.to_string(), &identity.key_file, false)?,
-        ))
+        Ok((*key, node.import_key(&key.to_string(), &identity.key_file, false)?))
     };
     let stubs: Result<_, BenchError> = identities.iter().map(stub).collect();
     let stubs = stubs?;

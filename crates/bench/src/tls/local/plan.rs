@@ -179,9 +179,7 @@ pub(super) fn program(under: &[String], name: &str) -> Result<Command, BenchErro
 /// Whether an OpenSSL that calls itself so (`OpenSSL 3.5.7 …`) has ML-KEM.
 fn has_ml_kem(openssl: &str) -> bool {
     let version = openssl.strip_prefix("OpenSSL ").unwrap_or_default();
-    let numbers = version
-        .split(['.', ' '])
-        .map_while(|word| word.parse().ok());
+    let numbers = version.split(['.', ' ']).map_while(|word| word.parse().ok());
     numbers.take(2).collect::<Vec<u32>>() >= ML_KEM_SINCE.to_vec()
 }
 
@@ -194,23 +192,12 @@ fn cells(args: &TlsArgs, servers: &[Server], has_hybrid: bool) -> Vec<LocalCell>
     let (groups, threads) = (unique(&args.group), unique(&args.threads));
     let mut cells = Vec::new();
     for &server in servers {
-        let threads = if server == Server::Nginx {
-            &[1][..]
-        } else {
-            &threads
-        };
-        for (&threads, &key) in threads
-            .iter()
-            .flat_map(|threads| keys.iter().map(move |key| (threads, key)))
+        let threads = if server == Server::Nginx { &[1][..] } else { &threads };
+        for (&threads, &key) in
+            threads.iter().flat_map(|threads| keys.iter().map(move |key| (threads, key)))
         {
-            let cell = |group, mode, tickets| LocalCell {
-                server,
-                threads,
-                key,
-                group,
-                mode,
-                tickets,
-            };
+            let cell =
+                |group, mode, tickets| LocalCell { server, threads, key, group, mode, tickets };
             for &group in &groups {
                 let (stock, usual) = (LocalMode::Stock, USUAL_TICKETS);
                 if group == TlsGroup::X25519 || has_hybrid {
@@ -249,11 +236,8 @@ mod tests {
     fn names(typed: &[&str], has_hybrid: bool) -> Vec<String> {
         let typed = ["tls", "--local"].iter().chain(typed);
         let args = Typed::parse_from(typed).args;
-        let servers = if args.server.is_empty() {
-            vec![Server::Nginx]
-        } else {
-            args.server.clone()
-        };
+        let servers =
+            if args.server.is_empty() { vec![Server::Nginx] } else { args.server.clone() };
         let cells = cells(&args, &servers, has_hybrid);
         cells.iter().map(LocalCell::to_string).collect()
     }
@@ -297,9 +281,7 @@ mod tests {
 
     #[test]
     fn version_decides_whether_openssl_has_the_hybrid() {
-        assert!(has_ml_kem(
-            "OpenSSL 3.5.7 9 Jun 2026 (Library: OpenSSL 3.5.7)"
-        ));
+        assert!(has_ml_kem("OpenSSL 3.5.7 9 Jun 2026 (Library: OpenSSL 3.5.7)"));
         assert!(has_ml_kem("OpenSSL 4.0.0-beta1"));
         assert!(!has_ml_kem("OpenSSL 3.0.19 27 Jan 2026") && !has_ml_kem("no openssl"));
         assert!(!has_ml_kem("LibreSSL 3.8.2"));
@@ -325,10 +307,7 @@ mod tests {
             &["--under", "x"],
         ] {
             let typed = ["tls"].iter().chain(words);
-            assert!(
-                Typed::try_parse_from(typed).is_err(),
-                "{words:?} needs --local"
-            );
+            assert!(Typed::try_parse_from(typed).is_err(), "{words:?} needs --local");
         }
     }
 }

@@ -101,10 +101,7 @@ impl LocalFigures {
             .iter()
             .filter_map(|cell| {
                 let rounds = rounds.remove(cell)?;
-                Some(CellRounds {
-                    cell: *cell,
-                    rounds,
-                })
+                Some(CellRounds { cell: *cell, rounds })
             })
             .collect();
         let of = |cell: LocalCell| servers.iter().find(|one| one.cell == cell);
@@ -112,25 +109,14 @@ impl LocalFigures {
             let questions = questions(ours.cell, plan.stock_has_hybrid()).into_iter();
             questions.filter_map(move |(question, peer)| ours.against(question, of(peer)?))
         });
-        Self {
-            comparisons: comparisons.collect(),
-            servers,
-        }
+        Self { comparisons: comparisons.collect(), servers }
     }
 
     /// # Errors
     /// [`BenchError::Wrong`] with every server that had failures, or that computed nothing itself where it should.
     pub(super) fn verdict(&self) -> Result<(), BenchError> {
-        let problems: Vec<String> = self
-            .servers
-            .iter()
-            .filter_map(CellRounds::problem)
-            .collect();
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(BenchError::Wrong(problems.join("; ")))
-        }
+        let problems: Vec<String> = self.servers.iter().filter_map(CellRounds::problem).collect();
+        if problems.is_empty() { Ok(()) } else { Err(BenchError::Wrong(problems.join("; "))) }
     }
 }
 
@@ -178,21 +164,13 @@ impl CellRounds {
     /// server that its name says.
     fn problem(&self) -> Option<String> {
         let (cell, completed) = (self.cell, self.completed());
-        let failed: u64 = self
-            .rounds
-            .iter()
-            .flat_map(|round| round.failures.values())
-            .sum();
+        let failed: u64 = self.rounds.iter().flat_map(|round| round.failures.values()).sum();
         if failed > 0 {
             let reasons = self.rounds.iter().flat_map(|round| round.failures.keys());
             let reasons: std::collections::BTreeSet<_> = reasons.collect();
             return Some(format!("{cell}: {failed} handshakes failed {reasons:?}"));
         }
-        let computed: u64 = self
-            .rounds
-            .iter()
-            .flat_map(|round| round.computed.values())
-            .sum();
+        let computed: u64 = self.rounds.iter().flat_map(|round| round.computed.values()).sum();
         let signed: u64 = self.rounds.iter().map(|round| round.signed).sum();
         match cell.mode {
             LocalMode::Stock => None,
@@ -210,17 +188,10 @@ impl CellRounds {
 
 /// The comparisons of a server, with the peer of each.
 fn questions(ours: LocalCell, has_hybrid: bool) -> Vec<(LocalQuestion, LocalCell)> {
-    let with = |mode, tickets| LocalCell {
-        mode,
-        tickets,
-        ..ours
-    };
+    let with = |mode, tickets| LocalCell { mode, tickets, ..ours };
     let stock = with(LocalMode::Stock, USUAL_TICKETS);
     let stock = if ours.group == TlsGroup::X25519MLKEM768 && !has_hybrid {
-        LocalCell {
-            group: TlsGroup::X25519,
-            ..stock
-        }
+        LocalCell { group: TlsGroup::X25519, ..stock }
     } else {
         stock
     };
@@ -228,10 +199,7 @@ fn questions(ours: LocalCell, has_hybrid: bool) -> Vec<(LocalQuestion, LocalCell
         (LocalMode::Stock, _) => Vec::new(),
         (LocalMode::LocalAndPool, _) => vec![(LocalQuestion::LocalAndPool, stock)],
         (LocalMode::Local, 1) => vec![
-            (
-                LocalQuestion::OneTicket,
-                with(LocalMode::Local, USUAL_TICKETS),
-            ),
+            (LocalQuestion::OneTicket, with(LocalMode::Local, USUAL_TICKETS)),
             (LocalQuestion::LocalOneTicket, stock),
         ],
         (LocalMode::Local, _) if stock.group == ours.group => vec![(LocalQuestion::Local, stock)],
@@ -290,11 +258,7 @@ pub(super) fn goals(report: &LocalReport) -> Goals {
 /// `None` for a user without a home. `millrace advise tls` reads it.
 #[must_use]
 pub fn saved() -> Option<PathBuf> {
-    let absolute = |name| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     Some(cache?.join("millrace/tls-local.json"))
 }
@@ -315,14 +279,7 @@ mod tests {
     use super::*;
 
     fn cell(group: TlsGroup, mode: LocalMode, tickets: u32) -> LocalCell {
-        LocalCell {
-            server: Server::Nginx,
-            threads: 1,
-            key: BenchKey::P256,
-            group,
-            mode,
-            tickets,
-        }
+        LocalCell { server: Server::Nginx, threads: 1, key: BenchKey::P256, group, mode, tickets }
     }
 
     fn rounds(cell: LocalCell, cpu: &[f64], computed: u64) -> CellRounds {
@@ -335,20 +292,14 @@ mod tests {
             fetches: (3, 4),
             signed: 0,
         };
-        CellRounds {
-            cell,
-            rounds: cpu.iter().map(round).collect(),
-        }
+        CellRounds { cell, rounds: cpu.iter().map(round).collect() }
     }
 
     #[test]
     fn silent_export_to_the_default_provider_is_no_result() {
         let local = cell(TlsGroup::X25519, LocalMode::Local, 2);
         let problem = rounds(local, &[1.0], 9).problem().expect("too few");
-        assert!(
-            problem.contains("9 operations for 10 handshakes"),
-            "{problem}"
-        );
+        assert!(problem.contains("9 operations for 10 handshakes"), "{problem}");
         assert!(rounds(local, &[1.0], 20).problem().is_none());
         let stock = cell(TlsGroup::X25519, LocalMode::Stock, 2);
         assert!(rounds(stock, &[1.0], 0).problem().is_none());
@@ -364,10 +315,7 @@ mod tests {
             panic!("one comparison");
         };
         assert_eq!(question, LocalQuestion::PostQuantum);
-        assert_eq!(
-            (peer.group, peer.mode),
-            (TlsGroup::X25519, LocalMode::Stock)
-        );
+        assert_eq!((peer.group, peer.mode), (TlsGroup::X25519, LocalMode::Stock));
         assert_eq!(numbers(question, local, false), Some([1.0, 0.95]));
         let [(question, peer)] = questions(local, true)[..] else {
             panic!("one comparison");
@@ -378,19 +326,9 @@ mod tests {
 
     #[test]
     fn comparison_pairs_the_rounds() {
-        let stock = rounds(
-            cell(TlsGroup::X25519, LocalMode::Stock, 2),
-            &[100.0, 400.0],
-            0,
-        );
-        let local = rounds(
-            cell(TlsGroup::X25519, LocalMode::Local, 2),
-            &[80.0, 320.0],
-            20,
-        );
-        let found = local
-            .against(LocalQuestion::Local, &stock)
-            .expect("a comparison");
+        let stock = rounds(cell(TlsGroup::X25519, LocalMode::Stock, 2), &[100.0, 400.0], 0);
+        let local = rounds(cell(TlsGroup::X25519, LocalMode::Local, 2), &[80.0, 320.0], 20);
+        let found = local.against(LocalQuestion::Local, &stock).expect("a comparison");
         assert!((found.ratio.mean - 0.8).abs() < 1e-9 && (found.ratio.high - 0.8).abs() < 1e-9);
         assert!((found.computed_each["X25519"] - 2.0).abs() < 1e-9);
         assert_eq!(local.cached(), Some(0.75));

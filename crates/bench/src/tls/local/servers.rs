@@ -18,7 +18,7 @@ use super::plan::{LocalCell, LocalMode, LocalPlan, program};
 use crate::error::BenchError;
 use crate::keys::{Identity, write_private};
 use crate::node::Node;
-use crate::process::{Process, free_addresses, listens, output_of};
+use crate::process::{ChildProcess, free_addresses, listens, output_of};
 use crate::tls::Server;
 use crate::tls::gateway::{ASYNCHRONOUS, MAX_CONNECTIONS, nginx_user};
 use crate::tls::load::TlsGroup;
@@ -78,10 +78,7 @@ impl OpensslConfig {
         }
         // HAProxy has no setting for tickets; OpenSSL takes one for all servers of a process.
         if (cell.server, cell.tickets) == (Server::Haproxy, 1) {
-            replace(
-                "[openssl_init]\n",
-                "[openssl_init]\nssl_conf = tickets_sect\n".to_owned(),
-            )?;
+            replace("[openssl_init]\n", "[openssl_init]\nssl_conf = tickets_sect\n".to_owned())?;
             text.push_str(
                 "\n[tickets_sect]\nsystem_default = one_ticket\n\n[one_ticket]\nNumTickets = 1\n",
             );
@@ -92,7 +89,7 @@ impl OpensslConfig {
 
 /// A running server.
 pub(super) struct LocalServer {
-    process: Process,
+    process: ChildProcess,
     pub(super) address: SocketAddr,
 }
 
@@ -128,7 +125,7 @@ impl LocalServer {
             }
         };
         let (cores, log) = (plan.cores(cell)?, dir.join("output.log"));
-        let mut process = Process::start_on(&cell.to_string(), &cores, command, &log)?;
+        let mut process = ChildProcess::start_on(&cell.to_string(), &cores, command, &log)?;
         process.wait_until(|| listens(address))?;
         Ok(Self { process, address })
     }
@@ -192,11 +189,7 @@ fn config_text(cell: &LocalCell, address: SocketAddr, bundle: &Path) -> String {
         TlsGroup::X25519 => "X25519",
         TlsGroup::X25519MLKEM768 => "X25519MLKEM768:X25519",
     };
-    let tickets = if cell.tickets == 1 {
-        "ssl_conf_command NumTickets 1;"
-    } else {
-        ""
-    };
+    let tickets = if cell.tickets == 1 { "ssl_conf_command NumTickets 1;" } else { "" };
     let pooled = cell.mode == LocalMode::LocalAndPool;
     nginx_user(template)
         .replace("{THREADS}", &cell.threads.to_string())
@@ -230,10 +223,7 @@ mod tests {
             for mode in [LocalMode::Stock, LocalMode::Local, LocalMode::LocalAndPool] {
                 let address = ([127, 0, 0, 1], 443).into();
                 let text = config_text(&cell(server, mode, 1), address, Path::new("/b.pem"));
-                assert!(
-                    !text.contains(['{', '}']) || server == Server::Nginx,
-                    "{text}"
-                );
+                assert!(!text.contains(['{', '}']) || server == Server::Nginx, "{text}");
                 assert!(text.contains("X25519MLKEM768:X25519") && text.contains("/b.pem"));
                 for word in ["{USER}", "{TICKETS}", "{ADDRESS}", "{MAX_CONNECTIONS}"] {
                     assert!(!text.contains(word), "{word}: {text}");
@@ -252,10 +242,7 @@ mod tests {
         let config = config("[openssl_init]\nproviders = p\n[m]\nlocal = on\n");
         let one = config.text(&cell(Server::Haproxy, LocalMode::Local, 1), None);
         let one = one.expect("a configuration");
-        assert!(
-            one.contains("[openssl_init]\nssl_conf = tickets_sect\n"),
-            "{one}"
-        );
+        assert!(one.contains("[openssl_init]\nssl_conf = tickets_sect\n"), "{one}");
         assert!(one.ends_with("NumTickets = 1\n"), "{one}");
         let two = config.text(&cell(Server::Nginx, LocalMode::Local, 1), None);
         let two = two.expect("a configuration");
@@ -263,10 +250,6 @@ mod tests {
             two.contains("local = X25519\nchoice_file = none\n") && !two.contains("NumTickets"),
             "{two}"
         );
-        assert!(
-            other
-                .text(&cell(Server::Haproxy, LocalMode::Local, 1), None)
-                .is_err()
-        );
+        assert!(other.text(&cell(Server::Haproxy, LocalMode::Local, 1), None).is_err());
     }
 }

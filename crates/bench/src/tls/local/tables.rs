@@ -20,9 +20,7 @@ pub(super) fn render(report: &LocalReport) -> String {
         head(report),
         comparisons_table(&report.figures.comparisons),
         servers_table(&report.figures.servers),
-        report
-            .goals
-            .render_as("geometric mean (range that holds it with 95 %)"),
+        report.goals.render_as("geometric mean (range that holds it with 95 %)"),
         closing(report),
     )
 }
@@ -36,12 +34,7 @@ pub(super) fn demonstration(report: &LocalReport) -> String {
         plan.openssl.split(" (").next().unwrap_or_default(),
         comparisons_table(&report.figures.comparisons)
     );
-    let completed: u64 = report
-        .figures
-        .servers
-        .iter()
-        .map(CellRounds::completed)
-        .sum();
+    let completed: u64 = report.figures.servers.iter().map(CellRounds::completed).sum();
     let _ = writeln!(
         text,
         "{completed} handshakes, each verified with its group; the provider's counters prove who computed them.\n\
@@ -108,15 +101,9 @@ fn servers_table(servers: &[CellRounds]) -> String {
 }
 
 fn each(computed: &BTreeMap<String, f64>) -> String {
-    let words: Vec<String> = computed
-        .iter()
-        .map(|(name, each)| format!("{name} {each:.1}"))
-        .collect();
-    if words.is_empty() {
-        "-".to_owned()
-    } else {
-        words.join(", ")
-    }
+    let words: Vec<String> =
+        computed.iter().map(|(name, each)| format!("{name} {each:.1}")).collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
 /// CPU time per handshake: a row for each server, and a bar for each of its modes.
@@ -128,11 +115,7 @@ pub(super) fn plot(report: &LocalReport) -> Result<String, BenchError> {
         ("as it is", LocalMode::Stock, USUAL_TICKETS),
         ("local", LocalMode::Local, USUAL_TICKETS),
         ("local, one ticket", LocalMode::Local, 1),
-        (
-            "local, key in a pool",
-            LocalMode::LocalAndPool,
-            USUAL_TICKETS,
-        ),
+        ("local, key in a pool", LocalMode::LocalAndPool, USUAL_TICKETS),
     ];
     let value = |group: &String, mode, tickets| {
         let is_it = |cell: &LocalCell| {
@@ -143,19 +126,11 @@ pub(super) fn plot(report: &LocalReport) -> Result<String, BenchError> {
     };
     let series = series.into_iter().map(|(name, mode, tickets)| Bars {
         name: name.to_owned(),
-        values: groups
-            .iter()
-            .map(|group| value(group, mode, tickets))
-            .collect(),
+        values: groups.iter().map(|group| value(group, mode, tickets)).collect(),
     });
-    let series: Vec<Bars> = series
-        .filter(|bars| bars.values.iter().any(Option::is_some))
-        .collect();
+    let series: Vec<Bars> = series.filter(|bars| bars.values.iter().any(Option::is_some)).collect();
     let chart = BarChart {
-        title: format!(
-            "CPU of a server per full TLS 1.3 handshake, {}",
-            report.plan.openssl
-        ),
+        title: format!("CPU of a server per full TLS 1.3 handshake, {}", report.plan.openssl),
         axis: Axis::linear("µs, median and range of the rounds"),
         categories: groups,
         series,

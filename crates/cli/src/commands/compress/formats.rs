@@ -49,13 +49,8 @@ fn gzip(original: &[u8]) -> Result<Vec<u8>> {
     };
     packed.truncate(head + length);
     let mut back = vec![0; original.len()];
-    let fills = Decompressor::new()
-        .context("out of memory")?
-        .fills(&packed[head..], &mut back);
-    ensure!(
-        fills && back == original,
-        "libdeflate's output does not decompress to its input"
-    );
+    let fills = Decompressor::new().context("out of memory")?.fills(&packed[head..], &mut back);
+    ensure!(fills && back == original, "libdeflate's output does not decompress to its input");
     packed.extend(crc32(0, original).to_le_bytes());
     let length = u32::try_from(original.len()).context("longer than 4 GiB")?;
     packed.extend(length.to_le_bytes());
@@ -78,19 +73,13 @@ fn brotli(original: &[u8]) -> Result<Vec<u8>> {
         .take(limit)
         .read_to_end(&mut back)
         .context("brotli")?;
-    ensure!(
-        back == original,
-        "Brotli's output does not decompress to its input"
-    );
+    ensure!(back == original, "Brotli's output does not decompress to its input");
     Ok(packed)
 }
 
 fn zstd(original: &[u8]) -> Result<Vec<u8>> {
     let packed = zstd::bulk::compress(original, ZSTD_LEVEL).context("zstd")?;
     let back = zstd::bulk::decompress(&packed, original.len()).context("zstd")?;
-    ensure!(
-        back == original,
-        "Zstandard's output does not decompress to its input"
-    );
+    ensure!(back == original, "Zstandard's output does not decompress to its input");
     Ok(packed)
 }

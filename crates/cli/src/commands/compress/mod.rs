@@ -52,10 +52,7 @@ pub(crate) struct Compressed {
 
 pub(crate) fn run(args: &CompressArgs) -> Result<()> {
     if !args.dir.is_dir() {
-        return Err(fail(
-            Failure::Usage,
-            format!("{} is not a folder", args.dir.display()),
-        ));
+        return Err(fail(Failure::Usage, format!("{} is not a folder", args.dir.display())));
     }
     let mut known = BTreeSet::new();
     loop {
@@ -71,11 +68,7 @@ pub(crate) fn run(args: &CompressArgs) -> Result<()> {
         if !args.watch {
             let failures = done.failures.len();
             let message = format!("{failures} files could not be compressed");
-            return if failures == 0 {
-                Ok(())
-            } else {
-                Err(fail(Failure::Failed, message))
-            };
+            return if failures == 0 { Ok(()) } else { Err(fail(Failure::Failed, message)) };
         }
         thread::sleep(args.interval);
     }
@@ -96,11 +89,7 @@ fn report(done: &Compressed, args: &CompressArgs) -> Result<()> {
     for failure in &done.failures {
         eprintln!("millrace: {failure}");
     }
-    let verb = if args.dry_run {
-        "would be written"
-    } else {
-        "written"
-    };
+    let verb = if args.dry_run { "would be written" } else { "written" };
     output::print(&format!(
         "{} files: {} {verb} ({:.1} MB from {:.1} MB), {} fresh, {} not smaller\n",
         done.files,
@@ -144,11 +133,7 @@ fn compress(files: &[PathBuf], args: &CompressArgs) -> Compressed {
     let threads = threads.unwrap_or(cores).min(files.len().max(1));
     let (next, total) = (AtomicUsize::new(0), Mutex::new(Compressed::default()));
     // Indicatif draws nothing where standard error is no terminal.
-    let bar = if args.watch {
-        ProgressBar::hidden()
-    } else {
-        ProgressBar::new(files.len() as u64)
-    };
+    let bar = if args.watch { ProgressBar::hidden() } else { ProgressBar::new(files.len() as u64) };
     let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     thread::scope(|scope| {
@@ -175,15 +160,7 @@ fn compress(files: &[PathBuf], args: &CompressArgs) -> Compressed {
 
 impl Compressed {
     fn add(&mut self, other: Self) {
-        let Self {
-            files,
-            written,
-            fresh,
-            not_smaller,
-            in_bytes,
-            out_bytes,
-            failures,
-        } = other;
+        let Self { files, written, fresh, not_smaller, in_bytes, out_bytes, failures } = other;
         self.files += files;
         self.written += written;
         self.fresh += fresh;
@@ -200,11 +177,7 @@ fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Resul
     let mut original = None;
     for format in &args.format {
         let target = formats::beside(path, *format);
-        if fs::metadata(&target)
-            .and_then(|target| target.modified())
-            .ok()
-            == Some(changed)
-        {
+        if fs::metadata(&target).and_then(|target| target.modified()).ok() == Some(changed) {
             done.fresh += 1;
             continue;
         }
@@ -249,11 +222,9 @@ fn put(target: &Path, bytes: &[u8], original: &fs::Metadata) -> Result<()> {
         file.set_modified(original.modified()?)?;
         fs::rename(&unfinished, target)
     };
-    write()
-        .with_context(|| format!("writing {}", target.display()))
-        .inspect_err(|_| {
-            drop(fs::remove_file(&unfinished));
-        })
+    write().with_context(|| format!("writing {}", target.display())).inspect_err(|_| {
+        drop(fs::remove_file(&unfinished));
+    })
 }
 
 #[cfg(test)]
@@ -266,10 +237,7 @@ mod tests {
     use crate::args::{Cli, Command, CompressFormat};
 
     fn arguments(dir: &Path, more: &[&str]) -> CompressArgs {
-        let line = ["millrace", "compress"]
-            .iter()
-            .chain(more)
-            .map(|word| (*word).to_owned());
+        let line = ["millrace", "compress"].iter().chain(more).map(|word| (*word).to_owned());
         let line = line.chain([dir.display().to_string()]);
         match Cli::try_parse_from(line).expect("a command line").command {
             Command::Compress(args) => args,
@@ -288,27 +256,19 @@ mod tests {
         let args = arguments(dir.path(), &[]);
         let once = |wanted: [usize; 3]| {
             let done = compress(&files(dir.path(), &args), &args);
-            assert_eq!(
-                [done.written, done.fresh, done.not_smaller],
-                wanted,
-                "{done:?}"
-            );
+            assert_eq!([done.written, done.fresh, done.not_smaller], wanted, "{done:?}");
             assert!(done.failures.is_empty());
         };
         once([3, 0, 0]);
         once([0, 3, 0]);
-        let time = |path: &Path| {
-            fs::metadata(path)
-                .and_then(|data| data.modified())
-                .expect("a time")
-        };
+        let time =
+            |path: &Path| fs::metadata(path).and_then(|data| data.modified()).expect("a time");
         for format in [CompressFormat::Gz, CompressFormat::Br, CompressFormat::Zst] {
             let beside = formats::beside(&page, format);
             assert_eq!(time(&beside), time(&page));
         }
-        let noise: Vec<u8> = (0..4000_u32)
-            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
-            .collect();
+        let noise: Vec<u8> =
+            (0..4000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         fs::write(&page, noise).expect("a file");
         let later = time(&page) + Duration::from_secs(5);
         File::options()
@@ -325,12 +285,9 @@ mod tests {
                 "no form of the former page is left"
             );
         }
-        let left = fs::read_dir(dir.path().join("sub"))
-            .expect("a folder")
-            .flatten();
+        let left = fs::read_dir(dir.path().join("sub")).expect("a folder").flatten();
         assert!(
-            left.into_iter()
-                .all(|entry| !entry.path().display().to_string().contains(UNFINISHED))
+            left.into_iter().all(|entry| !entry.path().display().to_string().contains(UNFINISHED))
         );
     }
 

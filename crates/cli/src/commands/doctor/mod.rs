@@ -58,9 +58,7 @@ fn diagnosis(args: &DoctorArgs) -> Result<Diagnosis> {
     let wanted = doctor::select(&selection.only).map_err(|error| usage(error.to_string()))?;
     let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
     let mut diagnosis = while_doing("examining", || diagnose(&root, wanted));
-    diagnosis
-        .findings
-        .retain(|found| found.severity <= selection.severity);
+    diagnosis.findings.retain(|found| found.severity <= selection.severity);
     Ok(diagnosis)
 }
 

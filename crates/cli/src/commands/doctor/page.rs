@@ -28,10 +28,7 @@ fn text(diagnosis: &Diagnosis, styled: bool, columns: usize) -> String {
     }
     if let Some(reason) = &diagnosis.unknown {
         for (number, line) in wrapped(reason, columns).iter().enumerate() {
-            page.push_str(&format!(
-                "{:<7}  {line}\n",
-                if number == 0 { "UNKNOWN" } else { "" }
-            ));
+            page.push_str(&format!("{:<7}  {line}\n", if number == 0 { "UNKNOWN" } else { "" }));
         }
     }
     if diagnosis.findings.is_empty() {

@@ -58,15 +58,8 @@ fn page(report: &CheckReport) -> String {
             Outcome::Failure => ("FAILURE", "31"),
         };
         let word = format!("{word:<8}");
-        let word = if styled {
-            format!("\x1b[{colour}m{word}\x1b[0m")
-        } else {
-            word
-        };
-        page.push_str(&format!(
-            "{word}  {:<13}  {}\n",
-            finding.check, finding.seen
-        ));
+        let word = if styled { format!("\x1b[{colour}m{word}\x1b[0m") } else { word };
+        page.push_str(&format!("{word}  {:<13}  {}\n", finding.check, finding.seen));
         if let Some(remedy) = &finding.remedy {
             page.push_str(&format!("{:25}do: {remedy}\n", ""));
         }
@@ -112,11 +105,7 @@ impl Nodes for LocalNode<'_> {
                 cause.is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
             };
             let said = format!("{error:#}");
-            if error.chain().any(refused) {
-                Silence::Hidden(said)
-            } else {
-                Silence::NoNode(said)
-            }
+            if error.chain().any(refused) { Silence::Hidden(said) } else { Silence::NoNode(said) }
         })?;
         Ok(status.operations.iter().map(|row| row.completed).sum())
     }

@@ -16,9 +16,10 @@ use std::thread;
 use anyhow::Result;
 use millrace_gateway::plan::{Plan, Snippet};
 use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with_groups};
-use millrace_gateway::verify::{ConfigVerdict, below};
-use millrace_gateway::write::{self, FileChange, FileState, Written};
-use millrace_gateway::{Application, Settings};
+use millrace_gateway::{Application, Settings, write};
+use millrace_hostfs::generated::below;
+use millrace_hostfs::generated::verify::ConfigVerdict;
+use millrace_hostfs::generated::write::{FileChange, FileState, Written};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -199,12 +200,7 @@ fn absolute(path: &Path) -> PathBuf {
 fn library_folders(binary: &Path) -> Vec<PathBuf> {
     let folder = binary.parent().unwrap_or_else(|| Path::new("/"));
     let multiarch = format!("/usr/lib/{}-linux-gnu/ossl-modules", env::consts::ARCH);
-    let places = [
-        ".",
-        "../lib/millrace",
-        &multiarch,
-        "/usr/lib64/ossl-modules",
-    ];
+    let places = [".", "../lib/millrace", &multiarch, "/usr/lib64/ossl-modules"];
     places.iter().map(|place| folder.join(place)).collect()
 }
 
@@ -246,10 +242,7 @@ fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
     }
     let nothing = changes.is_empty();
     let written = if args.dry_run {
-        Written {
-            files: changes.files,
-            ..Written::default()
-        }
+        Written { files: changes.files, ..Written::default() }
     } else {
         let work = || changes.apply(args.force);
         progress::while_doing("testing the configuration", work)
@@ -342,18 +335,10 @@ fn verdict(name: &str, verdict: &ConfigVerdict) -> String {
 fn what_remains(plan: &Plan, missing: &[&Snippet], nothing: bool) -> String {
     let rest = Plan {
         application: plan.application,
-        before: if nothing {
-            Vec::new()
-        } else {
-            plan.before.clone()
-        },
+        before: if nothing { Vec::new() } else { plan.before.clone() },
         files: Vec::new(),
         snippets: missing.iter().map(|snippet| (*snippet).clone()).collect(),
-        after: if nothing {
-            Vec::new()
-        } else {
-            plan.after.clone()
-        },
+        after: if nothing { Vec::new() } else { plan.after.clone() },
         verifications: Vec::new(),
     };
     rest.text()

@@ -30,10 +30,7 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
         .mode(0o600)
         .open(destination)
         .with_context(|| {
-            format!(
-                "cannot make {}: name a file that does not exist yet",
-                destination.display()
-            )
+            format!("cannot make {}: name a file that does not exist yet", destination.display())
         })?;
     let written = write(args, BufWriter::new(file));
     if written.is_err() {
@@ -42,10 +39,7 @@ pub(super) fn run(args: &TreeArgs, destination: &Path) -> Result<()> {
     }
     let table = written?;
     table.print()?;
-    eprintln!(
-        "wrote {}; `millrace inspect --root` reads it",
-        destination.display()
-    );
+    eprintln!("wrote {}; `millrace inspect --root` reads it", destination.display());
     Ok(())
 }
 

@@ -60,9 +60,7 @@ fn facts(page: &mut Page, cpu: &Cpu) {
         let governors = joined(&frequency.governors, "");
         let driver = frequency.driver.as_ref();
         let driver = or(driver.map(|driver| format!(" ({driver})")), "");
-        let max = frequency
-            .max_khz
-            .map(|khz| format!(", up to {} MHz", khz / 1000));
+        let max = frequency.max_khz.map(|khz| format!(", up to {} MHz", khz / 1000));
         page.fact("governor", &format!("{governors}{driver}{}", or(max, "")));
     }
     page.fact_if("microcode", cpu.microcode.as_deref());
@@ -70,14 +68,8 @@ fn facts(page: &mut Page, cpu: &Cpu) {
 
 fn counts(cpu: &Cpu) -> Option<String> {
     let nodes = Some(cpu.numa_nodes.len()).filter(|count| *count > 0);
-    let parts = [
-        (cpu.cores, "core"),
-        (cpu.sockets, "socket"),
-        (nodes, "NUMA node"),
-    ];
-    let parts = parts
-        .into_iter()
-        .filter_map(|(count, what)| Some(plural(count?, what)));
+    let parts = [(cpu.cores, "core"), (cpu.sockets, "socket"), (nodes, "NUMA node")];
+    let parts = parts.into_iter().filter_map(|(count, what)| Some(plural(count?, what)));
     let more = match joined(parts, "") {
         parts if parts.is_empty() => parts,
         parts => format!(" ({parts})"),

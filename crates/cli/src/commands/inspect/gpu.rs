@@ -25,10 +25,8 @@ pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
             format!("{} ({driver})", device.name)
         });
         page.fact("virtio-crypto", &joined(virtio, "none"));
-        let engines = [
-            ("DSA", &found.dsa, "copies and checksums"),
-            ("IAA", &found.iaa, "compression"),
-        ];
+        let engines =
+            [("DSA", &found.dsa, "copies and checksums"), ("IAA", &found.iaa, "compression")];
         for (name, engines, what) in engines {
             if !engines.is_empty() {
                 let states = states(engines);
@@ -57,8 +55,5 @@ fn gpus(page: &mut Page, found: &Accelerators) {
 fn states(engines: &[AcceleratorUnit]) -> String {
     let state = |enabled| if enabled { "on" } else { "off" };
     let engines = engines.iter();
-    joined(
-        engines.map(|engine| format!("{} {}", engine.name, state(engine.enabled))),
-        "",
-    )
+    joined(engines.map(|engine| format!("{} {}", engine.name, state(engine.enabled))), "")
 }

@@ -28,11 +28,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
         for device in &kernel.devices {
             if let Some(passed) = device.passed_over_for.first() {
                 let others = device.passed_over_for.len() - 1;
-                let others = if others > 0 {
-                    format!(" and {others} more")
-                } else {
-                    String::new()
-                };
+                let others = if others > 0 { format!(" and {others} more") } else { String::new() };
                 page.remark(&format!(
                     "! {} is passed over for {}{others}: its priority is {}, that of {} is {}",
                     device.device,
@@ -77,18 +73,11 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
         page.fact("kernel TLS", &ktls);
         let there = |there, yes, no| if there { yes } else { no };
         page.fact("IPsec", there(network.ipsec_errors.is_some(), "yes", "no"));
-        let errors = network
-            .ipsec_errors
-            .iter()
-            .flatten()
-            .filter(|(_, count)| **count > 0);
+        let errors = network.ipsec_errors.iter().flatten().filter(|(_, count)| **count > 0);
         for (name, count) in errors {
             page.fact("", &format!("{name}: {count}"));
         }
-        page.fact(
-            "WireGuard",
-            there(network.wireguard, "loaded", "not loaded"),
-        );
+        page.fact("WireGuard", there(network.wireguard, "loaded", "not loaded"));
         let openvpn = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
             (true, _) => "ovpn, for OpenVPN 2.7 and later",
             (false, true) => "ovpn-dco, for OpenVPN 2.6",

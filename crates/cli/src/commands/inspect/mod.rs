@@ -44,10 +44,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
         return output::print_json(&parts);
     }
     let mut page = page(&parts, part.is_some());
-    if let Some(InspectCommand::Qat(InspectQatArgs {
-        interval: Some(interval),
-        ..
-    })) = part
+    if let Some(InspectCommand::Qat(InspectQatArgs { interval: Some(interval), .. })) = part
         && let Some(before) = parts.qat.and_then(|section| section.known)
     {
         qat::watch(&mut page, &root, &before, *interval);
@@ -77,42 +74,15 @@ fn parts(root: &Root, part: Option<&InspectCommand>) -> ReportParts {
 /// The sections that are there, below each other; the whole report without `detail`.
 fn page(parts: &ReportParts, detail: bool) -> Page {
     let mut page = Page::new();
-    parts
-        .machine
-        .iter()
-        .for_each(|known| cpu::machine(&mut page, known));
-    parts
-        .cpu
-        .iter()
-        .for_each(|known| cpu::section(&mut page, known, detail));
-    parts
-        .libcrypto
-        .iter()
-        .for_each(|known| openssl::section(&mut page, known, detail));
-    parts
-        .timed
-        .iter()
-        .for_each(|known| openssl::clock(&mut page, known));
-    parts
-        .kernel
-        .iter()
-        .for_each(|known| kernel::section(&mut page, known));
-    parts
-        .network
-        .iter()
-        .for_each(|known| kernel::in_network(&mut page, known));
-    parts
-        .qat
-        .iter()
-        .for_each(|known| qat::section(&mut page, known, detail));
-    parts
-        .accelerators
-        .iter()
-        .for_each(|known| gpu::section(&mut page, known));
-    parts
-        .used
-        .iter()
-        .for_each(|known| used::section(&mut page, known));
+    parts.machine.iter().for_each(|known| cpu::machine(&mut page, known));
+    parts.cpu.iter().for_each(|known| cpu::section(&mut page, known, detail));
+    parts.libcrypto.iter().for_each(|known| openssl::section(&mut page, known, detail));
+    parts.timed.iter().for_each(|known| openssl::clock(&mut page, known));
+    parts.kernel.iter().for_each(|known| kernel::section(&mut page, known));
+    parts.network.iter().for_each(|known| kernel::in_network(&mut page, known));
+    parts.qat.iter().for_each(|known| qat::section(&mut page, known, detail));
+    parts.accelerators.iter().for_each(|known| gpu::section(&mut page, known));
+    parts.used.iter().for_each(|known| used::section(&mut page, known));
     page
 }
 

@@ -16,20 +16,14 @@ use crate::progress::while_doing;
 /// The libraries, and how fast they are, if that is asked for.
 pub(super) fn parts(root: &Root, args: &InspectOpensslArgs) -> ReportParts {
     let cpu = cpu::section(root).known;
-    let found = while_doing("examining libraries", || {
-        libcrypto::section(root, cpu.as_ref())
-    });
+    let found = while_doing("examining libraries", || libcrypto::section(root, cpu.as_ref()));
     let architecture = cpu.and_then(|cpu| cpu.architecture);
     let timed = architecture.filter(|_| args.timed).map(|architecture| {
         while_doing("measuring with openssl speed, about 12 seconds", || {
             libcrypto::timed(root, architecture)
         })
     });
-    ReportParts {
-        libcrypto: Some(found),
-        timed,
-        ..ReportParts::none(root)
-    }
+    ReportParts { libcrypto: Some(found), timed, ..ReportParts::none(root) }
 }
 
 /// The libraries; in `detail` with each algorithm.
@@ -50,10 +44,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Libraries>, detail: boo
             }
         }
         for mask in &found.masks {
-            page.remark(&format!(
-                "! {} sets {}={}",
-                mask.file, mask.variable, mask.value
-            ));
+            page.remark(&format!("! {} sets {}={}", mask.file, mask.variable, mask.value));
         }
         if let Some(count) = found.container_processes.filter(|count| *count > 0) {
             page.remark(&format!(
@@ -99,24 +90,14 @@ fn one(page: &mut Page, library: &Library) {
     page.heading(&plain(&library.path));
     page.fact_if("built for", library.build.platform.as_deref());
     let target = library.build.target.join(" ");
-    page.fact_if(
-        "compiled with",
-        Some(target.as_str()).filter(|target| !target.is_empty()),
-    );
+    page.fact_if("compiled with", Some(target.as_str()).filter(|target| !target.is_empty()));
     if let Some(report) = &library.own_report {
         page.fact("reports", &report.processor);
         page.fact_if("masked by", report.masked_by.as_deref());
     }
     for user in library.used_by.iter().flatten() {
-        let gone = if user.deleted {
-            ", the file was deleted: restart it"
-        } else {
-            ""
-        };
-        page.fact(
-            "used by",
-            &format!("{} ({}{gone})", user.program, user.processes),
-        );
+        let gone = if user.deleted { ", the file was deleted: restart it" } else { "" };
+        page.fact("used by", &format!("{} ({}{gone})", user.program, user.processes));
     }
     #[rustfmt::skip]
     let table = Table::of(&library.algorithms, &[
@@ -140,11 +121,7 @@ pub(super) fn clock(page: &mut Page, section: &Section<Vec<Timed>>) {
     page.heading("Measured, 8 KiB at a time");
     if let Some(measured) = &section.known {
         let used = |timed: &Timed| {
-            if timed.ratio >= CLEAR_RATIO {
-                "yes"
-            } else {
-                "no"
-            }
+            if timed.ratio >= CLEAR_RATIO { "yes" } else { "no" }
         };
         #[rustfmt::skip]
         page.table(&Table::of(measured, &[

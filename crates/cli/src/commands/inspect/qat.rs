@@ -45,9 +45,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Qat>, detail: bool) {
             page.fact("user space", &qat.user_space.join(", "));
         }
         if detail {
-            qat.devices
-                .iter()
-                .for_each(|device| in_detail(page, device));
+            qat.devices.iter().for_each(|device| in_detail(page, device));
         }
     }
     page.unread(section);
@@ -62,10 +60,8 @@ fn devices(page: &mut Page, qat: &Qat) {
         FirmwareHeartbeat::Alive => "alive",
         FirmwareHeartbeat::Silent => "silent",
     };
-    let (functions, devices): (Vec<&QatDevice>, Vec<_>) = qat
-        .devices
-        .iter()
-        .partition(|device| device.virtual_function);
+    let (functions, devices): (Vec<&QatDevice>, Vec<_>) =
+        qat.devices.iter().partition(|device| device.virtual_function);
     #[rustfmt::skip]
     page.table(&Table::of(devices, &[
         ("device", &|device| plain(&device.address)),
@@ -80,10 +76,7 @@ fn devices(page: &mut Page, qat: &Qat) {
     if !functions.is_empty() {
         let bound = functions.iter().filter(|device| device.driver.is_some());
         let (all, bound) = (functions.len(), bound.count());
-        page.fact(
-            "functions",
-            &format!("{all} virtual, {bound} with a driver"),
-        );
+        page.fact("functions", &format!("{all} virtual, {bound} with a driver"));
     }
     page.remark(
         "kernel: usable by IPsec and dm-crypt in its current configuration. requests: accepted by its \
@@ -110,16 +103,10 @@ fn in_detail(page: &mut Page, device: &QatDevice) {
         page.fact("", "Linux has no driver for it, but Intel's package does");
     }
     let number = |value: Option<u64>| value.map(|value| value.to_string());
-    page.fact_if(
-        "NUMA node",
-        number(device.numa_node.map(u64::from)).as_deref(),
-    );
+    page.fact_if("NUMA node", number(device.numa_node.map(u64::from)).as_deref());
     if let Some(link) = &device.link {
         let less = if link.below_its_possibilities() {
-            format!(
-                ", less than its {} x{}",
-                link.possible_speed, link.possible_width
-            )
+            format!(", less than its {} x{}", link.possible_speed, link.possible_width)
         } else {
             String::new()
         };
@@ -142,9 +129,7 @@ fn in_detail(page: &mut Page, device: &QatDevice) {
     }
     page.fact_if(
         "unanswered",
-        number(device.heartbeats_failed)
-            .map(|n| n + " heartbeats")
-            .as_deref(),
+        number(device.heartbeats_failed).map(|n| n + " heartbeats").as_deref(),
     );
     #[rustfmt::skip]
     let tables = [

@@ -27,9 +27,7 @@ pub(super) fn part(root: &Root, args: &InspectUsedArgs) -> Section<Used> {
 fn watch(root: &Root, args: &InspectUsedArgs) -> Watched {
     let start = Instant::now();
     let before = counters(root, args);
-    while_doing("waiting between two readings of counters", || {
-        thread::sleep(args.interval)
-    });
+    while_doing("waiting between two readings of counters", || thread::sleep(args.interval));
     before.watched(&counters(root, args), start.elapsed())
 }
 
@@ -62,10 +60,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Used>) {
             page.fact("accelerated", &format!("{answer}{by}"));
             page.fact_if("algorithm", subject.algorithm.as_deref());
             page.fact_if("computed by", subject.implementation.as_deref());
-            subject
-                .evidence
-                .iter()
-                .for_each(|evidence| page.item(evidence));
+            subject.evidence.iter().for_each(|evidence| page.item(evidence));
         }
     }
     page.unread(section);

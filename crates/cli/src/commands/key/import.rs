@@ -32,13 +32,7 @@ const NODE_TAKES: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
-    let KeyImportArgs {
-        name,
-        file,
-        replace,
-        policy,
-        store,
-    } = args;
+    let KeyImportArgs { name, file, replace, policy, store } = args;
     // Wrong options are reported before the key is read.
     policy::apply(policy, KeyPolicy::signing([]))?;
     let pem = read(file)?;
@@ -47,11 +41,7 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
     let info = check(&key).or_fail(Failure::KeyRefused, refused)?;
     let settings = Settings::for_keys(store)?;
     let store = settings.open_store()?;
-    let before = if *replace {
-        former_policy(&store, name, info.key_type)?
-    } else {
-        None
-    };
+    let before = if *replace { former_policy(&store, name, info.key_type)? } else { None };
     let replaced = before.is_some();
     let policy = policy::apply(policy, before.unwrap_or_else(|| KeyPolicy::signing([])))?;
     policy::check_fits(&policy, info.key_type)?;
@@ -110,10 +100,7 @@ fn wait_for_node(settings: &Settings, store: &Store, meta: &KeyMeta) -> Result<(
         let Some(node) = settings.running_node(store) else {
             return Ok(());
         };
-        let row = node
-            .keys
-            .iter()
-            .find(|row| row.name == meta.name && !row.former);
+        let row = node.keys.iter().find(|row| row.name == meta.name && !row.former);
         match row {
             Some(row) if row.spki_sha256.as_ref() == Some(&hash) && row.problem.is_none() => {
                 eprintln!("the node {} serves it", node.node);
@@ -150,11 +137,7 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
 }
 
 pub(crate) fn describe(path: &Path) -> String {
-    if path == Path::new("-") {
-        "standard input".to_owned()
-    } else {
-        path.display().to_string()
-    }
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 /// Loads the key into a backend and unloads it, which proves that the pool can use it.

@@ -76,10 +76,7 @@ fn list(args: &KeyListArgs) -> Result<()> {
         eprintln!("note: not verified: {reason}");
     }
     if unusable > 0 {
-        return Err(anyhow!(
-            "{unusable} files in {} cannot be used",
-            store.directory().display()
-        ));
+        return Err(anyhow!("{unusable} files in {} cannot be used", store.directory().display()));
     }
     Ok(())
 }
@@ -130,20 +127,11 @@ fn show(args: &KeyShowArgs) -> Result<()> {
 }
 
 fn print_view(view: &KeyView, json: bool) -> Result<()> {
-    if json {
-        output::print_json(view)
-    } else {
-        output::print(&view.page())
-    }
+    if json { output::print_json(view) } else { output::print(&view.page()) }
 }
 
 fn remove(args: &KeyRemoveArgs) -> Result<()> {
-    let KeyRemoveArgs {
-        name,
-        former,
-        dry_run,
-        store,
-    } = args;
+    let KeyRemoveArgs { name, former, dry_run, store } = args;
     let store = Settings::for_keys(store)?.look_at_store()?;
     if *dry_run {
         let files = store.act(|keys| keys.files_of(name))?;
@@ -187,10 +175,7 @@ fn change_policy(args: &KeyPolicyArgs) -> Result<()> {
         eprintln!("nothing to change: {} has this policy already", args.name);
     } else if args.dry_run {
         let changes = policy::changes(&meta.policy, &policy);
-        return output::print(&format!(
-            "would change the policy of {}\n{changes}",
-            args.name
-        ));
+        return output::print(&format!("would change the policy of {}\n{changes}", args.name));
     } else {
         store.act(|keys| keys.set_policy(&args.name, policy))?;
         eprintln!("changed the policy of {}", args.name);
@@ -216,12 +201,8 @@ pub(super) fn put_stub(pem: &str, path: Option<&Path>) -> Result<()> {
         return output::print(pem);
     };
     let mut file = fs::File::create(path).with_context(|| format!("making {}", path.display()))?;
-    file.write_all(pem.as_bytes())
-        .with_context(|| format!("writing {}", path.display()))?;
-    eprintln!(
-        "wrote {}: give it to the application as its private key",
-        path.display()
-    );
+    file.write_all(pem.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    eprintln!("wrote {}: give it to the application as its private key", path.display());
     Ok(())
 }
 

@@ -71,11 +71,7 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
     } = args;
     let removed = identities(remove_uid, remove_cert, remove_tenant)?;
     let added = identities(add_uid, add_cert, add_tenant)?;
-    if policy
-        .identities
-        .iter()
-        .any(|identity| identity == EVERY_CLIENT)
-    {
+    if policy.identities.iter().any(|identity| identity == EVERY_CLIENT) {
         if let Some(identity) = removed.first() {
             let message = format!(
                 "the policy admits every authenticated client (*), {identity} too: name those who may use \
@@ -85,9 +81,7 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
         }
         return Ok(());
     }
-    policy
-        .identities
-        .retain(|identity| !removed.contains(identity));
+    policy.identities.retain(|identity| !removed.contains(identity));
     for identity in added {
         if !policy.identities.contains(&identity) {
             policy.identities.push(identity);
@@ -99,11 +93,7 @@ pub(crate) fn change_identities(args: &IdentityChangeArgs, policy: &mut KeyPolic
 /// The old (`-`) and the new (`+`) line of each part in which two policies differ.
 pub(crate) fn changes(before: &KeyPolicy, after: &KeyPolicy) -> String {
     let parts = |policy: &KeyPolicy| {
-        let KeyPolicy {
-            identities,
-            operations,
-            hashes,
-        } = policy;
+        let KeyPolicy { identities, operations, hashes } = policy;
         let operations: Vec<&str> = operations.iter().map(OperationKind::name).collect();
         let hashes: Vec<&str> = hashes.iter().map(Hash::name).collect();
         [
@@ -206,10 +196,7 @@ mod tests {
         };
         let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert_eq!(policy.identities, ["cert:gateway-1", "tenant:acme"]);
-        let wrong = PolicyArgs {
-            allow_tenant: vec!["a b".to_owned()],
-            ..PolicyArgs::default()
-        };
+        let wrong = PolicyArgs { allow_tenant: vec!["a b".to_owned()], ..PolicyArgs::default() };
         assert!(apply(&wrong, KeyPolicy::signing(["*"])).is_err());
     }
 
@@ -238,10 +225,8 @@ mod tests {
     fn removal_from_a_policy_for_every_client_is_refused() {
         let mut policy = KeyPolicy::signing(["*"]);
         policy.identities = words(&["*"]);
-        let args = IdentityChangeArgs {
-            remove_uid: words(&["33"]),
-            ..IdentityChangeArgs::default()
-        };
+        let args =
+            IdentityChangeArgs { remove_uid: words(&["33"]), ..IdentityChangeArgs::default() };
         let error = change_identities(&args, &mut policy).unwrap_err();
         assert!(error.to_string().contains("--allow-uid"), "{error}");
         assert_eq!(policy.identities, ["*"]);
@@ -249,17 +234,11 @@ mod tests {
 
     #[test]
     fn premaster_operation_is_added_and_raw_rsa_refused() {
-        let args = PolicyArgs {
-            allow_tls_premaster: true,
-            ..PolicyArgs::default()
-        };
+        let args = PolicyArgs { allow_tls_premaster: true, ..PolicyArgs::default() };
         let policy = apply(&args, KeyPolicy::signing(["*"])).unwrap();
         assert!(policy.operations.contains(OperationKind::RsaTlsPremaster));
         assert!(policy.operations.contains(OperationKind::RsaPssSign));
-        let args = PolicyArgs {
-            operations: vec![OperationKind::RsaRaw],
-            ..PolicyArgs::default()
-        };
+        let args = PolicyArgs { operations: vec![OperationKind::RsaRaw], ..PolicyArgs::default() };
         assert!(apply(&args, KeyPolicy::signing(["*"])).is_err());
     }
 

@@ -48,11 +48,7 @@ impl KeyView {
     pub(super) fn new(meta: &KeyMeta, problem: Option<String>, node: Option<&KeyReport>) -> Self {
         let key_type = meta.info.key_type;
         // Only operations that this type of key has: others in the policy have no effect.
-        let operations = meta
-            .policy
-            .operations
-            .iter()
-            .filter(|kind| kind.fits(key_type));
+        let operations = meta.policy.operations.iter().filter(|kind| kind.fits(key_type));
         let spki_sha256 = spki_sha256(meta);
         let served = node.into_iter().flat_map(|node| &node.keys);
         let served: Vec<_> = served
@@ -106,9 +102,7 @@ impl KeyView {
         rows.extend(self.former.iter().map(|version| {
             let (key_type, imported) = (&version.key_type, date(version.imported));
             let replaced = date(version.replaced.unwrap_or(0));
-            let used = version
-                .last_used
-                .map(|used| format!(", last used {}", date(used)));
+            let used = version.last_used.map(|used| format!(", last used {}", date(used)));
             let problem = version.problem.as_ref();
             let problem = problem.map(|problem| format!(", cannot be used: {problem}"));
             let text = format!("{key_type}, imported {imported}, replaced {replaced}");

@@ -59,9 +59,7 @@ fn pool_file(grants: &TenantGrants) -> String {
     let of = |wanted: &dyn Fn(NodeState) -> bool| -> Vec<String> {
         let nodes = grants.nodes.iter().filter(|node| wanted(node.state));
         let addresses = nodes.flat_map(|node| &node.addresses);
-        addresses
-            .map(|address| address.replacen("tcp://", "tcp:", 1))
-            .collect()
+        addresses.map(|address| address.replacen("tcp://", "tcp:", 1)).collect()
     };
     let mut endpoints = of(&|state| state == NodeState::Ready);
     if endpoints.is_empty() {

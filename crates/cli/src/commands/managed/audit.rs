@@ -24,9 +24,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<()> {
         for entry in &entries {
             verifier.take(entry).context("the audit log is not whole")?;
         }
-        verifier
-            .finish(&head)
-            .context("the audit log is not whole")?;
+        verifier.finish(&head).context("the audit log is not whole")?;
         return output::print(&format!(
             "{} entries, whole; the last has the hash {}\n",
             head.seq, head.hash
@@ -49,7 +47,5 @@ pub(crate) fn run(args: &AuditArgs) -> Result<()> {
 fn moment(ms: u64) -> String {
     let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
     let moment = OffsetDateTime::from_unix_timestamp(seconds).ok();
-    moment
-        .and_then(|moment| moment.format(&Rfc3339).ok())
-        .unwrap_or_else(|| "-".to_owned())
+    moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| "-".to_owned())
 }

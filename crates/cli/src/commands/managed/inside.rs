@@ -30,10 +30,7 @@ use crate::exit::{ContextCode, Failure, fail};
 use crate::settings::Settings;
 
 /// The actor of what this process does by itself, in the audit log.
-const ACTOR: Actor<'_> = Actor {
-    name: "this machine",
-    role: Role::Admin,
-};
+const ACTOR: Actor<'_> = Actor { name: "this machine", role: Role::Admin };
 
 /// A manager that does not answer yet.
 pub(crate) struct InsideManager {
@@ -45,9 +42,8 @@ impl InsideManager {
     /// Opens the pool's records, and gives the node its access.
     pub(crate) fn prepare(args: &InsideManagerArgs, settings: &Settings) -> Result<Self> {
         let keys = &settings.node.store.directory;
-        let state = keys
-            .parent()
-            .ok_or_else(|| anyhow!("{} has no folder above it", keys.display()))?;
+        let state =
+            keys.parent().ok_or_else(|| anyhow!("{} has no folder above it", keys.display()))?;
         let running = Running::prepare(&ManagerArgs {
             store: format!("sqlite:{}", state.join("manager/pool.db").display()),
             listen: args.manager_listen,
@@ -67,10 +63,7 @@ impl InsideManager {
     pub(crate) fn node_args(&self, up: &UpArgs) -> NodeRunArgs {
         NodeRunArgs {
             up: up.clone(),
-            access: AccessArgs {
-                access: Some(self.access.clone()),
-                manager: Vec::new(),
-            },
+            access: AccessArgs { access: Some(self.access.clone()), manager: Vec::new() },
             advertise: Vec::new(),
             zone: None,
             capacity: Vec::new(),
@@ -92,11 +85,7 @@ impl InsideManager {
             }
         });
         eprintln!("{}", running.summary());
-        Ok(ServedManager {
-            running,
-            stop,
-            served,
-        })
+        Ok(ServedManager { running, stop, served })
     }
 }
 
@@ -120,12 +109,8 @@ impl ServedManager {
 
 /// Writes an access file with a token for the node. One of an earlier start is kept while the manager knows its name.
 fn give_access(running: &Running, node: &str, path: &Path) -> Result<()> {
-    let name: PrincipalName = node
-        .parse()
-        .or_fail(Failure::Usage, || "--name".to_owned())?;
-    let known = running
-        .manager
-        .view(|view| view.principals.contains_key(&name));
+    let name: PrincipalName = node.parse().or_fail(Failure::Usage, || "--name".to_owned())?;
+    let known = running.manager.view(|view| view.principals.contains_key(&name));
     let admin = Access::read(&super::admin_access(running.state()))
         .context("reading the administrator's access")?;
     if known && Access::read(path).is_ok_and(|access| access.managers == admin.managers) {
@@ -138,11 +123,7 @@ fn give_access(running: &Running, node: &str, path: &Path) -> Result<()> {
         credential: Credential::Token(TokenHash::of(&token)),
         expires_ms: None,
     };
-    let access = Access {
-        managers: vec![running.url()],
-        token: Some(token.into()),
-        ..admin
-    };
+    let access = Access { managers: vec![running.url()], token: Some(token.into()), ..admin };
     if let Some(folder) = path.parent() {
         make_folder(folder).with_context(|| format!("making {}", folder.display()))?;
     }

@@ -93,24 +93,15 @@ impl Running {
         let signer = signer(&folder.join("grant.key"))?;
         let store =
             store::open(&args.store).or_fail(Failure::Usage, || "opening the store".to_owned())?;
-        let terms = Terms {
-            ttl: args.grant_lifetime,
-            ..Terms::default()
-        };
+        let terms = Terms { ttl: args.grant_lifetime, ..Terms::default() };
         let kek = folder.join("pool.kek");
         let vault = Vault::open(&kek, Arc::clone(&store), args.new_kek, import::check)
             .or_fail(Failure::Usage, || "opening the pool's keys".to_owned())?;
         let keys = GrantKeys::default();
         let manager = Manager::start_with(store, signer, &keys, terms, Some(vault))
             .context("opening the pool's records")?;
-        let running = Self {
-            manager,
-            tls,
-            hosts,
-            listen: args.listen,
-            pool: args.pool.clone(),
-            state,
-        };
+        let running =
+            Self { manager, tls, hosts, listen: args.listen, pool: args.pool.clone(), state };
         running.make_admin()?;
         Ok(running)
     }
@@ -118,10 +109,7 @@ impl Running {
     pub(crate) async fn listen(&self) -> Result<TcpListener> {
         let listener = TcpListener::bind(self.listen).await;
         listener.or_fail(Failure::Usage, || {
-            format!(
-                "cannot listen on {}: is another manager running?",
-                self.listen
-            )
+            format!("cannot listen on {}: is another manager running?", self.listen)
         })
     }
 
@@ -131,15 +119,8 @@ impl Running {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
         let manager = self.manager.clone();
-        let served = api::serve(
-            listener,
-            &self.tls,
-            self.hosts.clone(),
-            manager,
-            &self.pool,
-            stop,
-        )
-        .await;
+        let served =
+            api::serve(listener, &self.tls, self.hosts.clone(), manager, &self.pool, stop).await;
         served.context("serving the API")
     }
 
@@ -184,18 +165,11 @@ impl Running {
             credential: Credential::Token(TokenHash::of(&token)),
             expires_ms: None,
         };
-        let actor = Actor {
-            name: "first start",
-            role: Role::Admin,
-        };
+        let actor = Actor { name: "first start", role: Role::Admin };
         let ca = fs::read_to_string(&self.tls.client_ca)
             .with_context(|| format!("reading {}", self.tls.client_ca.display()))?;
-        let access = Access {
-            managers: vec![self.url()],
-            ca,
-            token: Some(token.into()),
-            certificate: None,
-        };
+        let access =
+            Access { managers: vec![self.url()], ca, token: Some(token.into()), certificate: None };
         // Before the principal: a token that is lost would lock everyone out.
         access.write(&admin_access(&self.state), true)?;
         // Two managers may start at once on one store; only one creates the administrator.
@@ -215,9 +189,7 @@ fn hosts(args: &ManagerArgs) -> BTreeSet<String> {
         hosts.insert(ip.to_string());
     }
     let own = uname().nodename().to_string_lossy().into_owned();
-    if own
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+    if own.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
         && !own.is_empty()
     {
         hosts.insert(own);

@@ -45,34 +45,24 @@ pub(crate) fn prepare(
     engine: impl Fn() -> Result<Engine>,
 ) -> Result<ManagedNode> {
     let node = &settings.node;
-    let name: NodeName = node
-        .name
-        .parse()
-        .or_fail(Failure::Usage, || "--name".to_owned())?;
+    let name: NodeName = node.name.parse().or_fail(Failure::Usage, || "--name".to_owned())?;
     let client = ManagerClient::new(&access(&args.access)?).map_err(coded)?;
     let folder = node.store.directory.with_file_name("node");
     let folder = NodeFolder::lock(&folder).map_err(coded_of_folder)?;
     let workers = node.engine.workers;
     let measure = || -> Result<_, ManagedNodeError> {
         let engine = || engine().map_err(Into::into);
-        let measured = progress::while_doing("measuring the capacity", || {
-            capacity::measure(workers, engine)
-        });
+        let measured =
+            progress::while_doing("measuring the capacity", || capacity::measure(workers, engine));
         Ok(measured?)
     };
     let capacity = match args.capacity.as_slice() {
-        [] => folder
-            .capacity(&machine(node, workers), measure)
-            .map_err(coded_of_folder)?,
+        [] => folder.capacity(&machine(node, workers), measure).map_err(coded_of_folder)?,
         given => given.iter().map(|row| (row.class, row.ops)).collect(),
     };
     let profile = NodeProfile {
         name,
-        addresses: args
-            .advertise
-            .iter()
-            .map(|text| text.replacen("tcp:", "tcp://", 1))
-            .collect(),
+        addresses: args.advertise.iter().map(|text| text.replacen("tcp:", "tcp://", 1)).collect(),
         zone: args.zone.clone(),
         capacity,
     };
@@ -89,17 +79,9 @@ fn coded_of_folder(error: ManagedNodeError) -> Error {
 /// Facts on which a measurement of the capacity depends, in one line.
 fn machine(node: &NodeConfig, workers: usize) -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let model = model
-        .unwrap_or_default()
-        .trim_start_matches([' ', '\t', ':']);
-    format!(
-        "{} | {model} | {workers} workers | {:?}",
-        env!("CARGO_PKG_VERSION"),
-        node.backends
-    )
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.unwrap_or_default().trim_start_matches([' ', '\t', ':']);
+    format!("{} | {model} | {workers} workers | {:?}", env!("CARGO_PKG_VERSION"), node.backends)
 }
 
 fn list(args: &ListArgs) -> Result<()> {
@@ -134,21 +116,14 @@ fn path(args: &NodeNameArgs) -> String {
 fn act(args: &NodeNameArgs, what: &str, meaning: &str) -> Result<()> {
     let client = client(&args.access)?;
     let to = format!("{}/{what}", path(args));
-    client
-        .write::<()>(Write::Post, &to, Condition::None, &())
-        .map_err(coded)?;
+    client.write::<()>(Write::Post, &to, Condition::None, &()).map_err(coded)?;
     eprintln!("node {} {meaning}", args.name);
     Ok(())
 }
 
 fn remove(args: &NodeNameArgs) -> Result<()> {
     let client = client(&args.access)?;
-    client
-        .write::<()>(Write::Delete, &path(args), Condition::None, &())
-        .map_err(coded)?;
-    eprintln!(
-        "node {} is removed: it loses its slices and keys",
-        args.name
-    );
+    client.write::<()>(Write::Delete, &path(args), Condition::None, &()).map_err(coded)?;
+    eprintln!("node {} is removed: it loses its slices and keys", args.name);
     Ok(())
 }

@@ -49,14 +49,9 @@ fn give(args: &PoolKeyImportArgs) -> Result<()> {
         hashes: names(&args.hashes, Hash::name),
     };
     pem.zeroize();
-    let condition = if args.replace {
-        Condition::None
-    } else {
-        Condition::Absent
-    };
-    let made: KeyView = client
-        .write(Write::Put, &path(&args.name), condition, &new)
-        .map_err(coded)?;
+    let condition = if args.replace { Condition::None } else { Condition::Absent };
+    let made: KeyView =
+        client.write(Write::Put, &path(&args.name), condition, &new).map_err(coded)?;
     if args.json.json {
         return output::print_json(&made);
     }
@@ -96,12 +91,8 @@ fn list(args: &ListArgs) -> Result<()> {
 }
 
 fn stub(args: &PoolKeyStubArgs) -> Result<()> {
-    let key: KeyView = client(&args.access)?
-        .get(&path(&args.name))
-        .map_err(coded)?;
-    let spki = STANDARD
-        .decode(&key.spki)
-        .context("the manager's answer has no public half")?;
+    let key: KeyView = client(&args.access)?.get(&path(&args.name)).map_err(coded)?;
+    let spki = STANDARD.decode(&key.spki).context("the manager's answer has no public half")?;
     let stub = Stub::new(key.name.as_str(), &spki);
     let unnamed = || format!("{} cannot be named by a stub", key.name);
     let stub = stub.ok_or_else(|| fail(Failure::Failed, unnamed()))?;
@@ -113,15 +104,11 @@ fn remove(args: &PoolKeyRemoveArgs) -> Result<()> {
     let name = &args.name;
     if args.former {
         let path = format!("{}/forget-former", path(name));
-        let _: KeyView = client
-            .write(Write::Post, &path, Condition::None, &())
-            .map_err(coded)?;
+        let _: KeyView = client.write(Write::Post, &path, Condition::None, &()).map_err(coded)?;
         eprintln!("the former versions of {name} end with the nodes' next heartbeats");
         return Ok(());
     }
-    client
-        .write::<()>(Write::Delete, &path(name), Condition::None, &())
-        .map_err(coded)?;
+    client.write::<()>(Write::Delete, &path(name), Condition::None, &()).map_err(coded)?;
     eprintln!("{name} is removed: nodes delete it with their next heartbeat");
     Ok(())
 }

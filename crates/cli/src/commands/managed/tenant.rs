@@ -54,9 +54,7 @@ fn set(args: &TenantSetArgs) -> Result<()> {
     change(&client, &args.name, args.json.json, |tenant| {
         apply(tenant, &args.values);
         tenant.identities.extend(args.add_identity.iter().cloned());
-        tenant
-            .identities
-            .retain(|identity| !args.remove_identity.contains(identity));
+        tenant.identities.retain(|identity| !args.remove_identity.contains(identity));
     })
 }
 
@@ -72,9 +70,7 @@ fn place(args: &TenantPlaceArgs) -> Result<()> {
     change(&client, &args.name, args.json.json, |tenant| {
         let placement = &mut tenant.placement;
         placement.spread = args.spread.unwrap_or(placement.spread);
-        placement.over_commit = args
-            .over_commit
-            .map_or(placement.over_commit, Switch::is_on);
+        placement.over_commit = args.over_commit.map_or(placement.over_commit, Switch::is_on);
         if !args.node.is_empty() {
             placement.nodes = args.node.iter().cloned().collect();
         }
@@ -101,15 +97,10 @@ fn change(
         let found = client.get_revised::<Tenant>(&path(name)).map_err(coded)?;
         let mut tenant = found.value;
         change(&mut tenant);
-        let condition = found
-            .etag
-            .as_deref()
-            .map_or(Condition::None, Condition::Matches);
+        let condition = found.etag.as_deref().map_or(Condition::None, Condition::Matches);
         let changed = client.write(Write::Put, &path(name), condition, &tenant);
         let overtaken = |error: &ClientError| {
-            error
-                .problem()
-                .is_some_and(|problem| problem.code == Code::Changed)
+            error.problem().is_some_and(|problem| problem.code == Code::Changed)
         };
         match changed {
             Err(error) if tries < TRIES && overtaken(&error) => {}
@@ -122,16 +113,9 @@ fn finish(tenant: &Tenant, json: bool, done: &str) -> Result<()> {
     if json {
         return output::print_json(tenant);
     }
-    eprintln!(
-        "tenant {} is {done}: {}",
-        tenant.name,
-        limits(&tenant.quota)
-    );
+    eprintln!("tenant {} is {done}: {}", tenant.name, limits(&tenant.quota));
     if tenant.identities.is_empty() {
-        eprintln!(
-            "next: millrace tenant set {} --add-identity cert:NAME",
-            tenant.name
-        );
+        eprintln!("next: millrace tenant set {} --add-identity cert:NAME", tenant.name);
     }
     Ok(())
 }
@@ -146,12 +130,7 @@ fn apply(tenant: &mut Tenant, values: &TenantValues) {
 }
 
 fn apply_quota(quota: &mut Quota, values: &QuotaValues) {
-    let QuotaValues {
-        ops,
-        ops_burst,
-        bytes,
-        class,
-    } = values;
+    let QuotaValues { ops, ops_burst, bytes, class } = values;
     if let Some(ops) = ops {
         quota.ops = Rate::per_second(*ops);
     }
@@ -179,10 +158,7 @@ pub(super) fn limits(quota: &Quota) -> String {
     if !quota.bytes.is_unlimited() {
         words.push(format!("{} bytes/s", quota.bytes.per_second));
     }
-    let classes = quota
-        .classes
-        .iter()
-        .filter(|(_, rate)| !rate.is_unlimited());
+    let classes = quota.classes.iter().filter(|(_, rate)| !rate.is_unlimited());
     words.extend(classes.map(|(class, rate)| format!("{class} {} ops/s", rate.per_second)));
     joined(words, "no limit")
 }
@@ -210,18 +186,14 @@ fn show(args: &TenantShowArgs) -> Result<()> {
     if args.json.json {
         return output::print_json(&tenant);
     }
-    let grants: TenantGrants = client
-        .get(&format!("{}/grants", path(&args.name)))
-        .map_err(coded)?;
+    let grants: TenantGrants =
+        client.get(&format!("{}/grants", path(&args.name))).map_err(coded)?;
     output::print(&facts(&[
         ("tenant", tenant.name.to_string()),
         ("quota", limits(&tenant.quota)),
         ("weight", tenant.weight.to_string()),
         ("priority", tenant.priority.name().to_owned()),
-        (
-            "identities",
-            joined(tenant.identities.iter().map(|one| one.as_str()), ""),
-        ),
+        ("identities", joined(tenant.identities.iter().map(|one| one.as_str()), "")),
     ]))?;
     output::print("\n")?;
     addresses::table(&grants).print()
@@ -229,9 +201,7 @@ fn show(args: &TenantShowArgs) -> Result<()> {
 
 fn remove(args: &TenantNameArgs) -> Result<()> {
     let client = client(&args.access)?;
-    client
-        .write::<()>(Write::Delete, &path(&args.name), Condition::None, &())
-        .map_err(coded)?;
+    client.write::<()>(Write::Delete, &path(&args.name), Condition::None, &()).map_err(coded)?;
     eprintln!("tenant {} is removed", args.name);
     Ok(())
 }
@@ -239,32 +209,22 @@ fn remove(args: &TenantNameArgs) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ClassRate;
+    use crate::args::ClassRateArg;
 
     #[test]
     fn quota_values_that_are_not_named_stay() {
         let mut quota = Quota::default();
         assert_eq!(limits(&quota), "no limit");
-        let class = |text: &str, ops| ClassRate {
-            class: text.parse().unwrap(),
-            ops,
-        };
+        let class = |text: &str, ops| ClassRateArg { class: text.parse().unwrap(), ops };
         let first = QuotaValues {
             ops: Some(5000),
             class: vec![class("rsa2048", 2000), class("p-256", 9)],
             ..QuotaValues::default()
         };
         apply_quota(&mut quota, &first);
-        assert!(
-            limits(&quota).starts_with("5000 ops/s, "),
-            "{}",
-            limits(&quota)
-        );
-        let second = QuotaValues {
-            bytes: Some(7),
-            class: vec![class("p256", 0)],
-            ..QuotaValues::default()
-        };
+        assert!(limits(&quota).starts_with("5000 ops/s, "), "{}", limits(&quota));
+        let second =
+            QuotaValues { bytes: Some(7), class: vec![class("p256", 0)], ..QuotaValues::default() };
         apply_quota(&mut quota, &second);
         assert_eq!(limits(&quota), "5000 ops/s, 7 bytes/s, rsa-2048 2000 ops/s");
     }

@@ -32,9 +32,8 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
         identity: args.identity.clone(),
         valid_s: args.valid_s(),
     };
-    let made: Token = client
-        .write(Write::Put, &path(&args.name), Condition::Absent, &wanted)
-        .map_err(coded)?;
+    let made: Token =
+        client.write(Write::Put, &path(&args.name), Condition::Absent, &wanted).map_err(coded)?;
     if let Some(file) = &args.output {
         let given = Access {
             token: made.token.map(|token| Zeroizing::new(token).into()),
@@ -55,10 +54,7 @@ fn create(args: &TokenCreateArgs) -> Result<()> {
     match &made.token {
         Some(token) => output::print(&format!("{token}\n")),
         None => {
-            let identity = args
-                .identity
-                .as_deref()
-                .context("the manager gave no token")?;
+            let identity = args.identity.as_deref().context("the manager gave no token")?;
             eprintln!("{identity} is {}", made.name);
             Ok(())
         }
@@ -88,9 +84,7 @@ fn list(args: &ListArgs) -> Result<()> {
 
 fn remove(args: &TokenNameArgs) -> Result<()> {
     let client = client(&args.access)?;
-    client
-        .write::<()>(Write::Delete, &path(&args.name), Condition::None, &())
-        .map_err(coded)?;
+    client.write::<()>(Write::Delete, &path(&args.name), Condition::None, &()).map_err(coded)?;
     eprintln!("{} has no access any more", args.name);
     Ok(())
 }

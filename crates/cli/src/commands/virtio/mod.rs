@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use millrace_client::{Pool as Nodes, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
-use millrace_server::config::NodeConfig;
+use millrace_server::config::{NodeConfig, Pin};
 use millrace_service::{KekSource, KeyStore, Service, Settings};
 use millrace_virtio::confine::confine;
 use millrace_virtio::control::{self, ControlAnswer, ControlRequest};
@@ -39,6 +39,7 @@ use crate::commands::up;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::harden;
 use crate::output;
+use crate::placement;
 use crate::service_manager;
 
 /// Interval of checks whether the last machine has disconnected.
@@ -61,11 +62,7 @@ pub(crate) fn run(command: &VirtioCommand) -> Result<()> {
 }
 
 fn recipe(args: &VirtioRecipeArgs) -> Result<()> {
-    let VirtioRecipeArgs {
-        monitor,
-        socket_path,
-        data_queues,
-    } = args;
+    let VirtioRecipeArgs { monitor, socket_path, data_queues } = args;
     let print = match monitor {
         Monitor::Qemu => recipe::qemu,
         Monitor::Libvirt => recipe::libvirt,
@@ -109,10 +106,7 @@ fn settings(args: &VirtioRunArgs) -> Result<Vec<SocketSettings>> {
             identity: identity(args, &path)?,
             path,
             data_queues: args.data_queues,
-            limits: DeviceLimits {
-                ops: args.throttle_ops,
-                bps: args.throttle_bps,
-            },
+            limits: DeviceLimits { ops: args.throttle_ops, bps: args.throttle_bps },
         })
     };
     (0..args.sockets.socket_count).map(one).collect()
@@ -230,9 +224,13 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     let end = orders.end()?;
     let mut config = EngineConfig::default();
     config.workers = args.workers.map_or(config.workers, usize::from);
+    config.placement =
+        Some(placement::of(Pin::Auto, args.worker_priority.unwrap_or_default(), config.workers));
     let qat = backends::qat_settings(NodeConfig::default().qat)?;
     let engine = Engine::start(config, up::chosen(args.backends.as_deref(), &qat)?)
         .context("starting the engine")?;
+    // The threads of the rings inherit it: a lone request does not wait for the scheduler slices of another's flood.
+    placement::run_promptly();
     // It stays empty: guests bring their keys.
     let store = KeyStore::open(folder(args).join("keys"), &KekSource::Absent);
     let store = store.context("starting the service")?;
@@ -249,10 +247,8 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
             .context("starting a device")?;
     }
     let answering = devices.clone();
-    control::answer_at(orders.control, move |request| {
-        control::answer_for(&answering, request)
-    })
-    .context("starting the control socket")?;
+    control::answer_at(orders.control, move |request| control::answer_for(&answering, request))
+        .context("starting the control socket")?;
     // Everything that needs files or other programs has been done.
     if let Err(error) = confine() {
         tracing::warn!(%error, "this process keeps all of its system calls");
@@ -351,10 +347,7 @@ fn drain(args: &VirtioDrainArgs) -> Result<()> {
 }
 
 fn throttle(args: &VirtioThrottleArgs) -> Result<()> {
-    let change = LimitsChange {
-        ops: args.ops,
-        bps: args.bps,
-    };
+    let change = LimitsChange { ops: args.ops, bps: args.bps };
     for number in 0..args.sockets.socket_count {
         let socket = socket(&args.sockets, number);
         let request = ControlRequest::Throttle { socket, change };

@@ -15,12 +15,8 @@ use crate::output::{self, Table, joined, or};
 /// Numbers of a device that go up and down; every other number only grows.
 const LEVELS: [&str; 3] = ["sessions", "keys", "in-flight"];
 
-const ASYM: [&str; 4] = [
-    "asym-encrypt-ops",
-    "asym-decrypt-ops",
-    "asym-sign-ops",
-    "asym-verify-ops",
-];
+const ASYM: [&str; 4] =
+    ["asym-encrypt-ops", "asym-decrypt-ops", "asym-sign-ops", "asym-verify-ops"];
 
 const SYM: [&str; 4] = ["sym-encrypt-ops", "sym-decrypt-ops", "hash-ops", "mac-ops"];
 
@@ -60,10 +56,7 @@ fn text(value: &Value) -> String {
 }
 
 fn served_by(row: &Value) -> impl Iterator<Item = &Value> {
-    row["statistics"]["served-by"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    row["statistics"]["served-by"].as_array().into_iter().flatten()
 }
 
 /// The operations with what served them: `asym-sign local/simd 12`.
@@ -82,9 +75,7 @@ fn served(row: &Value) -> String {
 fn metrics(devices: &[Value]) -> String {
     let mut text = String::new();
     let empty = Map::new();
-    let first = devices
-        .first()
-        .and_then(|row| row["statistics"].as_object());
+    let first = devices.first().and_then(|row| row["statistics"].as_object());
     for (name, _) in first.unwrap_or(&empty).iter().filter(|(_, it)| it.is_u64()) {
         let is_level = LEVELS.contains(&name.as_str());
         let (metric, kind) = if is_level {

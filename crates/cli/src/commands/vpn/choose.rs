@@ -27,10 +27,7 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let usage = |message: String| fail(Failure::Usage, message);
     let link = VpnLink::parse(&read(file)?).map_err(|error| usage(error.to_string()))?;
     let Some(auto) = &link.auto else {
-        let message = format!(
-            "{} names its engine: write engine = \"auto\"",
-            file.display()
-        );
+        let message = format!("{} names its engine: write engine = \"auto\"", file.display());
         return Err(usage(message));
     };
     let other = match &args.other {
@@ -61,11 +58,8 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
 /// Measures the candidates that this host can run.
 fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasurement> {
     let obstacles = EngineCandidate::ALL.map(|one| (one, one.obstacle(link, host)));
-    let running: Vec<EngineCandidate> = obstacles
-        .iter()
-        .filter(|(_, why)| why.is_none())
-        .map(|(one, _)| *one)
-        .collect();
+    let running: Vec<EngineCandidate> =
+        obstacles.iter().filter(|(_, why)| why.is_none()).map(|(one, _)| *one).collect();
     let links: Vec<LinkToMeasure> = running.iter().map(|one| to_measure(link, *one)).collect();
     let measured = match &links[..] {
         [] => Vec::new(),
@@ -133,9 +127,7 @@ pub(super) fn page(choice: &EngineChoice) -> String {
     );
     for host in &choice.hosts {
         let version = |name: &str, version: &Option<String>| {
-            let version = version
-                .as_ref()
-                .map(|version| format!(", {name} {version}"));
+            let version = version.as_ref().map(|version| format!(", {name} {version}"));
             version.unwrap_or_default()
         };
         text.push_str(&format!(

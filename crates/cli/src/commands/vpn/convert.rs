@@ -23,10 +23,7 @@ pub(super) fn import(args: &VpnImportArgs) -> Result<()> {
     let text = if args.commands == Path::new("-") {
         let mut text = String::new();
         let input = io::stdin().lock();
-        input
-            .take(MAX_INPUT + 1)
-            .read_to_string(&mut text)
-            .context("reading standard input")?;
+        input.take(MAX_INPUT + 1).read_to_string(&mut text).context("reading standard input")?;
         text
     } else {
         read(&args.commands)?

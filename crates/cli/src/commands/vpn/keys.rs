@@ -27,10 +27,7 @@ pub(super) fn run(args: &VpnKeysArgs) -> Result<()> {
         .map_err(|error| fail(Failure::Usage, error.to_string()))?;
     let output = &args.output;
     if output.exists() {
-        bail!(
-            "{} exists: choose another folder, or remove it first",
-            output.display()
-        );
+        bail!("{} exists: choose another folder, or remove it first", output.display());
     }
     let authority = output.join("authority");
     ensure_authority(&authority)?;
@@ -48,9 +45,7 @@ pub(super) fn run(args: &VpnKeysArgs) -> Result<()> {
     )?;
     let client = issue_client_certificate(&authority, &format!("{}-b", link.name))?;
     let secret = |path: &Path| {
-        fs::read(path)
-            .map(Zeroizing::new)
-            .with_context(|| format!("reading {}", path.display()))
+        fs::read(path).map(Zeroizing::new).with_context(|| format!("reading {}", path.display()))
     };
     write_end(
         output,
@@ -89,11 +84,7 @@ fn write_end(
         ("key.pem", key, PRIVATE),
     ] {
         let path = folder.join(name);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
         file.and_then(|mut file| file.write_all(bytes))
             .with_context(|| format!("writing {}", path.display()))?;
     }

@@ -102,13 +102,7 @@ fn up(args: &VpnUpArgs) -> Result<()> {
     for note in &checked.plan.notes {
         eprintln!("note: {note}");
     }
-    raise(
-        &checked,
-        &args.link.folders,
-        args.force,
-        args.confirm_within,
-        args.no_wait,
-    )
+    raise(&checked, &args.link.folders, args.force, args.confirm_within, args.no_wait)
 }
 
 fn rollback(args: &VpnRollbackArgs) -> Result<()> {
@@ -116,9 +110,7 @@ fn rollback(args: &VpnRollbackArgs) -> Result<()> {
     let folders = folders(&link.folders);
     let applied = AppliedLink::load(&folders, &link.name)?
         .ok_or_else(|| ApplyError::NotUp(link.name.clone()))?;
-    let former = applied
-        .former
-        .filter(|former| *former != applied.generation);
+    let former = applied.former.filter(|former| *former != applied.generation);
     let Some(to) = to.or(former) else {
         let message = format!("link {} has no former configuration", link.name);
         return Err(fail(Failure::Failed, message));
@@ -153,10 +145,7 @@ fn raise(
     let run = folders.run_of(name);
     while Instant::now() < until {
         let status = read_status(&run).filter(|status| status.generation >= generation);
-        if status
-            .as_ref()
-            .is_some_and(|status| status.generation > generation)
-        {
+        if status.as_ref().is_some_and(|status| status.generation > generation) {
             break;
         }
         let reached = |status: LinkStatus| {
@@ -170,10 +159,7 @@ fn raise(
     }
     if confirm_within.is_some() {
         let message = "the other end was not reached in time, and the former configuration is back";
-        return Err(fail(
-            Failure::Failed,
-            format!("{message}: millrace vpn history {name}"),
-        ));
+        return Err(fail(Failure::Failed, format!("{message}: millrace vpn history {name}")));
     }
     eprintln!("no member reaches the other end yet; they go on trying: millrace vpn status {name}");
     Ok(())
@@ -188,28 +174,17 @@ fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Res
     command.args(["vpn", "supervise", name]);
     for (option, folder) in [("--run", &args.run), ("--state", &args.state)] {
         if let Some(folder) = folder {
-            command
-                .arg(option)
-                .arg(fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()));
+            command.arg(option).arg(fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()));
         }
     }
-    command
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .process_group(0)
-        .current_dir("/");
+    command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0).current_dir("/");
     command.spawn().context("starting the supervisor")?;
     Ok(())
 }
 
 fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
     let mut log = |change: &supervise::StateChange| eprintln!("{}", show::change(change));
-    Ok(supervise::run(
-        &args.link.name,
-        &folders(&args.link.folders),
-        &mut log,
-    )?)
+    Ok(supervise::run(&args.link.name, &folders(&args.link.folders), &mut log)?)
 }
 
 fn down(args: &VpnDownArgs) -> Result<()> {

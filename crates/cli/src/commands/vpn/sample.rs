@@ -18,10 +18,7 @@ use crate::progress::while_doing;
 
 pub(super) fn ipsec() -> Result<()> {
     let root = Root::open("/")?;
-    let request = AdviseRequest {
-        goal: Goal::Security,
-        ..AdviseRequest::of(Subject::Ipsec)
-    };
+    let request = AdviseRequest { goal: Goal::Security, ..AdviseRequest::of(Subject::Ipsec) };
     let advice = while_doing("examining", || {
         advise(&Report::of(&root), &software::section(&root), &request)
     });
@@ -31,9 +28,7 @@ pub(super) fn ipsec() -> Result<()> {
 /// A sample whose lines with proposals are those of a swanctl.conf; a line without any stays.
 fn filled(sample: &str, swanctl: &str) -> String {
     let value = |key: &str| {
-        let mut lines = swanctl
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(key));
+        let mut lines = swanctl.lines().filter_map(|line| line.trim().strip_prefix(key));
         lines.find_map(|rest| rest.trim_start().strip_prefix("= "))
     };
     let ike: Vec<IkeProposal> = value("proposals").map_or_else(Vec::new, expand);
@@ -68,15 +63,9 @@ mod tests {
     #[test]
     fn sample_has_the_proposals_of_the_advice_and_is_a_link() {
         // A processor without AES instructions.
-        let fixture = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../inspect/fixtures/arm-a15-router"
-        );
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../inspect/fixtures/arm-a15-router");
         let root = Root::open(fixture).expect("a fixture");
-        let request = AdviseRequest {
-            goal: Goal::Security,
-            ..AdviseRequest::of(Subject::Ipsec)
-        };
+        let request = AdviseRequest { goal: Goal::Security, ..AdviseRequest::of(Subject::Ipsec) };
         let advice = advise(&Report::of(&root), &software::section(&root), &request);
         let text = filled(link::SAMPLE_IPSEC, &advice.configuration);
         let link = VpnLink::parse(&text).expect("a link");
@@ -84,12 +73,7 @@ mod tests {
             panic!("{text}");
         };
         let first = settings.esp[0].to_string();
-        assert!(
-            advice
-                .configuration
-                .contains(&format!("esp_proposals = {first}")),
-            "{text}"
-        );
+        assert!(advice.configuration.contains(&format!("esp_proposals = {first}")), "{text}");
         assert!(settings.ike.len() > 1 && settings.esp.len() > 1, "{text}");
         assert_eq!(filled(link::SAMPLE_IPSEC, ""), link::SAMPLE_IPSEC);
     }

@@ -62,11 +62,7 @@ fn page(status: &LinkStatus) -> String {
     }
     text.push('\n');
     text.push_str(&members(&status.members).render(styled(&io::stdout()), columns()));
-    if status
-        .members
-        .iter()
-        .any(|member| member.loses_long_packets)
-    {
+    if status.members.iter().any(|member| member.loses_long_packets) {
         text.push_str("\nthe path loses long packets: lower path-mtu in link.toml, on both ends\n");
     }
     text
@@ -90,9 +86,7 @@ fn members(members: &[MemberStatus]) -> Table {
 
 /// A change as a line of the supervisor's log.
 pub(super) fn change(change: &StateChange) -> String {
-    let noticed = change
-        .noticed_after_ms
-        .map(|ms| format!(" (noticed after {ms} ms)"));
+    let noticed = change.noticed_after_ms.map(|ms| format!(" (noticed after {ms} ms)"));
     format!(
         "member {} is {}: {}{}",
         change.member,
@@ -103,11 +97,7 @@ pub(super) fn change(change: &StateChange) -> String {
 }
 
 pub(super) fn watch(args: &VpnWatchArgs) -> Result<()> {
-    let clear = if styled(&io::stdout()) {
-        "\x1b[H\x1b[2J"
-    } else {
-        ""
-    };
+    let clear = if styled(&io::stdout()) { "\x1b[H\x1b[2J" } else { "" };
     let mut shown = 0;
     loop {
         output::print(&format!("{clear}{}", page(&read(&args.link)?)))?;

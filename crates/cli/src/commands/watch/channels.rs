@@ -53,12 +53,8 @@ fn log(alert: &Alert, socket: &Path) -> Result<()> {
         Severity::Warning => 4,
         Severity::Notice => 5,
     };
-    let text = format!(
-        "<{}>millrace[{}]: {}",
-        DAEMON * 8 + severity,
-        std::process::id(),
-        sentence(alert)
-    );
+    let text =
+        format!("<{}>millrace[{}]: {}", DAEMON * 8 + severity, std::process::id(), sentence(alert));
     let sender = UnixDatagram::unbound().context("opening a socket")?;
     // A full log must not block the watch.
     sender.set_nonblocking(true).context("opening a socket")?;
@@ -80,17 +76,10 @@ fn command(alert: &Alert, program: &Path, limit: Duration) -> Result<()> {
         .env("MILLRACE_ALERT_SEVERITY", alert.finding.severity.name())
         .env("MILLRACE_ALERT_TITLE", plain(&alert.finding.title))
         .stdout(Stdio::null());
-    let limits = ChildLimits {
-        time: limit,
-        output_bytes: 0,
-    };
+    let limits = ChildLimits { time: limit, output_bytes: 0 };
     let output =
         child::run(&mut command, &text, limits).map_err(|error| anyhow!("{name} {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(anyhow!("{name} failed: {}", output.status))
-    }
+    if output.status.success() { Ok(()) } else { Err(anyhow!("{name} failed: {}", output.status)) }
 }
 
 #[cfg(test)]
@@ -138,20 +127,15 @@ mod tests {
         let script = |name: &str, text: &str| {
             let (source, path) = (folder.path().join("source"), folder.path().join(name));
             fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
-            let installed = Command::new("install")
-                .args(["-m", "700"])
-                .args([&source, &path])
-                .status();
+            let installed =
+                Command::new("install").args(["-m", "700"]).args([&source, &path]).status();
             assert!(installed.unwrap().success());
             path
         };
         let out = folder.path().join("out");
         let keep = script(
             "keep",
-            &format!(
-                "{{ cat; echo \"$MILLRACE_ALERT_TITLE\"; }} > {}",
-                out.display()
-            ),
+            &format!("{{ cat; echo \"$MILLRACE_ALERT_TITLE\"; }} > {}", out.display()),
         );
         command(&alert(), &keep, COMMAND_LIMIT).unwrap();
         let said = fs::read_to_string(&out).unwrap();
@@ -161,10 +145,7 @@ mod tests {
         assert_eq!(title.trim_end(), "down $(touch x); ?");
         let slow = script("slow", "exec sleep 600");
         let error = command(&alert(), &slow, Duration::from_millis(50)).unwrap_err();
-        assert!(
-            error.to_string().contains("did not end within 50ms"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("did not end within 50ms"), "{error}");
         assert!(command(&alert(), &script("bad", "exit 3"), COMMAND_LIMIT).is_err());
         assert!(command(&alert(), Path::new("/no/such/program"), COMMAND_LIMIT).is_err());
     }

@@ -92,26 +92,19 @@ fn clock(seconds: u64) -> String {
 fn show(rates: CounterRates, as_json: bool) -> Result<()> {
     let now = seconds();
     if as_json {
-        return json_line(&Line {
-            time: now,
-            rates: Some(rates),
-            alert: None,
-        });
+        return json_line(&Line { time: now, rates: Some(rates), alert: None });
     }
     let mut parts = Vec::new();
     for device in &rates.qat {
-        let requests = device
-            .requests_per_second
-            .map_or_else(|| "?".to_owned(), |rate| format!("{rate:.0}"));
+        let requests =
+            device.requests_per_second.map_or_else(|| "?".to_owned(), |rate| format!("{rate:.0}"));
         let state = match (device.up, device.heartbeat) {
             (Some(false), _) => ", down",
             (_, Some(FirmwareHeartbeat::Silent)) => ", silent",
             _ => "",
         };
         let (address, open) = (plain(&device.address), device.open);
-        parts.push(format!(
-            "QAT {address} {requests} requests/s, {open} open{state}"
-        ));
+        parts.push(format!("QAT {address} {requests} requests/s, {open} open{state}"));
     }
     for interface in &rates.interfaces {
         parts.push(format!(
@@ -145,20 +138,12 @@ fn bits(bytes: f64) -> String {
 
 fn tell(alert: &Alert, args: &WatchArgs) -> Result<()> {
     let default = [Channel::Stdout];
-    let channels = if args.alert.is_empty() {
-        &default[..]
-    } else {
-        &args.alert
-    };
+    let channels = if args.alert.is_empty() { &default[..] } else { &args.alert };
     let now = seconds();
     for channel in channels {
         let sent = match channel {
             Channel::Stdout if args.json => {
-                json_line(&Line {
-                    time: now,
-                    rates: None,
-                    alert: Some(alert.clone()),
-                })?;
+                json_line(&Line { time: now, rates: None, alert: Some(alert.clone()) })?;
                 Ok(())
             }
             Channel::Stdout => {

@@ -66,12 +66,7 @@ impl Pool {
         let stats = self.dispatcher.stats();
         assert_eq!(stats.in_flight, 0);
         assert!(stats.nodes.iter().all(|node| node.in_flight == 0));
-        assert!(
-            self.dispatcher
-                .nodes
-                .iter()
-                .all(|node| node.late_replies == 0)
-        );
+        assert!(self.dispatcher.nodes.iter().all(|node| node.late_replies == 0));
         assert!(self.dispatcher.keys.values().all(|usage| usage.jobs == 0));
     }
 }
@@ -86,11 +81,7 @@ fn hedged_job_ends_once_with_the_other_nodes_answer() {
     let (other, hedge) = pool.find_job().expect("a hedge");
     assert_eq!(other, 1 - at);
     assert_ne!(hedge.id, job.id);
-    assert_eq!(
-        hedge.budget,
-        Duration::from_millis(980),
-        "the job's deadline"
-    );
+    assert_eq!(hedge.budget, Duration::from_millis(980), "the job's deadline");
     pool.tick(100);
     assert!(pool.find_job().is_none(), "there is one hedge per job");
     pool.answer(other, &hedge, good());
@@ -257,8 +248,7 @@ fn job_whose_attempts_both_fail_is_retried_or_ends() {
     let (other, _) = pool.find_job().expect("a hedge");
     pool.now += Duration::from_secs(2);
     pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
-    pool.dispatcher
-        .handle_lost(other, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(other, "gone".to_owned(), pool.now);
     assert!(pool.ends().is_empty());
     let back = pool.connect();
     let again = pool.serve_keys(back).pop().expect("tried again");
@@ -306,9 +296,7 @@ fn hedges_are_bounded_to_one_job_in_twenty_and_five() {
     for number in 0..JOBS {
         pool.submit(number, 10_000).expect("taken");
     }
-    let jobs: u32 = (0..2)
-        .map(|at| u32::try_from(pool.serve_keys(at).len()).expect("few"))
-        .sum();
+    let jobs: u32 = (0..2).map(|at| u32::try_from(pool.serve_keys(at).len()).expect("few")).sum();
     assert_eq!(jobs, JOBS);
     pool.tick(20);
     let hedges = (0..2).map(|at| pool.serve_keys(at).len()).sum::<usize>();
@@ -340,10 +328,7 @@ fn hedges_are_bounded_to_one_job_in_twenty_and_five() {
 
 #[test]
 fn job_is_sent_once_with_one_node_or_hedging_off() {
-    for (nodes, hedge) in [
-        (1, Hedge::After(Duration::from_millis(20))),
-        (2, Hedge::Off),
-    ] {
+    for (nodes, hedge) in [(1, Hedge::After(Duration::from_millis(20))), (2, Hedge::Off)] {
         let mut pool = Pool::new(nodes);
         pool.dispatcher.hedging = Hedging::new(hedge);
         pool.submit(1, 1000).expect("taken");
@@ -376,9 +361,7 @@ fn job_that_waits_for_its_key_is_hedged_too() {
     let asked = nodes
         .into_iter()
         .find(|at| {
-            pool.sent(*at)
-                .iter()
-                .any(|message| matches!(message, ClientMessage::OpenKey { .. }))
+            pool.sent(*at).iter().any(|message| matches!(message, ClientMessage::OpenKey { .. }))
         })
         .expect("one of them is asked for the key, and says nothing");
     pool.tick(20);

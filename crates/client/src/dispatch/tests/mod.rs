@@ -40,9 +40,7 @@ struct Pool {
 
 impl Pool {
     fn new(nodes: usize) -> Self {
-        let nodes = (0..nodes)
-            .map(|n| Endpoint::Unix(format!("/{n}").into()))
-            .collect();
+        let nodes = (0..nodes).map(|n| Endpoint::Unix(format!("/{n}").into())).collect();
         let now = Instant::now();
         let selector = KeySelector::Name("site".to_owned());
         let (tell, ends) = channel();
@@ -59,10 +57,7 @@ impl Pool {
     /// A pool whose key this process holds, too.
     fn importing(nodes: usize) -> Self {
         let key = PrivateKey::from_pkcs8(Zeroizing::new(vec![0x30; 100]));
-        Self {
-            key: Arc::new(KeyData::new(KeySource::Import(key))),
-            ..Self::new(nodes)
-        }
+        Self { key: Arc::new(KeyData::new(KeySource::Import(key))), ..Self::new(nodes) }
     }
 
     /// A pool whose edge counts in `counts`, with nodes that want reports.
@@ -109,10 +104,7 @@ impl Pool {
         let tell = self.tell.clone();
         let recipient =
             Recipient::Callback(Box::new(move |result| drop(tell.send((number, result)))));
-        let request = JobRequest::Operation {
-            operation,
-            input: vec![0; 32],
-        };
+        let request = JobRequest::Operation { operation, input: vec![0; 32] };
         let deadline = self.now + Duration::from_millis(millis);
         let job = Job::new(Arc::clone(&self.key), request, recipient, deadline);
         self.dispatcher.submit(job, self.now)
@@ -228,10 +220,7 @@ impl Pool {
         for (callback, result) in mem::take(&mut self.dispatcher.deliveries().callbacks) {
             callback(result);
         }
-        self.ends
-            .try_iter()
-            .map(|(number, result)| (number, result.map(drop)))
-            .collect()
+        self.ends.try_iter().map(|(number, result)| (number, result.map(drop))).collect()
     }
 }
 
@@ -239,10 +228,7 @@ fn opened(request: u32) -> NodeMessage {
     NodeMessage::KeyOpened {
         request,
         handle: 1,
-        info: KeyInfo {
-            key_type: KeyType::Ec(Curve::P256),
-            spki: vec![1; 91],
-        },
+        info: KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1; 91] },
         operations: OperationSet::new(),
         hashes: millrace_engine::sets::HashAlgorithms::new(),
     }
@@ -255,10 +241,7 @@ fn good() -> Result<Output, JobError> {
 #[test]
 fn first_job_waits_for_the_connection_and_the_key() {
     let mut pool = Pool::new(1);
-    assert!(
-        !pool.dispatcher.wants_connections(),
-        "nothing before the first job"
-    );
+    assert!(!pool.dispatcher.wants_connections(), "nothing before the first job");
     pool.submit(1, 1000).expect("taken");
     let at = pool.connect();
     let jobs = pool.serve_keys(at);
@@ -278,13 +261,8 @@ fn job_of_an_own_key_fails_at_once_while_every_node_is_in_backoff() {
         pool.refuse_connection();
     }
     let ends = pool.ends();
-    let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else {
-        panic!("{ends:?}")
-    };
-    assert!(
-        why.contains("unix:/0: connection refused; unix:/1: connection refused"),
-        "{why}"
-    );
+    let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else { panic!("{ends:?}") };
+    assert!(why.contains("unix:/0: connection refused; unix:/1: connection refused"), "{why}");
     assert!(matches!(pool.submit(2, 1000), Err(ClientError::NoNode(_))));
     // The next attempt is under way, but the last one failed: no job waits for it.
     pool.tick(60);
@@ -328,9 +306,7 @@ fn job_that_waited_in_vain_ends_with_the_errors_of_the_nodes() {
     assert!(pool.ends().is_empty());
     pool.tick(1);
     let ends = pool.ends();
-    let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else {
-        panic!("{ends:?}")
-    };
+    let [(1, Err(ClientError::NoNode(why)))] = &ends[..] else { panic!("{ends:?}") };
     assert!(why.contains("unix:/0: connection refused"), "{why}");
     assert_eq!(pool.dispatcher.stats().totals.no_node, 1);
 }
@@ -407,11 +383,7 @@ fn jobs_beyond_the_room_of_a_node_wait_in_order() {
         }
         ended.extend(pool.ends());
     }
-    assert!(
-        ended
-            .into_iter()
-            .eq((0..JOBS).map(|number| (number, Ok(()))))
-    );
+    assert!(ended.into_iter().eq((0..JOBS).map(|number| (number, Ok(())))));
     // A key that is here, too, does not wait for room.
     let own = Pool::importing(1).key;
     for number in 0..1000 {
@@ -427,13 +399,11 @@ fn private_key_is_sent_to_no_node_that_is_not_trusted() {
     pool.submit(1, 1000).expect("taken");
     let [foreign, own] = [0, 1].map(|_| pool.dispatcher.poll_connect().expect("wanted"));
     let why = "unix:/0: another user".to_owned();
-    pool.dispatcher
-        .handle_connected(foreign, Some(why.clone()), pool.now);
+    pool.dispatcher.handle_connected(foreign, Some(why.clone()), pool.now);
     pool.welcome(foreign);
     assert!(pool.serve_keys(foreign).is_empty());
     assert!(pool.ends().is_empty(), "the other node may come");
-    pool.dispatcher
-        .handle_lost(own, "refused".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(own, "refused".to_owned(), pool.now);
     assert_eq!(pool.ends(), [(1, Err(ClientError::Untrusted(why)))]);
     // A key that the nodes hold is used there as ever: it gives nothing away.
     pool.key = Pool::new(2).key;
@@ -465,14 +435,7 @@ fn deadline_ends_a_job_in_each_stage() {
     pool.answer(at, &jobs[1], good());
     assert_eq!(pool.ends(), [(4, Ok(()))]);
     let stats = pool.dispatcher.stats();
-    assert_eq!(
-        (
-            stats.in_flight,
-            stats.totals.late_completions,
-            stats.totals.timed_out
-        ),
-        (0, 1, 2)
-    );
+    assert_eq!((stats.in_flight, stats.totals.late_completions, stats.totals.timed_out), (0, 1, 2));
     assert_eq!(stats.nodes[0].in_flight, 0);
 }
 
@@ -481,9 +444,7 @@ fn answer_to_the_first_attempt_does_not_count_for_the_second() {
     let mut pool = Pool::new(2);
     pool.submit(1, 1000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
-    let first = nodes
-        .into_iter()
-        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+    let first = nodes.into_iter().find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
     let (at, job) = first.expect("one of them has it");
     pool.answer(at, &job, Err(JobError::Busy));
     let other = 1 - at;
@@ -528,9 +489,7 @@ fn node_that_loses_jobs_is_given_up() {
     pool.serve_keys(at);
     pool.tick(10);
     let ends = pool.ends();
-    let busy = ends
-        .iter()
-        .filter(|(_, end)| *end == Err(ClientError::Busy));
+    let busy = ends.iter().filter(|(_, end)| *end == Err(ClientError::Busy));
     assert_eq!(busy.count(), ends.len() - 1000, "the node owes a thousand");
     // The node is silent although jobs are open: it is pinged, then given up.
     pool.tick(250);
@@ -549,10 +508,7 @@ fn key_dropped_while_a_job_uses_it_is_closed_afterwards() {
     pool.dispatcher.close_key(key);
     assert!(pool.sent(at).is_empty(), "a job needs it, perhaps again");
     pool.answer(at, &jobs[0], good());
-    assert!(matches!(
-        pool.sent(at)[..],
-        [ClientMessage::CloseKey { handle: 1 }]
-    ));
+    assert!(matches!(pool.sent(at)[..], [ClientMessage::CloseKey { handle: 1 }]));
     assert_eq!(pool.dispatcher.stats().keys, 0);
 }
 
@@ -567,13 +523,7 @@ fn close_ends_every_job_once() {
     pool.serve_keys(at);
     pool.dispatcher.close();
     let ends = pool.ends();
-    assert_eq!(
-        ends,
-        [
-            (1, Err(ClientError::TimedOut)),
-            (2, Err(ClientError::Closed))
-        ]
-    );
+    assert_eq!(ends, [(1, Err(ClientError::TimedOut)), (2, Err(ClientError::Closed))]);
     let stats = pool.dispatcher.stats();
     assert_eq!(stats.in_flight, 0);
 }
@@ -611,11 +561,7 @@ fn edge_reports_once_per_second_while_there_is_news() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(1, &counts);
     pool.tick(5000);
-    assert_eq!(
-        pool.dispatcher.poll_timeout(),
-        None,
-        "nothing before the first job"
-    );
+    assert_eq!(pool.dispatcher.poll_timeout(), None, "nothing before the first job");
     pool.submit(1, 1000).expect("taken");
     let at = pool.connect();
     let jobs = pool.serve_keys(at);
@@ -653,9 +599,7 @@ fn reports_to_several_nodes_add_up() {
     let mut pool = Pool::reporting(2, &counts);
     pool.submit(0, 1000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
-    let first = nodes
-        .into_iter()
-        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+    let first = nodes.into_iter().find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
     let (mut served, job) = first.expect("one of them has it");
     pool.answer(served, &job, good());
     pool.ends();
@@ -712,9 +656,7 @@ fn node_without_the_feature_gets_no_report() {
     assert!(pool.reports(at).is_empty());
 }
 
-const ML_DSA: Operation = Operation::MlDsaSign {
-    input: MlDsaInput::Message,
-};
+const ML_DSA: Operation = Operation::MlDsaSign { input: MlDsaInput::Message };
 
 #[test]
 fn operation_without_its_feature_is_not_sent_and_the_connection_stays() {
@@ -722,10 +664,7 @@ fn operation_without_its_feature_is_not_sent_and_the_connection_stays() {
     pool.submit_operation(1, 1000, ML_DSA).expect("taken");
     let at = pool.connect();
     assert!(pool.serve_keys(at).is_empty());
-    assert_eq!(
-        pool.ends(),
-        [(1, Err(ClientError::Job(JobError::NotOffered)))]
-    );
+    assert_eq!(pool.ends(), [(1, Err(ClientError::Job(JobError::NotOffered)))]);
     assert_eq!(pool.serve_one(2), at);
 }
 
@@ -768,9 +707,7 @@ fn node_that_is_listed_no_more_gets_no_job_and_its_place_goes_to_another() {
         pool.answer(1, &job, good());
         assert_eq!(pool.ends().len(), 1);
     };
-    let places = pool
-        .dispatcher
-        .set_nodes(&[endpoint("/1"), endpoint("/2")], pool.now);
+    let places = pool.dispatcher.set_nodes(&[endpoint("/1"), endpoint("/2")], pool.now);
     assert_eq!(places, [Some(1), Some(2)], "node 0 still has a job");
     assert_eq!(pool.connect(), 2);
     for number in 10..30 {
@@ -781,20 +718,14 @@ fn node_that_is_listed_no_more_gets_no_job_and_its_place_goes_to_another() {
     assert_eq!(pool.ends(), [(7, Ok(()))]);
     pool.tick(1);
     assert_eq!(pool.dispatcher.poll_close(), Some(0));
-    assert_eq!(
-        pool.dispatcher.poll_connect(),
-        None,
-        "it is not wanted back"
-    );
+    assert_eq!(pool.dispatcher.poll_connect(), None, "it is not wanted back");
     let names = |pool: &Pool| -> Vec<String> {
         let stats = pool.dispatcher.stats();
         stats.nodes.into_iter().map(|node| node.endpoint).collect()
     };
     assert_eq!(names(&pool), ["unix:/1", "unix:/2"]);
     // Its place is free now.
-    let places = pool
-        .dispatcher
-        .set_nodes(&[endpoint("/3"), endpoint("/1")], pool.now);
+    let places = pool.dispatcher.set_nodes(&[endpoint("/3"), endpoint("/1")], pool.now);
     assert_eq!(places, [Some(0), Some(1)]);
     assert_eq!(names(&pool), ["unix:/3", "unix:/1"]);
 }

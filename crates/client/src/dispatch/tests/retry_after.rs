@@ -39,15 +39,9 @@ fn refused_job_is_sent_again_when_the_pause_is_over() {
     for error in [JobError::Busy, JobError::OverQuota] {
         let (mut pool, at, job) = Pool::told(1).with_job();
         pool.refuse(at, &job, error, 100);
-        assert_eq!(
-            pool.dispatcher.poll_timeout(),
-            Some(pool.now + Duration::from_millis(100))
-        );
+        assert_eq!(pool.dispatcher.poll_timeout(), Some(pool.now + Duration::from_millis(100)));
         pool.tick(99);
-        assert!(
-            pool.serve_keys(at).is_empty() && pool.ends().is_empty(),
-            "{error}"
-        );
+        assert!(pool.serve_keys(at).is_empty() && pool.ends().is_empty(), "{error}");
         pool.tick(1);
         let again = pool.serve_keys(at).pop().expect("sent again");
         pool.answer(at, &again, good());
@@ -92,11 +86,7 @@ fn owner_of_an_imported_key_does_the_work_at_once() {
     let (mut pool, at, job) = pool.with_job();
     pool.refuse(at, &job, JobError::Busy, 100);
     assert_eq!(pool.ends(), [(1, Err(ClientError::Job(JobError::Busy)))]);
-    assert_eq!(
-        pool.submit(2, 1000),
-        Err(ClientError::Busy),
-        "without a round trip"
-    );
+    assert_eq!(pool.submit(2, 1000), Err(ClientError::Busy), "without a round trip");
     pool.tick(100);
     pool.submit(3, 1000).expect("taken");
     let job = pool.serve_keys(at).pop().expect("sent");

@@ -375,11 +375,7 @@ impl Driver {
 
     /// Wakes what waits in `epoll_wait`, unless that will happen anyway.
     fn notify(&mut self) -> Wake {
-        if std::mem::replace(&mut self.notified, true) {
-            Wake::None
-        } else {
-            Wake::Leader
-        }
+        if std::mem::replace(&mut self.notified, true) { Wake::None } else { Wake::Leader }
     }
 }
 

@@ -18,11 +18,7 @@ fn leader(role: Role, until: Option<Instant>) -> Option<Leader> {
 }
 
 fn driver(leader: Option<Leader>, io_thread: IoThread) -> Driver {
-    Driver {
-        leader,
-        io_thread,
-        ..Driver::new()
-    }
+    Driver { leader, io_thread, ..Driver::new() }
 }
 
 const PARKED: IoThread = IoThread::Parked { until: None };
@@ -30,10 +26,7 @@ const PARKED: IoThread = IoThread::Parked { until: None };
 #[test]
 fn caller_leads_unless_another_does_or_the_io_thread_must() {
     let (me, other) = threads();
-    let host = |thread| DriverMode::HostLoop {
-        thread,
-        collected: 0,
-    };
+    let host = |thread| DriverMode::HostLoop { thread, collected: 0 };
     let busy = leader(Role::Caller, None);
     // (mode, leader, I/O thread, has callbacks) → (a caller may lead, a sleeping one is appointed)
     #[rustfmt::skip]
@@ -56,10 +49,7 @@ fn caller_leads_unless_another_does_or_the_io_thread_must() {
     for (row, (mode, leader, io_thread, callbacks, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, io_thread);
         driver.mode = mode;
-        let found = (
-            driver.may_lead(me, callbacks),
-            driver.needs_successor(callbacks),
-        );
+        let found = (driver.may_lead(me, callbacks), driver.needs_successor(callbacks));
         assert_eq!(found, expected, "row {row}");
     }
 }
@@ -88,19 +78,9 @@ fn io_thread_leads_parks_or_stands_by() {
 #[test]
 fn io_thread_is_woken_for_the_work_that_it_alone_does() {
     let (me, other) = threads();
-    let connections = IoThreadWork {
-        connections: true,
-        ..IoThreadWork::default()
-    };
-    let pending = IoThreadWork {
-        callbacks: true,
-        ..IoThreadWork::default()
-    };
-    let ended = IoThreadWork {
-        callbacks: true,
-        ended_callbacks: true,
-        ..IoThreadWork::default()
-    };
+    let connections = IoThreadWork { connections: true, ..IoThreadWork::default() };
+    let pending = IoThreadWork { callbacks: true, ..IoThreadWork::default() };
+    let ended = IoThreadWork { callbacks: true, ended_callbacks: true, ..IoThreadWork::default() };
     let none = IoThreadWork::default();
     let caller = leader(Role::Caller, None);
     let io = leader(Role::IoThread, None);
@@ -125,10 +105,7 @@ fn io_thread_is_woken_for_the_work_that_it_alone_does() {
     for (row, (host, leader, io_thread, work, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, io_thread);
         if let Some(thread) = host {
-            driver.mode = DriverMode::HostLoop {
-                thread,
-                collected: 0,
-            };
+            driver.mode = DriverMode::HostLoop { thread, collected: 0 };
         }
         assert_eq!(driver.wake_io_thread(work, me), expected, "row {row}");
     }
@@ -227,10 +204,7 @@ fn io_thread_keeps_the_clock_of_a_host_loop() {
     assert_eq!(driver.wake_for_follower(), Wake::IoThread);
     driver.io_thread_works();
     // A caller on another thread sleeps: the loop may be busy elsewhere.
-    assert_eq!(
-        driver.stand_by(now, after(50), true),
-        Some(now + CALLER_POLL)
-    );
+    assert_eq!(driver.stand_by(now, after(50), true), Some(now + CALLER_POLL));
     driver.io_thread_works();
     assert_eq!(driver.stand_by(now, None, false), None);
     driver.io_thread_works();

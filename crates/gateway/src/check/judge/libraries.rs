@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::generated::verify::{Argument, ConfigVerdict};
 use millrace_hostfs::maps::{MappedFile, file_name, library};
 use millrace_hostfs::openssl_cnf;
 
@@ -13,7 +14,6 @@ use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
 use crate::check::evidence::Evidence;
 use crate::check::{CheckOptions, CheckReport, Server};
 use crate::recipe::{OPENSSL_CNF, provider_loads};
-use crate::verify::{Argument, ConfigVerdict};
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
@@ -27,10 +27,9 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
             run_as_root(),
         );
     };
-    let (Some(libssl), Some(libcrypto)) = (
-        library(mapped, "libssl.so"),
-        library(mapped, "libcrypto.so"),
-    ) else {
+    let (Some(libssl), Some(libcrypto)) =
+        (library(mapped, "libssl.so"), library(mapped, "libcrypto.so"))
+    else {
         let remedy = "OpenSSL is linked into the program, where neither the preload library nor \
                       asynchronous jobs of the provider reach it: use a build with a shared OpenSSL, as \
                       distributions have";
@@ -41,27 +40,14 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
             remedy.to_owned(),
         );
     };
-    let version = file_name(&libcrypto.path)
-        .strip_prefix("libcrypto.so.")
-        .unwrap_or("");
-    let major: Option<u32> = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse().ok());
+    let version = file_name(&libcrypto.path).strip_prefix("libcrypto.so.").unwrap_or("");
+    let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
     if major.is_some_and(|major| major < 3) {
         let remedy =
             "providers came with OpenSSL 3.0: use a server that is linked with that or later";
-        return report.add(
-            "openssl",
-            Failure,
-            format!("OpenSSL {version}"),
-            remedy.to_owned(),
-        );
+        return report.add("openssl", Failure, format!("OpenSSL {version}"), remedy.to_owned());
     }
-    if let Some(old) = [libssl, libcrypto]
-        .into_iter()
-        .find(|library| library.deleted)
-    {
+    if let Some(old) = [libssl, libcrypto].into_iter().find(|library| library.deleted) {
         return report.add("openssl", Warning, replaced(old), evidence.restart());
     }
     if library(mapped, "ld-musl").is_some() || library(mapped, "libc.musl").is_some() {
@@ -87,10 +73,7 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
     }
     if let Some(path) = &variable.value {
         let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
-        let by_unit = evidence
-            .running
-            .as_ref()
-            .is_none_or(|running| running.by_unit);
+        let by_unit = evidence.running.as_ref().is_none_or(|running| running.by_unit);
         let loaded = provider_library(evidence, None).is_some();
         // A unit says nothing about a process that it did not start.
         if by_unit || loaded || !variable.source.starts_with('/') {
@@ -98,10 +81,7 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
         }
         let seen =
             format!("{seen}, but systemd did not start this {server}: its environment is not seen");
-        let remedy = format!(
-            "{}; or name its openssl.cnf with --openssl-conf",
-            evidence.restart()
-        );
+        let remedy = format!("{}; or name its openssl.cnf with --openssl-conf", evidence.restart());
         return report.add(CHECK, Unseen, seen, remedy);
     }
     // A system-wide openssl.cnf may load the provider, too.
@@ -139,9 +119,7 @@ fn provider_library<'a>(
 ) -> Option<&'a MappedFile> {
     let mapped = evidence.mapped.as_ref().ok()?;
     let known = ["libmillrace_provider", "millrace.so"];
-    let named = provider
-        .and_then(|provider| provider.module.as_deref())
-        .map(Path::new);
+    let named = provider.and_then(|provider| provider.module.as_deref()).map(Path::new);
     mapped.iter().find(|file| {
         let name = file_name(&file.path);
         known.iter().any(|known| name.starts_with(known)) || Some(file.path.as_path()) == named
@@ -166,10 +144,8 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
         }
         return report.add(CHECK, Good, library.path.display().to_string(), None);
     }
-    let conf = evidence
-        .cnf
-        .as_ref()
-        .map_or_else(|| PathBuf::from(OPENSSL_CNF), |(path, _)| path.clone());
+    let conf =
+        evidence.cnf.as_ref().map_or_else(|| PathBuf::from(OPENSSL_CNF), |(path, _)| path.clone());
     let missing = provider
         .and_then(|provider| provider.module.as_deref())
         .filter(|module| !openssl_cnf::has_variable(module) && !evidence.root.exists(module));
@@ -183,11 +159,7 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
             CHECK,
             Failure,
             format!("the module {module} does not exist, {consequence}"),
-            format!(
-                "correct `module` in {}, then {}",
-                conf.display(),
-                evidence.restart()
-            ),
+            format!("correct `module` in {}, then {}", conf.display(), evidence.restart()),
         );
     }
     let shown = conf.display();
@@ -242,12 +214,7 @@ pub(super) fn waiting(
     const CHECK: &str = "waiting";
     if provider.is_some_and(|provider| provider.mode == "sync") {
         let remedy = "remove `mode = sync` from the provider's section, unless it is meant";
-        return report.add(
-            CHECK,
-            Warning,
-            "mode = sync: handshakes block",
-            remedy.to_owned(),
-        );
+        return report.add(CHECK, Warning, "mode = sync: handshakes block", remedy.to_owned());
     }
     match options.server {
         Server::Haproxy if evidence.config.mode_async => {
@@ -275,12 +242,7 @@ fn memory_kept(evidence: &Evidence, report: &mut CheckReport) {
     {
         let seen = "without the preload library HAProxy loses memory for each client that leaves while \
                     its handshake waits";
-        report.add(
-            "preload",
-            Warning,
-            seen,
-            format!("LD_PRELOAD names it: {}", evidence.write()),
-        );
+        report.add("preload", Warning, seen, format!("LD_PRELOAD names it: {}", evidence.write()));
     }
 }
 
@@ -310,12 +272,7 @@ fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
                     "the preload library is not in nginx: handshakes block their worker".to_owned()
                 }
             };
-            report.add(
-                CHECK,
-                Failure,
-                seen,
-                format!("LD_PRELOAD names it: {}", evidence.write()),
-            );
+            report.add(CHECK, Failure, seen, format!("LD_PRELOAD names it: {}", evidence.write()));
         }
     }
 }

@@ -74,15 +74,11 @@ fn process(
     running: &Running,
     report: &mut CheckReport,
 ) {
-    let Running {
-        master, workers, ..
-    } = running;
+    let Running { master, workers, .. } = running;
     let user = running.worker().user.uid;
     let program = evidence.proc.link(master.pid, "exe");
-    let program = program.map_or_else(
-        |_| options.server.to_string(),
-        |path| path.display().to_string(),
-    );
+    let program =
+        program.map_or_else(|_| options.server.to_string(), |path| path.display().to_string());
     let seen = format!(
         "{program}, master {}, {} of user {user}",
         master.pid,
@@ -100,25 +96,14 @@ fn run_as_root() -> String {
 }
 
 fn replaced(library: &MappedFile) -> String {
-    format!(
-        "{} was replaced since the server started",
-        library.path.display()
-    )
+    format!("{} was replaced since the server started", library.path.display())
 }
 
 /// The end of a program's output: enough to name a cause, short enough for a line.
 fn last_words(text: &str) -> String {
     const MAX: usize = 400;
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let text = lines[lines.len().saturating_sub(3)..].join("; ");
-    let cut = text
-        .char_indices()
-        .rev()
-        .nth(MAX - 1)
-        .map_or(0, |(at, _)| at);
+    let cut = text.char_indices().rev().nth(MAX - 1).map_or(0, |(at, _)| at);
     text[cut..].to_owned()
 }

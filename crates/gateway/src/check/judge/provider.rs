@@ -159,26 +159,14 @@ pub(super) fn openssl_cnf(
     };
     let shown = path.display();
     if let Err(error) = cnf {
-        let outcome = if *error == Unavailable::Denied {
-            Unseen
-        } else {
-            Failure
-        };
-        return report.add(
-            CHECK,
-            outcome,
-            format!("{shown}: {error}"),
-            evidence.write(),
-        );
+        let outcome = if *error == Unavailable::Denied { Unseen } else { Failure };
+        let seen = format!("{shown}: {error}");
+        return report.add(CHECK, outcome, seen, evidence.write());
     }
     if let Some((path, Err(error))) = &evidence.client {
+        let seen = format!("{}: {error}", path.display());
         let remedy = "the provider refuses to load with it: correct it or remove it";
-        return report.add(
-            CHECK,
-            Failure,
-            format!("{}: {error}", path.display()),
-            remedy.to_owned(),
-        );
+        return report.add(CHECK, Failure, seen, remedy.to_owned());
     }
     let Some(provider) = provider else {
         let seen =
@@ -186,57 +174,60 @@ pub(super) fn openssl_cnf(
         return report.add(CHECK, Failure, seen, evidence.write());
     };
     for wrong in &provider.wrong {
-        let (seen, what) = match wrong {
-            Wrong::Unknown(key) => (
-                format!(
-                    "{shown}: `{key}` is no setting of the provider, which does nothing with this file"
-                ),
+        let (seen, what) = wrong.seen_and_remedy();
+        let remedy = format!("{what}, then {}", evidence.restart());
+        report.add(CHECK, Failure, format!("{shown}: {seen}"), remedy);
+    }
+    let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
+    match provider.hindrance() {
+        Some((seen, what)) => {
+            report.add(CHECK, Failure, format!("{shown} {seen}"), remedy(what));
+        }
+        None if provider.poolless => {
+            let seen =
+                format!("{shown}, no pool: what is computed in the process is counted below");
+            report.add(CHECK, Good, seen, None);
+        }
+        None => {
+            let seen = format!("{shown}, nodes {}", provider.nodes.join(", "));
+            report.add(CHECK, Good, seen, None);
+        }
+    }
+}
+
+impl Wrong {
+    fn seen_and_remedy(&self) -> (String, &'static str) {
+        match self {
+            Self::Unknown(key) => (
+                format!("`{key}` is no setting of the provider, which does nothing with this file"),
                 "correct its name (docs/guide/settings.md)",
             ),
-            Wrong::Value(key, value, accepted) => (
+            Self::Value(key, value, accepted) => (
                 format!(
-                    "{shown}: {key} = {value}: the provider does nothing with this file; it takes {accepted}"
+                    "{key} = {value}: the provider does nothing with this file; it takes {accepted}"
                 ),
                 "correct it",
             ),
-        };
-        let remedy = format!("{what}, then {}", evidence.restart());
-        report.add(CHECK, Failure, seen, remedy);
+        }
     }
-    let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
-    let (outcome, seen, remedy) = if !provider.activated {
-        (
-            Failure,
-            format!("{shown} does not activate the provider"),
-            Some(remedy("set activate = 1")),
-        )
-    } else if !provider.default_activated {
-        let what = "list `default` beside `millrace` and activate it";
-        (
-            Failure,
-            format!("{shown} does not activate `default`: naming a provider turns it off"),
-            Some(remedy(what)),
-        )
-    } else if provider.poolless {
-        (
-            Good,
-            format!("{shown}, no pool: what is computed in the process is counted below"),
-            None,
-        )
-    } else if provider.mode == "off" {
-        (
-            Failure,
-            format!("{shown} has mode = off: nothing goes to the pool"),
-            Some(remedy("remove mode")),
-        )
-    } else {
-        (
-            Good,
-            format!("{shown}, nodes {}", provider.nodes.join(", ")),
-            None,
-        )
-    };
-    report.add(CHECK, outcome, seen, remedy);
+}
+
+impl Provider {
+    /// Why the file leaves the provider without work, and what to do about it.
+    fn hindrance(&self) -> Option<(&'static str, &'static str)> {
+        if !self.activated {
+            Some(("does not activate the provider", "set activate = 1"))
+        } else if !self.default_activated {
+            Some((
+                "does not activate `default`: naming a provider turns it off",
+                "list `default` beside `millrace` and activate it",
+            ))
+        } else if self.mode == "off" && !self.poolless {
+            Some(("has mode = off: nothing goes to the pool", "remove mode"))
+        } else {
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use millrace_hostfs::generated::below;
+
 use super::provider::Provider;
 use super::{Failure, Good, Pool, Unseen, Warning, run_as_root};
 use crate::check::access::{self, Obstacle};
@@ -16,7 +18,6 @@ use crate::check::pool::{
     ProviderTls, Question,
 };
 use crate::check::{CheckReport, Nodes, Outcome};
-use crate::verify::below;
 
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.
@@ -124,10 +125,7 @@ fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport)
         seen.push_str(&format!(" ({software})"));
     }
     seen.push_str(&format!(", {} µs", state.latency_us));
-    let usable = state
-        .keys
-        .iter()
-        .filter(|key| key.state == KeyState::Usable);
+    let usable = state.keys.iter().filter(|key| key.state == KeyState::Usable);
     let names: Vec<&str> = usable.map(|key| key.name.as_str()).collect();
     if !names.is_empty() {
         seen.push_str(&format!(", serves {}", names.join(", ")));
@@ -140,10 +138,9 @@ fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport)
         report.add("node", Good, seen, None);
     }
     let (identity, flag) = match &state.certificates {
-        Some(facts) => (
-            format!("cert:{}", facts.identity),
-            format!("--add-cert {}", facts.identity),
-        ),
+        Some(facts) => {
+            (format!("cert:{}", facts.identity), format!("--add-cert {}", facts.identity))
+        }
         None => (format!("uid:{user}"), format!("--add-uid {user}")),
     };
     for key in &state.keys {
@@ -176,16 +173,8 @@ fn expiry(node: &str, facts: &CertificateFacts, report: &mut CheckReport) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     let ends = [
-        (
-            "this gateway's certificate",
-            facts.own_expires,
-            FaultKind::Expired,
-        ),
-        (
-            "the node's certificate",
-            facts.node_expires,
-            FaultKind::NodeExpired,
-        ),
+        ("this gateway's certificate", facts.own_expires, FaultKind::Expired),
+        ("the node's certificate", facts.node_expires, FaultKind::NodeExpired),
     ];
     for (whose, end, fault) in ends {
         if end - now < EXPIRES_SOON {
@@ -243,11 +232,7 @@ fn resolver_remedy(root: &Path) -> String {
 /// Remedy that makes a folder visible inside a chroot.
 fn bind(evidence: &Evidence, folder: &Path, confined: &Path, read_only: bool) -> String {
     let (folder, confined) = (folder.display(), confined.display());
-    let line = if read_only {
-        "BindReadOnlyPaths"
-    } else {
-        "BindPaths"
-    };
+    let line = if read_only { "BindReadOnlyPaths" } else { "BindPaths" };
     if evidence.systemd {
         format!(
             "bind its folder into the chroot: {line}={folder}:{confined}{folder} in the drop-in (millrace gateway \
@@ -301,11 +286,9 @@ fn blocked(
                 ),
             }
         }
-        Obstacle::NotThatKind(_) => (
-            Failure,
-            format!("{socket} is no socket"),
-            "correct `pool` in openssl.cnf".to_owned(),
-        ),
+        Obstacle::NotThatKind(_) => {
+            (Failure, format!("{socket} is no socket"), "correct `pool` in openssl.cnf".to_owned())
+        }
         Obstacle::Denied { path, ownership } => (
             Failure,
             format!(
@@ -325,11 +308,9 @@ fn blocked(
                 path.display()
             ),
         ),
-        Obstacle::Unseen(path) => (
-            Unseen,
-            format!("{} is hidden from this user", path.display()),
-            run_as_root(),
-        ),
+        Obstacle::Unseen(path) => {
+            (Unseen, format!("{} is hidden from this user", path.display()), run_as_root())
+        }
     }
 }
 
@@ -340,9 +321,6 @@ fn opening(path: &Path, is_socket: bool) -> String {
          \"0666\"` in [unix] of node.toml; or put the user into its group"
             .to_owned()
     } else {
-        format!(
-            "chmod a+x {}: the node keeps the mode that the folder has",
-            path.display()
-        )
+        format!("chmod a+x {}: the node keeps the mode that the folder has", path.display())
     }
 }

@@ -61,10 +61,8 @@ fn threads(evidence: &Evidence, report: &mut CheckReport) {
     };
     let mut workers = evidence.running.iter().flat_map(|running| &running.workers);
     if let Some(worker) = workers.find(forbids) {
-        let seen = format!(
-            "process {} may not start threads, so it does not reach the pool",
-            worker.pid
-        );
+        let seen =
+            format!("process {} may not start threads, so it does not reach the pool", worker.pid);
         let remedy =
             "add `insecure-fork-wanted` to the section `global` of haproxy.cfg and restart";
         report.add("threads", Failure, seen, remedy.to_owned());
@@ -165,10 +163,7 @@ pub(super) fn key_files(
         report.add(
             CHECK,
             Good,
-            format!(
-                "plain keys that go to the pool by the property query: {}",
-                plain.join(", ")
-            ),
+            format!("plain keys that go to the pool by the property query: {}", plain.join(", ")),
             None,
         );
     } else if !plain.is_empty() {
@@ -182,12 +177,7 @@ pub(super) fn key_files(
         report.add(CHECK, Failure, seen, remedy.to_owned());
     }
     if !odd.is_empty() {
-        report.add(
-            CHECK,
-            Warning,
-            format!("neither a key nor a stub: {}", odd.join(", ")),
-            None,
-        );
+        report.add(CHECK, Warning, format!("neither a key nor a stub: {}", odd.join(", ")), None);
     }
     if !hidden.is_empty() {
         report.add(CHECK, Unseen, hidden.join("; "), run_as_root());

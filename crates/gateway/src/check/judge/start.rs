@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
+use millrace_hostfs::generated::verify::{Argument, ConfigVerdict, Verification};
+
 use super::{Failure, Good, Unseen, last_words, run_as_root};
 use crate::check::evidence::Evidence;
 use crate::check::{CheckReport, Server};
-use crate::verify::{Argument, ConfigVerdict, Verification};
 
 /// Remedy for a server that does not run.
 pub(super) fn remedy(evidence: &Evidence) -> String {
@@ -62,19 +63,10 @@ fn test(evidence: &Evidence) -> Verification {
         arguments.push(Argument::Text(flag));
         arguments.push(Argument::Owned(file.display().to_string()));
     }
-    let variables = [
-        ("OPENSSL_CONF", &evidence.openssl_conf),
-        ("LD_PRELOAD", &evidence.preload),
-    ];
+    let variables = [("OPENSSL_CONF", &evidence.openssl_conf), ("LD_PRELOAD", &evidence.preload)];
     let environment = variables.into_iter().filter_map(|(name, variable)| {
         let value = variable.value.clone()?;
         Some((name, Argument::Owned(value)))
     });
-    Verification {
-        name,
-        program,
-        arguments,
-        environment: environment.collect(),
-        wants: None,
-    }
+    Verification { name, program, arguments, environment: environment.collect(), wants: None }
 }

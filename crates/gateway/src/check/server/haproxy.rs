@@ -34,10 +34,7 @@ pub(in crate::check) const DEFAULT_FILE: &str = "/etc/haproxy/haproxy.cfg";
 /// Reads the files, or the files in the folders, that `-f` names.
 #[must_use]
 pub(in crate::check) fn read(root: &Root, files: &[PathBuf]) -> ServerConfig {
-    let mut config = ServerConfig {
-        main: files.to_vec(),
-        ..ServerConfig::default()
-    };
+    let mut config = ServerConfig { main: files.to_vec(), ..ServerConfig::default() };
     let mut base = None;
     let mut section = String::new();
     for file in files {
@@ -49,9 +46,8 @@ pub(in crate::check) fn read(root: &Root, files: &[PathBuf]) -> ServerConfig {
         for part in parts {
             if let Some(text) = config.read(root, &part) {
                 for words in text.lines().map(words) {
-                    if let Some(name) = words
-                        .first()
-                        .filter(|name| SECTIONS.contains(&name.as_str()))
+                    if let Some(name) =
+                        words.first().filter(|name| SECTIONS.contains(&name.as_str()))
                     {
                         name.clone_into(&mut section);
                     }
@@ -114,9 +110,7 @@ fn line(root: &Root, words: &[String], base: &mut Option<PathBuf>, config: &mut 
 
 fn certificate(root: &Root, base: Option<&Path>, name: &str, config: &mut ServerConfig) {
     if name.contains('$') {
-        config.problem(format!(
-            "crt {name} depends on a variable; it was not looked at"
-        ));
+        config.problem(format!("crt {name} depends on a variable; it was not looked at"));
         return;
     }
     let path = base.map_or_else(|| PathBuf::from(name), |base| base.join(name));
@@ -137,9 +131,7 @@ fn key_beside(root: &Root, certificate: PathBuf) -> PathBuf {
     let mut appended = certificate.clone().into_os_string();
     appended.push(".key");
     let candidates = [PathBuf::from(appended), certificate.with_extension("key")];
-    let found = candidates
-        .into_iter()
-        .find(|candidate| has_kind(root, candidate, FileKind::File));
+    let found = candidates.into_iter().find(|candidate| has_kind(root, candidate, FileKind::File));
     found.unwrap_or(certificate)
 }
 
@@ -196,30 +188,15 @@ mod tests {
         assert!(config.mode_async);
         assert_eq!(config.groups, ["X25519MLKEM768", "X25519", "P-256"]);
         assert_eq!(
-            (
-                config.global_connections,
-                config.connections,
-                config.descriptors
-            ),
+            (config.global_connections, config.connections, config.descriptors),
             (Some(50), Some(3), Some(200))
         );
-        assert_eq!(
-            config.chroot.as_deref(),
-            Some(Path::new("/var/lib/haproxy"))
-        );
-        assert_eq!(
-            config.listens,
-            ["127.0.0.1:443", "[::1]:443", "10.0.0.1:8443"]
-        );
+        assert_eq!(config.chroot.as_deref(), Some(Path::new("/var/lib/haproxy")));
+        assert_eq!(config.listens, ["127.0.0.1:443", "[::1]:443", "10.0.0.1:8443"]);
         let keys: Vec<&str> = config.keys.iter().filter_map(|key| key.to_str()).collect();
         assert_eq!(
             keys,
-            [
-                "/certs/www.pem.key",
-                "/certs/many/a.pem",
-                "/certs/many/b.key",
-                "/certs/c.pem"
-            ]
+            ["/certs/www.pem.key", "/certs/many/a.pem", "/certs/many/b.key", "/certs/c.pem"]
         );
         let folder = read(&root, &[PathBuf::from("/etc")]);
         assert_eq!(folder.keys, config.keys, "a folder is its *.cfg");

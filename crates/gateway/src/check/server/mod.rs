@@ -65,9 +65,7 @@ impl ServerConfig {
     fn read(&mut self, root: &Root, path: &Path) -> Option<String> {
         self.files += 1;
         if self.files > MAX_FILES {
-            self.problem(format!(
-                "more than {MAX_FILES} files: the rest was not read"
-            ));
+            self.problem(format!("more than {MAX_FILES} files: the rest was not read"));
             return None;
         }
         match root.lossy_text(utf8(path), MAX_FILE) {

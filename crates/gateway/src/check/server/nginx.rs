@@ -27,16 +27,9 @@ pub(in crate::check) const DEFAULT_FILES: [&str; 4] = [
 /// Reads a configuration below `root`, the file system as the server sees it.
 #[must_use]
 pub(in crate::check) fn read(root: &Root, file: &Path) -> ServerConfig {
-    let mut config = ServerConfig {
-        main: vec![file.to_owned()],
-        ..ServerConfig::default()
-    };
+    let mut config = ServerConfig { main: vec![file.to_owned()], ..ServerConfig::default() };
     let base = file.parent().unwrap_or_else(|| Path::new("/")).to_owned();
-    let mut reader = NginxReader {
-        root,
-        base,
-        config: &mut config,
-    };
+    let mut reader = NginxReader { root, base, config: &mut config };
     reader.file(file, 0);
     let _ = config.connections.get_or_insert(DEFAULT_CONNECTIONS);
     config
@@ -52,8 +45,7 @@ struct NginxReader<'a> {
 impl NginxReader<'_> {
     fn file(&mut self, path: &Path, depth: usize) {
         if depth > MAX_DEPTH {
-            self.config
-                .problem(format!("{}: included too deep", path.display()));
+            self.config.problem(format!("{}: included too deep", path.display()));
             return;
         }
         let Some(text) = self.config.read(self.root, path) else {
@@ -61,8 +53,7 @@ impl NginxReader<'_> {
         };
         let mut directives = Vec::new();
         if let Err(problem) = nginx::parse(&text, |words| directives.push(words)) {
-            self.config
-                .problem(format!("{}: {problem}", path.display()));
+            self.config.problem(format!("{}: {problem}", path.display()));
         }
         for words in directives {
             self.directive(&words, depth);
@@ -97,9 +88,7 @@ impl NginxReader<'_> {
                 let plain = |name: &&String| {
                     !name.contains(['*', '~', '$']) && *name != "_" && !name.is_empty()
                 };
-                self.config
-                    .names
-                    .extend(arguments.iter().filter(plain).cloned());
+                self.config.names.extend(arguments.iter().filter(plain).cloned());
             }
             _ => {}
         }
@@ -144,45 +133,24 @@ mod tests {
             "ssl_ecdh_curve X25519MLKEM768:X25519; server { listen 80; listen [::]:443 ssl http2; listen 443 ssl; server_name _ *.b www.a;\n\
              ssl_certificate_key keys/www.key; }",
         );
-        put(
-            "sites/two",
-            "server { listen 8443 ssl; ssl_certificate_key $host.key; }",
-        );
+        put("sites/two", "server { listen 8443 ssl; ssl_certificate_key $host.key; }");
         put("sites/.hidden", "env HIDDEN;");
-        let config = read(
-            &Root::open(dir.path()).expect("folder"),
-            Path::new("/etc/nginx/nginx.conf"),
-        );
+        let config =
+            read(&Root::open(dir.path()).expect("folder"), Path::new("/etc/nginx/nginx.conf"));
         assert_eq!(config.environment, ["OPENSSL_CONF", "LD_PRELOAD"]);
         assert_eq!(config.connections, Some(99));
-        assert_eq!(
-            config.listens,
-            ["[::1]:443", "127.0.0.1:443", "127.0.0.1:8443"]
-        );
+        assert_eq!(config.listens, ["[::1]:443", "127.0.0.1:443", "127.0.0.1:8443"]);
         assert_eq!(config.groups, ["X25519MLKEM768", "X25519"]);
         assert_eq!(config.names, ["www.a"]);
         assert_eq!(config.keys, [Path::new("/etc/nginx/keys/www.key")]);
-        assert_eq!(
-            (config.problems.len(), config.files),
-            (1, 4),
-            "{:?}",
-            config.problems
-        );
+        assert_eq!((config.problems.len(), config.files), (1, 4), "{:?}", config.problems);
     }
 
     #[test]
     fn recursive_include_ends() {
         let dir = tempfile::tempdir().expect("folder");
         fs::write(dir.path().join("a.conf"), "include a.conf;").expect("file");
-        let config = read(
-            &Root::open(dir.path()).expect("folder"),
-            Path::new("/a.conf"),
-        );
-        assert!(
-            config
-                .problems
-                .iter()
-                .any(|problem| problem.contains("too deep"))
-        );
+        let config = read(&Root::open(dir.path()).expect("folder"), Path::new("/a.conf"));
+        assert!(config.problems.iter().any(|problem| problem.contains("too deep")));
     }
 }

@@ -58,11 +58,7 @@ struct Reason {
 pub(super) fn ciphers(facts: &AdviseFacts, request: &AdviseRequest) -> (Vec<Cipher>, Choice) {
     let decision = order(facts, request);
     let reason = explain(&decision, facts, request);
-    let names: Vec<&str> = decision
-        .order
-        .iter()
-        .map(|cipher| cipher.names().name)
-        .collect();
+    let names: Vec<&str> = decision.order.iter().map(|cipher| cipher.names().name).collect();
     let mut choice = choice(Topic::Cipher, names.join(", then "), reason.text);
     choice.evidence = reason.evidence;
     (decision.order, choice)
@@ -83,10 +79,7 @@ fn order(facts: &AdviseFacts, request: &AdviseRequest) -> Decision {
         Rule::NoAes | Rule::PortableAes => chacha_first.clone(),
     };
     // A run measures OpenSSL, which uses the instructions that this kernel does not.
-    let sizes = request
-        .sizes
-        .as_ref()
-        .filter(|_| !facts.fips && rule != Rule::PortableAes);
+    let sizes = request.sizes.as_ref().filter(|_| !facts.fips && rule != Rule::PortableAes);
     let measured = sizes.map(|sizes| {
         let (model, packet) = (facts.model.as_deref(), request.packet_bytes);
         sizes.compare(model, aes[0], Cipher::ChaCha20Poly1305, packet)
@@ -103,12 +96,7 @@ fn order(facts: &AdviseFacts, request: &AdviseRequest) -> Decision {
         order.truncate(usize::from(rule == Rule::QatCbc));
         order.extend(ciphers);
     }
-    Decision {
-        rule,
-        measured,
-        fastest,
-        order,
-    }
+    Decision { rule, measured, fastest, order }
 }
 
 fn rule(facts: &AdviseFacts, request: &AdviseRequest) -> Rule {
@@ -134,10 +122,7 @@ fn explain(decision: &Decision, facts: &AdviseFacts, request: &AdviseRequest) ->
     let text = match decision.fastest {
         None => by_rule,
         Some(cipher) if decision.rule == Rule::QatCbc => {
-            format!(
-                "{by_rule}. Without the device, {} was measured fastest",
-                cipher.names().name
-            )
+            format!("{by_rule}. Without the device, {} was measured fastest", cipher.names().name)
         }
         Some(cipher) => format!("{} was measured fastest", cipher.names().name),
     };
@@ -207,11 +192,7 @@ fn router_engine(facts: &AdviseFacts, packet: u32) -> Option<String> {
     let bytes = f64::from(packet);
     let gain = (bytes / PROCESSOR_MB_S) / (ENGINE_SETUP_US + bytes / ENGINE_MB_S);
     let crossover = ENGINE_SETUP_US / (1.0 / PROCESSOR_MB_S - 1.0 / ENGINE_MB_S);
-    let access = if facts.dev_crypto {
-        ", also through /dev/crypto"
-    } else {
-        ""
-    };
+    let access = if facts.dev_crypto { ", also through /dev/crypto" } else { "" };
     let verdict = if gain > 1.0 {
         format!(
             "at {packet} bytes such an engine was {gain:.1} times as fast as its processor's AES-CBC: measure it \

@@ -160,18 +160,14 @@ fn per_cpu(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     let can = since(strongswan, [6, 0, 2]) && facts.kernel_since([6, 13, 0]);
     let useful = facts.processors > 1 && goal != Goal::Security;
     let (value, reason) = match (can, useful) {
-        (true, true) => (
-            "one SA per CPU",
-            "only one CPU at a time serves an SA (RFC 9611)",
-        ),
+        (true, true) => ("one SA per CPU", "only one CPU at a time serves an SA (RFC 9611)"),
         (false, true) => (
             "one SA for all CPUs",
             "one SA per CPU needs strongSwan 6.0.2 and Linux 6.13 (RFC 9611)",
         ),
-        (_, false) => (
-            "one SA for all CPUs",
-            "more SAs would not help the priority of this request",
-        ),
+        (_, false) => {
+            ("one SA for all CPUs", "more SAs would not help the priority of this request")
+        }
     };
     let choice = choice(Topic::PerCpu, value, reason)
         .with(words("strongSwan", strongswan))

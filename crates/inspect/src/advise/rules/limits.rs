@@ -23,11 +23,7 @@ impl Limit {
 }
 
 const fn by_goal(throughput: u32, latency: u32, security: u32) -> Limit {
-    Limit {
-        throughput,
-        latency,
-        security,
-    }
+    Limit { throughput, latency, security }
 }
 
 // ---- IPsec ----------------------------------------------------------------------------------------

@@ -65,12 +65,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> Decided {
 
 /// A choice without evidence.
 fn choice(topic: Topic, value: impl Into<String>, reason: impl Into<String>) -> Choice {
-    Choice {
-        topic,
-        value: value.into(),
-        reason: reason.into(),
-        evidence: Vec::new(),
-    }
+    Choice { topic, value: value.into(), reason: reason.into(), evidence: Vec::new() }
 }
 
 impl Choice {
@@ -133,11 +128,7 @@ fn tls_groups(facts: &AdviseFacts, goal: Goal, fast: &str) -> (Vec<ExchangeGroup
 /// Whether only TLS 1.3 is offered, and the choice that reports it.
 fn tls_versions(goal: Goal, reason: &str) -> (bool, Choice) {
     let tls13_only = goal == Goal::Security;
-    let value = if tls13_only {
-        "TLS 1.3"
-    } else {
-        "TLS 1.2 and 1.3"
-    };
+    let value = if tls13_only { "TLS 1.3" } else { "TLS 1.2 and 1.3" };
     (tls13_only, choice(Topic::Protocol, value, reason))
 }
 

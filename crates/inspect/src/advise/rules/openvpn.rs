@@ -94,17 +94,9 @@ fn dco(facts: &AdviseFacts) -> (bool, Choice) {
     let new = since(version, [2, 7, 0]);
     let kernel_has = facts.dco_in_tree || facts.kernel_since([6, 16, 0]);
     let (dco, value, reason) = if new && kernel_has {
-        (
-            true,
-            "DCO with the kernel's ovpn",
-            "packets stay in the kernel, on all processors",
-        )
+        (true, "DCO with the kernel's ovpn", "packets stay in the kernel, on all processors")
     } else if since(version, [2, 6, 0]) && !new && facts.dco_separate {
-        (
-            true,
-            "DCO with ovpn-dco-v2",
-            "packets stay in the kernel, on all processors",
-        )
+        (true, "DCO with ovpn-dco-v2", "packets stay in the kernel, on all processors")
     } else {
         (
             false,

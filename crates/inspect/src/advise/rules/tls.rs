@@ -152,11 +152,7 @@ fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
         return choice(Topic::Handshakes, BY_OPENSSL, reason).with(facts.openssl_words());
     }
     let server = server(request.format);
-    let options = if facts.openssl_since([3, 5, 0]) {
-        "--local"
-    } else {
-        "--local --pq"
-    };
+    let options = if facts.openssl_since([3, 5, 0]) { "--local" } else { "--local --pq" };
     let value = format!("in the server's process: `millrace gateway {server} {options} --write`");
     let reason = "AWS-LC computes key exchange and key schedule, and OpenSSL's look-ups come from a cache; no node, no \
                   key moved, --remove undoes it";
@@ -186,11 +182,7 @@ fn compression() -> Choice {
 fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     let nginx = facts.software.nginx.as_deref();
     let (tickets, value, reason) = if goal == Goal::Security {
-        (
-            false,
-            "by a cache, no tickets",
-            "a stolen ticket key decrypts all sessions that used it",
-        )
+        (false, "by a cache, no tickets", "a stolen ticket key decrypts all sessions that used it")
     } else if since(nginx, [1, 23, 2]) {
         (
             true,
@@ -223,11 +215,7 @@ fn kernel_tls(facts: &AdviseFacts, goal: Goal, conf_command: bool) -> (bool, Cho
             "files go to the wire without a copy into the program (sendfile); a proxy gains little. \
              Needs a libssl that was built with it, and is ignored otherwise",
         ),
-        (true, _) => (
-            false,
-            "none",
-            "kernel TLS gains throughput of files, nothing else",
-        ),
+        (true, _) => (false, "none", "kernel TLS gains throughput of files, nothing else"),
         (false, _) => (
             false,
             "none",

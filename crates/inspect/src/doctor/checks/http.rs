@@ -24,9 +24,7 @@ fn has(facts: &Facts<'_>, name: &'static str) -> bool {
 }
 
 pub(super) fn secrets(facts: &Facts<'_>) -> Option<Finding> {
-    let excepts = facts
-        .settings(Program::Nginx, "gzip")
-        .any(|(_, setting)| setting.value == "off");
+    let excepts = facts.settings(Program::Nginx, "gzip").any(|(_, setting)| setting.value == "off");
     let tls = facts
         .settings(Program::Nginx, "listen")
         .find(|(_, setting)| setting.words().any(|word| word == "ssl"))?;
@@ -59,9 +57,7 @@ pub(super) fn level(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn vary(facts: &Facts<'_>) -> Option<Finding> {
-    let varies = facts
-        .settings(Program::Nginx, "gzip_vary")
-        .any(|one| is_on(&one));
+    let varies = facts.settings(Program::Nginx, "gzip_vary").any(|one| is_on(&one));
     let switch = compresses(facts).next().filter(|_| !varies)?;
     Some(
         Finding::notice()
@@ -75,9 +71,7 @@ pub(super) fn vary(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn types(facts: &Facts<'_>) -> Option<Finding> {
-    let switch = compresses(facts)
-        .next()
-        .filter(|_| !has(facts, "gzip_types"))?;
+    let switch = compresses(facts).next().filter(|_| !has(facts, "gzip_types"))?;
     Some(
         Finding::notice()
             .evidence([quote(switch), "no `gzip_types`".to_owned()])

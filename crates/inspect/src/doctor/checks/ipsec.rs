@@ -6,31 +6,15 @@
 use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
 
 /// Words of a proposal that RFC 8221 (ESP) and RFC 8247 (IKEv2) forbid (MUST NOT).
-const BROKEN: &[&str] = &[
-    "des",
-    "3des",
-    "null",
-    "md5",
-    "modp768",
-    "modp1024",
-    "rc4",
-    "cast128",
-    "blowfish128",
-];
+const BROKEN: &[&str] =
+    &["des", "3des", "null", "md5", "modp768", "modp1024", "rc4", "cast128", "blowfish128"];
 /// Words of a proposal that they advise against (SHOULD NOT).
 const WEAK: &[&str] = &["sha1", "sha", "modp1536", "modp1024s160"];
 
 fn proposals<'a>(facts: &Facts<'a>) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
     facts.settings_named(
         Program::Strongswan,
-        &[
-            "proposals",
-            "esp_proposals",
-            "ah_proposals",
-            "ike",
-            "esp",
-            "ah",
-        ],
+        &["proposals", "esp_proposals", "ah_proposals", "ike", "esp", "ah"],
     )
 }
 
@@ -75,9 +59,8 @@ pub(super) fn short_tag(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Finding> {
-    const GROUPS: [&str; 9] = [
-        "modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope",
-    ];
+    const GROUPS: [&str; 9] =
+        ["modp", "ecp", "curve", "x25519", "x448", "mlkem", "ke1_", "bp", "newhope"];
     let has_group = |proposal: &str| {
         let mut words = proposal.split('-');
         words.any(|word| GROUPS.iter().any(|group| word.trim().starts_with(group)))
@@ -118,22 +101,12 @@ pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
     let mut reorders: Vec<String> = devices
         .filter(|device| device.taken_for.iter().any(|name| name.contains("aes")))
         .map(|device| {
-            format!(
-                "proc/crypto: {} serves {}",
-                device.device,
-                device.taken_for.join(", ")
-            )
+            format!("proc/crypto: {} serves {}", device.device, device.taken_for.join(", "))
         })
         .collect();
     let per_cpu = facts.settings_named(Program::Strongswan, &["per_cpu_sas"]);
-    reorders.extend(
-        per_cpu
-            .filter(|(_, setting)| setting.value.trim() != "no")
-            .map(quote),
-    );
-    let windows: Vec<_> = facts
-        .settings_named(Program::Strongswan, &["replay_window"])
-        .collect();
+    reorders.extend(per_cpu.filter(|(_, setting)| setting.value.trim() != "no").map(quote));
+    let windows: Vec<_> = facts.settings_named(Program::Strongswan, &["replay_window"]).collect();
     let small = windows
         .iter()
         .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW));
@@ -155,9 +128,7 @@ pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn replay_errors(facts: &Facts<'_>) -> Option<Finding> {
     let errors = facts.network()?.ipsec_errors.as_ref()?;
-    let count = errors
-        .get("XfrmInStateSeqError")
-        .filter(|count| **count > 0);
+    let count = errors.get("XfrmInStateSeqError").filter(|count| **count > 0);
     Finding::warning()
         .evidence(count.map(|count| format!("proc/net/xfrm_stat: XfrmInStateSeqError {count}")))
         .impact("An attacker who replays packets is rare; a device or several processors that reorder more than the replay window are common.")
@@ -169,12 +140,8 @@ pub(super) fn replay_errors(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn errors(facts: &Facts<'_>) -> Option<Finding> {
     // `ipsec-replay-errors` reports the first. The others drop packets while a first key is negotiated, as
     // designed.
-    const IGNORED: [&str; 4] = [
-        "XfrmInStateSeqError",
-        "XfrmOutNoStates",
-        "XfrmInNoStates",
-        "XfrmAcquireError",
-    ];
+    const IGNORED: [&str; 4] =
+        ["XfrmInStateSeqError", "XfrmOutNoStates", "XfrmInNoStates", "XfrmAcquireError"];
     let errors = facts.network()?.ipsec_errors.as_ref()?.iter();
     Finding::notice()
         .evidence(
@@ -193,9 +160,7 @@ const DPD: std::ops::RangeInclusive<u64> = 10..=120;
 
 pub(super) fn dpd(facts: &Facts<'_>) -> Option<Finding> {
     let out_of_range = |(_, setting): &(&str, &Setting)| {
-        setting
-            .seconds()
-            .is_some_and(|seconds| !DPD.contains(&seconds))
+        setting.seconds().is_some_and(|seconds| !DPD.contains(&seconds))
     };
     Finding::notice()
         .evidence(facts.settings_named(Program::Strongswan, &["dpd_delay", "dpddelay"]).filter(out_of_range).map(quote))

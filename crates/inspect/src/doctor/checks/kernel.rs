@@ -29,21 +29,14 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     if facts.devices().next().is_some() && !facts.devices().any(can_serve) {
         return None;
     }
-    let state = if facts
-        .devices()
-        .any(|one| can_serve(one) && one.up == Some(true))
-    {
+    let state = if facts.devices().any(|one| can_serve(one) && one.up == Some(true)) {
         "A device that is up is idle for these algorithms."
     } else {
         "QAT is idle for these algorithms."
     };
     let passed_over = &device.passed_over_for;
-    let ipsec = passed_over
-        .iter()
-        .any(|passed| passed.algorithm.starts_with("authenc"));
-    let vaes = facts
-        .cpu()
-        .is_some_and(|cpu| cpu.state("vaes") == State::Present);
+    let ipsec = passed_over.iter().any(|passed| passed.algorithm.starts_with("authenc"));
+    let vaes = facts.cpu().is_some_and(|cpu| cpu.state("vaes") == State::Present);
     let finding = Finding::new(if ipsec && !vaes { Severity::Warning } else { Severity::Notice })
         .evidence(lines(device))
         .impact(format!(
@@ -57,9 +50,7 @@ pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
             }
         ))
         .run("millrace inspect used --interval 10s        # measure CPU seconds per GB through a tunnel, before and after");
-    let commands = passed_over
-        .iter()
-        .filter_map(|passed| raise_priority(&passed.algorithm));
+    let commands = passed_over.iter().filter_map(|passed| raise_priority(&passed.algorithm));
     Some(commands.fold(finding, Finding::run).advise(
         "The change holds until the module is loaded again. To undo it, repeat the command with priority 100. crconf needs CONFIG_CRYPTO_USER and root; it sends CRYPTO_MSG_UPDATEALG.",
     ))
@@ -77,9 +68,7 @@ fn raise_priority(algorithm: &str) -> Option<String> {
         "xts(aes)" => ("qat_aes_xts", 5),
         _ => return None,
     };
-    Some(format!(
-        "crconf update driver \"{driver}\" type {kind} priority 4001"
-    ))
+    Some(format!("crconf update driver \"{driver}\" type {kind} priority 4001"))
 }
 
 pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
@@ -90,10 +79,7 @@ pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
         choice.algorithm.contains("gcm") && choice.candidates.iter().any(of_qat)
     });
     let proposals: Vec<String> = facts
-        .settings_of(&[
-            (Program::Strongswan, "esp_proposals"),
-            (Program::Strongswan, "esp"),
-        ])
+        .settings_of(&[(Program::Strongswan, "esp_proposals"), (Program::Strongswan, "esp")])
         .filter(|(_, setting)| setting.value.to_ascii_lowercase().contains("gcm"))
         .map(quote)
         .collect();
@@ -135,9 +121,7 @@ pub(super) fn portable_aes(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let portable: Vec<(&str, &AlgorithmCandidate)> = facts.kernel()?.portable_aes().collect();
-    let leaks = !portable
-        .iter()
-        .all(|(_, taken)| is_fixed_time_aes(&taken.driver));
+    let leaks = !portable.iter().all(|(_, taken)| is_fixed_time_aes(&taken.driver));
     Finding::warning()
         .evidence(portable.iter().map(|(mode, taken)| format!("proc/crypto: {mode}: {}", taken.driver)))
         .impact(if leaks {

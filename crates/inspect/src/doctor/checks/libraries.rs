@@ -15,11 +15,7 @@ fn named(library: &Library) -> String {
         [] => String::new(),
         _ => format!(" (used by {})", users.join(", ")),
     };
-    format!(
-        "{}: {} {version}{users}",
-        library.path,
-        library.identity.maker.name()
-    )
+    format!("{}: {} {version}{users}", library.path, library.identity.maker.name())
 }
 
 /// The libraries for which `is` holds.
@@ -92,9 +88,8 @@ pub(super) fn replaced(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn mask(facts: &Facts<'_>) -> Option<Finding> {
     let masks = &facts.libraries()?.masks;
-    let one_word = masks
-        .iter()
-        .any(|mask| mask.variable == "OPENSSL_ia32cap" && !mask.value.contains(':'));
+    let one_word =
+        masks.iter().any(|mask| mask.variable == "OPENSSL_ia32cap" && !mask.value.contains(':'));
     let finding = Finding::warning()
         .evidence(masks.iter().map(|mask| format!("{}: {}={}", mask.file, mask.variable, mask.value)))
         .impact(if one_word {
@@ -129,18 +124,14 @@ pub(super) fn engine(facts: &Facts<'_>) -> Option<Finding> {
     });
     let newest: Vec<String> = without_engines.map(named).collect();
     let gone = !newest.is_empty();
-    let finding = Finding::new(if gone {
-        Severity::Critical
-    } else {
-        Severity::Notice
-    })
-    .title(if gone {
-        "an ENGINE is configured, but this OpenSSL has no ENGINEs"
-    } else {
-        "an ENGINE is configured; OpenSSL 4 has no ENGINEs"
-    })
-    .evidence(facts.settings_of(&names).map(quote))
-    .if_evident()?;
+    let finding = Finding::new(if gone { Severity::Critical } else { Severity::Notice })
+        .title(if gone {
+            "an ENGINE is configured, but this OpenSSL has no ENGINEs"
+        } else {
+            "an ENGINE is configured; OpenSSL 4 has no ENGINEs"
+        })
+        .evidence(facts.settings_of(&names).map(quote))
+        .if_evident()?;
     Some(
         finding
             .evidence(newest)

@@ -9,12 +9,7 @@ use crate::doctor::{Facts, Finding, Program, Severity, quote};
 /// HAProxy one.
 fn files_needed(facts: &Facts<'_>, name: &str) -> Option<u64> {
     let (program, setting, sides, own_limit) = match name {
-        "nginx" => (
-            Program::Nginx,
-            "worker_connections",
-            1_u64,
-            "worker_rlimit_nofile",
-        ),
+        "nginx" => (Program::Nginx, "worker_connections", 1_u64, "worker_rlimit_nofile"),
         "haproxy" => (Program::Haproxy, "maxconn", 2, "ulimit-n"),
         _ => return None,
     };
@@ -22,9 +17,7 @@ fn files_needed(facts: &Facts<'_>, name: &str) -> Option<u64> {
     if facts.settings(program, own_limit).next().is_some() {
         return None;
     }
-    let numbers = facts
-        .settings(program, setting)
-        .filter_map(|(_, setting)| setting.number());
+    let numbers = facts.settings(program, setting).filter_map(|(_, setting)| setting.number());
     numbers.max()?.checked_mul(sides)
 }
 
@@ -68,30 +61,18 @@ pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Finding> {
     if pattern.is_some_and(|pattern| pattern.is_empty() || pattern.starts_with("|/bin/false")) {
         return None;
     }
-    let servers = facts
-        .system
-        .servers
-        .iter()
-        .filter(|server| server.dumps_core);
-    let running = servers.map(|server| {
-        format!(
-            "proc/{}/limits: {}: core files allowed",
-            server.pid, server.name
-        )
-    });
+    let servers = facts.system.servers.iter().filter(|server| server.dumps_core);
+    let running = servers
+        .map(|server| format!("proc/{}/limits: {}: core files allowed", server.pid, server.name));
     let names = [
         (Program::Systemd, "LimitCORE"),
         (Program::Systemd, "DefaultLimitCORE"),
         (Program::Limits, "core"),
         (Program::Nginx, "worker_rlimit_core"),
     ];
-    let configured = facts
-        .settings_of(&names)
-        .filter(|(_, setting)| !setting.value.starts_with('0'))
-        .map(quote);
-    let finding = Finding::warning()
-        .evidence(running.chain(configured))
-        .if_evident()?;
+    let configured =
+        facts.settings_of(&names).filter(|(_, setting)| !setting.value.starts_with('0')).map(quote);
+    let finding = Finding::warning().evidence(running.chain(configured)).if_evident()?;
     Some(
         finding
             .evidence(pattern.map(|pattern| format!("proc/sys/kernel/core_pattern: {pattern}")))
@@ -103,12 +84,10 @@ pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn somaxconn(facts: &Facts<'_>) -> Option<Finding> {
     let most = *facts.system.sysctls.get("net/core/somaxconn")?;
-    let backlogs = facts
-        .settings(Program::Nginx, "listen")
-        .flat_map(|(_, setting)| {
-            let words = setting.value.split_whitespace();
-            words.filter_map(|word| word.strip_prefix("backlog=")?.parse().ok())
-        });
+    let backlogs = facts.settings(Program::Nginx, "listen").flat_map(|(_, setting)| {
+        let words = setting.value.split_whitespace();
+        words.filter_map(|word| word.strip_prefix("backlog=")?.parse().ok())
+    });
     // The default of nginx.
     let backlog = backlogs.max().unwrap_or(511_u64);
     let serves = facts.configured(Program::Nginx) || facts.configured(Program::Haproxy);

@@ -26,9 +26,8 @@ pub(super) fn tunnel_mtu(facts: &Facts<'_>) -> Option<Finding> {
         .filter_map(|interface| Some((interface.mtu_bytes?, interface.name.as_str())))
         .max()?;
     // OpenVPN in user space clamps TCP segments by itself, unless mssfix is 0.
-    let unclamped = facts
-        .settings(Program::Openvpn, "mssfix")
-        .any(|(_, setting)| setting.number() == Some(0));
+    let unclamped =
+        facts.settings(Program::Openvpn, "mssfix").any(|(_, setting)| setting.number() == Some(0));
     let too_large = interfaces
         .iter()
         .filter(|interface| interface.kind != InterfaceKind::Tun || unclamped)

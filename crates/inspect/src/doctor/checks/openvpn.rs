@@ -8,9 +8,7 @@ use crate::network::InterfaceKind;
 
 pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
     let none = |(_, setting): &(&str, &Setting)| {
-        setting
-            .words()
-            .any(|word| word.eq_ignore_ascii_case("none"))
+        setting.words().any(|word| word.eq_ignore_ascii_case("none"))
     };
     let names = &["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
     Finding::critical()
@@ -138,12 +136,7 @@ pub(super) fn user_space(facts: &Facts<'_>) -> Option<Finding> {
         ),
         _ => return None,
     };
-    let of = |kind| {
-        network
-            .interfaces
-            .iter()
-            .filter(move |one| one.kind == kind)
-    };
+    let of = |kind| network.interfaces.iter().filter(move |one| one.kind == kind);
     if of(InterfaceKind::Ovpn).next().is_some() {
         return None;
     }

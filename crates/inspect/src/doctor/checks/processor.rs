@@ -8,9 +8,7 @@ use crate::doctor::{Facts, Finding, Severity};
 
 pub(super) fn hidden(facts: &Facts<'_>) -> Option<Finding> {
     let hidden = &facts.cpu()?.hidden;
-    let aes = hidden
-        .iter()
-        .any(|hidden| hidden.feature == "aes-ni" || hidden.feature == "pclmul");
+    let aes = hidden.iter().any(|hidden| hidden.feature == "aes-ni" || hidden.feature == "pclmul");
     Finding::new(if aes { Severity::Critical } else { Severity::Warning })
         .evidence(by_reason(hidden).iter().map(|(reason, features)| format!("{}: {reason}", features.join(", "))))
         .impact(

@@ -32,9 +32,7 @@ fn start_command(device: &QatDevice) -> String {
 }
 
 fn driver_missing(devices: &[&QatDevice]) -> impl Iterator<Item = String> {
-    devices
-        .iter()
-        .map(|device| format!("{}: {}, no driver", folder(device), device.model))
+    devices.iter().map(|device| format!("{}: {}, no driver", folder(device), device.model))
 }
 
 pub(super) fn down(facts: &Facts<'_>) -> Option<Finding> {
@@ -53,15 +51,9 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Finding> {
     let bare = devices(facts, |device| device.driver.is_none());
     let first = bare.first()?;
     let row = IDENTITIES.iter().find(|row| row.device == first.device_id);
-    let module = row.map_or_else(
-        || "intel_qat".to_owned(),
-        |row| format!("qat_{}", row.class),
-    );
+    let module = row.map_or_else(|| "intel_qat".to_owned(), |row| format!("qat_{}", row.class));
     let blacklisted: Vec<String> = facts
-        .settings_of(&[
-            (Program::Modprobe, "blacklist"),
-            (Program::Modprobe, "install"),
-        ])
+        .settings_of(&[(Program::Modprobe, "blacklist"), (Program::Modprobe, "install")])
         .filter(|(_, setting)| {
             let name = setting.words().next().unwrap_or_default();
             name == module || name == "intel_qat"
@@ -122,9 +114,7 @@ pub(super) fn function_driver(facts: &Facts<'_>) -> Option<Finding> {
     let all = facts.qat()?.devices.iter();
     let bare: Vec<&QatDevice> = all.filter(|device| device.driver.is_none()).collect();
     let first = bare.first()?;
-    let row = IDENTITIES
-        .iter()
-        .find(|row| row.device == first.device_id)?;
+    let row = IDENTITIES.iter().find(|row| row.device == first.device_id)?;
     let finding = Finding::notice()
         .evidence(driver_missing(&bare))
         .impact("The host reserved it for this machine, and nothing uses it.");
@@ -185,16 +175,12 @@ pub(super) fn heartbeat(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn heartbeats_failed(facts: &Facts<'_>) -> Option<Finding> {
-    let answering = facts
-        .devices()
-        .filter(|device| device.heartbeat != Some(FirmwareHeartbeat::Silent));
+    let answering =
+        facts.devices().filter(|device| device.heartbeat != Some(FirmwareHeartbeat::Silent));
     Finding::warning()
         .evidence(answering.filter_map(|device| {
             let failed = device.heartbeats_failed.filter(|failed| *failed > 0)?;
-            Some(format!(
-                "{}: heartbeat/queries_failed {failed}",
-                device.address
-            ))
+            Some(format!("{}: heartbeat/queries_failed {failed}", device.address))
         }))
         .impact("The firmware answers now. It hung or was reset since the driver was loaded.")
         .run("dmesg | grep -i qat        # shows when, and whether it was reset")
@@ -276,9 +262,8 @@ fn counted(
 
 /// Adds the commands that reset the error counters; Intel's own driver has none.
 fn with_reset(finding: Finding, facts: &Facts<'_>) -> Finding {
-    let counting = facts
-        .devices()
-        .filter(|device| device.errors.is_some_and(|errors| errors.any()));
+    let counting =
+        facts.devices().filter(|device| device.errors.is_some_and(|errors| errors.any()));
     let commands = counting.map(|device| {
         format!(
             "echo 1 > /{}/qat_ras/reset_error_counters        # once the cause is removed",
@@ -332,18 +317,13 @@ pub(super) fn auto_reset(facts: &Facts<'_>) -> Option<Finding> {
         .evidence(off.iter().map(|device| format!("{}/qat/auto_reset: off", folder(device))))
         .impact("This is the default: after a fatal error the device is down until it is reset by hand.")
         .if_evident()?;
-    let commands = off
-        .iter()
-        .map(|device| format!("echo on > /{}/qat/auto_reset", folder(device)));
+    let commands = off.iter().map(|device| format!("echo on > /{}/qat/auto_reset", folder(device)));
     Some(commands.fold(finding, Finding::run))
 }
 
 pub(super) fn link(facts: &Facts<'_>) -> Option<Finding> {
     let slow = facts.devices().filter_map(|device| {
-        let link = device
-            .link
-            .as_ref()
-            .filter(|link| link.below_its_possibilities())?;
+        let link = device.link.as_ref().filter(|link| link.below_its_possibilities())?;
         Some(format!(
             "{}: {} x{}, could be {} x{}",
             folder(device),
@@ -363,10 +343,7 @@ pub(super) fn link(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn numa(facts: &Facts<'_>) -> Option<Finding> {
-    let nodes: Vec<u32> = facts
-        .devices()
-        .filter_map(|device| device.numa_node)
-        .collect();
+    let nodes: Vec<u32> = facts.devices().filter_map(|device| device.numa_node).collect();
     let cards = facts.system.card_nodes.iter();
     let far = cards.filter(|(_, node)| !nodes.is_empty() && !nodes.contains(node));
     let finding = Finding::notice()
@@ -382,17 +359,13 @@ pub(super) fn numa(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn idle(facts: &Facts<'_>) -> Option<Finding> {
-    let up = devices(facts, |device| {
-        device.up == Some(true) && !device.engines.is_empty()
-    });
+    let up = devices(facts, |device| device.up == Some(true) && !device.engines.is_empty());
     let busy = up.iter().find(|device| device.requests() > 0)?;
     // Starting a device takes a few requests; a device for compression cannot share this load.
     let idle = up.iter().filter(|device| {
         device.requests() == 0 && device.serves_the_kernel() == busy.serves_the_kernel()
     });
-    let idle: Vec<String> = idle
-        .map(|device| format!("{}: 0 requests", device.address))
-        .collect();
+    let idle: Vec<String> = idle.map(|device| format!("{}: 0 requests", device.address)).collect();
     (!idle.is_empty()).then(|| {
         Finding::notice()
             .evidence([format!("{}: {} requests", busy.address, busy.requests())])
@@ -431,9 +404,7 @@ pub(super) fn unread(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn no_kernel_instances(facts: &Facts<'_>) -> Option<Finding> {
     let without = devices(facts, |device| device.serves_the_kernel() == Some(false));
     let first = without.first()?;
-    let some_serve = facts
-        .devices()
-        .any(|device| device.serves_the_kernel() == Some(true));
+    let some_serve = facts.devices().any(|device| device.serves_the_kernel() == Some(true));
     let finding = Finding::new(if some_serve { Severity::Notice } else { Severity::Warning })
         .evidence(without.iter().map(|device| {
             format!("{}/qat/cfg_services: {}", folder(device), device.services.join(";"))

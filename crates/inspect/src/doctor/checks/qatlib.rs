@@ -21,10 +21,7 @@ const LOCKED_BYTES: u64 = 16 << 20;
 fn installed<'a>(facts: &Facts<'a>) -> Vec<(&'a str, &'static str)> {
     let qat = facts.qat().filter(|qat| !qat.devices.is_empty());
     let files = qat.map_or(&[][..], |qat| &qat.user_space);
-    files
-        .iter()
-        .filter_map(|file| Some((file.as_str(), release(file)?)))
-        .collect()
+    files.iter().filter_map(|file| Some((file.as_str(), release(file)?))).collect()
 }
 
 /// Installed libraries of one of these releases, as evidence.
@@ -49,9 +46,8 @@ pub(super) fn kernel(facts: &Facts<'_>) -> Option<Finding> {
     if !is_linux_6_1_before_149(version) {
         return None;
     }
-    let finding = Finding::critical()
-        .evidence(of_releases(facts, &NEED_LINUX_6_1_149))
-        .if_evident()?;
+    let finding =
+        Finding::critical().evidence(of_releases(facts, &NEED_LINUX_6_1_149)).if_evident()?;
     Some(
         finding
             .evidence([format!("proc/version: {version}")])
@@ -89,12 +85,9 @@ pub(super) fn manager_missing(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn manager_version(facts: &Facts<'_>) -> Option<Finding> {
     let manager = facts.system.qat_manager.as_ref()?;
     let pid = manager.pid?;
-    let replaced = manager.replaced.then(|| {
-        format!(
-            "proc/{pid}/exe: {} was replaced after the start",
-            manager.file
-        )
-    });
+    let replaced = manager
+        .replaced
+        .then(|| format!("proc/{pid}/exe: {} was replaced after the start", manager.file));
     let own = manager.release.as_deref();
     let others = installed(facts).into_iter().filter_map(|(file, release)| {
         let own = own.filter(|own| *own != release)?;
@@ -124,7 +117,9 @@ pub(super) fn locked_memory(facts: &Facts<'_>) -> Option<Finding> {
         let limit: u64 = holder.locked_memory.as_deref()?.parse().ok()?;
         let FunctionHolder { pid, name, .. } = holder;
         (limit < LOCKED_BYTES * count).then(|| {
-            format!("proc/{pid}/limits: {name}: Max locked memory {limit}, {count} virtual function(s)")
+            format!(
+                "proc/{pid}/limits: {name}: Max locked memory {limit}, {count} virtual function(s)"
+            )
         })
     });
     Finding::warning()

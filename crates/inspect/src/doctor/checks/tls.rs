@@ -16,17 +16,12 @@ const CIPHERS: [(Program, &str); 3] = [
 pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Finding> {
     const OLD: &[&str] = &["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
     let has = |setting: &Setting| setting.words().any(|word| OLD.contains(&word));
-    let nginx = facts
-        .settings(Program::Nginx, "ssl_protocols")
-        .filter(|(_, setting)| has(setting));
+    let nginx = facts.settings(Program::Nginx, "ssl_protocols").filter(|(_, setting)| has(setting));
     let openssl = facts
         .settings(Program::Openssl, "MinProtocol")
         .filter(|(_, setting)| has(setting) || setting.value == "None");
     let haproxy = facts
-        .settings_of(&[
-            (Program::Haproxy, "ssl-default-bind-options"),
-            (Program::Haproxy, "bind"),
-        ])
+        .settings_of(&[(Program::Haproxy, "ssl-default-bind-options"), (Program::Haproxy, "bind")])
         .filter(|(_, setting)| {
             let mut words = setting.value.split_whitespace();
             let least = words.any(|word| word == "ssl-min-ver");
@@ -50,14 +45,11 @@ pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Finding> {
 /// Whether OpenSSL refuses these versions regardless of the server's settings: from 3.0 on they need
 /// security level 0.
 fn refused_anyway(facts: &Facts<'_>) -> bool {
-    let lowered = facts
-        .settings_of(&CIPHERS)
-        .any(|(_, setting)| setting.value.contains("SECLEVEL=0"));
+    let lowered =
+        facts.settings_of(&CIPHERS).any(|(_, setting)| setting.value.contains("SECLEVEL=0"));
     let libraries = facts.libraries().map_or(&[][..], |found| &found.libraries);
-    let mut openssl = libraries
-        .iter()
-        .filter(|library| library.identity.maker == Maker::OpenSsl)
-        .peekable();
+    let mut openssl =
+        libraries.iter().filter(|library| library.identity.maker == Maker::OpenSsl).peekable();
     !lowered && openssl.peek().is_some() && openssl.all(|library| library.identity.since((3, 0, 0)))
 }
 
@@ -108,11 +100,7 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
         .iter()
         .filter(|library| library.identity.maker == Maker::OpenSsl && !library.inside_program)
         .collect();
-    let all_since = |version| {
-        openssl
-            .iter()
-            .all(|library| library.identity.since(version))
-    };
+    let all_since = |version| openssl.iter().all(|library| library.identity.since(version));
     if openssl.is_empty() || !all_since(TAKES_GROUPS) {
         return None;
     }
@@ -121,24 +109,17 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
     let provided = facts
         .settings(Program::Openssl, "local")
         .any(|(_, setting)| setting.value == "on" || setting.value.contains("MLKEM768"));
-    let evidence = if let Some(list) = named()
-        .find(|one| !hybrid(one))
-        .filter(|_| !named().any(|one| hybrid(&one)))
+    let evidence = if let Some(list) =
+        named().find(|one| !hybrid(one)).filter(|_| !named().any(|one| hybrid(&one)))
     {
         // A list without it takes it away from every OpenSSL.
         vec![quote(list)]
     } else if named().any(|one| hybrid(&one)) || all_since(OFFERS_HYBRID) {
         return None;
     } else {
-        let old = openssl
-            .iter()
-            .filter(|library| !library.identity.since(OFFERS_HYBRID));
+        let old = openssl.iter().filter(|library| !library.identity.since(OFFERS_HYBRID));
         let old = old.map(|library| {
-            let version = library
-                .identity
-                .version
-                .as_deref()
-                .unwrap_or("of unknown version");
+            let version = library.identity.version.as_deref().unwrap_or("of unknown version");
             format!("{}: OpenSSL {version} has none", library.path)
         });
         old.collect()

@@ -93,12 +93,8 @@ impl Core {
                 self.change_node(node, if_match, to, |node| node.removed = true)
             }
             Command::ReadmitNode { node } => {
-                let present = self.present(
-                    Kind::Node,
-                    self.view.nodes.get(node),
-                    node.as_str(),
-                    if_match,
-                )?;
+                let present =
+                    self.present(Kind::Node, self.view.nodes.get(node), node.as_str(), if_match)?;
                 if !present.value.removed {
                     return Err(Refusal::Exists(Kind::Node, node.to_string()));
                 }
@@ -113,13 +109,7 @@ impl Core {
                     bound(Kind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
                 }
                 let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
-                self.put(
-                    Table::Principal,
-                    principal.name.as_str(),
-                    revision,
-                    principal,
-                    to,
-                )
+                self.put(Table::Principal, principal.name.as_str(), revision, principal, to)
             }
             Command::RemovePrincipal { principal } => {
                 let present = self.view.principals.get(principal);
@@ -157,10 +147,7 @@ impl Core {
         let mut keys = self.view.keys.values().map(|key| &key.value);
         match keys.find(|key| key.tenants.contains(tenant)) {
             None => Ok(()),
-            Some(key) => Err(Refusal::HasKeys {
-                tenant: tenant.clone(),
-                key: key.name.clone(),
-            }),
+            Some(key) => Err(Refusal::HasKeys { tenant: tenant.clone(), key: key.name.clone() }),
         }
     }
 
@@ -181,12 +168,7 @@ impl Core {
         name: &TenantName,
         if_match: Option<u64>,
     ) -> Result<&Versioned<Tenant>, Refusal> {
-        self.present(
-            Kind::Tenant,
-            self.view.tenants.get(name),
-            name.as_str(),
-            if_match,
-        )
+        self.present(Kind::Tenant, self.view.tenants.get(name), name.as_str(), if_match)
     }
 
     fn put_tenant(
@@ -215,12 +197,8 @@ impl Core {
         to: &mut Transaction,
         change: impl FnOnce(&mut Node),
     ) -> Result<(), Refusal> {
-        let present = self.present(
-            Kind::Node,
-            self.view.nodes.get(name),
-            name.as_str(),
-            if_match,
-        )?;
+        let present =
+            self.present(Kind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
         if present.value.removed {
             return Err(Refusal::Removed(name.clone()));
         }
@@ -256,31 +234,19 @@ mod tests {
             expires_ms: None,
         };
         let mut core = Core::new(Terms::default(), &Snapshot::default(), Instant::now());
-        core.view.schema = Some(Versioned {
-            value: Schema {
-                version: schema::CURRENT,
-            },
-            revision: 1,
-        });
+        core.view.schema =
+            Some(Versioned { value: Schema { version: schema::CURRENT }, revision: 1 });
         for number in 0..MAX_PRINCIPALS {
             let value = principal(&format!("user-{number}"), Role::Viewer);
             let record = Versioned { value, revision: 7 };
-            core.view
-                .principals
-                .insert(record.value.name.clone(), record);
+            core.view.principals.insert(record.value.name.clone(), record);
         }
-        let admin = Actor {
-            name: "admin:test",
-            role: Role::Admin,
-        };
+        let admin = Actor { name: "admin:test", role: Role::Admin };
         let set = |name: &str| {
             let command = Command::SetPrincipal(principal(name, Role::Operator));
             core.command(admin, &command, None, 0).map(drop)
         };
         assert_eq!(set("user-0"), Ok(()));
-        assert_eq!(
-            set("one-more"),
-            Err(Refusal::TooMany(Kind::Principal, MAX_PRINCIPALS))
-        );
+        assert_eq!(set("one-more"), Err(Refusal::TooMany(Kind::Principal, MAX_PRINCIPALS)));
     }
 }

@@ -16,7 +16,7 @@
 //! - `work`: leases of silent nodes, and the division of quotas.
 //!
 //! Several managers may run on one store. None leads: a manager whose view is old fails at the conditions of its
-//! transaction. The argument is in `docs/adr/0026-rights-of-a-shared-pool.md`; `tests/simulation.rs` tries to break
+//! transaction. The argument is in `docs/adr/0026-rights-of-a-shared-pool.md`; `tests/simulation` tries to break
 //! it.
 
 mod administration;
@@ -56,10 +56,7 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(30),
-            allowance: Duration::from_secs(1),
-        }
+        Self { ttl: Duration::from_secs(30), allowance: Duration::from_secs(1) }
     }
 }
 
@@ -112,19 +109,11 @@ impl Core {
     #[must_use]
     pub fn new(terms: Terms, snapshot: &Snapshot, now: Instant) -> Self {
         let view = View::of(snapshot);
-        let quiet = view
-            .nodes
-            .iter()
-            .map(|(name, node)| (name.clone(), (node.revision, now)));
+        let quiet = view.nodes.iter().map(|(name, node)| (name.clone(), (node.revision, now)));
         Self {
             terms,
             quiet: quiet.collect(),
-            dirty: view
-                .tenants
-                .keys()
-                .chain(view.ledgers.keys())
-                .cloned()
-                .collect(),
+            dirty: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
             unsettled: BTreeSet::new(),
             timers: BTreeMap::new(),
             endings: Endings::default(),
@@ -160,11 +149,7 @@ impl Core {
         };
         for (name, seen) in former {
             // The silence of a node does not begin anew with the reload.
-            if self
-                .quiet
-                .get(&name)
-                .is_some_and(|(revision, _)| *revision == seen.0)
-            {
+            if self.quiet.get(&name).is_some_and(|(revision, _)| *revision == seen.0) {
                 self.quiet.insert(name, seen);
             }
         }
@@ -173,11 +158,7 @@ impl Core {
     /// Takes changes of the store in.
     pub fn apply(&mut self, changes: &Changes, now: Instant) {
         let known = self.view.revision;
-        for change in changes
-            .changes
-            .iter()
-            .filter(|change| change.revision > known)
-        {
+        for change in changes.changes.iter().filter(|change| change.revision > known) {
             match self.view.apply(change) {
                 Touched::Node(name, moved) => self.node_changed(&name, change.revision, moved, now),
                 Touched::Tenant(name) => {
@@ -202,9 +183,7 @@ impl Core {
             self.dirty.append(&mut self.unsettled);
         } else {
             // An acknowledgement frees what is falling.
-            let falling = tenants
-                .iter()
-                .filter(|tenant| self.unsettled.contains(*tenant));
+            let falling = tenants.iter().filter(|tenant| self.unsettled.contains(*tenant));
             self.dirty.extend(falling.cloned());
         }
     }
@@ -214,10 +193,7 @@ impl Core {
         let damaged = || Refusal::Damaged(SCHEMA.to_owned());
         let present = self.view.schema.as_ref().ok_or_else(damaged)?;
         if present.value.version != schema::CURRENT {
-            return Err(Refusal::Schema {
-                found: present.value.version,
-                known: schema::CURRENT,
-            });
+            return Err(Refusal::Schema { found: present.value.version, known: schema::CURRENT });
         }
         let mut transaction = Transaction::default();
         transaction.require(SCHEMA, present.revision);
@@ -267,11 +243,7 @@ fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
 }
 
 fn valid(problems: Vec<String>) -> Result<(), Refusal> {
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(Refusal::Invalid(problems))
-    }
+    if problems.is_empty() { Ok(()) } else { Err(Refusal::Invalid(problems)) }
 }
 
 const fn bound(kind: Kind, present: usize, most: usize) -> Result<(), Refusal> {

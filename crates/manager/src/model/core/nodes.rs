@@ -49,13 +49,7 @@ impl Core {
         };
         let mut transaction = self.transaction()?;
         let revision = present.map_or(0, |present| present.revision);
-        self.put(
-            Table::Node,
-            name.as_str(),
-            revision,
-            &node,
-            &mut transaction,
-        )?;
+        self.put(Table::Node, name.as_str(), revision, &node, &mut transaction)?;
         Ok((transaction, lease))
     }
 
@@ -111,13 +105,7 @@ impl Core {
         node.load = heartbeat.load;
         node.health = heartbeat.health.clone();
         let mut transaction = self.transaction()?;
-        self.put(
-            Table::Node,
-            heartbeat.node.as_str(),
-            present.revision,
-            &node,
-            &mut transaction,
-        )?;
+        self.put(Table::Node, heartbeat.node.as_str(), present.revision, &node, &mut transaction)?;
         Ok(transaction)
     }
 
@@ -130,13 +118,7 @@ impl Core {
         let mut changed = present.value.clone();
         (changed.lease.open, changed.lease.left) = (false, true);
         let mut transaction = self.transaction()?;
-        self.put(
-            Table::Node,
-            node.as_str(),
-            present.revision,
-            &changed,
-            &mut transaction,
-        )?;
+        self.put(Table::Node, node.as_str(), present.revision, &changed, &mut transaction)?;
         Ok(transaction)
     }
 
@@ -154,10 +136,7 @@ impl Core {
             return Err(Refusal::Removed(name.clone()));
         }
         if !lease.open || lease.fence != fence {
-            return Err(Refusal::Fenced {
-                given: fence,
-                current: lease.fence,
-            });
+            return Err(Refusal::Fenced { given: fence, current: lease.fence });
         }
         Ok(present)
     }

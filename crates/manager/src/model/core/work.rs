@@ -57,9 +57,7 @@ impl Core {
             }
         }
         let (node, tenants) = self.balance.due(&self.view, now)?;
-        tenants
-            .iter()
-            .find_map(|tenant| self.replan(tenant, Some(&node), now))
+        tenants.iter().find_map(|tenant| self.replan(tenant, Some(&node), now))
     }
 
     /// Puts a tenant back whose transaction was not done.
@@ -89,14 +87,7 @@ impl Core {
         let mut node = present.value.clone();
         node.lease.open = false;
         let mut transaction = self.transaction().ok()?;
-        self.put(
-            Table::Node,
-            name.as_str(),
-            present.revision,
-            &node,
-            &mut transaction,
-        )
-        .ok()?;
+        self.put(Table::Node, name.as_str(), present.revision, &node, &mut transaction).ok()?;
         Some(transaction)
     }
 
@@ -110,14 +101,7 @@ impl Core {
         if self.view.damaged.contains_key(&key) {
             return None;
         }
-        let plan = plan(
-            &self.view,
-            tenant,
-            &mut self.endings,
-            self.terms.life(),
-            from,
-            now,
-        );
+        let plan = plan(&self.view, tenant, &mut self.endings, self.terms.life(), from, now);
         if plan.settled {
             self.unsettled.remove(tenant);
         } else {
@@ -127,11 +111,7 @@ impl Core {
             self.timers.insert(tenant.clone(), again);
         }
         let ledger = plan.ledger?;
-        let revision = self
-            .view
-            .ledgers
-            .get(tenant)
-            .map_or(0, |ledger| ledger.revision);
+        let revision = self.view.ledgers.get(tenant).map_or(0, |ledger| ledger.revision);
         let mut transaction = self.transaction().ok()?;
         // One after the other: the sums of a quota and of a node's capacity are over records that others write.
         transaction.require(EPOCH, self.view.epoch);

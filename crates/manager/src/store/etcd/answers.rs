@@ -82,11 +82,7 @@ struct Refused {
 
 pub(super) fn refused(status: u16, body: &[u8]) -> StoreError {
     let refused: Refused = serde_json::from_slice(body).unwrap_or_default();
-    let message = if refused.message.is_empty() {
-        refused.error
-    } else {
-        refused.message
-    };
+    let message = if refused.message.is_empty() { refused.error } else { refused.message };
     if message.contains("database space exceeded") {
         StoreError::Full(message)
     } else if message.contains("revision has been compacted") {
@@ -107,21 +103,10 @@ mod tests {
     #[test]
     fn refusals_are_distinguished() {
         let of = |message: &str| {
-            refused(
-                503,
-                json!({ "code": 8, "message": message })
-                    .to_string()
-                    .as_bytes(),
-            )
+            refused(503, json!({ "code": 8, "message": message }).to_string().as_bytes())
         };
-        assert!(matches!(
-            of("etcdserver: mvcc: database space exceeded"),
-            StoreError::Full(_)
-        ));
-        assert!(matches!(
-            of("etcdserver: request timed out"),
-            StoreError::Unavailable(_)
-        ));
+        assert!(matches!(of("etcdserver: mvcc: database space exceeded"), StoreError::Full(_)));
+        assert!(matches!(of("etcdserver: request timed out"), StoreError::Unavailable(_)));
         assert!(matches!(refused(500, b"\xff"), StoreError::Unavailable(_)));
     }
 }

@@ -3,27 +3,31 @@
 
 //! Requests to etcd: one connection each, to the member that answered last.
 
-use std::io::{self, Read};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::EtcdConfig;
 use super::answers::refused;
+use super::{EtcdConfig, encode};
 use crate::store::StoreError;
+use crate::timed::TimedSocket;
 
-/// Time to connect. A member on another continent answers within 300 ms.
-const CONNECT: Duration = Duration::from_secs(1);
+/// Silence after which another member is asked. A member on another continent answers within 300 ms. While etcd elects
+/// a leader, a longer wait would gain nothing: what a member has sent to the former leader is lost.
+const SILENCE: Duration = Duration::from_millis(1500);
 
-/// Time for an answer: etcd elects a leader within two election timeouts of 1 s each.
-const ANSWER: Duration = Duration::from_secs(4);
+/// Silence of the only member that is configured: there is no other to ask, and its disk may be slow.
+const SILENCE_ALONE: Duration = Duration::from_secs(4);
+
+/// Time for a call: three silent members, and some more. Callers of the manager wait for 10 s.
+pub(super) const CALL: Duration = Duration::from_secs(6);
 
 /// Bound on an answer: a page of 500 records of 1 MiB each, in base64, would be more; such records are rare.
 const MAX_ANSWER: u64 = 256 * 1024 * 1024;
@@ -52,11 +56,45 @@ pub(super) struct Endpoint {
     tls: bool,
 }
 
-/// A stream that is open: to read it, to end it, and the bytes already read.
-pub(super) type Opened = (Box<dyn Stream>, TcpStream, Vec<u8>);
+/// A connection to a member.
+pub(super) enum Stream {
+    Plain(TimedSocket),
+    Tls(Box<StreamOwned<ClientConnection, TimedSocket>>),
+}
 
-pub(super) trait Stream: Read + io::Write + Send {}
-impl<T: Read + io::Write + Send> Stream for T {}
+impl Stream {
+    pub(super) fn timed(&mut self) -> &mut TimedSocket {
+        match self {
+            Self::Plain(timed) => timed,
+            Self::Tls(stream) => &mut stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(timed) => timed.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(timed) => timed.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(timed) => timed.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
 
 impl Client {
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, StoreError> {
@@ -72,15 +110,12 @@ impl Client {
         if endpoints.is_empty() {
             return Err(wrong("no endpoint of etcd is given".to_owned()));
         }
-        let tls = match endpoints.iter().any(|endpoint| endpoint.tls) {
-            true => Some(Arc::new(tls(config)?)),
-            false => None,
+        let tls = if endpoints.iter().any(|endpoint| endpoint.tls) {
+            Some(Arc::new(tls(config)?))
+        } else {
+            None
         };
-        Ok(Self {
-            endpoints,
-            current: AtomicUsize::new(0),
-            tls,
-        })
+        Ok(Self { endpoints, current: AtomicUsize::new(0), tls })
     }
 
     /// Sends a request and reads the answer.
@@ -90,25 +125,19 @@ impl Client {
         body: &Value,
         repeat: Repeat,
     ) -> Result<T, StoreError> {
-        let first = self.current.load(Ordering::Relaxed);
+        let deadline = Instant::now() + CALL;
         let mut last = StoreError::Unavailable("no endpoint".to_owned());
-        for n in 0..self.endpoints.len() {
-            let at = (first + n) % self.endpoints.len();
+        for at in self.in_turn() {
             let endpoint = &self.endpoints[at];
-            let failed = |error: io::Error| {
-                StoreError::Unavailable(format!("etcd at {}: {error}", endpoint.authority))
-            };
-            let (mut stream, socket) = match self.connect(endpoint) {
+            let mut stream = match self.connect(endpoint, deadline) {
                 Ok(connected) => connected,
                 Err(error) => {
-                    last = failed(error);
+                    last = endpoint.failed(&error);
                     continue;
                 }
             };
-            let answer = socket
-                .set_read_timeout(Some(ANSWER))
-                .and_then(|()| send(&mut *stream, endpoint, path, body))
-                .and_then(|()| receive(&mut *stream));
+            let answer =
+                send(&mut stream, endpoint, path, body).and_then(|()| receive(&mut stream));
             match answer {
                 Ok((200, answer)) => {
                     self.current.store(at, Ordering::Relaxed);
@@ -116,11 +145,9 @@ impl Client {
                         .map_err(|error| StoreError::Damaged(format!("etcd's answer: {error}")));
                 }
                 Ok((status, answer)) => last = refused(status, &answer),
-                Err(error) => last = failed(error),
+                Err(error) => last = endpoint.failed(&error),
             }
-            // The next call begins with another member.
-            self.current
-                .store((at + 1) % self.endpoints.len(), Ordering::Relaxed);
+            self.avoid(at);
             if repeat == Repeat::OnlyUnsent || !matches!(last, StoreError::Unavailable(_)) {
                 break;
             }
@@ -128,32 +155,53 @@ impl Client {
         Err(last)
     }
 
-    pub(super) fn connect(&self, endpoint: &Endpoint) -> io::Result<(Box<dyn Stream>, TcpStream)> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in endpoint.authority.to_socket_addrs()? {
-            let socket = match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(socket) => socket,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
-            socket.set_nodelay(true)?;
-            socket.set_write_timeout(Some(ANSWER))?;
-            socket.set_read_timeout(Some(ANSWER))?;
-            let other = socket.try_clone()?;
-            return match &self.tls {
-                Some(tls) if endpoint.tls => {
-                    let name =
-                        ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
-                    let connection =
-                        ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
-                    Ok((Box::new(StreamOwned::new(connection, socket)), other))
-                }
-                _ => Ok((Box::new(socket), other)),
-            };
+    /// The members, from the one that answered last on.
+    pub(super) fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, count) = (self.current.load(Ordering::Relaxed), self.endpoints.len());
+        (0..count).map(move |n| (first + n) % count)
+    }
+
+    /// Lets the next call begin with another member.
+    fn avoid(&self, at: usize) {
+        let next = (at + 1) % self.endpoints.len();
+        self.current.store(next, Ordering::Relaxed);
+    }
+
+    /// Checks that a member takes part in its cluster: it must read `key` linearizably, which needs a quorum.
+    pub(super) fn probe(&self, at: usize, key: &str) -> io::Result<()> {
+        let endpoint = &self.endpoints[at];
+        let body = json!({ "key": encode(key), "count_only": true });
+        let answer = self.connect(endpoint, Instant::now() + CALL).and_then(|mut stream| {
+            send(&mut stream, endpoint, "/v3/kv/range", &body)?;
+            receive(&mut stream)
+        });
+        let problem = match answer {
+            Ok((200, _)) => return Ok(()),
+            Ok((status, _)) => format!("it answers {status}"),
+            Err(error) => error.to_string(),
+        };
+        self.avoid(at);
+        let member = &endpoint.authority;
+        Err(io::Error::other(format!("no read at {member}: {problem}")))
+    }
+
+    pub(super) fn connect(&self, endpoint: &Endpoint, deadline: Instant) -> io::Result<Stream> {
+        let mut timed = TimedSocket::connect(endpoint.authority.as_str(), SILENCE, deadline)?;
+        if self.endpoints.len() == 1 {
+            timed.silence = SILENCE_ALONE;
         }
-        Err(last)
+        let Some(tls) = self.tls.as_ref().filter(|_| endpoint.tls) else {
+            return Ok(Stream::Plain(timed));
+        };
+        let name = ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(StreamOwned::new(connection, timed))))
+    }
+}
+
+impl Endpoint {
+    pub(super) fn failed(&self, error: &io::Error) -> StoreError {
+        StoreError::Unavailable(format!("etcd at {}: {error}", self.authority))
     }
 }
 
@@ -169,9 +217,7 @@ fn endpoint(text: &str) -> Option<Endpoint> {
     let (host, port) = authority.rsplit_once(':')?;
     port.parse::<u16>().ok()?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let printable = host
-        .bytes()
-        .all(|byte| byte.is_ascii_graphic() && byte != b'/');
+    let printable = host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
     (!host.is_empty() && printable).then(|| Endpoint {
         host: host.to_owned(),
         authority: authority.to_owned(),
@@ -196,9 +242,7 @@ fn tls(config: &EtcdConfig) -> Result<ClientConfig, StoreError> {
         };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
-        roots
-            .add(certificate)
-            .map_err(|error| wrong(ca, error.to_string()))?;
+        roots.add(certificate).map_err(|error| wrong(ca, error.to_string()))?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -219,7 +263,7 @@ fn tls(config: &EtcdConfig) -> Result<ClientConfig, StoreError> {
 }
 
 pub(super) fn send(
-    stream: &mut dyn Stream,
+    stream: &mut Stream,
     endpoint: &Endpoint,
     path: &str,
     body: &Value,
@@ -235,7 +279,7 @@ pub(super) fn send(
 }
 
 /// Status and body of an answer that ends with its connection.
-pub(super) fn receive(stream: &mut dyn Stream) -> io::Result<(u16, Vec<u8>)> {
+pub(super) fn receive(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>)> {
     let (status, mut body) = receive_head(stream)?;
     let read = stream.take(MAX_ANSWER).read_to_end(&mut body);
     match read {
@@ -248,7 +292,7 @@ pub(super) fn receive(stream: &mut dyn Stream) -> io::Result<(u16, Vec<u8>)> {
 }
 
 /// Status of an answer, and what has been read of its body.
-pub(super) fn receive_head(stream: &mut dyn Stream) -> io::Result<(u16, Vec<u8>)> {
+pub(super) fn receive_head(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>)> {
     // Far more than etcd sends.
     const MAX_HEAD: usize = 16 * 1024;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP");
@@ -259,15 +303,8 @@ pub(super) fn receive_head(stream: &mut dyn Stream) -> io::Result<(u16, Vec<u8>)
             let text = std::str::from_utf8(&head).map_err(|_| wrong())?;
             let mut words = text.split(' ');
             let version = words.next().ok_or_else(wrong)?;
-            let status = words
-                .next()
-                .and_then(|word| word.parse().ok())
-                .ok_or_else(wrong)?;
-            return if version.starts_with("HTTP/1.") {
-                Ok((status, body))
-            } else {
-                Err(wrong())
-            };
+            let status = words.next().and_then(|word| word.parse().ok()).ok_or_else(wrong)?;
+            return if version.starts_with("HTTP/1.") { Ok((status, body)) } else { Err(wrong()) };
         }
         if head.len() > MAX_HEAD {
             return Err(wrong());
@@ -312,10 +349,7 @@ mod tests {
     #[test]
     fn answers_that_are_no_http_are_refused() {
         let head = |bytes: &[u8]| receive_head(&mut io::Cursor::new(bytes.to_vec()));
-        assert_eq!(
-            head(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nbody").unwrap(),
-            (200, b"body".to_vec())
-        );
+        assert_eq!(head(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nbody").unwrap(), (200, b"body".to_vec()));
         for wrong in [
             &b"HTTP/1.0 200 OK\r\n"[..],
             b"SSH-2.0-x\r\n\r\n",
@@ -326,5 +360,40 @@ mod tests {
             assert!(head(wrong).is_err(), "{wrong:?}");
         }
         assert!(head(&vec![b'a'; 100_000]).is_err());
+    }
+
+    #[test]
+    fn silent_member_costs_one_call_and_the_next_begins_elsewhere() {
+        use super::super::answers::TxnAnswer;
+        use std::net::TcpListener;
+
+        // It takes connections, as a suspended process does.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoints = [&silent, &good].map(|at| format!("http://{}", at.local_addr().unwrap()));
+        let client =
+            Client::new(&EtcdConfig { endpoints: endpoints.to_vec(), ..EtcdConfig::default() })
+                .unwrap();
+        let call = |repeat| client.call::<TxnAnswer>("/v3/kv/txn", &json!({}), repeat);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let (mut socket, _) = good.accept().unwrap();
+                    let _ = socket.read(&mut [0; 4096]).unwrap();
+                    let answer = b"HTTP/1.0 200 OK\r\n\r\n{\"header\":{\"revision\":\"7\"}}";
+                    socket.write_all(answer).unwrap();
+                }
+            });
+            // What was sent may have been carried out.
+            let error = call(Repeat::OnlyUnsent).unwrap_err();
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+            assert_eq!(call(Repeat::OnlyUnsent).unwrap().header.revision, 7);
+            client.current.store(0, Ordering::Relaxed);
+            assert_eq!(call(Repeat::Always).unwrap().header.revision, 7);
+            client.current.store(0, Ordering::Relaxed);
+            assert!(client.probe(0, "a/").is_err());
+            assert_eq!(client.in_turn().next(), Some(1), "the probe failed");
+            client.probe(1, "a/").unwrap();
+        });
     }
 }

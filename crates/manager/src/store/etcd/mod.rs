@@ -29,11 +29,8 @@ use serde_json::json;
 
 use super::{Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};
 use answers::{RangeAnswer, TxnAnswer};
-use connection::{Client, Repeat};
+use connection::{CALL, Client, Repeat};
 use watch::Watch;
-
-/// A stream of changes that was silent for so long is opened anew: its connection may be dead.
-const SILENT: Duration = Duration::from_secs(30);
 
 /// Entries per request.
 const PAGE: usize = 500;
@@ -61,9 +58,8 @@ impl EtcdConfig {
                  etcds://HOST:PORT,…?ca=FILE&cert=FILE&key=FILE, or memory:"
             ))
         };
-        let (scheme, rest) = location
-            .split_once("://")
-            .ok_or_else(|| wrong("the scheme is unknown"))?;
+        let (scheme, rest) =
+            location.split_once("://").ok_or_else(|| wrong("the scheme is unknown"))?;
         let scheme = match scheme {
             "etcd" => "http",
             "etcds" => "https",
@@ -71,17 +67,13 @@ impl EtcdConfig {
         };
         let (hosts, settings) = rest.split_once('?').unwrap_or((rest, ""));
         let mut config = Self {
-            endpoints: hosts
-                .split(',')
-                .map(|host| format!("{scheme}://{host}"))
-                .collect(),
+            endpoints: hosts.split(',').map(|host| format!("{scheme}://{host}")).collect(),
             ..Self::default()
         };
         let (mut certificate, mut key) = (None, None);
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            let (name, file) = setting
-                .split_once('=')
-                .ok_or_else(|| wrong("a setting has no value"))?;
+            let (name, file) =
+                setting.split_once('=').ok_or_else(|| wrong("a setting has no value"))?;
             let file = Some(PathBuf::from(file));
             match name {
                 "ca" => config.ca = file,
@@ -107,9 +99,7 @@ pub struct EtcdStore {
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("EtcdStore")
-            .field(&self.client.endpoints)
-            .finish()
+        f.debug_tuple("EtcdStore").field(&self.client.endpoints).finish()
     }
 }
 
@@ -119,10 +109,7 @@ impl EtcdStore {
     /// # Errors
     /// An endpoint or a file is wrong.
     pub fn open(config: &EtcdConfig) -> Result<Self, StoreError> {
-        Ok(Self {
-            client: Arc::new(Client::new(config)?),
-            watches: Mutex::default(),
-        })
+        Ok(Self { client: Arc::new(Client::new(config)?), watches: Mutex::default() })
     }
 
     /// The watch of a prefix that has every change after `after`.
@@ -130,8 +117,7 @@ impl EtcdStore {
         let mut watches = lock(&self.watches);
         if let Some(watch) = watches.get(prefix) {
             let state = lock(&watch.state);
-            let silent = state.heard.elapsed() > SILENT;
-            if state.ended.is_none() && !silent && state.complete_after <= after {
+            if state.ended.is_none() && state.complete_after <= after {
                 return Ok(Arc::clone(watch));
             }
             let error = state.ended.clone();
@@ -172,11 +158,7 @@ impl Store for EtcdStore {
             "success": transaction.then.iter().map(operation).collect::<Vec<_>>(),
         });
         let answer: TxnAnswer = self.client.call("/v3/kv/txn", &body, Repeat::OnlyUnsent)?;
-        if answer.succeeded {
-            Ok(answer.header.revision)
-        } else {
-            Err(StoreError::Conflict)
-        }
+        if answer.succeeded { Ok(answer.header.revision) } else { Err(StoreError::Conflict) }
     }
 
     fn read(&self, prefix: &str) -> Result<Snapshot, StoreError> {
@@ -216,12 +198,14 @@ impl Store for EtcdStore {
 
     fn changes(&self, prefix: &str, after: u64, wait: Duration) -> Result<Changes, StoreError> {
         let watch = self.watch(prefix, after)?;
-        let until = Instant::now() + wait;
+        let start = Instant::now();
         let mut state = lock(&watch.state);
         loop {
             let from = state.log.partition_point(|change| change.revision <= after);
-            let left = until.saturating_duration_since(Instant::now());
-            if from < state.log.len() || left.is_zero() {
+            // No change is not known before the stream is open.
+            let wait = if state.is_open() { wait } else { CALL };
+            let left = wait.saturating_sub(start.elapsed());
+            if from < state.log.len() || (left.is_zero() && state.is_open()) {
                 return Ok(Changes {
                     revision: state.revision.max(after),
                     changes: state.log.range(from..).cloned().collect(),
@@ -230,11 +214,11 @@ impl Store for EtcdStore {
             if let Some(error) = &state.ended {
                 return Err(error.clone());
             }
-            state = watch
-                .heard
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            if left.is_zero() {
+                let problem = "etcd opens no stream of changes";
+                return Err(StoreError::Unavailable(problem.to_owned()));
+            }
+            state = watch.moved.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -277,9 +261,7 @@ fn encode(key: &str) -> String {
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, StoreError> {
-    STANDARD
-        .decode(text)
-        .map_err(|error| StoreError::Damaged(format!("etcd's answer: {error}")))
+    STANDARD.decode(text).map_err(|error| StoreError::Damaged(format!("etcd's answer: {error}")))
 }
 
 fn decode_key(text: &str) -> Result<String, StoreError> {
@@ -302,10 +284,7 @@ mod tests {
         assert_eq!(config.endpoints, ["https://a:2379", "https://b:2379"]);
         assert_eq!(config.ca, Some("/ca.pem".into()));
         assert_eq!(config.certificate, Some(("c.pem".into(), "k.pem".into())));
-        assert_eq!(
-            EtcdConfig::parse("etcd://a:1").unwrap().endpoints,
-            ["http://a:1"]
-        );
+        assert_eq!(EtcdConfig::parse("etcd://a:1").unwrap().endpoints, ["http://a:1"]);
         for wrong in [
             "",
             "redis://a:1",
@@ -315,10 +294,7 @@ mod tests {
             "etcds://a:1?cert=c",
         ] {
             let error = super::super::open(wrong).unwrap_err();
-            assert!(
-                error.to_string().contains("is no store"),
-                "{wrong}: {error}"
-            );
+            assert!(error.to_string().contains("is no store"), "{wrong}: {error}");
         }
         assert!(super::super::open("etcd://nothing").is_err());
     }

@@ -4,27 +4,30 @@
 //! The stream of etcd's changes.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::answers::{WatchAnswer, WatchEvent, WatchMessage, refused};
-use super::connection::{Client, Opened, receive_head, send};
+use super::connection::{CALL, Client, Stream, receive_head, send};
 use super::{decode, decode_key, encode, end, lock};
 use crate::store::{Change, StoreError};
 
 /// Changes that are kept for readers that fall behind; older ones are asked of etcd again.
 const MAX_LOG: usize = 20_000;
 
-/// A stream of changes below one prefix. Its thread ends with the stream.
+/// Silence of a stream after which its member must show that it still takes part: the connection may be dead, the
+/// process suspended, or the member cut off from the others. Ten nodes send a heartbeat each second, which is a change.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// A stream of changes below one prefix. Its thread opens it, reads it, and ends with it.
 pub(super) struct Watch {
     pub(super) state: Mutex<WatchState>,
-    pub(super) heard: Condvar,
-    socket: TcpStream,
+    /// Notified after every change of the state.
+    pub(super) moved: Condvar,
 }
 
 pub(super) struct WatchState {
@@ -33,38 +36,42 @@ pub(super) struct WatchState {
     pub(super) revision: u64,
     pub(super) log: VecDeque<Change>,
     pub(super) ended: Option<StoreError>,
-    pub(super) heard: Instant,
+    /// The connection, once it is open.
+    socket: Option<TcpStream>,
+}
+
+impl WatchState {
+    /// Whether a change would be heard.
+    pub(super) fn is_open(&self) -> bool {
+        self.socket.is_some()
+    }
 }
 
 impl Watch {
+    /// Starts the thread. Readers wait for the stream together, without a lock.
     pub(super) fn start(
         client: &Arc<Client>,
         prefix: &str,
         after: u64,
     ) -> Result<Arc<Self>, StoreError> {
-        let body = json!({ "create_request": {
-            "key": encode(prefix), "range_end": encode(&end(prefix)), "start_revision": (after + 1).to_string(),
-        } });
-        let (mut stream, socket, rest) = Self::open(client, &body)?;
         let watch = Arc::new(Self {
             state: Mutex::new(WatchState {
                 complete_after: after,
                 revision: after,
                 log: VecDeque::new(),
                 ended: None,
-                heard: Instant::now(),
+                socket: None,
             }),
-            heard: Condvar::new(),
-            socket,
+            moved: Condvar::new(),
         });
-        let reader = Arc::clone(&watch);
+        let (reader, client, prefix) = (Arc::clone(&watch), Arc::clone(client), prefix.to_owned());
         let run = move || {
-            let texts = io::Cursor::new(rest).chain(&mut *stream);
-            let error = reader.follow(texts);
-            let mut state = lock(&reader.state);
-            state.ended = Some(error);
-            drop(state);
-            reader.heard.notify_all();
+            let error = match reader.open(client, prefix, after) {
+                Ok(texts) => reader.follow(texts),
+                Err(error) => error,
+            };
+            lock(&reader.state).ended.get_or_insert(error);
+            reader.moved.notify_all();
         };
         std::thread::Builder::new()
             .name("mr-etcd-watch".to_owned())
@@ -74,24 +81,36 @@ impl Watch {
     }
 
     /// Opens the stream at the first member that answers.
-    fn open(client: &Client, body: &Value) -> Result<Opened, StoreError> {
-        let first = client.current.load(Ordering::Relaxed);
+    fn open(
+        &self,
+        client: Arc<Client>,
+        prefix: String,
+        after: u64,
+    ) -> Result<impl Read + use<>, StoreError> {
+        let body = json!({ "create_request": {
+            "key": encode(&prefix), "range_end": encode(&end(&prefix)), "start_revision": (after + 1).to_string(),
+        } });
+        let deadline = Instant::now() + CALL;
         let mut last = StoreError::Unavailable("no endpoint".to_owned());
-        for n in 0..client.endpoints.len() {
-            let endpoint = &client.endpoints[(first + n) % client.endpoints.len()];
-            let opened = client.connect(endpoint).and_then(|(mut stream, socket)| {
-                send(&mut *stream, endpoint, "/v3/watch", body)?;
-                let (status, rest) = receive_head(&mut *stream)?;
-                socket.set_read_timeout(None)?;
+        for member in client.in_turn() {
+            let endpoint = &client.endpoints[member];
+            let opened = client.connect(endpoint, deadline).and_then(|mut stream| {
+                send(&mut stream, endpoint, "/v3/watch", &body)?;
+                let (status, rest) = receive_head(&mut stream)?;
+                let timed = stream.timed();
+                (timed.silence, timed.deadline) = (PROBE, None);
+                let socket = timed.socket.try_clone()?;
                 Ok((status, stream, socket, rest))
             });
             match opened {
-                Ok((200, stream, socket, rest)) => return Ok((stream, socket, rest)),
-                Ok((status, ..)) => last = refused(status, b""),
-                Err(error) => {
-                    last =
-                        StoreError::Unavailable(format!("etcd at {}: {error}", endpoint.authority))
+                Ok((200, stream, socket, rest)) => {
+                    lock(&self.state).socket = Some(socket);
+                    self.moved.notify_all();
+                    let probed = Probed { stream, client, member, prefix };
+                    return Ok(io::Cursor::new(rest).chain(probed));
                 }
+                Ok((status, ..)) => last = refused(status, b""),
+                Err(error) => last = endpoint.failed(&error),
             }
         }
         Err(last)
@@ -102,11 +121,11 @@ impl Watch {
         let messages = serde_json::Deserializer::from_reader(io::BufReader::new(texts))
             .into_iter::<WatchMessage>();
         for message in messages {
+            if let Some(error) = &lock(&self.state).ended {
+                return error.clone();
+            }
             let answer = match message {
-                Ok(WatchMessage {
-                    result: Some(answer),
-                    ..
-                }) => answer,
+                Ok(WatchMessage { result: Some(answer), .. }) => answer,
                 Ok(WatchMessage { error, .. }) => {
                     return StoreError::Unavailable(format!(
                         "etcd ended the stream: {}",
@@ -136,7 +155,6 @@ impl Watch {
     fn take(&self, answer: WatchAnswer) -> Result<(), StoreError> {
         let changes = changes_of(answer)?;
         let mut state = lock(&self.state);
-        state.heard = Instant::now();
         if let Some(last) = changes.last() {
             // Only events say up to where the log is complete: the header of the first answer may be ahead of them.
             state.revision = last.revision;
@@ -147,14 +165,40 @@ impl Watch {
             }
         }
         drop(state);
-        self.heard.notify_all();
+        self.moved.notify_all();
         Ok(())
     }
 
-    /// Ends the stream and with it the thread.
+    /// Ends the stream and with it the thread, which may still be opening it.
     pub(super) fn end(&self) {
-        // Fails only if the connection is closed already.
-        let _ = self.socket.shutdown(Shutdown::Both);
+        let mut state = lock(&self.state);
+        let error = StoreError::Unavailable("the stream of etcd is no longer read".to_owned());
+        state.ended.get_or_insert(error);
+        if let Some(socket) = &state.socket {
+            // Fails only if the connection is closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The bytes of a stream. Whenever it is silent, its member must answer a read.
+struct Probed {
+    stream: Stream,
+    client: Arc<Client>,
+    member: usize,
+    prefix: String,
+}
+
+impl Read for Probed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    self.client.probe(self.member, &self.prefix)?;
+                }
+                read => return read,
+            }
+        }
     }
 }
 

@@ -44,22 +44,12 @@ impl Owned for Exchange {
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || {
-        Ok(give(Exchange {
-            provider,
-            key: None,
-            peer: None,
-        }))
-    })
+    guard(provider, Ptr::VALUE, || Ok(give(Exchange { provider, key: None, peer: None })))
 }
 
 unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
     // SAFETY: libcrypto passes a context of this table.
-    unsafe {
-        with(pointer, |exchange: &mut Exchange| {
-            Ok(give(exchange.clone()))
-        })
-    }
+    unsafe { with(pointer, |exchange: &mut Exchange| Ok(give(exchange.clone()))) }
 }
 
 unsafe extern "C" fn init<const ID: i32>(
@@ -111,10 +101,7 @@ unsafe extern "C" fn derive<const ID: i32>(
         let secret = key.agree(peer)?;
         // SAFETY: libcrypto passes a buffer of `room` bytes, which is what `out_len` says now.
         unsafe { deliver(out, out_len, &*secret) }?;
-        exchange
-            .provider
-            .stats
-            .served_here(key.share().row().primitive);
+        exchange.provider.stats.served_here(key.share().row().primitive);
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.

@@ -61,11 +61,7 @@ struct Field<const SECRET: bool> {
 
 impl<const SECRET: bool> Default for Field<SECRET> {
     fn default() -> Self {
-        Self {
-            short: [0; SHORT],
-            long: Vec::new(),
-            len: 0,
-        }
+        Self { short: [0; SHORT], long: Vec::new(), len: 0 }
     }
 }
 
@@ -176,10 +172,7 @@ impl Settings {
     }
 
     fn label(&self) -> ScheduleLabel<'_> {
-        ScheduleLabel {
-            prefix: self.prefix.bytes(),
-            label: self.label.bytes(),
-        }
+        ScheduleLabel { prefix: self.prefix.bytes(), label: self.label.bytes() }
     }
 
     fn mode(&self) -> Result<Mode> {
@@ -212,10 +205,7 @@ impl Settings {
         let missing = || Error::new(Reason::NotOffered, "this OpenSSL has no TLS13-KDF");
         let functions = context.tls13_kdf.as_ref().ok_or_else(missing)?;
         let mut mode = self.mode()? as c_int;
-        let mut params = vec![
-            Param::int(c"mode", &mut mode),
-            Param::text(c"digest", digest),
-        ];
+        let mut params = vec![Param::int(c"mode", &mut mode), Param::text(c"digest", digest)];
         let fields = [
             (c"key", self.key.some()),
             (c"salt", self.salt.some()),
@@ -223,15 +213,9 @@ impl Settings {
             (c"label", self.label.some()),
             (c"data", self.data.some()),
         ];
-        let given = fields
-            .into_iter()
-            .filter_map(|(name, bytes)| Some((name, bytes?)));
+        let given = fields.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
         params.extend(given.map(|(name, bytes)| Param::bytes(name, bytes)));
-        params.extend(
-            properties
-                .iter()
-                .map(|text| Param::text(c"properties", text)),
-        );
+        params.extend(properties.iter().map(|text| Param::text(c"properties", text)));
         params.push(Param::END);
         // SAFETY: `kdf_newctx` takes the context of the provider whose algorithm this is.
         let inner =
@@ -306,12 +290,7 @@ fn c_string(text: &str) -> Result<CString> {
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || {
-        Ok(give(Derivation {
-            provider,
-            settings: Settings::default(),
-        }))
-    })
+    guard(provider, Ptr::VALUE, || Ok(give(Derivation { provider, settings: Settings::default() })))
 }
 
 unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
@@ -401,10 +380,8 @@ unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(_: Ptr, _provctx: Ptr) -> *const Param {
-    static LIST: StaticTable<Param> = StaticTable(&[
-        Param::listed(c"size", ids::param::UNSIGNED_INTEGER),
-        Param::END,
-    ]);
+    static LIST: StaticTable<Param> =
+        StaticTable(&[Param::listed(c"size", ids::param::UNSIGNED_INTEGER), Param::END]);
     LIST.as_ptr()
 }
 

@@ -53,21 +53,12 @@ impl Encapsulation {
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || {
-        Ok(give(Encapsulation {
-            provider,
-            key: None,
-        }))
-    })
+    guard(provider, Ptr::VALUE, || Ok(give(Encapsulation { provider, key: None })))
 }
 
 unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
     // SAFETY: libcrypto passes a context of this table.
-    unsafe {
-        with(pointer, |context: &mut Encapsulation| {
-            Ok(give(context.clone()))
-        })
-    }
+    unsafe { with(pointer, |context: &mut Encapsulation| Ok(give(context.clone()))) }
 }
 
 unsafe extern "C" fn init<const ID: i32>(
@@ -77,10 +68,7 @@ unsafe extern "C" fn init<const ID: i32>(
 ) -> c_int {
     let entry = |context: &mut Encapsulation| {
         // SAFETY: libcrypto passes null or an array of parameters with its end.
-        if unsafe { crate::ffi::params::entries(settings) }
-            .next()
-            .is_some()
-        {
+        if unsafe { crate::ffi::params::entries(settings) }.next().is_some() {
             let text = "an encapsulation here takes no parameters";
             return Err(Error::new(Reason::NotOffered, text));
         }
@@ -103,10 +91,9 @@ unsafe extern "C" fn encapsulate<const ID: i32>(
         let key = context.key()?;
         let share = key.share();
         if out.is_null() {
-            for (place, len) in [
-                (out_len, share.ciphertext_len()),
-                (secret_len, share.secret_len()),
-            ] {
+            for (place, len) in
+                [(out_len, share.ciphertext_len()), (secret_len, share.secret_len())]
+            {
                 // SAFETY: libcrypto passes null or a place for a length.
                 if let Some(place) = unsafe { place.as_mut() } {
                     *place = len;
@@ -114,9 +101,8 @@ unsafe extern "C" fn encapsulate<const ID: i32>(
             }
             return Ok(DONE);
         }
-        let (ciphertext, shared) = stack::with_room(context.provider, || {
-            key.encapsulate(context.provider.pair_maker())
-        })?;
+        let (ciphertext, shared) =
+            stack::with_room(context.provider, || key.encapsulate(context.provider.pair_maker()))?;
         // SAFETY: libcrypto passes a buffer with its length.
         unsafe { deliver(secret, secret_len, &shared) }?;
         // SAFETY: libcrypto passes a buffer with its length.
@@ -149,10 +135,7 @@ unsafe extern "C" fn decapsulate<const ID: i32>(
         let shared = stack::with_room(context.provider, || key.decapsulate(ciphertext))?;
         // SAFETY: libcrypto passes a buffer with its length.
         unsafe { deliver(secret, secret_len, &shared) }?;
-        context
-            .provider
-            .stats
-            .served_here(key.share().row().primitive);
+        context.provider.stats.served_here(key.share().row().primitive);
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.

@@ -122,10 +122,7 @@ unsafe extern "C" fn new<const S: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, Ptr::VALUE, || {
-        Ok(give(ShareObject::new(
-            provider,
-            ShareKey::empty(Share::ALL[S]),
-        )))
+        Ok(give(ShareObject::new(provider, ShareKey::empty(Share::ALL[S]))))
     })
 }
 
@@ -247,10 +244,8 @@ unsafe extern "C" fn set_params<const ID: i32>(object: Ptr, params: *const Param
 }
 
 unsafe extern "C" fn settable_params<const ID: i32>(_provctx: Ptr) -> *const Param {
-    static LIST: StaticTable<Param> = StaticTable(&[
-        Param::listed(ENCODED_PUBLIC, ids::param::OCTET_STRING),
-        Param::END,
-    ]);
+    static LIST: StaticTable<Param> =
+        StaticTable(&[Param::listed(ENCODED_PUBLIC, ids::param::OCTET_STRING), Param::END]);
     LIST.as_ptr()
 }
 

@@ -59,11 +59,7 @@ impl Chosen {
             pairs_ahead: config.computes_here() && config.pairs_ahead && ahead::is_faster(),
         };
         let asked = config.local.contains(&Here::IfFaster);
-        let costs = if asked {
-            costs(provider)
-        } else {
-            Costs::default()
-        };
+        let costs = if asked { costs(provider) } else { Costs::default() };
         for &primitive in Primitive::ALL {
             let cost = costs[primitive as usize];
             if let Some(cost) = cost {
@@ -101,10 +97,9 @@ fn costs(provider: &'static Provider) -> Costs {
     for &primitive in wanted() {
         match measure(provider, primitive) {
             Ok(cost) => costs[primitive as usize] = Some(cost),
-            Err(error) => provider.log(&format!(
-                "{} was not measured: {error}",
-                primitive.row().name
-            )),
+            Err(error) => {
+                provider.log(&format!("{} was not measured: {error}", primitive.row().name))
+            }
         }
     }
     if let Some(path) = file
@@ -148,16 +143,10 @@ fn system(provider: &Provider) -> String {
     let model = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         let name = name.trim();
-        ["model name", "CPU part", "uarch"]
-            .contains(&name)
-            .then(|| value.trim().to_owned())
+        ["model name", "CPU part", "uarch"].contains(&name).then(|| value.trim().to_owned())
     });
     let version = env!("CARGO_PKG_VERSION");
-    let words = [
-        build.join(" "),
-        model.unwrap_or_default(),
-        version.to_owned(),
-    ];
+    let words = [build.join(" "), model.unwrap_or_default(), version.to_owned()];
     words.join("; ").replace(['\t', '\n'], " ")
 }
 
@@ -184,53 +173,33 @@ fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
     if let Some(keys) = primitive.row().signs {
         let sample = SignatureSample::new(provider, keys)?;
         let (here, there) = alternate(|| sample.sign_here(), || sample.sign_there())?;
-        return Ok(Cost {
-            here,
-            there: Some(there),
-        });
+        return Ok(Cost { here, there: Some(there) });
     }
-    let share = Share::ALL
-        .iter()
-        .find(|share| share.row().primitive == primitive);
+    let share = Share::ALL.iter().find(|share| share.row().primitive == primitive);
     let Some(&share) = share else {
         let sample = ScheduleSample::new()?;
         let theirs = context.tls13_kdf.is_some();
         let there = || {
-            if theirs {
-                sample.derive_there()
-            } else {
-                Ok(())
-            }
+            if theirs { sample.derive_there() } else { Ok(()) }
         };
         let (here, there) = alternate(|| sample.derive_here(), there)?;
-        return Ok(Cost {
-            here,
-            there: theirs.then_some(there),
-        });
+        return Ok(Cost { here, there: theirs.then_some(there) });
     };
     let peer = stack::with_room(provider, || ShareKey::generate(share, PairMaker::FRESH))?;
     let here = || {
         stack::with_room(provider, || {
             if share.is_agreement() {
-                ShareKey::generate(share, PairMaker::FRESH)?
-                    .agree(&peer)
-                    .map(drop)
+                ShareKey::generate(share, PairMaker::FRESH)?.agree(&peer).map(drop)
             } else {
                 peer.encapsulate(PairMaker::FRESH).map(drop)
             }
         })
     };
     let Some(theirs) = StockShare::new(context, share)? else {
-        return Ok(Cost {
-            here: alternate(here, || Ok(()))?.0,
-            there: None,
-        });
+        return Ok(Cost { here: alternate(here, || Ok(()))?.0, there: None });
     };
     let (here, there) = alternate(here, || theirs.run())?;
-    Ok(Cost {
-        here,
-        there: Some(there),
-    })
+    Ok(Cost { here, there: Some(there) })
 }
 
 /// A fresh key of the installed OpenSSL, which the caller frees. `settings` ends with [`Param::END`].
@@ -254,13 +223,7 @@ pub(super) fn generated(keys: &InnerAlgorithm, settings: &[Param]) -> Result<Ptr
     };
     // SAFETY: `keymgmt_gen_cleanup` takes the same, which is not used again.
     unsafe { call!(keys, ids::keymgmt::GEN_CLEANUP, fn(start => Ptr) -> ()) }?;
-    pair.and_then(|pair| {
-        if pair.is_null() {
-            Err(Error::library())
-        } else {
-            Ok(pair)
-        }
-    })
+    pair.and_then(|pair| if pair.is_null() { Err(Error::library()) } else { Ok(pair) })
 }
 
 /// A key share of the installed OpenSSL, and what does the work with it.
@@ -284,13 +247,7 @@ impl StockShare {
         let (Some(keys), Some(work)) = (&context.shares[share as usize], work) else {
             return Ok(None);
         };
-        let mut stock = Self {
-            context,
-            keys,
-            work,
-            is_agreement,
-            peer: ptr::null_mut(),
-        };
+        let mut stock = Self { context, keys, work, is_agreement, peer: ptr::null_mut() };
         stock.peer = stock.pair()?;
         Ok(Some(stock))
     }
@@ -306,19 +263,17 @@ impl StockShare {
 
     fn run(&self) -> Result<()> {
         let provctx = self.context.provctx;
-        let (new, free) = match self.is_agreement {
-            true => (ids::keyexch::NEWCTX, ids::keyexch::FREECTX),
-            false => (ids::kem::NEWCTX, ids::kem::FREECTX),
+        let (new, free) = if self.is_agreement {
+            (ids::keyexch::NEWCTX, ids::keyexch::FREECTX)
+        } else {
+            (ids::kem::NEWCTX, ids::kem::FREECTX)
         };
         // SAFETY: both constructors take the context of their provider.
         let context = unsafe { call!(self.work, new, fn(provctx => Ptr) -> Ptr) }?;
         if context.is_null() {
             return Err(Error::library());
         }
-        let done = match self.is_agreement {
-            true => self.agree(context),
-            false => self.encapsulate(context),
-        };
+        let done = if self.is_agreement { self.agree(context) } else { self.encapsulate(context) };
         // SAFETY: takes the context made above, which is not used again.
         let freed = unsafe { call!(self.work, free, fn(context => Ptr) -> ()) };
         done.and(freed)

@@ -57,10 +57,7 @@ struct ShareObject {
 
 impl ShareObject {
     fn new(provider: &'static Provider, key: ShareKey) -> Self {
-        Self {
-            provider,
-            held: Mutex::new(Arc::new(key)),
-        }
+        Self { provider, held: Mutex::new(Arc::new(key)) }
     }
 
     fn key(&self) -> Arc<ShareKey> {
@@ -123,20 +120,14 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(chosen: &Chosen) -> Result<Self> {
-        let mut tables = Self {
-            keys: Vec::new(),
-            exchanges: Vec::new(),
-            kems: Vec::new(),
-            kdfs: Vec::new(),
-        };
+        let mut tables =
+            Self { keys: Vec::new(), exchanges: Vec::new(), kems: Vec::new(), kdfs: Vec::new() };
         for (index, &share) in Share::ALL.iter().enumerate() {
             if !offers(chosen, share)? {
                 continue;
             }
             let names = share.row().names;
-            tables
-                .keys
-                .push(algorithm(names, keymgmt::DISPATCH[index]()));
+            tables.keys.push(algorithm(names, keymgmt::DISPATCH[index]()));
             if share.is_agreement() {
                 tables.exchanges.push(algorithm(names, exchange::rows()));
             } else {
@@ -167,10 +158,7 @@ fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
 unsafe fn deliver(out: *mut u8, len: *mut usize, result: &[u8]) -> Result<()> {
     // SAFETY: by this function's contract.
     let Some(room) = (unsafe { len.as_mut() }) else {
-        return Err(Error::new(
-            Reason::Buffer,
-            "there is no place for the length",
-        ));
+        return Err(Error::new(Reason::Buffer, "there is no place for the length"));
     };
     if !out.is_null() {
         if *room < result.len() {

@@ -50,10 +50,7 @@ impl Signer {
             let signs = primitive.row().signs;
             signs.is_some_and(|keys| keys.exact == exact)
         })?;
-        Some(Self {
-            primitive: *primitive,
-            key: loaded,
-        })
+        Some(Self { primitive: *primitive, key: loaded })
     }
 
     pub(in crate::ffi) fn is_chosen(&self, provider: &'static Provider) -> bool {
@@ -120,12 +117,7 @@ impl SignatureSample {
                 (Operation::MlDsaSign { input }, 130)
             }
         };
-        Ok(Self {
-            key,
-            signer,
-            operation,
-            input: vec![0x5a; len],
-        })
+        Ok(Self { key, signer, operation, input: vec![0x5a; len] })
     }
 
     pub(super) fn sign_here(&self) -> Result<()> {

@@ -17,11 +17,7 @@ pub(super) fn with_room<T, E: Into<Error>>(
     let current_job = provider.lib.ASYNC_get_current_job;
     // SAFETY: takes nothing.
     let in_job = current_job.is_some_and(|current| unsafe { !current().is_null() });
-    if in_job {
-        other::run(work)?.map_err(Into::into)
-    } else {
-        work().map_err(Into::into)
-    }
+    if in_job { other::run(work)?.map_err(Into::into) } else { work().map_err(Into::into) }
 }
 
 #[cfg(target_env = "gnu")]

@@ -165,11 +165,7 @@ impl Cipher {
         }
         // SAFETY: the context is valid and has a cipher.
         let code = unsafe { aws::EVP_CIPHER_CTX_set_padding(context.0.as_ptr(), 0) };
-        succeeded(code).then_some(Self {
-            context,
-            algorithm,
-            direction,
-        })
+        succeeded(code).then_some(Self { context, algorithm, direction })
     }
 
     pub(crate) fn direction(&self) -> Direction {
@@ -240,10 +236,7 @@ impl Aead {
                         32 => aws::EVP_aes_256_ccm(),
                         _ => return None,
                     };
-                    return Some(Self::Ccm(Ccm {
-                        cipher,
-                        key: key.to_vec().into(),
-                    }));
+                    return Some(Self::Ccm(Ccm { cipher, key: key.to_vec().into() }));
                 }
                 _ => return None,
             }
@@ -268,9 +261,7 @@ impl Aead {
                     && context.run(aws::EVP_AEAD_CTX_seal, nonce, aad, source, target);
                 done.then_some(()).ok_or(AeadError::Length)
             }
-            Self::Ccm(ccm) => ccm
-                .seal(nonce, aad, source, target)
-                .ok_or(AeadError::Length),
+            Self::Ccm(ccm) => ccm.seal(nonce, aad, source, target).ok_or(AeadError::Length),
         }
     }
 
@@ -371,9 +362,7 @@ impl Ccm {
             context.ccm_update(Some(aad), None, aad.len())?;
         }
         context.ccm_update(Some(source), Some(text), source.len())?;
-        context
-            .control(aws::EVP_CTRL_AEAD_GET_TAG, tag.len(), tag.as_mut_ptr())
-            .then_some(())
+        context.control(aws::EVP_CTRL_AEAD_GET_TAG, tag.len(), tag.as_mut_ptr()).then_some(())
     }
 
     fn open(
@@ -383,21 +372,15 @@ impl Ccm {
         source: &[u8],
         target: &mut [u8],
     ) -> Result<(), AeadError> {
-        let (text, tag) = source
-            .split_at_checked(target.len())
-            .ok_or(AeadError::Length)?;
+        let (text, tag) = source.split_at_checked(target.len()).ok_or(AeadError::Length)?;
         let mut tag = tag.to_vec();
         let context = self.begin(nonce, Err(&mut tag), text.len(), Direction::Decrypt);
         let mut context = context.ok_or(AeadError::Length)?;
         if !aad.is_empty() {
-            context
-                .ccm_update(Some(aad), None, aad.len())
-                .ok_or(AeadError::Length)?;
+            context.ccm_update(Some(aad), None, aad.len()).ok_or(AeadError::Length)?;
         }
         // AWS-LC compares the tag in this call, in constant time.
-        context
-            .ccm_update(Some(text), Some(target), text.len())
-            .ok_or(AeadError::Tag)
+        context.ccm_update(Some(text), Some(target), text.len()).ok_or(AeadError::Tag)
     }
 }
 
@@ -511,13 +494,7 @@ fn cmac(key: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     // SAFETY: `key` and `data` are readable for their lengths, `out` has 16 bytes; AWS-LC refuses other lengths of
     // keys.
     let code = unsafe {
-        aws::AES_CMAC(
-            out.as_mut_ptr(),
-            key.as_ptr(),
-            key.len(),
-            data.as_ptr(),
-            data.len(),
-        )
+        aws::AES_CMAC(out.as_mut_ptr(), key.as_ptr(), key.len(), data.as_ptr(), data.len())
     };
     succeeded(code).then_some(out)
 }

@@ -49,12 +49,7 @@ fn aead_is_equal_to_openssl_and_refuses_a_wrong_tag() {
     let (aad, text) = (b"header", vec![0x77; 100]);
     for (algorithm, theirs, nonce_len, tag_len) in [
         (AeadAlgorithm::Gcm, symm::Cipher::aes_256_gcm(), 12, 16),
-        (
-            AeadAlgorithm::ChaCha20Poly1305,
-            symm::Cipher::chacha20_poly1305(),
-            12,
-            16,
-        ),
+        (AeadAlgorithm::ChaCha20Poly1305, symm::Cipher::chacha20_poly1305(), 12, 16),
     ] {
         let nonce = vec![9; nonce_len];
         let mut tag = vec![0; tag_len];
@@ -87,20 +82,10 @@ fn ccm_has_the_results_of_sp_800_38c() {
     for (nonce_len, aad_len, text_len, tag_len, expected) in [
         (7, 8, 4, 4, "7162015b4dac255d"),
         (8, 16, 16, 6, "d2a1f0e051ea5f62081a7792073d593d1fc64fbfaccd"),
-        (
-            12,
-            20,
-            24,
-            8,
-            "e3b201a9f5b71a7a9b1ceaeccd97e70b6176aad9a4428aa5484392fbc1b09951",
-        ),
+        (12, 20, 24, 8, "e3b201a9f5b71a7a9b1ceaeccd97e70b6176aad9a4428aa5484392fbc1b09951"),
     ] {
         let bytes = |first: u8, len: u8| (first..first + len).collect::<Vec<u8>>();
-        let (nonce, aad, text) = (
-            bytes(0x10, nonce_len),
-            bytes(0, aad_len),
-            bytes(0x20, text_len),
-        );
+        let (nonce, aad, text) = (bytes(0x10, nonce_len), bytes(0, aad_len), bytes(0x20, text_len));
         let expected = hex::decode(expected).unwrap();
         let mut ccm = Aead::new(AeadAlgorithm::Ccm, &key, tag_len).unwrap();
         let mut sealed = vec![0; text.len() + tag_len];
@@ -128,10 +113,7 @@ fn cipher_refuses_lengths_that_its_mode_does_not_have() {
         assert!(!cbc.run(&vec![0; iv], &vec![0; len], &mut vec![0; len]));
     }
     assert!(cbc.run(&[0; 16], &[], &mut []));
-    assert!(
-        !cbc.run(&[0; 16], &[0; 32], &mut [0; 16]),
-        "a target that is too short"
-    );
+    assert!(!cbc.run(&[0; 16], &[0; 32], &mut [0; 16]), "a target that is too short");
     assert!(Cipher::new(CipherAlgorithm::AesCbc, &[1; 17], Direction::Encrypt).is_none());
     assert!(
         Cipher::new(CipherAlgorithm::AesXts, &[1; 64], Direction::Encrypt).is_none(),
@@ -149,10 +131,7 @@ fn rsa_key_that_contradicts_itself_is_refused() {
         wrong[position] ^= 0x40;
         assert!(Rsa::private(&wrong).is_none(), "byte {position}");
     }
-    assert!(
-        Rsa::private(&[&der[..], &[0]].concat()).is_none(),
-        "a trailing byte"
-    );
+    assert!(Rsa::private(&[&der[..], &[0]].concat()).is_none(), "a trailing byte");
     assert!(Rsa::private(&der[..der.len() - 1]).is_none());
     assert!(Rsa::public(&[]).is_none());
 }

@@ -49,6 +49,9 @@ const RECONNECT_REASONS: &[(&str, &str)] = &[
     ("connection-reset", "the peer's host refuses the port"),
 ];
 
+/// Reason of a member whose tunnel is idle.
+const IDLE_REASON: &str = "its last connection failed: its log says why";
+
 impl Probing {
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -78,11 +81,7 @@ impl Probing {
     /// A small probe decides; a full one only tells whether long packets pass. Echoes come back in order, so
     /// probes before this one are lost.
     pub(super) fn echo(&mut self, sequence: u16, now: Instant) {
-        if !self
-            .outstanding
-            .iter()
-            .any(|probe| probe.sequence == sequence)
-        {
+        if !self.outstanding.iter().any(|probe| probe.sequence == sequence) {
             return;
         }
         while let Some(probe) = self.outstanding.pop_front() {
@@ -211,26 +210,13 @@ impl Member {
     }
 
     pub(super) fn ended(&mut self, now: Instant) {
-        if self
-            .in_link_since
-            .is_some_and(|since| now.saturating_duration_since(since) >= STABLE)
-        {
+        if self.in_link_since.is_some_and(|since| now.saturating_duration_since(since) >= STABLE) {
             self.failures = 0;
         }
         let asked = self.stopping.take().is_some();
-        let delay = if asked {
-            Duration::ZERO
-        } else {
-            doubled(FIRST_DELAY, self.failures)
-        };
-        self.failures = if asked {
-            0
-        } else {
-            self.failures.saturating_add(1)
-        };
-        self.process = Process::Stopped {
-            start_at: now + delay,
-        };
+        let delay = if asked { Duration::ZERO } else { doubled(FIRST_DELAY, self.failures) };
+        self.failures = if asked { 0 } else { self.failures.saturating_add(1) };
+        self.process = Process::Stopped { start_at: now + delay };
         self.tunnel = None;
         self.managed = false;
         self.asked_at = None;
@@ -239,9 +225,7 @@ impl Member {
 
 /// `delay` doubled `times` times, at most [`MAX_DELAY`].
 fn doubled(delay: Duration, times: u32) -> Duration {
-    delay
-        .saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX))
-        .min(MAX_DELAY)
+    delay.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(MAX_DELAY)
 }
 
 impl Member {
@@ -287,9 +271,8 @@ impl Member {
 
     fn check_life(&mut self, now: Instant, actions: &mut Vec<SuperviseAction>) {
         // A tunnel that carries echoes does not hang: another program holds its management interface.
-        let unanswered = self
-            .asked_at
-            .is_some_and(|asked| now.saturating_duration_since(asked) >= HANG);
+        let unanswered =
+            self.asked_at.is_some_and(|asked| now.saturating_duration_since(asked) >= HANG);
         if unanswered && !self.is_up() {
             self.asked_at = None;
             self.ask_at = now + HANG;
@@ -311,11 +294,7 @@ impl Member {
         probing.next_at = now + PROBE_EVERY;
         probing.sequence = probing.sequence.wrapping_add(1);
         let full = probing.sequence.is_multiple_of(FULL_EVERY);
-        probing.outstanding.push_back(SentProbe {
-            sequence: probing.sequence,
-            sent: now,
-            full,
-        });
+        probing.outstanding.push_back(SentProbe { sequence: probing.sequence, sent: now, full });
         actions.push(SuperviseAction::Probe {
             member: self.number,
             sequence: probing.sequence,
@@ -368,27 +347,30 @@ impl Member {
         None
     }
 
-    /// A tunnel that says that it is connected and carries nothing has lost its peer: a restarted peer does not
-    /// know the old keys. Without a healthy member the path itself is the likelier cause; then `may` is false, and
-    /// OpenVPN's own keep-alive decides.
+    /// Connects a dead tunnel anew. One that says that it is connected and carries nothing has lost its peer: a
+    /// restarted peer does not know the old keys. Without a healthy member the path itself is the likelier cause; then
+    /// `may` is false, and OpenVPN's own keep-alive decides. An idle tunnel stays so by itself.
     pub(super) fn reconnect(
         &mut self,
         now: Instant,
         may: bool,
         actions: &mut Vec<SuperviseAction>,
-    ) {
-        let dead = self.tunnel == Some(TunnelState::Connected)
+    ) -> Option<StateChange> {
+        let is_idle = self.tunnel == Some(TunnelState::Idle);
+        let dead = (is_idle || self.tunnel == Some(TunnelState::Connected))
             && !self.is_up()
             && self.managed
             && matches!(self.process, Process::Running { .. })
             && now.saturating_duration_since(self.probing.last_echo) >= SILENCE;
         if !dead {
             self.reconnect_at = self.reconnect_at.max(now);
-        } else if may && now >= self.reconnect_at {
+        } else if (may || is_idle) && now >= self.reconnect_at {
             self.reconnect_delay = doubled(self.reconnect_delay, 1);
             self.reconnect_at = now + self.reconnect_delay;
             self.tunnel = None;
             actions.push(SuperviseAction::Reconnect(self.number));
+            return is_idle.then(|| self.enter(self.state, IDLE_REASON, now)).flatten();
         }
+        None
     }
 }

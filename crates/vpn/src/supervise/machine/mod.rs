@@ -30,7 +30,8 @@ const WINDOW: usize = 20;
 /// Interval of the questions that prove that a process does not hang.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// A connected tunnel without echoes is connected anew after this time; the time doubles up to `MAX_DELAY`.
+/// A connected tunnel without echoes, or an idle one, is connected anew after this time; the time doubles up to
+/// `MAX_DELAY`.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
 /// Ticks that come later than this mean that the supervisor itself had no processor; silence during that time
@@ -100,13 +101,13 @@ pub enum MemberState {
     Stopped,
     /// The process connects, or proves itself.
     Connecting,
-    /// It carries traffic.
+    /// The member carries traffic.
     Up,
     /// Its process runs; its tunnel does not work.
     Silent,
-    /// It works and loses too much.
+    /// The tunnel works and loses too much.
     Behind,
-    /// It is taken out on purpose.
+    /// An operator took the member out.
     Draining,
 }
 
@@ -152,14 +153,8 @@ pub struct MemberStatus {
 
 impl MemberState {
     /// Each state, in the order of a member's life.
-    pub const ALL: [Self; 6] = [
-        Self::Stopped,
-        Self::Connecting,
-        Self::Up,
-        Self::Silent,
-        Self::Behind,
-        Self::Draining,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Stopped, Self::Connecting, Self::Up, Self::Silent, Self::Behind, Self::Draining];
 
     /// The name in tables, logs and metrics.
     #[must_use]
@@ -280,10 +275,7 @@ impl LinkMachine {
     #[must_use]
     pub fn new(members: &[u16], begins: bool, now: Instant) -> Self {
         Self {
-            members: members
-                .iter()
-                .map(|number| Member::new(*number, now))
-                .collect(),
+            members: members.iter().map(|number| Member::new(*number, now)).collect(),
             begins,
             routed: None,
             changes: VecDeque::new(),
@@ -300,9 +292,7 @@ impl LinkMachine {
     }
 
     fn find(&mut self, number: u16) -> Option<&mut Member> {
-        self.members
-            .iter_mut()
-            .find(|member| member.number == number)
+        self.members.iter_mut().find(|member| member.number == number)
     }
 
     /// Takes an event of a member. Events of unknown members are ignored: they were on their way when the member
@@ -348,7 +338,9 @@ impl LinkMachine {
                 member.asked_at = None;
                 match line {
                     ManagementLine::State(state, why) => {
-                        if state == TunnelState::Connected && member.tunnel != Some(state) {
+                        let may_reconnect =
+                            matches!(state, TunnelState::Connected | TunnelState::Idle);
+                        if may_reconnect && member.tunnel != Some(state) {
                             member.reconnect_at = now + member.reconnect_delay;
                         }
                         member.tunnel = Some(state);
@@ -409,17 +401,13 @@ impl LinkMachine {
     /// Whether each member carries traffic with its newest configuration.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.members
-            .iter()
-            .all(|member| member.is_up() && matches!(member.duty, Duty::Serve))
+        self.members.iter().all(|member| member.is_up() && matches!(member.duty, Duty::Serve))
     }
 
     /// Whether a member that runs its newest configuration carries traffic.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
-        self.members
-            .iter()
-            .any(|member| member.is_up() && matches!(member.duty, Duty::Serve))
+        self.members.iter().any(|member| member.is_up() && matches!(member.duty, Duty::Serve))
     }
 
     /// The members, in numbers.
@@ -460,27 +448,21 @@ impl LinkMachine {
         let mut actions = Vec::new();
         self.begin_one_update(now);
         let least_lost = self.members.iter().filter(|member| member.is_up());
-        let least_lost = least_lost
-            .map(|member| member.probing.lost())
-            .min()
-            .unwrap_or(WINDOW);
+        let least_lost = least_lost.map(|member| member.probing.lost()).min().unwrap_or(WINDOW);
         let up = self.members.iter().filter(|member| member.is_up()).count();
         let mut changes = Vec::new();
         for member in &mut self.members {
             member.run_process(now, &mut actions);
             member.probe(now, &mut actions);
             changes.extend(member.judge(now, least_lost, up));
-            member.reconnect(now, self.begins && up > 0, &mut actions);
+            changes.extend(member.reconnect(now, self.begins && up > 0, &mut actions));
         }
         for change in changes {
             self.record(Some(change));
         }
         self.route(&mut actions);
         let gone = |member: &Member| {
-            matches!(
-                (&member.duty, &member.process),
-                (Duty::Retire(_), Process::Stopped { .. })
-            )
+            matches!((&member.duty, &member.process), (Duty::Retire(_), Process::Stopped { .. }))
         };
         actions.extend(
             self.members

@@ -77,14 +77,10 @@ impl World {
             }
             SuperviseAction::Reconnect(member) => self.say(*member, TunnelState::Connected),
             SuperviseAction::Ask(member) if self.alive.contains(member) => {
-                self.machine
-                    .handle(*member, MemberEvent::Said(ManagementLine::Pid(1)), now);
+                self.machine.handle(*member, MemberEvent::Said(ManagementLine::Pid(1)), now);
             }
-            SuperviseAction::Probe {
-                member, sequence, ..
-            } if self.answering.contains(member) => {
-                self.machine
-                    .handle(*member, MemberEvent::Echo(*sequence), now);
+            SuperviseAction::Probe { member, sequence, .. } if self.answering.contains(member) => {
+                self.machine.handle(*member, MemberEvent::Echo(*sequence), now);
             }
             SuperviseAction::Ask(_)
             | SuperviseAction::Probe { .. }
@@ -95,8 +91,7 @@ impl World {
 
     fn say(&mut self, member: u16, state: TunnelState) {
         let line = ManagementLine::State(state, String::new());
-        self.machine
-            .handle(member, MemberEvent::Said(line), self.now);
+        self.machine.handle(member, MemberEvent::Said(line), self.now);
     }
 
     fn routes(&self) -> Vec<Vec<u16>> {
@@ -108,10 +103,7 @@ impl World {
     }
 
     fn count(&self, wanted: &SuperviseAction) -> usize {
-        self.actions
-            .iter()
-            .filter(|action| *action == wanted)
-            .count()
+        self.actions.iter().filter(|action| *action == wanted).count()
     }
 
     fn state(&self, member: u16) -> MemberState {
@@ -175,6 +167,24 @@ fn silent_member_leaves_within_two_seconds_and_is_connected_anew() {
 }
 
 #[test]
+fn idle_tunnel_of_the_only_member_is_connected_anew_at_growing_intervals() {
+    let mut world = World::new(1);
+    world.answering.clear();
+    world.run(Duration::from_secs(2));
+    for (seconds, connected) in [(1, 0), (2, 1)] {
+        world.say(0, TunnelState::Idle);
+        world.run(Duration::from_secs(seconds));
+        assert_eq!(world.count(&SuperviseAction::Reconnect(0)), connected);
+    }
+    assert!(world.changes.iter().any(|change| change.reason.contains("failed")));
+    for (seconds, connected) in [(3, 1), (2, 2)] {
+        world.say(0, TunnelState::Idle);
+        world.run(Duration::from_secs(seconds));
+        assert_eq!(world.count(&SuperviseAction::Reconnect(0)), connected);
+    }
+}
+
+#[test]
 fn hanging_process_is_killed_and_started_again() {
     let mut world = World::up(2);
     world.answering.retain(|member| *member != 0);
@@ -191,18 +201,9 @@ fn last_members_stay_routed_when_all_fall_silent() {
     let mut world = World::up(2);
     world.answering.clear();
     world.run(Duration::from_secs(20));
-    assert!(
-        world.routes().iter().all(|members| !members.is_empty()),
-        "{:?}",
-        world.routes()
-    );
+    assert!(world.routes().iter().all(|members| !members.is_empty()), "{:?}", world.routes());
     assert!(!world.machine.is_up());
-    assert!(
-        !world
-            .actions
-            .iter()
-            .any(|action| matches!(action, SuperviseAction::Kill(_)))
-    );
+    assert!(!world.actions.iter().any(|action| matches!(action, SuperviseAction::Kill(_))));
     world.answering = vec![0, 1];
     world.run(Duration::from_secs(3));
     assert!(world.machine.is_settled());
@@ -242,12 +243,7 @@ fn updates_go_one_by_one_and_never_cut_the_link() {
     }
     for _ in 0..400 {
         world.run(TICK);
-        let up = world
-            .machine
-            .status()
-            .iter()
-            .filter(|one| one.state == MemberState::Up)
-            .count();
+        let up = world.machine.status().iter().filter(|one| one.state == MemberState::Up).count();
         assert!(up >= 2, "{:?}", world.machine.status());
     }
     assert!(world.machine.is_settled());
@@ -280,18 +276,11 @@ fn retired_member_leaves_its_routes_before_it_ends() {
     world.machine.handle(2, MemberEvent::Retire, world.now);
     world.run(Duration::from_secs(2));
     let position = |wanted: &SuperviseAction| {
-        world
-            .actions
-            .iter()
-            .position(|action| action == wanted)
-            .expect("done")
+        world.actions.iter().position(|action| action == wanted).expect("done")
     };
-    let order = [
-        SuperviseAction::Route(vec![0, 1]),
-        SuperviseAction::Stop(2),
-        SuperviseAction::Forget(2),
-    ]
-    .map(|action| position(&action));
+    let order =
+        [SuperviseAction::Route(vec![0, 1]), SuperviseAction::Stop(2), SuperviseAction::Forget(2)]
+            .map(|action| position(&action));
     assert!(order.is_sorted(), "{:?}", world.actions);
     assert_eq!(world.machine.status().len(), 2);
     world.machine.add(2, world.now);
@@ -332,19 +321,13 @@ fn failed_handshake_is_the_reason_of_a_member_that_is_out() {
     world.answering = vec![0];
     world.run(Duration::from_secs(3));
     let said = |why: &str| {
-        MemberEvent::Said(ManagementLine::State(
-            TunnelState::Reconnecting,
-            why.to_owned(),
-        ))
+        MemberEvent::Said(ManagementLine::State(TunnelState::Reconnecting, why.to_owned()))
     };
     for member in [0, 1] {
         world.machine.handle(member, said("tls-error"), world.now);
     }
     let status = world.machine.status();
-    assert!(
-        status[1].reason.contains("the TLS handshake fails"),
-        "{status:?}"
-    );
+    assert!(status[1].reason.contains("the TLS handshake fails"), "{status:?}");
     assert_eq!(status[0].state, MemberState::Up);
     assert!(!status[0].reason.contains("TLS"), "{status:?}");
     // The same reason again is no change.

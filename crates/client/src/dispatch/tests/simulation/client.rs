@@ -19,11 +19,7 @@ impl Client {
     pub(super) fn new(nodes: usize, random: &mut Random, start: Instant) -> Self {
         let is_near = random.below(2) == 0;
         let endpoint = |n| {
-            if is_near {
-                format!("unix:/{n}")
-            } else {
-                format!("tcp:node-{n}:1")
-            }
+            if is_near { format!("unix:/{n}") } else { format!("tcp:node-{n}:1") }
         };
         let endpoints = (0..nodes).map(|n| endpoint(n).parse().expect("an endpoint"));
         let hedge = match random.below(3) {
@@ -53,14 +49,12 @@ impl World {
         let is_caller = self.one_in(4);
         let key = self.pick(KEYS);
         let now = self.time();
-        let fates = Arc::clone(&self.fates);
-        let number = lock(&fates).len() as u64;
+        let jobs = Arc::clone(&self.jobs);
+        let number = lock(&jobs).len() as u64;
         let recipient = if is_caller {
             Recipient::Caller { waiter: None }
         } else {
-            Recipient::Callback(Box::new(move |result| {
-                end(&fates, number, &result.map(Some))
-            }))
+            Recipient::Callback(Box::new(move |result| end(&jobs, number, &result.map(Some))))
         };
         let mut input = vec![0; 32];
         input[..8].copy_from_slice(&number.to_le_bytes());
@@ -75,15 +69,11 @@ impl World {
             return;
         };
         self.submitted.push(self.now);
-        lock(&self.fates).push(Fate::Open { deadline });
+        lock(&self.jobs).push(JobState::Open { deadline });
         if is_caller {
             let client = client_index;
             for at in [self.now + self.below(millis), deadline] {
-                let event = SimEvent::CallerLooks {
-                    client,
-                    caller: id,
-                    job: number,
-                };
+                let event = SimEvent::CallerLooks { client, caller: id, job: number };
                 self.at(at, event);
             }
         } else {
@@ -93,18 +83,19 @@ impl World {
 
     /// A blocked caller looks for its answer, and gives up at its deadline.
     pub(super) fn look(&mut self, client: usize, caller: JobRef, job: u64) {
-        let Fate::Open { deadline } = lock(&self.fates)[usize::try_from(job).expect("few")] else {
+        let JobState::Open { deadline } = lock(&self.jobs)[usize::try_from(job).expect("few")]
+        else {
             return;
         };
         let now = self.time();
         let dispatcher = &mut self.clients[client].dispatcher;
         if let Some(answer) = dispatcher.take_done(caller) {
             assert!(dispatcher.take_done(caller).is_none(), "answered twice");
-            end(&self.fates, job, &answer);
+            end(&self.jobs, job, &answer);
         } else if deadline <= self.now {
             let answer = dispatcher.give_up(caller, now);
             assert!(answer.is_err(), "an answer was there and was not found");
-            end(&self.fates, job, &answer);
+            end(&self.jobs, job, &answer);
         }
     }
 

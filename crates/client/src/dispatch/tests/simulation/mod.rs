@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
+use millrace_engine::sync::lock;
 use millrace_service::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
 use millrace_service::session::{Effects, ReadyJob, Rules, SessionState};
@@ -97,16 +98,7 @@ fn every_job_ends_once_in_any_schedule() {
         return;
     }
     // A simulation in which nothing goes wrong shows nothing.
-    let Sums {
-        succeeded,
-        failed,
-        retries,
-        hedge_wins,
-        hedge_losses,
-        late,
-        lost,
-        cancelled,
-    } = sums;
+    let Sums { succeeded, failed, retries, hedge_wins, hedge_losses, late, lost, cancelled } = sums;
     for (what, count) in [
         ("results", succeeded),
         ("errors", failed),
@@ -117,10 +109,7 @@ fn every_job_ends_once_in_any_schedule() {
         ("lost connections", lost),
         ("cancelled jobs", cancelled),
     ] {
-        assert!(
-            count > schedules / 10,
-            "{what}: {count} in {schedules} schedules"
-        );
+        assert!(count > schedules / 10, "{what}: {count} in {schedules} schedules");
     }
 }
 
@@ -218,7 +207,7 @@ enum SimEvent {
 
 /// State of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum JobState {
     Open { deadline: u32 },
     Answered,
     Failed(ClientError),
@@ -236,7 +225,7 @@ struct World {
     agenda: BTreeMap<(u32, u64), SimEvent>,
     next_event: u64,
     /// State of each job, at the index that is its number; its input and its result contain that number.
-    fates: Arc<Mutex<Vec<Fate>>>,
+    jobs: Arc<Mutex<Vec<JobState>>>,
     /// Number of arrivals of each job at a node.
     arrivals: HashMap<u64, u32>,
     /// Milliseconds that jobs have; none: any number.
@@ -278,7 +267,7 @@ impl World {
             next_link: 0,
             agenda: BTreeMap::new(),
             next_event: 0,
-            fates: Arc::default(),
+            jobs: Arc::default(),
             arrivals: HashMap::new(),
             time_limit: None,
             submitted: Vec::new(),
@@ -352,13 +341,10 @@ impl World {
                 self.clients[client].dispatcher.handle_timeout(now);
                 self.pump(client);
                 let timer = self.clients[client].dispatcher.poll_timeout();
-                assert!(
-                    timer.is_none_or(|timer| timer > now),
-                    "a timer stays in the past"
-                );
+                assert!(timer.is_none_or(|timer| timer > now), "a timer stays in the past");
             }
-            for (number, fate) in lock(&self.fates).iter().enumerate() {
-                if let Fate::Open { deadline } = fate {
+            for (number, job) in lock(&self.jobs).iter().enumerate() {
+                if let JobState::Open { deadline } = job {
                     assert!(*deadline > self.now, "job {number} outlived its deadline");
                 }
             }
@@ -367,9 +353,9 @@ impl World {
 
     /// Checks that nothing is left once everything is quiet.
     fn settle(mut self) -> Sums {
-        let fates = lock(&self.fates).clone();
-        let open = |fate: &Fate| matches!(fate, Fate::Open { .. });
-        assert!(!fates.iter().any(open), "a job hangs");
+        let jobs = lock(&self.jobs).clone();
+        let open = |job: &JobState| matches!(job, JobState::Open { .. });
+        assert!(!jobs.iter().any(open), "a job hangs");
         let mut sums = Sums::default();
         let (mut attempts, mut allowed) = (0, 0);
         // A liar may keep what it owes to itself, and any other answer counts as a sign of life.
@@ -385,9 +371,7 @@ impl World {
             assert_eq!(client.dispatcher.callbacks_open, 0);
             for node in &mut client.dispatcher.nodes {
                 assert_eq!(node.late_replies, 0, "late replies are left");
-                let in_flight = node
-                    .connection()
-                    .map_or(0, |connection| connection.in_flight());
+                let in_flight = node.connection().map_or(0, |connection| connection.in_flight());
                 assert_eq!(in_flight, 0, "a connection counts jobs that are gone");
             }
             client.dispatcher.trim_hedges();
@@ -428,10 +412,7 @@ impl World {
             assert!(*arrivals <= 6, "job {job} was sent {arrivals} times");
             attempts += u64::from(*arrivals);
         }
-        assert!(
-            attempts <= allowed,
-            "{attempts} attempts, {allowed} allowed"
-        );
+        assert!(attempts <= allowed, "{attempts} attempts, {allowed} allowed");
         for sim in self.links.values() {
             assert!(sim.computing.is_empty() && sim.session.idle());
         }
@@ -457,11 +438,7 @@ impl World {
             }
             SimEvent::Computed { link, job, result } => self.computed(link, job, result),
             SimEvent::Submit { client } => self.submit(client),
-            SimEvent::CallerLooks {
-                client,
-                caller,
-                job,
-            } => {
+            SimEvent::CallerLooks { client, caller, job } => {
                 self.look(client, caller, job);
             }
             SimEvent::Cancel { client } => {
@@ -492,22 +469,14 @@ impl World {
     /// Puts bytes on a link, in pieces.
     fn send(&mut self, link: LinkId, mut bytes: &[u8], to_node: bool) {
         while !bytes.is_empty() {
-            let length = if self.one_in(4) {
-                1 + self.pick(bytes.len())
-            } else {
-                bytes.len()
-            };
+            let length = if self.one_in(4) { 1 + self.pick(bytes.len()) } else { bytes.len() };
             let (piece, rest) = bytes.split_at(length);
             bytes = rest;
             let (now, delay) = (self.now, self.below(3));
             let Some(sim) = self.links.get_mut(&link) else {
                 return;
             };
-            let from = if to_node {
-                &mut sim.to_node_from
-            } else {
-                &mut sim.to_client_from
-            };
+            let from = if to_node { &mut sim.to_node_from } else { &mut sim.to_client_from };
             *from = (*from).max(now + delay);
             let (at, bytes) = (*from, piece.to_vec());
             let event = if to_node {
@@ -522,8 +491,7 @@ impl World {
     // ---- time and chance ----------------------------------------------------------------------
 
     fn at(&mut self, at: u32, event: SimEvent) {
-        self.agenda
-            .insert((at.max(self.now), self.next_event), event);
+        self.agenda.insert((at.max(self.now), self.next_event), event);
         self.next_event += 1;
     }
 
@@ -549,17 +517,14 @@ impl World {
 }
 
 /// The job's owner gets its answer.
-fn end(fates: &Mutex<Vec<Fate>>, number: u64, answer: &JobAnswer) {
+fn end(jobs: &Mutex<Vec<JobState>>, number: u64, answer: &JobAnswer) {
     let index = usize::try_from(number).expect("few");
-    let fate = match answer {
-        Ok(_) => Fate::Answered,
-        Err(error) => Fate::Failed(error.clone()),
+    let job = match answer {
+        Ok(_) => JobState::Answered,
+        Err(error) => JobState::Failed(error.clone()),
     };
-    let before = mem::replace(&mut lock(fates)[index], fate);
-    assert!(
-        matches!(before, Fate::Open { .. }),
-        "job {number} ended twice"
-    );
+    let before = mem::replace(&mut lock(jobs)[index], job);
+    assert!(matches!(before, JobState::Open { .. }), "job {number} ended twice");
     if let Ok(reply) = answer {
         let reply = reply.as_ref().expect("an operation has a reply");
         let found = number_in(&reply.output);
@@ -584,10 +549,4 @@ fn number_in(bytes: &[u8]) -> u64 {
 
 fn pick(random: &mut Random, bound: usize) -> usize {
     random.below(u32::try_from(bound.max(1)).expect("small")) as usize
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -55,14 +55,9 @@ impl SimNode {
         let foreign = random.below(8) == 0;
         let keys = (0..KEYS - missing).map(|key| {
             let other = u8::from(foreign && key == KEYS - 1);
-            let info = KeyInfo {
-                key_type: KeyType::Ec(Curve::P256),
-                spki: vec![1 + other; 91],
-            };
-            let policy = KeyPolicy {
-                identities: vec!["*".to_owned()],
-                ..KeyPolicy::signing(["*"])
-            };
+            let info = KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1 + other; 91] };
+            let policy =
+                KeyPolicy { identities: vec!["*".to_owned()], ..KeyPolicy::signing(["*"]) };
             Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
         });
         Self {
@@ -75,11 +70,7 @@ impl SimNode {
             draining: false,
             lies: random.below(6) == 0,
             slowness: 1 + random.below(60),
-            failing: if random.below(3) == 0 {
-                2 + random.below(10)
-            } else {
-                0
-            },
+            failing: if random.below(3) == 0 { 2 + random.below(10) } else { 0 },
         }
     }
 }
@@ -125,12 +116,8 @@ impl World {
 
     /// A node dies, drains, hangs or becomes slow; after a while it is well again.
     pub(super) fn trouble(&mut self, node: usize) {
-        let links: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, sim)| sim.node == node)
-            .map(|(link, _)| *link)
-            .collect();
+        let links: Vec<LinkId> =
+            self.links.iter().filter(|(_, sim)| sim.node == node).map(|(link, _)| *link).collect();
         match self.below(4) {
             0 => {
                 self.nodes[node].up = false;
@@ -186,10 +173,7 @@ impl World {
             sim.decoder.filled(count);
             bytes = &bytes[count..];
             let mut effects = Effects::default();
-            while let Some(message) = sim
-                .decoder
-                .next()
-                .expect("a client that keeps to the rules")
+            while let Some(message) = sim.decoder.next().expect("a client that keeps to the rules")
             {
                 if let ClientMessage::Submit(jobs) = &message {
                     for job in jobs {
@@ -209,19 +193,11 @@ impl World {
 
     /// Does what a session asks for.
     pub(super) fn apply(&mut self, link: LinkId, effects: Effects<u8>) {
-        let Effects {
-            replies,
-            jobs,
-            refused,
-            cancels,
-            ..
-        } = effects;
+        let Effects { replies, jobs, refused, cancels, .. } = effects;
         for reply in replies {
             self.say(link, &reply);
         }
-        let refused = refused
-            .into_iter()
-            .map(|(id, error)| completion(id, Err(error)));
+        let refused = refused.into_iter().map(|(id, error)| completion(id, Err(error)));
         let refused: Vec<JobCompletion> = refused.collect();
         if !refused.is_empty() {
             self.say(link, &NodeMessage::Complete(refused));
@@ -280,10 +256,7 @@ impl World {
     }
 
     pub(super) fn close_if_drained(&mut self, link: LinkId) {
-        let done = self
-            .links
-            .get(&link)
-            .is_some_and(|sim| sim.draining && sim.session.idle());
+        let done = self.links.get(&link).is_some_and(|sim| sim.draining && sim.session.idle());
         if done && self.one_in(2) {
             let at = self.now + 1 + self.below(20);
             let from = self.links[&link].to_client_from;
@@ -320,10 +293,7 @@ impl World {
                 let id = job ^ u64::from(1 + self.below(255));
                 let made = self.links[&link].inputs.contains_key(&id);
                 if !made {
-                    self.say(
-                        link,
-                        &NodeMessage::Complete(vec![completion(id, Ok(number))]),
-                    );
+                    self.say(link, &NodeMessage::Complete(vec![completion(id, Ok(number))]));
                 }
             }
             // Garbage.

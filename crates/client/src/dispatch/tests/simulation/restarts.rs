@@ -47,10 +47,7 @@ fn no_job_fails_while_a_node_comes_back_in_time() {
         ("retries", 2 * sums.retries),
         ("lost connections", sums.lost),
     ] {
-        assert!(
-            count > schedules,
-            "{what}: {count} in {schedules} schedules"
-        );
+        assert!(count > schedules, "{what}: {count} in {schedules} schedules");
     }
 }
 
@@ -59,10 +56,7 @@ fn simulate_restarts(seed: u64) -> Sums {
     world.make_restarting();
     world.run();
     world.judge();
-    let failed = lock(&world.fates)
-        .iter()
-        .filter(|fate| matches!(fate, Fate::Failed(_)))
-        .count();
+    let failed = lock(&world.jobs).iter().filter(|job| matches!(job, JobState::Failed(_))).count();
     let mut sums = world.settle();
     sums.failed = failed as u64;
     sums
@@ -78,14 +72,8 @@ impl World {
             client.dispatcher.max_in_flight = 1000;
             client.links.truncate(self.nodes.len());
         }
-        let info = KeyInfo {
-            key_type: KeyType::Ec(Curve::P256),
-            spki: vec![1; 91],
-        };
-        let policy = KeyPolicy {
-            identities: vec!["*".to_owned()],
-            ..KeyPolicy::signing(["*"])
-        };
+        let info = KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1; 91] };
+        let policy = KeyPolicy { identities: vec!["*".to_owned()], ..KeyPolicy::signing(["*"]) };
         let key = |key| {
             let (info, policy) = (info.clone(), policy.clone());
             Arc::new(KeyEntry::new(&format!("k{key}"), 0, info, policy))
@@ -110,11 +98,7 @@ impl World {
             self.at(until, SimEvent::Back { node, how });
             self.jobs_around(now, down);
             now = until + self.gap();
-            turn = if self.one_in(4) {
-                turn
-            } else {
-                self.pick(self.nodes.len())
-            };
+            turn = if self.one_in(4) { turn } else { self.pick(self.nodes.len()) };
         }
     }
 
@@ -171,10 +155,7 @@ impl World {
             return;
         }
         // The old process has ended.
-        let old = self
-            .links
-            .iter()
-            .filter(|(_, sim)| sim.node == node && sim.draining);
+        let old = self.links.iter().filter(|(_, sim)| sim.node == node && sim.draining);
         let old: Vec<LinkId> = old.map(|(link, _)| *link).collect();
         for link in old {
             self.handle(SimEvent::Cut { link });
@@ -186,18 +167,14 @@ impl World {
         for node in &mut self.nodes {
             node.served.push((node.serves_since, u32::MAX));
         }
-        for (number, fate) in lock(&self.fates).iter().enumerate() {
-            let Fate::Failed(error) = fate else {
+        for (number, job) in lock(&self.jobs).iter().enumerate() {
+            let JobState::Failed(error) = job else {
                 continue;
             };
             let start = self.submitted[number];
             let end = start + DEADLINE_MS;
             let stopped = self.stops.iter().any(|stop| stop.0 < end && start < stop.1);
-            let enough = if stopped {
-                ENOUGH_AFTER_A_STOP_MS
-            } else {
-                ENOUGH_MS
-            };
+            let enough = if stopped { ENOUGH_AFTER_A_STOP_MS } else { ENOUGH_MS };
             let served = self.nodes.iter().flat_map(|node| &node.served);
             let most = served.map(|(from, to)| (*to).min(end).saturating_sub((*from).max(start)));
             let most = most.max().unwrap_or(0);

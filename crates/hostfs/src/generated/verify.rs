@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use millrace_hostfs::child::{self, ChildError, ChildLimits, find_program};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::below;
+use crate::child::{self, ChildError, ChildLimits, find_program};
+
 /// nginx resolves the names of its upstreams, which takes time; its warnings are read by a person.
-const LIMITS: ChildLimits = ChildLimits {
-    time: Duration::from_secs(60),
-    output_bytes: 1 << 20,
-};
+const LIMITS: ChildLimits = ChildLimits { time: Duration::from_secs(60), output_bytes: 1 << 20 };
 
 /// The dynamic linker's warning about a missing library; the program continues without it.
 const NOT_PRELOADED: &str = "cannot be preloaded";
@@ -69,12 +68,6 @@ impl Argument {
     }
 }
 
-/// The path of a file below a root.
-#[must_use]
-pub fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
 impl Verification {
     /// Runs the test on the files below `root`.
     #[must_use]
@@ -82,11 +75,7 @@ impl Verification {
         let Some(program) = find_program(self.program) else {
             return ConfigVerdict::Skipped(format!("{} is not installed here", self.program));
         };
-        for argument in self
-            .arguments
-            .iter()
-            .chain(self.environment.iter().map(|pair| &pair.1))
-        {
+        for argument in self.arguments.iter().chain(self.environment.iter().map(|pair| &pair.1)) {
             if let Argument::File(_) = argument {
                 let file = argument.resolve(root);
                 if !file.exists() {
@@ -138,14 +127,8 @@ mod tests {
     fn status_and_output_decide() {
         assert_eq!(shell("exit 0", None), ConfigVerdict::Passed);
         assert_eq!(shell("echo $LIBRARY", Some("/x.so")), ConfigVerdict::Passed);
-        assert_eq!(
-            shell("echo no", Some("yes")),
-            ConfigVerdict::Failed("no".to_owned())
-        );
-        assert_eq!(
-            shell("echo bad >&2; exit 1", None),
-            ConfigVerdict::Failed("bad".to_owned())
-        );
+        assert_eq!(shell("echo no", Some("yes")), ConfigVerdict::Failed("no".to_owned()));
+        assert_eq!(shell("echo bad >&2; exit 1", None), ConfigVerdict::Failed("bad".to_owned()));
         let unloaded = "echo \"object '$LIBRARY' cannot be preloaded\" >&2";
         assert!(matches!(shell(unloaded, None), ConfigVerdict::Failed(_)));
     }
@@ -159,10 +142,7 @@ mod tests {
             environment: Vec::new(),
             wants: None,
         };
-        assert!(matches!(
-            missing.run(Path::new("/")),
-            ConfigVerdict::Skipped(_)
-        ));
+        assert!(matches!(missing.run(Path::new("/")), ConfigVerdict::Skipped(_)));
         let file = Verification {
             program: "sh",
             arguments: vec![Argument::File("/etc/no-such-file")],

@@ -7,9 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::existing;
+use millrace_hostfs::generated::below;
+use millrace_hostfs::generated::write::ExistingFile;
+
 use crate::plan::Plan;
-use crate::verify::below;
 
 /// Folders in which services get their environment.
 const FOLDERS: [&str; 2] = ["/etc/systemd/system", "/etc/default"];
@@ -18,17 +19,11 @@ const FOLDERS: [&str; 2] = ["/etc/systemd/system", "/etc/default"];
 const MAX_FILES: usize = 4096;
 
 /// A file other than those of the plan, and of the plan's own server, that names `path` outside of a comment.
-pub(super) fn of(path: &Path, plan: &Plan, root: &Path) -> Option<PathBuf> {
+pub(crate) fn of(path: &Path, plan: &Plan, root: &Path) -> Option<PathBuf> {
     let path = path.to_str()?;
-    let own: Vec<PathBuf> = plan
-        .files
-        .iter()
-        .map(|file| below(root, &file.path))
-        .collect();
-    let own_environment = below(
-        root,
-        &Path::new("/etc/default").join(plan.application.to_string()),
-    );
+    let own: Vec<PathBuf> = plan.files.iter().map(|file| below(root, &file.path)).collect();
+    let own_environment =
+        below(root, &Path::new("/etc/default").join(plan.application.to_string()));
     let is_others = |file: &PathBuf| !own.contains(file) && *file != own_environment;
     let mut files: Vec<PathBuf> = FOLDERS
         .iter()
@@ -44,28 +39,27 @@ pub(super) fn of(path: &Path, plan: &Plan, root: &Path) -> Option<PathBuf> {
 fn files_of(folder: &Path) -> Vec<PathBuf> {
     let entries = |folder: &Path| {
         let entries = fs::read_dir(folder).into_iter().flatten();
-        entries
-            .filter_map(Result::ok)
-            .map(|entry| entry.path())
-            .take(MAX_FILES)
+        entries.filter_map(Result::ok).map(|entry| entry.path()).take(MAX_FILES)
     };
     let is_drop_in = |path: &Path| path.extension().is_some_and(|suffix| suffix == "d");
-    let each = entries(folder).flat_map(|path| match path.is_dir() {
-        true if is_drop_in(&path) => entries(&path).collect(),
-        true => Vec::new(),
-        false => vec![path],
+    let each = entries(folder).flat_map(|path| {
+        if !path.is_dir() {
+            vec![path]
+        } else if is_drop_in(&path) {
+            entries(&path).collect()
+        } else {
+            Vec::new()
+        }
     });
     each.collect()
 }
 
 /// Whether the file names `path` outside of a comment. A file that cannot be read does not.
 fn names(file: &Path, path: &str) -> bool {
-    let Ok(Some(file)) = existing(file) else {
+    let Ok(Some(file)) = ExistingFile::read(file) else {
         return false;
     };
-    let text = String::from_utf8_lossy(&file.contents);
-    let mut lines = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with(['#', ';']));
+    let text = file.text();
+    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', ';']));
     lines.any(|line| line.contains(path))
 }

@@ -20,10 +20,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use millrace_engine::der::{DerReader, element, tag};
-use millrace_wire::MAX_KEY_NAME_LEN;
 
-/// PEM label of a stub.
-pub const LABEL: &str = "MILLRACE KEY";
+use crate::MAX_KEY_NAME_LEN;
+
+/// First line of the PEM block of a stub.
+pub const BEGIN: &str = "-----BEGIN MILLRACE KEY-----";
+
+/// Last line of the PEM block of a stub.
+const END: &str = "-----END MILLRACE KEY-----";
 
 /// First field of a stub: format and version.
 pub const DESCRIPTION: &str = "Millrace Key 1";
@@ -63,10 +67,7 @@ impl Stub {
     /// long.
     #[must_use]
     pub fn new(name: &str, spki: &[u8]) -> Option<Self> {
-        let stub = Self {
-            name: name.to_owned(),
-            spki: spki.to_vec(),
-        };
+        let stub = Self { name: name.to_owned(), spki: spki.to_vec() };
         let fits = name_is_sane(name) && !spki.is_empty() && stub.to_der().len() <= MAX_STUB_LEN;
         fits.then_some(stub)
     }
@@ -75,7 +76,7 @@ impl Stub {
     #[must_use]
     pub fn to_pem(&self) -> String {
         let encoded = STANDARD.encode(self.to_der());
-        let mut pem = format!("-----BEGIN {LABEL}-----\n");
+        let mut pem = format!("{BEGIN}\n");
         let mut rest = encoded.as_str();
         while !rest.is_empty() {
             let (line, more) = rest.split_at(rest.len().min(LINE));
@@ -83,7 +84,8 @@ impl Stub {
             pem.push('\n');
             rest = more;
         }
-        pem.push_str(&format!("-----END {LABEL}-----\n"));
+        pem.push_str(END);
+        pem.push('\n');
         pem
     }
 
@@ -92,10 +94,7 @@ impl Stub {
     pub fn to_der(&self) -> Vec<u8> {
         let body = [
             element(tag::UTF8_STRING, DESCRIPTION.as_bytes()),
-            element(
-                tag::UTF8_STRING,
-                format!("{SCHEME}:{}", self.name).as_bytes(),
-            ),
+            element(tag::UTF8_STRING, format!("{SCHEME}:{}", self.name).as_bytes()),
             element(tag::OCTET_STRING, &self.spki),
         ];
         element(tag::SEQUENCE, &body.concat())
@@ -119,10 +118,14 @@ impl Stub {
         if uri.spki.is_some() || spki.is_empty() {
             return None;
         }
-        Some(Self {
-            name: uri.name,
-            spki: spki.to_vec(),
-        })
+        Some(Self { name: uri.name, spki: spki.to_vec() })
+    }
+
+    /// The first stub in a PEM text that may have more, such as certificates; `None` if there is none.
+    #[must_use]
+    pub fn find(text: &str) -> Option<Self> {
+        let text = &text[text.find(BEGIN)?..];
+        Self::from_pem(&text[..text.find(END)? + END.len()])
     }
 
     /// The stub in a PEM text that has nothing else in it; `None` if it is anything else.
@@ -135,7 +138,7 @@ impl Stub {
 /// Whether a line begins the PEM block of a stub.
 #[must_use]
 pub fn is_begin(line: &[u8]) -> bool {
-    line.trim_ascii_end() == format!("-----BEGIN {LABEL}-----").as_bytes()
+    line.trim_ascii_end() == BEGIN.as_bytes()
 }
 
 /// The bytes in the PEM block of a stub.
@@ -144,15 +147,7 @@ pub fn pem_to_der(pem: &str) -> Option<Vec<u8>> {
     if pem.len() > MAX_PEM_LEN {
         return None;
     }
-    let text = pem.trim();
-    let text = text
-        .strip_prefix("-----BEGIN ")?
-        .strip_prefix(LABEL)?
-        .strip_prefix("-----")?;
-    let text = text
-        .strip_suffix("-----")?
-        .strip_suffix(LABEL)?
-        .strip_suffix("-----END ")?;
+    let text = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?;
     let encoded: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     STANDARD.decode(encoded).ok()
 }
@@ -183,10 +178,7 @@ pub fn parse_uri(uri: &str) -> Option<KeyUri> {
     if query.is_some() && spki.is_none() {
         return None;
     }
-    Some(KeyUri {
-        name: name.to_owned(),
-        spki,
-    })
+    Some(KeyUri { name: name.to_owned(), spki })
 }
 
 /// Whether a name can stand in a URI as it is, and the protocol can carry it.
@@ -204,27 +196,20 @@ mod tests {
         for len in [1, 91, 127, 128, 255, 256, 294, 2200] {
             let stub = Stub::new("www.example.org/rsa", &vec![7; len]).expect("stub");
             let pem = stub.to_pem();
-            assert_eq!(Stub::from_pem(&pem), Some(stub), "{len}");
-            assert!(pem.lines().all(|line| line.len() <= LINE));
-            assert!(
-                pem.lines()
-                    .next()
-                    .is_some_and(|line| is_begin(line.as_bytes()))
+            assert_eq!(Stub::from_pem(&pem).as_ref(), Some(&stub), "{len}");
+            let bundle = format!(
+                "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n{pem}more\n"
             );
+            assert_eq!(Stub::find(&bundle), Some(stub), "{len}");
+            assert_eq!(Stub::from_pem(&bundle), None, "{len}");
+            assert!(pem.lines().all(|line| line.len() <= LINE));
+            assert!(pem.lines().next().is_some_and(|line| is_begin(line.as_bytes())));
         }
     }
 
     #[test]
     fn name_that_a_uri_cannot_carry_is_refused() {
-        for name in [
-            "",
-            "a b",
-            "a?b",
-            "a#b",
-            "a%20b",
-            "a\nb",
-            &"x".repeat(MAX_KEY_NAME_LEN + 1),
-        ] {
+        for name in ["", "a b", "a?b", "a#b", "a%20b", "a\nb", &"x".repeat(MAX_KEY_NAME_LEN + 1)] {
             assert_eq!(Stub::new(name, &[1]), None, "{name}");
         }
         assert_eq!(Stub::new("a", &vec![0; MAX_STUB_LEN]), None);

@@ -13,19 +13,14 @@ const SEARCH_LIMIT: Duration = Duration::from_millis(200);
 
 /// `- ` with each line that is removed and `+ ` with each that is added, in the order of the file.
 pub(super) fn lines(old: &str, new: &str) -> Vec<String> {
-    let diff = TextDiff::configure()
-        .timeout(SEARCH_LIMIT)
-        .diff_lines(old, new);
+    let diff = TextDiff::configure().timeout(SEARCH_LIMIT).diff_lines(old, new);
     let changes = diff.iter_all_changes().filter_map(|change| {
         let sign = match change.tag() {
             ChangeTag::Equal => return None,
             ChangeTag::Delete => '-',
             ChangeTag::Insert => '+',
         };
-        Some(format!(
-            "{sign} {}",
-            change.value().trim_end_matches(['\r', '\n'])
-        ))
+        Some(format!("{sign} {}", change.value().trim_end_matches(['\r', '\n'])))
     });
     changes.collect()
 }

@@ -1,17 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters of the compression, in cells that other processes can read.
+//! Counters of the compression library, in cells that other processes can read.
 //!
 //! The cells lie in memory that a server's master and its workers share, so that their sums are there without
 //! adding up, and live as long as the last of them. The first two cells say what the others are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use thiserror::Error;
-
-use crate::engine::EngineKind;
 
 /// The name of the memory file that holds the cells; `/proc/PID/fd` shows it behind `/memfd:`.
 pub const MEMORY_NAME: &str = "millrace-compression";
@@ -101,6 +97,39 @@ counters! {
     QatRestarts "qat_restarts" "Starts of the library for QAT cards after the first in its process.",
 }
 
+/// Kind of the engine that compressed a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EngineKind {
+    /// Intel's ISA-L, loaded at run time.
+    Isal,
+    /// libdeflate, linked.
+    Libdeflate,
+    /// An Intel QAT card.
+    Qat,
+    /// No compression: the bytes as they are, in stored blocks.
+    Stored,
+    /// The zlib of the system, for streams that are flushed.
+    System,
+}
+
+impl EngineKind {
+    /// Every kind, in the order of tables.
+    pub const ALL: [Self; 5] =
+        [Self::Isal, Self::Libdeflate, Self::Qat, Self::Stored, Self::System];
+
+    /// The word for it in settings, counters and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Isal => "isal",
+            Self::Libdeflate => "libdeflate",
+            Self::Qat => "qat",
+            Self::Stored => "stored",
+            Self::System => "system",
+        }
+    }
+}
+
 /// The counters of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineCounters {
@@ -118,44 +147,15 @@ impl EngineCounters {
     /// Counters of an engine.
     #[must_use]
     pub fn of(engine: EngineKind) -> Self {
-        let (chunks, input, output, nanos) = match engine {
-            EngineKind::Isal => (
-                Counter::IsalChunks,
-                Counter::IsalIn,
-                Counter::IsalOut,
-                Counter::IsalNanos,
-            ),
-            EngineKind::Libdeflate => (
-                Counter::LibdeflateChunks,
-                Counter::LibdeflateIn,
-                Counter::LibdeflateOut,
-                Counter::LibdeflateNanos,
-            ),
-            EngineKind::Qat => (
-                Counter::QatChunks,
-                Counter::QatIn,
-                Counter::QatOut,
-                Counter::QatNanos,
-            ),
-            EngineKind::Stored => (
-                Counter::StoredChunks,
-                Counter::StoredIn,
-                Counter::StoredOut,
-                Counter::StoredNanos,
-            ),
-            EngineKind::System => (
-                Counter::SystemChunks,
-                Counter::SystemIn,
-                Counter::SystemOut,
-                Counter::SystemNanos,
-            ),
+        #[rustfmt::skip]
+        let [chunks, input, output, nanos] = match engine {
+            EngineKind::Isal => [Counter::IsalChunks, Counter::IsalIn, Counter::IsalOut, Counter::IsalNanos],
+            EngineKind::Libdeflate => [Counter::LibdeflateChunks, Counter::LibdeflateIn, Counter::LibdeflateOut, Counter::LibdeflateNanos],
+            EngineKind::Qat => [Counter::QatChunks, Counter::QatIn, Counter::QatOut, Counter::QatNanos],
+            EngineKind::Stored => [Counter::StoredChunks, Counter::StoredIn, Counter::StoredOut, Counter::StoredNanos],
+            EngineKind::System => [Counter::SystemChunks, Counter::SystemIn, Counter::SystemOut, Counter::SystemNanos],
         };
-        Self {
-            chunks,
-            input,
-            output,
-            nanos,
-        }
+        Self { chunks, input, output, nanos }
     }
 }
 
@@ -212,9 +212,7 @@ impl Counters {
     #[must_use]
     pub fn snapshot(&self) -> CounterSnapshot {
         let values = Counter::ALL.iter().map(|counter| self.get(*counter));
-        CounterSnapshot {
-            values: values.collect(),
-        }
+        CounterSnapshot { values: values.collect() }
     }
 
     /// Whether an engine has given a wrong output, in this process or in one that shares the cells.
@@ -229,11 +227,6 @@ impl Counters {
     }
 }
 
-/// The memory of another process is not that of counters.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("not the counters of Millrace's compression library, or of another version")]
-pub struct NotCounters;
-
 /// The counters of another process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterSnapshot {
@@ -241,26 +234,21 @@ pub struct CounterSnapshot {
 }
 
 impl CounterSnapshot {
-    /// Reads the memory file of a process, which may be of another version of Millrace.
-    ///
-    /// # Errors
-    /// [`NotCounters`] if it is something else.
-    pub fn parse(memory: &[u8]) -> Result<Self, NotCounters> {
+    /// Reads the memory file of a process, which may be of another version of Millrace; `None` if it is something else.
+    #[must_use]
+    pub fn parse(memory: &[u8]) -> Option<Self> {
         let mut cells = memory
             .chunks_exact(8)
             .map(|cell| u64::from_ne_bytes(cell.try_into().unwrap_or_default()));
-        if cells.next() != Some(MAGIC) {
-            return Err(NotCounters);
+        if cells.next()? != MAGIC {
+            return None;
         }
-        let count = cells.next().and_then(|count| usize::try_from(count).ok());
-        let count = count
-            .filter(|count| *count <= MAX_COUNTERS)
-            .ok_or(NotCounters)?;
+        let count = usize::try_from(cells.next()?).ok()?;
+        if count > MAX_COUNTERS {
+            return None;
+        }
         let values: Vec<u64> = cells.take(count).collect();
-        if values.len() < count {
-            return Err(NotCounters);
-        }
-        Ok(Self { values })
+        (values.len() == count).then_some(Self { values })
     }
 
     /// A counter; 0 if the other version does not have it.
@@ -272,11 +260,9 @@ impl CounterSnapshot {
     /// Bytes before and after compression, of all engines.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
-        EngineKind::all()
-            .map(EngineCounters::of)
-            .fold((0, 0), |(input, output), of| {
-                (input + self.get(of.input), output + self.get(of.output))
-            })
+        EngineKind::ALL.into_iter().map(EngineCounters::of).fold((0, 0), |(input, output), of| {
+            (input + self.get(of.input), output + self.get(of.output))
+        })
     }
 }
 
@@ -286,9 +272,7 @@ mod tests {
 
     fn memory(counters: &Counters) -> Vec<u8> {
         let cells = counters.cells.iter();
-        cells
-            .flat_map(|cell| cell.load(Ordering::Relaxed).to_ne_bytes())
-            .collect()
+        cells.flat_map(|cell| cell.load(Ordering::Relaxed).to_ne_bytes()).collect()
     }
 
     #[test]
@@ -316,24 +300,15 @@ mod tests {
         let counters = Counters::private();
         let whole = memory(&counters);
         for length in 0..whole.len() {
-            assert_eq!(
-                CounterSnapshot::parse(&whole[..length]),
-                Err(NotCounters),
-                "{length}"
-            );
+            assert_eq!(CounterSnapshot::parse(&whole[..length]), None, "{length}");
         }
-        assert_eq!(CounterSnapshot::parse(&[0; 64]), Err(NotCounters));
+        assert_eq!(CounterSnapshot::parse(&[0; 64]), None);
         let mut older = whole[..(HEAD + 4) * 8].to_vec();
         older[8..16].copy_from_slice(&4_u64.to_ne_bytes());
-        assert_eq!(
-            CounterSnapshot::parse(&older)
-                .expect("counters")
-                .get(Counter::Panics),
-            0
-        );
+        assert_eq!(CounterSnapshot::parse(&older).expect("counters").get(Counter::Panics), 0);
         let mut absurd = whole;
         absurd[8..16].copy_from_slice(&u64::MAX.to_ne_bytes());
-        assert_eq!(CounterSnapshot::parse(&absurd), Err(NotCounters));
+        assert_eq!(CounterSnapshot::parse(&absurd), None);
     }
 
     #[test]

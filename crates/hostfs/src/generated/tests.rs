@@ -1,22 +1,40 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Comparing and writing a plan: new, unchanged, edited and foreign files, links, failures half-way.
+//! Comparing and writing generated files: new, unchanged, edited and foreign files, links, failures half-way.
 
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
+use super::verify::{Argument, ConfigVerdict, Verification};
+use super::write::{FileChange, FileState, WriteError, Written, compare};
 use super::*;
-use crate::recipe::Application;
-use crate::settings::tests::settings;
-use crate::verify::{Argument, Verification};
 
-/// A plan whose only test is `test -e ROOT/etc/veto` negated: the file vetoes.
-fn plan() -> Plan {
-    let mut plan = Application::Nginx.plan(&settings(&["unix:/run/millrace/node.sock"]));
-    plan.verifications = Vec::new();
-    plan
+const GENERATOR: Generator = Generator { command: "millrace gateway", advice: "Edit it." };
+
+const CONF: &str = "/etc/nginx/millrace.conf";
+const CNF: &str = "/etc/millrace/openssl.cnf";
+
+/// Files, and tests of the result.
+struct Plan {
+    files: Vec<PlannedFile>,
+    verifications: Vec<Verification>,
 }
 
+fn plan() -> Plan {
+    let file = |path, body| GENERATOR.file(path, body, "a test");
+    Plan {
+        files: vec![
+            file(CNF, "a = 1\nc = 3\n"),
+            file("/etc/systemd/system/nginx.service.d/millrace.conf", "b\n"),
+            file(CONF, "env OPENSSL_CONF;\n"),
+        ],
+        verifications: Vec::new(),
+    }
+}
+
+/// A plan with a test that fails if there is a file $CNF.
 fn refusing(mut plan: Plan) -> Plan {
     plan.verifications = vec![Verification {
         name: "sh",
@@ -33,7 +51,7 @@ fn refusing(mut plan: Plan) -> Plan {
 
 /// Writes as the command does: the comparison that it shows is the one that it applies.
 fn write(plan: &Plan, root: &Path, force: bool) -> Result<Written, WriteError> {
-    compare(plan, root)?.apply(force)
+    compare(&plan.files, &plan.verifications, root)?.apply(force)
 }
 
 fn states(changes: &[FileChange]) -> Vec<FileState> {
@@ -61,39 +79,23 @@ fn second_write_changes_nothing() {
 fn generated_files_that_differ_are_shown_and_replaced() {
     let root = tempfile::tempdir().expect("folder");
     let _ = write(&plan(), root.path(), false).expect("written");
-    let other = {
-        let mut settings = settings(&["unix:/run/millrace/node.sock"]);
-        settings.plain_keys = true;
-        let mut plan = Application::Nginx.plan(&settings);
-        plan.verifications.clear();
-        plan
-    };
-    let changes = compare(&other, root.path()).expect("compared").files;
-    assert_eq!(
-        states(&changes),
-        [
-            FileState::Changed,
-            FileState::Unchanged,
-            FileState::Unchanged
-        ]
-    );
-    assert!(
-        changes[0]
-            .diff
-            .contains(&"+ alg_section = algorithm_sect".to_owned())
-    );
+    let mut other = plan();
+    other.files[0] = GENERATOR.file(CNF, "a = 1\nb = 2\nc = 3\n", "a test");
+    let changes = compare(&other.files, &[], root.path()).expect("compared").files;
+    assert_eq!(states(&changes), [FileState::Changed, FileState::Unchanged, FileState::Unchanged]);
+    assert!(changes[0].diff.contains(&"+ b = 2".to_owned()));
     let _ = write(&other, root.path(), false).expect("our own files are replaced without force");
     assert!(
-        compare(&other, root.path())
+        compare(&other.files, &[], root.path())
             .expect("compared")
             .files
             .iter()
             .all(|c| c.diff.is_empty())
     );
     // Permissions count, too.
-    let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
+    let conf = below(root.path(), Path::new(CONF));
     fs::set_permissions(&conf, Permissions::from_mode(0o600)).expect("permissions");
-    let changes = compare(&other, root.path()).expect("compared").files;
+    let changes = compare(&other.files, &[], root.path()).expect("compared").files;
     assert_eq!(changes[2].diff, ["mode 0600 becomes 0644"]);
 }
 
@@ -101,7 +103,7 @@ fn generated_files_that_differ_are_shown_and_replaced() {
 fn foreign_files_are_replaced_only_by_force_and_copied() {
     let root = tempfile::tempdir().expect("folder");
     let plan = plan();
-    let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
+    let conf = below(root.path(), Path::new(CONF));
     fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
     fs::write(&conf, "env MINE;\n").expect("a file");
     let error = write(&plan, root.path(), false).expect_err("it is in the way");
@@ -109,10 +111,7 @@ fn foreign_files_are_replaced_only_by_force_and_copied() {
         matches!(&error, WriteError::InTheWay(paths) if paths == std::slice::from_ref(&conf)),
         "{error}"
     );
-    assert!(
-        !root.path().join("etc/millrace").exists(),
-        "nothing was written"
-    );
+    assert!(!root.path().join("etc/millrace").exists(), "nothing was written");
     let written = write(&plan, root.path(), true).expect("forced");
     let copy = conf.with_extension("conf.millrace-save");
     assert_eq!(written.saved, std::slice::from_ref(&copy));
@@ -120,10 +119,7 @@ fn foreign_files_are_replaced_only_by_force_and_copied() {
     // Generated by Millrace but edited since; the first copy is not overwritten.
     let edited = format!("{}env MINE;\n", fs::read_to_string(&conf).expect("ours"));
     fs::write(&conf, &edited).expect("a file");
-    assert!(matches!(
-        write(&plan, root.path(), false),
-        Err(WriteError::InTheWay(_))
-    ));
+    assert!(matches!(write(&plan, root.path(), false), Err(WriteError::InTheWay(_))));
     let written = write(&plan, root.path(), true).expect("forced");
     assert_eq!(written.saved, [conf.with_extension("conf.millrace-save.1")]);
     assert_eq!(fs::read_to_string(&copy).expect("a copy"), "env MINE;\n");
@@ -132,11 +128,11 @@ fn foreign_files_are_replaced_only_by_force_and_copied() {
 #[test]
 fn all_files_are_restored_when_the_test_fails() {
     let root = tempfile::tempdir().expect("folder");
-    let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
+    let conf = below(root.path(), Path::new(CONF));
     fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
     fs::write(&conf, "env MINE;\n").expect("a file");
     let mut plan = refusing(plan());
-    let cnf = below(root.path(), Path::new("/etc/millrace/openssl.cnf"));
+    let cnf = below(root.path(), Path::new(CNF));
     let cnf = cnf.to_str().expect("UTF-8").to_owned();
     plan.verifications[0].environment = vec![("CNF", Argument::Owned(cnf))];
     let error = write(&plan, root.path(), true).expect_err("vetoed");
@@ -148,10 +144,7 @@ fn all_files_are_restored_when_the_test_fails() {
     assert!(
         !root.path().join("etc/millrace").exists() && !root.path().join("etc/systemd").exists()
     );
-    assert!(
-        !conf.with_extension("conf.millrace-save").exists(),
-        "no copy of what is still there"
-    );
+    assert!(!conf.with_extension("conf.millrace-save").exists(), "no copy of what is still there");
 }
 
 #[test]
@@ -161,10 +154,7 @@ fn test_that_failed_before_does_not_prevent_the_write() {
     plan.verifications[0].arguments[1] = Argument::Text("echo broken; exit 1");
     let written = write(&plan, root.path(), false).expect("written");
     let failed = ConfigVerdict::Failed("broken".to_owned());
-    assert_eq!(
-        (&written.verified[0].before, &written.verified[0].after),
-        (&failed, &failed)
-    );
+    assert_eq!((&written.verified[0].before, &written.verified[0].after), (&failed, &failed));
 }
 
 #[test]
@@ -174,82 +164,37 @@ fn symbolic_link_at_a_planned_path_is_refused() {
     fs::write(&target, "mine\n").expect("a file");
     fs::create_dir_all(root.path().join("etc/nginx")).expect("folders");
     symlink(&target, root.path().join("etc/nginx/millrace.conf")).expect("a link");
-    assert!(matches!(
-        write(&plan(), root.path(), true),
-        Err(WriteError::NotAFile(_))
-    ));
+    assert!(matches!(write(&plan(), root.path(), true), Err(WriteError::NotAFile(_))));
     assert_eq!(fs::read_to_string(&target).expect("as it was"), "mine\n");
-}
-
-#[test]
-fn snippets_are_missing_until_their_line_is_present() {
-    let root = tempfile::tempdir().expect("folder");
-    let plan = plan();
-    assert_eq!(missing_snippets(&plan, root.path()).len(), 1);
-    let conf = root.path().join("etc/nginx/nginx.conf");
-    fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
-    fs::write(&conf, "# include millrace.conf;\n").expect("a file");
-    assert_eq!(
-        missing_snippets(&plan, root.path()).len(),
-        1,
-        "a comment does not count"
-    );
-    fs::write(&conf, "include millrace.conf;\nevents {}\n").expect("a file");
-    assert!(missing_snippets(&plan, root.path()).is_empty());
 }
 
 #[test]
 fn file_changed_after_the_comparison_is_not_overwritten() {
     let root = tempfile::tempdir().expect("folder");
     let plan = plan();
-    let conf = below(root.path(), Path::new("/etc/nginx/millrace.conf"));
+    let conf = below(root.path(), Path::new(CONF));
     // The file is new at the first comparison and as planned at the second.
     for _ in 0..2 {
-        let changes = compare(&plan, root.path()).expect("compared");
+        let changes = compare(&plan.files, &[], root.path()).expect("compared");
         fs::create_dir_all(conf.parent().expect("a folder")).expect("folders");
         fs::write(&conf, "env MINE;\n").expect("a file");
         let error = changes.apply(true).expect_err("changed since");
-        assert!(
-            matches!(&error, WriteError::ChangedSince(path) if *path == conf),
-            "{error}"
-        );
+        assert!(matches!(&error, WriteError::ChangedSince(path) if *path == conf), "{error}");
         assert_eq!(fs::read_to_string(&conf).expect("a file"), "env MINE;\n");
         let _ = write(&plan, root.path(), true).expect("compared again");
     }
 }
 
 #[test]
-fn generated_file_that_another_service_names_is_not_removed() {
-    let root = tempfile::tempdir().expect("folder");
-    let plan = plan();
-    write(&plan, root.path(), false).expect("written");
-    let conf = Path::new("/etc/millrace/openssl.cnf");
-    let at = |path: &str| below(root.path(), Path::new(path));
-    let other = at("/etc/systemd/system/haproxy.service.d/mine.conf");
-    let own = at("/etc/default/nginx");
-    for (file, line) in [
-        (
-            &other,
-            "[Service]\nEnvironment=OPENSSL_CONF=/etc/millrace/openssl.cnf\n",
-        ),
-        (&own, "export OPENSSL_CONF=/etc/millrace/openssl.cnf\n"),
-    ] {
-        fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
-        fs::write(file, line).expect("a file");
-    }
-    let removed = remove(&plan, root.path()).expect("removed");
-    let used: Vec<_> = removed
-        .used
-        .iter()
-        .map(|file| (&file.path, &file.by))
-        .collect();
-    assert_eq!(used, [(&below(root.path(), conf), &other)]);
-    assert_eq!(removed.removed.len(), plan.files.len() - 1);
-    fs::write(&other, "# OPENSSL_CONF=/etc/millrace/openssl.cnf\n").expect("a file");
-    let removed = remove(&plan, root.path()).expect("removed");
-    assert_eq!(
-        removed.removed,
-        [below(root.path(), conf)],
-        "a comment uses nothing"
-    );
+fn origin_of_a_file_is_read_from_its_first_line() {
+    let file = GENERATOR.file("/x", "a = 1\n", "a test");
+    let origin = |contents: &str| GENERATOR.origin(contents);
+    assert_eq!(origin(&file.contents), Origin::Generated);
+    assert_eq!(origin(&format!("{}b = 2\n", file.contents)), Origin::Edited);
+    assert_eq!(origin("a = 1\n"), Origin::Foreign);
+    assert_eq!(origin(""), Origin::Foreign);
+    let (start, end) = GENERATOR.mark();
+    assert_eq!(origin(&format!("{start}zz{end}\n")), Origin::Edited);
+    let other = Generator { command: "millrace vpn", ..GENERATOR };
+    assert_eq!(other.origin(&file.contents), Origin::Foreign);
 }

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Puts the files of a [`Plan`] in place: compare, verify, apply, verify again, and restore everything if the
-//! server's own test no longer passes.
+//! Puts generated files in place: compare, verify, apply, verify again, and restore everything if a test of the
+//! result no longer passes.
 //!
 //! [`compare`] returns the [`FileChanges`] that a person may read first; [`FileChanges::apply`] writes these and no
 //! others: a file that was changed after the comparison is an error.
@@ -11,21 +11,19 @@
 //! is replaced atomically by a rename, all of them together are not: after a crash some are new and some are
 //! old, and the next run completes the rest.
 
-mod diff;
-mod users;
-
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::plan::{Origin, Plan, PlannedFile, Snippet};
-use crate::verify::{ConfigVerdict, Verification, below};
+use super::verify::{ConfigVerdict, Verification};
+use super::{Origin, PlannedFile, below, diff};
+use crate::replace::replace_file;
 
 /// Bound on a file that is compared, in bytes: a generated file has 2 KiB.
 const MAX_FILE: u64 = 1 << 20;
@@ -75,19 +73,19 @@ fn list(paths: &[PathBuf]) -> String {
     paths.collect::<Vec<_>>().join(", ")
 }
 
-/// How the file at a path compares with the planned one.
+/// Comparison of the file at a path with the planned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FileState {
     /// There is no file.
     New,
-    /// It has the planned contents and permissions.
+    /// The file has the planned contents and permissions.
     Unchanged,
-    /// It was generated earlier and differs.
+    /// The file was generated earlier and differs.
     Changed,
-    /// It was generated earlier and edited since.
+    /// The file was generated earlier and edited since.
     Edited,
-    /// It was not generated.
+    /// The file was not generated.
     Foreign,
 }
 
@@ -96,7 +94,7 @@ pub enum FileState {
 pub struct FileChange {
     /// Its path below the root.
     pub path: PathBuf,
-    /// How it compares.
+    /// The comparison with the planned file.
     pub state: FileState,
     /// Removed lines (`-`) and added ones (`+`); empty for new and unchanged files.
     pub diff: Vec<String>,
@@ -137,48 +135,31 @@ pub struct Written {
     pub verified: Vec<Verified>,
 }
 
-/// Compares a plan with the files below a root.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn compare<'a>(plan: &'a Plan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
-    compare_files(&plan.files, &plan.verifications, root)
-}
-
 /// Compares planned files with those below a root; `verifications` run before and after they are written.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn compare_files<'a>(
+pub fn compare<'a>(
     planned: &'a [PlannedFile],
     verifications: &'a [Verification],
     root: &'a Path,
 ) -> Result<FileChanges<'a>, WriteError> {
     let files = planned.iter().map(|file| compare_file(file, root));
     let files = files.collect::<Result<_, _>>()?;
-    Ok(FileChanges {
-        planned,
-        verifications,
-        root,
-        files,
-    })
+    Ok(FileChanges { planned, verifications, root, files })
 }
 
 fn compare_file(file: &PlannedFile, root: &Path) -> Result<FileChange, WriteError> {
     let path = below(root, &file.path);
-    let before = existing(&path)?;
+    let before = ExistingFile::read(&path)?;
     let (state, diff) = match &before {
         None => (FileState::New, Vec::new()),
         Some(current) => {
-            let text = String::from_utf8_lossy(&current.contents);
+            let text = current.text();
             let state = if current.contents == file.contents.as_bytes() {
-                if current.mode == file.mode {
-                    FileState::Unchanged
-                } else {
-                    FileState::Changed
-                }
+                if current.mode == file.mode { FileState::Unchanged } else { FileState::Changed }
             } else {
-                match Origin::of(&text) {
+                match file.generator.origin(&text) {
                     Origin::Generated => FileState::Changed,
                     Origin::Edited => FileState::Edited,
                     Origin::Foreign => FileState::Foreign,
@@ -186,45 +167,19 @@ fn compare_file(file: &PlannedFile, root: &Path) -> Result<FileChange, WriteErro
             };
             let mut lines = diff::lines(&text, &file.contents);
             if current.mode != file.mode {
-                lines.push(format!(
-                    "mode {:04o} becomes {:04o}",
-                    current.mode, file.mode
-                ));
+                lines.push(format!("mode {:04o} becomes {:04o}", current.mode, file.mode));
             }
             (state, lines)
         }
     };
-    Ok(FileChange {
-        path,
-        state,
-        diff,
-        before,
-    })
-}
-
-/// The snippets that the user's own files lack.
-#[must_use]
-pub fn missing_snippets<'a>(plan: &'a Plan, root: &Path) -> Vec<&'a Snippet> {
-    let missing = |snippet: &&Snippet| {
-        let file = existing(&below(root, &snippet.path)).ok().flatten();
-        let text = file.map(|file| String::from_utf8_lossy(&file.contents).into_owned());
-        !text.is_some_and(|text| {
-            let mut lines = text
-                .lines()
-                .filter(|line| !line.trim_start().starts_with('#'));
-            lines.any(|line| line.contains(&snippet.marker))
-        })
-    };
-    plan.snippets.iter().filter(missing).collect()
+    Ok(FileChange { path, state, diff, before })
 }
 
 impl FileChanges<'_> {
     /// Whether every file is as planned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.files
-            .iter()
-            .all(|change| change.state == FileState::Unchanged)
+        self.files.iter().all(|change| change.state == FileState::Unchanged)
     }
 
     /// Writes the files that differ; with `force` also over files that were not generated.
@@ -236,19 +191,12 @@ impl FileChanges<'_> {
             change.check_current()?;
         }
         if self.is_empty() {
-            return Ok(Written {
-                files: self.files,
-                ..Written::default()
-            });
+            return Ok(Written { files: self.files, ..Written::default() });
         }
         let foreign =
             |change: &&FileChange| matches!(change.state, FileState::Foreign | FileState::Edited);
-        let in_the_way: Vec<PathBuf> = self
-            .files
-            .iter()
-            .filter(foreign)
-            .map(|change| change.path.clone())
-            .collect();
+        let in_the_way: Vec<PathBuf> =
+            self.files.iter().filter(foreign).map(|change| change.path.clone()).collect();
         if !in_the_way.is_empty() && !force {
             return Err(WriteError::InTheWay(in_the_way));
         }
@@ -268,22 +216,11 @@ impl FileChanges<'_> {
                 ConfigVerdict::Failed(output),
             ) = (&before, &after)
             {
-                return Err(WriteError::Verification {
-                    name: test.name,
-                    output: output.clone(),
-                });
+                return Err(WriteError::Verification { name: test.name, output: output.clone() });
             }
-            verified.push(Verified {
-                name: test.name,
-                before,
-                after,
-            });
+            verified.push(Verified { name: test.name, before, after });
         }
-        Ok(Written {
-            files: self.files,
-            saved: undo.keep(),
-            verified,
-        })
+        Ok(Written { files: self.files, saved: undo.keep(), verified })
     }
 }
 
@@ -291,7 +228,7 @@ impl FileChange {
     /// # Errors
     /// The file is not the one that was compared.
     fn check_current(&self) -> Result<(), WriteError> {
-        if existing(&self.path)? == self.before {
+        if ExistingFile::read(&self.path)? == self.before {
             Ok(())
         } else {
             Err(WriteError::ChangedSince(self.path.clone()))
@@ -299,75 +236,41 @@ impl FileChange {
     }
 }
 
+/// A file as it is on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ExistingFile {
+pub struct ExistingFile {
     contents: Vec<u8>,
     mode: u32,
 }
 
-fn existing(path: &Path) -> Result<Option<ExistingFile>, WriteError> {
-    let failed = |source| io_error("reading", path, source);
-    let metadata = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    // A link might lead to another file than the planned one; a longer file was not generated.
-    if !metadata.is_file() || metadata.len() > MAX_FILE {
-        return Err(WriteError::NotAFile(path.to_owned()));
-    }
-    let mut contents = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_FILE).read_to_end(&mut contents))
-        .map_err(failed)?;
-    Ok(Some(ExistingFile {
-        contents,
-        mode: metadata.permissions().mode() & 0o7777,
-    }))
-}
-
-/// The result of [`remove`].
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-pub struct RemovedFiles {
-    /// The files that are gone.
-    pub removed: Vec<PathBuf>,
-    /// Files that were edited since they were generated, or are not ours: they stay.
-    pub kept: Vec<PathBuf>,
-    /// Files that another service still uses: they stay, too.
-    pub used: Vec<UsedFile>,
-}
-
-/// A generated file that another service uses.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct UsedFile {
-    /// The file.
-    pub path: PathBuf,
-    /// The file that names it.
-    pub by: PathBuf,
-}
-
-/// Removes the files of a plan that are as they were generated, whatever their contents were then, and that no other
-/// service names.
-///
-/// # Errors
-/// A file that cannot be read or removed.
-pub fn remove(plan: &Plan, root: &Path) -> Result<RemovedFiles, WriteError> {
-    let mut result = RemovedFiles::default();
-    for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
-        let path = change.path;
-        match change.state {
-            FileState::New => {}
-            FileState::Edited | FileState::Foreign => result.kept.push(path),
-            FileState::Unchanged | FileState::Changed => match users::of(&file.path, plan, root) {
-                Some(by) => result.used.push(UsedFile { path, by }),
-                None => {
-                    fs::remove_file(&path).map_err(|source| io_error("removing", &path, source))?;
-                    result.removed.push(path);
-                }
-            },
+impl ExistingFile {
+    /// Reads a file; `None` if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a regular file of at most 1 MiB.
+    pub fn read(path: &Path) -> Result<Option<Self>, WriteError> {
+        let failed = |source| io_error("reading", path, source);
+        let metadata = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        // A link might lead to another file than the planned one; a longer file was not generated.
+        if !metadata.is_file() || metadata.len() > MAX_FILE {
+            return Err(WriteError::NotAFile(path.to_owned()));
         }
+        let mut contents = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(MAX_FILE).read_to_end(&mut contents))
+            .map_err(failed)?;
+        Ok(Some(Self { contents, mode: metadata.permissions().mode() & 0o7777 }))
     }
-    Ok(result)
+
+    /// The contents, with a replacement for bytes that are not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.contents)
+    }
 }
 
 /// Restores everything when it is dropped before [`Undo::keep`].
@@ -458,11 +361,7 @@ fn put(path: &Path, contents: &[u8], mode: u32) -> Result<(), WriteError> {
 }
 
 fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(contents)?;
     // The mode above is subject to the umask.
     file.set_permissions(Permissions::from_mode(mode))?;
@@ -470,12 +369,5 @@ fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn io_error(doing: &'static str, path: &Path, source: io::Error) -> WriteError {
-    WriteError::Io {
-        doing,
-        path: path.to_owned(),
-        source,
-    }
+    WriteError::Io { doing, path: path.to_owned(), source }
 }
-
-#[cfg(test)]
-mod tests;

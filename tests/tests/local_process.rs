@@ -1,0 +1,166 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Local primitives and the fetch cache in processes that do what no stock server does while it serves
+//! (`tests/clients/local_process.c`): the provider comes and goes under load, the libraries are opened and closed,
+//! thousands of key objects come and go. And beside OpenSSL's FIPS provider, whose rule nothing of ours satisfies.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use millrace_edge::local_counts::LocalCounts;
+use millrace_testkit::skip;
+use millrace_tests::artifacts::{artifacts, workspace};
+use millrace_tests::edge::{Edge, EdgeOptions};
+use millrace_tests::local::local_counts;
+use millrace_tests::openssl::{SServer, plain, self_signed, text};
+use millrace_tests::pki::KeyKind;
+use millrace_tests::process::{run, succeed, text_of};
+use millrace_tests::release;
+use millrace_tests::world::World;
+
+/// The program, whose name makes it known to the preload library, and what it loads.
+struct Bench {
+    world: World,
+    program: PathBuf,
+    edge: Edge,
+    key: PathBuf,
+    certificate: PathBuf,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let world = World::new();
+        let program = world.dir().join("nginx");
+        let mut compile = Command::new("cc");
+        compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]);
+        compile.arg(&program);
+        compile.arg(workspace().join("tests/clients/local_process.c"));
+        let _ = succeed(compile.args(["-lssl", "-lcrypto", "-lpthread", "-ldl"]));
+        let edge = EdgeOptions::local().write(world.dir());
+        let curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384"];
+        let (key, certificate) = self_signed(world.dir(), "p-384", &curve);
+        Self { world, program, edge, key, certificate }
+    }
+
+    /// The program with this command.
+    fn command(&self, what: &str) -> Command {
+        let mut command = release::command_at(&self.program);
+        self.edge.apply(&mut command).arg(what);
+        command.arg(&self.certificate).arg(&self.key);
+        command
+    }
+
+    /// The program with the preload library and its cache.
+    fn cached(&self, what: &str) -> Command {
+        let mut command = self.command(what);
+        command.env("LD_PRELOAD", &artifacts().preload);
+        command.env("MILLRACE_FETCH_CACHE", "on");
+        command.env("MILLRACE_JOBS", "off");
+        command
+    }
+}
+
+/// Runs the program to its end. Returns its counters.
+#[track_caller]
+fn counted(command: &mut Command) -> LocalCounts {
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.stderr(Stdio::piped()).spawn().expect("the program");
+    let mut said = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    let counts = local_counts(child.id());
+    drop(child.stdin.take());
+    let output = child.wait_with_output().expect("its end");
+    assert!(output.status.success(), "{}", text_of(&output));
+    assert_eq!(line, "done\n");
+    counts.expect("counters")
+}
+
+#[test]
+fn provider_comes_and_goes_under_load_with_the_fetch_cache() {
+    let bench = Bench::new();
+    // The program loads the provider itself, so that it can unload it.
+    let empty = bench.world.dir().join("empty.cnf");
+    let settings = bench.world.dir().join("client.toml");
+    fs::write(&empty, "").expect("a file");
+    fs::write(&settings, "mode = \"off\"\nalgorithms = \"none\"\nlocal = \"all\"\n")
+        .expect("settings");
+    // libcrypto 3.0 crashes when a provider with decoders goes under load, also when it is one of its own.
+    let mut command = bench.cached("reloads");
+    command.arg(if release::openssl() >= (3, 5) { "millrace" } else { "null" });
+    command.env("OPENSSL_CONF", &empty);
+    let counts = counted(command.env("MILLRACE_CLIENT_CONF", &settings));
+    for name in ["X25519", "TLS13-KDF", "P-384"] {
+        assert!(counts.of(name) > 0, "{name}: {counts:?}");
+    }
+    let (hits, all) = counts.fetches();
+    assert!(hits > all / 2, "{hits} of {all}");
+}
+
+#[test]
+fn libraries_that_are_opened_and_closed_leave_no_trace_in_a_fork() {
+    let bench = Bench::new();
+    let mut command = bench.command("closes");
+    command.arg(&artifacts().provider).arg(&artifacts().preload);
+    let counts = counted(&mut command);
+    // The forked children count in the same cells.
+    assert_eq!(counts.of("P-384"), 2 * 20, "{counts:?}");
+}
+
+#[test]
+fn memory_stays_flat_over_key_objects_and_handshakes() {
+    let bench = Bench::new();
+    let counts = counted(&mut bench.cached("memory"));
+    assert_eq!(counts.of("P-384"), 7 * 200, "{counts:?}");
+    let (hits, all) = counts.fetches();
+    assert!(hits > all / 2, "{hits} of {all}");
+}
+
+/// OpenSSL's FIPS provider of Debian 13 with the file that it wants; none without a network or with an older libc.
+fn fips(dir: &Path) -> Option<PathBuf> {
+    let root = workspace().join("target/fips");
+    let mut unpack = Command::new(workspace().join("scripts/unpack-debian.sh"));
+    unpack.arg("trixie").arg(&root);
+    let unpacked = run(unpack.args(["--alone", "openssl-provider-fips"]));
+    if !unpacked.status.success() {
+        return None;
+    }
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let packaged = root.join(format!("usr/lib/{triplet}/ossl-modules/fips.so"));
+    let (module, file) = (dir.join("modules/fips.so"), dir.join("fipsmodule.cnf"));
+    fs::copy(packaged, &module).expect("a copy");
+    let mut install = plain(&["fipsinstall", "-quiet", "-module", text(&module)]);
+    run(install.arg("-out").arg(&file)).status.success().then_some(file)
+}
+
+/// With the FIPS provider loaded, everything is computed here as before; with `fips=yes` nothing is, not even what
+/// the FIPS provider lacks.
+#[test]
+fn nothing_is_computed_here_once_only_fips_algorithms_are_allowed() {
+    let world = World::new();
+    let identity = world.identity(KeyKind::P384);
+    let edge = EdgeOptions::local().write(world.dir());
+    let Some(installed) = fips(world.dir()) else {
+        skip!("no FIPS provider that runs here");
+    };
+    let conf = fs::read_to_string(&edge.conf).expect("openssl.cnf");
+    let conf = conf.replace("[providers]\n", "[providers]\nfips = fips_sect\nbase = base\n");
+    let included = installed.display();
+    let conf = format!("{conf}[base]\nactivate = 1\n.include {included}\n");
+    for (properties, computes) in [("", true), ("fips=yes,", false)] {
+        let start = "default_properties = ";
+        let text = conf.replace(start, &format!("{start}{properties}"));
+        fs::write(&edge.conf, &text).expect("openssl.cnf");
+        let (certificate, key) = (&identity.certificate_file, &identity.key_file);
+        let server = SServer::start(&edge, world.dir(), certificate, key, &["-tls1_3"]);
+        let mut client = plain(&["s_client", "-groups", "P-256", "-verify_return_error"]);
+        let said = text_of(&server.get(client.arg("-CAfile").arg(&world.authority.file)));
+        assert!(said.contains("Verification: OK"), "{said}\n{}", server.log());
+        let counts = local_counts(server.id()).expect("counters");
+        for name in ["TLS13-KDF", "P-384"] {
+            assert_eq!(counts.of(name) > 0, computes, "{properties} {name}: {counts:?}");
+        }
+    }
+}
