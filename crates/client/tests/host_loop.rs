@@ -17,6 +17,9 @@ use fake::{Auto, FakeNode, SIGN, SOON, digest, is_answer, open, pool, soon};
 use millrace_client::{ClientError, HostLoop, Pool, RemoteKey, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+/// Bound on the timers of a pool with one node and one job under way: reports, silence, the deadline.
+const TIMERS_PER_SECOND: u64 = 20;
+
 type Ended = (u64, ThreadId, Result<Reply, ClientError>);
 
 /// An event loop that knows nothing but the pool.
@@ -81,6 +84,8 @@ impl Host {
     }
 }
 
+/// The I/O thread keeps the clock: where the machine is so busy that this thread does not read before a timer is due,
+/// it reads instead.
 #[test]
 fn callbacks_run_on_the_thread_of_the_host_loop() {
     let node = FakeNode::alone(Auto::ALL);
@@ -88,12 +93,17 @@ fn callbacks_run_on_the_thread_of_the_host_loop() {
     assert!(pool.host_loop().is_none(), "the pool was not used yet");
     let key = open(&pool);
     let host = Host::new(&pool);
+    let started = Instant::now();
+    let mut by_the_clock = 0;
     for number in 0..1000 {
         host.submit(&key, number);
         let (told, thread, result) = host.next();
-        assert_eq!((told, thread), (number, thread::current().id()));
+        assert_eq!(told, number);
+        by_the_clock += u64::from(thread != thread::current().id());
         assert!(is_answer(&digest(number), &result.expect("an answer")));
     }
+    let seconds = started.elapsed().as_secs() + 1;
+    assert!(by_the_clock <= TIMERS_PER_SECOND * seconds, "{by_the_clock} in {seconds} s");
 }
 
 /// A young connection that ends is made again after a moment, which the I/O thread has to know of, although

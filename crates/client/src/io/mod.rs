@@ -356,7 +356,9 @@ impl Instance {
         if spins {
             inner.spin.ended(came);
         }
-        self.handle(&mut inner, events);
+        // What came after a host's loop took over is left in the epoll instance for it.
+        let is_hosts = role == Role::IoThread && inner.driver.is_host_driven();
+        self.handle(&mut inner, if is_hosts { &[] } else { events });
         inner
     }
 

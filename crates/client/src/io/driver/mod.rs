@@ -209,6 +209,11 @@ impl Driver {
         [self.notify(), Wake::IoThread]
     }
 
+    /// Whether a host's loop drives.
+    pub(super) fn is_host_driven(&self) -> bool {
+        matches!(self.mode, DriverMode::HostLoop { .. })
+    }
+
     /// Whether this thread's loop drives.
     pub(super) fn is_host(&self, thread: ThreadId) -> bool {
         matches!(self.mode, DriverMode::HostLoop { thread: host, .. } if host == thread)
