@@ -8,7 +8,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
+use rcgen::{
+    CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
+    PKCS_RSA_SHA256, RsaKeySize,
+};
 use rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
@@ -16,7 +19,10 @@ use crate::error::BenchError;
 use crate::workload::BenchKey;
 
 /// The keys that TLS gateways are measured with.
-pub(crate) const GATEWAY_KEYS: [&str; 2] = ["rsa-2048", "p-256"];
+pub(crate) const GATEWAY_KEYS: [&str; 4] = ["rsa-2048", "p-256", "p-384", "ed25519"];
+
+/// Those of them that are measured with a pool, too.
+pub(crate) const POOLED_KEYS: [BenchKey; 2] = [BenchKey::Rsa2048, BenchKey::P256];
 
 /// A key and its self-signed certificate.
 pub(crate) struct Identity {
@@ -50,6 +56,8 @@ fn generate(kind: BenchKey) -> Result<KeyPair, BenchError> {
     match kind {
         BenchKey::Rsa2048 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         BenchKey::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+        BenchKey::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
+        BenchKey::Ed25519 => KeyPair::generate_for(&PKCS_ED25519),
         _ => {
             let problem = format!("gateways are not measured with {kind} keys");
             return Err(BenchError::Setup(problem));

@@ -15,6 +15,7 @@ use super::{KeyPlace, Part, Server, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
+use crate::keys::POOLED_KEYS;
 use crate::stats::order;
 use crate::workload::BenchKey;
 
@@ -108,11 +109,16 @@ impl TlsPlan {
         if parts.contains(&Part::Short) {
             short::need_ab()?;
         }
+        if let Some(key) = args.key.iter().find(|key| !POOLED_KEYS.contains(key)) {
+            let problem =
+                format!("--key {key} needs --local: pools are measured with RSA-2048 and P-256");
+            return Err(BenchError::Usage(problem));
+        }
         Ok(Self {
             recommended_only: args.demo && args.mode.is_empty(),
             parts,
             servers: or_all(&args.server, [Server::Haproxy, Server::Nginx]),
-            keys: or_all(&args.key, [BenchKey::Rsa2048, BenchKey::P256]),
+            keys: or_all(&args.key, POOLED_KEYS),
             versions: unique(&args.tls),
             modes,
             rounds: args.rounds.unwrap_or(rounds),
@@ -243,6 +249,14 @@ mod tests {
     fn plan(typed: &[&str]) -> TlsPlan {
         let typed = ["tls", "--preload", "/nonexistent.so"].iter().chain(typed);
         TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan")
+    }
+
+    #[test]
+    fn key_that_is_measured_in_the_process_alone_is_refused_with_the_option() {
+        let words =
+            ["tls", "--preload", "/nonexistent.so", "--part", "handshakes", "--key", "p-384"];
+        let error = TlsPlan::new(&Typed::parse_from(words).args).expect_err("no plan");
+        assert!(error.to_string().contains("--key p-384 needs --local"), "{error}");
     }
 
     #[test]

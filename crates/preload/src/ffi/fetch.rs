@@ -325,9 +325,10 @@ pub(super) unsafe extern "C" fn OSSL_LIB_CTX_set0_default(context: *mut c_void) 
         return ptr::null_mut();
     };
     // SAFETY: null changes nothing; the result is the context in use.
-    let current = unsafe { (libcrypto.set_default)(ptr::null_mut()) };
-    // libssl sets the context in use once more for each SSL_CTX while openssl.cnf has a section `ssl_conf`.
-    if !context.is_null() && context != current {
+    let current = || unsafe { (libcrypto.set_default)(ptr::null_mut()) };
+    // libssl sets the context in use once more for each SSL_CTX while openssl.cnf has a section `ssl_conf`. An
+    // asynchronous job passes null, which sets nothing.
+    if !context.is_null() && context != current() {
         ALLOWED.store(false, Ordering::Relaxed);
         let _ = around(|| DEFAULT.swap(ptr::null_mut(), Ordering::AcqRel));
     }
