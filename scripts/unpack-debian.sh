@@ -4,9 +4,11 @@
 #
 # Unpacks packages of another Debian release with all that they need into a folder:
 # scripts/unpack-debian.sh SUITE[,SUITE...] DIR PACKAGE... [--alone PACKAGE...] [--source PACKAGE...]
+#     [--kernel SUITE...]
 # Packages come from the first suite where it has them, else from the next. Those after --alone come
 # without the packages that they depend on: a kernel without its initramfs tools. Of those after --source
-# the source as its authors released it lies in usr/src/PACKAGE, without Debian's changes.
+# the source as its authors released it lies in usr/src/PACKAGE, without Debian's changes. Of each suite after
+# --kernel the kernel that a new machine would get comes alone.
 # Needs no root, and neither the machine's package sources nor its installed packages change: apt works
 # with folders of its own in there, an empty list of installed packages, and the Debian mirror, proxies
 # and keys that this machine's apt is set up with. Packages are unpacked, none is installed: no script
@@ -15,12 +17,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 IFS=, read -ra SUITES <<<"$1"
-PACKAGES=() ALONE=() SOURCES=()
+PACKAGES=() ALONE=() SOURCES=() KERNELS=()
 list=PACKAGES
 for word in "${@:3}"; do
     case $word in
         --alone) list=ALONE ;;
         --source) list=SOURCES ;;
+        --kernel) list=KERNELS ;;
         *) declare -n into=$list && into+=("$word") ;;
     esac
 done
@@ -96,6 +99,14 @@ say "reading the package lists of Debian ${SUITES[*]}"
 private update --error-on=any ||
     fail "the package lists cannot be had: is there a network, and is debian-archive-keyring up to date?"
 
+# A newer kernel's program and modules are packages of their own.
+for suite in "${KERNELS[@]}"; do
+    mapfile -t parts < <(APT_CONFIG="$work/apt.conf" apt-get -s install "linux-image-amd64/$suite" 2>>"$log" |
+        awk '/^Inst linux-(image|binary|modules)-[0-9]/ { print $2 }')
+    ((${#parts[@]})) || fail "$suite has no kernel"
+    ALONE+=("${parts[@]}")
+done
+
 say "fetching ${PACKAGES[*]:-no package} with the packages that they need${ALONE:+, and alone: ${ALONE[*]}}${SOURCES:+, and the source of ${SOURCES[*]}}"
 if ((${#PACKAGES[@]})); then
     private install --download-only "${PACKAGES[@]}" || fail "the packages cannot be had"
@@ -133,6 +144,13 @@ for name in "${SOURCES[@]}"; do
     mkdir -p "$new/usr/src/$name"
     tar -x -f "$(find "$work/archives/$name" -name '*.orig.tar.*' ! -name '*.asc' -print -quit)" \
         -C "$new/usr/src/$name" --strip-components=1 --no-same-owner
+done
+# A newer kernel lies among its modules.
+for image in "$new"/usr/lib/modules/*/vmlinuz; do
+    [[ -e $image ]] || continue
+    kernel=$(basename "$(dirname "$image")")
+    mkdir -p "$new/boot"
+    [[ -e $new/boot/vmlinuz-$kernel ]] || mv "$image" "$new/boot/vmlinuz-$kernel"
 done
 # Users that servers change to have the ids of this machine.
 cp /etc/passwd /etc/group /etc/hosts "$new/etc/"
