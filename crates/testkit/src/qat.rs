@@ -71,6 +71,8 @@ pub const DMA_FAULTS: u64 = 104;
 pub const UNKNOWN_FUNCTIONS: u64 = 112;
 /// Most requests in flight at once.
 pub const MAX_IN_FLIGHT: u64 = 120;
+/// Requests in flight.
+pub const IN_FLIGHT: u64 = 128;
 
 /// A message of the physical function to all virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
