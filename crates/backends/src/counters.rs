@@ -25,12 +25,7 @@ pub(crate) struct DeviceCounters {
 
 impl DeviceCounters {
     /// The row of a device. One that does not serve holds nothing.
-    pub(crate) fn status(
-        &self,
-        name: &str,
-        serving: bool,
-        capacity: usize,
-    ) -> BackendDeviceStatus {
+    pub(crate) fn status(&self, name: &str, serving: bool, capacity: usize) -> BackendDeviceStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let now = |gauge: &AtomicUsize| if serving { gauge.load(Ordering::Relaxed) } else { 0 };
         let Self { submitted, full, served, faults, lost, starts, in_flight, slots_lost } = self;

@@ -131,9 +131,8 @@ impl AgreementKey {
             (Operation::DhDerive, Group::Prime { padded: modulus, .. }, Secret::Dh(key)) => {
                 let peer = Number::from_bytes(input).ok_or(BackendError::Failed)?;
                 key.check_peer(&peer)?;
-                let wide = |number: &Number| {
-                    number.to_bytes(modulus.len()).ok_or(BackendError::Failed)
-                };
+                let wide =
+                    |number: &Number| number.to_bytes(modulus.len()).ok_or(BackendError::Failed);
                 let base = wide(&peer)?;
                 let request = |share: Number| {
                     Ok(Request::Power {

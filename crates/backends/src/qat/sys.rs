@@ -626,8 +626,7 @@ impl<O> Ring<O> {
 
     /// Has the library take the request of a slot.
     fn call(&mut self, index: usize) -> Status {
-        let (call, handle, slot) =
-            (&self.library.functions, self.handle, &mut self.slots[index]);
+        let (call, handle, slot) = (&self.library.functions, self.handle, &mut self.slots[index]);
         let tag = (&raw const slot.status).cast_mut().cast();
         let [output, second] = &mut slot.outputs;
         let (output, second, valid) = (&raw mut *output, &raw mut *second, &raw mut slot.valid);

@@ -141,8 +141,7 @@ impl BackendSlot {
     }
 
     fn pushed_back_lately(&self, now: Instant) -> bool {
-        self.pushed_back
-            .is_some_and(|last| now.saturating_duration_since(last) < PUSH_BACK_PAUSE)
+        self.pushed_back.is_some_and(|last| now.saturating_duration_since(last) < PUSH_BACK_PAUSE)
     }
 }
 
@@ -457,19 +456,15 @@ impl Runner {
     }
 
     /// Gives the tasks that a backend does not take to others, as far as there are any.
-    fn place_elsewhere(
-        &mut self,
-        shared: &Shared,
-        index: usize,
-        completed: &mut CompletionBatch,
-    ) {
+    fn place_elsewhere(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
         let slot = &mut self.backends[index];
         slot.pushed_back = Some(Instant::now());
         let (mut moved, mut kept) = (Vec::new(), VecDeque::new());
         for task in std::mem::take(&mut slot.waiting) {
-            let others = self.in_flight.get(task.token).map(|job| {
-                job.key.able(task.operation.kind()).minus(job.tried)
-            });
+            let others = self
+                .in_flight
+                .get(task.token)
+                .map(|job| job.key.able(task.operation.kind()).minus(job.tried));
             match others.and_then(|others| shared.backends.first(others)) {
                 Some(_) => moved.push(task),
                 None => kept.push_back(task),
