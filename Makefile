@@ -108,7 +108,7 @@ test-pool: setup ## More faults of a pool: partitions, slow and lossy links, 5,0
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable, at length
-	@MILLRACE_LONG=1 $(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat
+	@MILLRACE_LONG=1 $(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-deflate --test qat
 
 test-release: build ## The whole-system tests on the release artefacts, as they are shipped
