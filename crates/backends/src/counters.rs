@@ -11,7 +11,7 @@ use millrace_engine::backend::BackendDeviceStatus;
 /// Counters of one device, or of one instance of it, since the start of the process: a restart of the device does not
 /// clear them. [`BackendDeviceStatus`] describes each.
 #[derive(Default)]
-pub(crate) struct DeviceCounters {
+pub(crate) struct BackendDeviceCounters {
     pub(crate) submitted: AtomicU64,
     pub(crate) full: AtomicU64,
     pub(crate) served: AtomicU64,
@@ -23,7 +23,7 @@ pub(crate) struct DeviceCounters {
     pub(crate) slots_lost: AtomicUsize,
 }
 
-impl DeviceCounters {
+impl BackendDeviceCounters {
     /// The row of a device. One that does not serve holds nothing.
     pub(crate) fn status(&self, name: &str, serving: bool, capacity: usize) -> BackendDeviceStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -407,11 +407,6 @@ fn submissions_are_not_refused_and_a_failure_is_over_soon() {
     println!("{:.2} ms to a probe without the library", start.elapsed().as_secs_f64() * 1e3);
 }
 
-/// Processor time of this thread, from the scheduler.
-fn thread_time() -> Duration {
-    schedstat("/proc/thread-self".as_ref())
-}
-
 /// Processor time of the engine's workers for keys of medium cost.
 fn workers_time() -> Duration {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads").flatten();
@@ -438,18 +433,19 @@ fn cycles_per_ns() -> Option<f64> {
 /// Pause between polls without an answer: a worker of the engine sleeps as long at most.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
 
-/// What keeping a queue full showed.
+/// Figures of a queue that was kept full.
 struct Saturated {
-    /// Processor time of this thread.
-    cpu: Duration,
+    /// Processor time of this thread between two sleeps in which it submitted or collected something, less that of
+    /// as many without.
+    work: Duration,
+    /// Processor time of a poll without an answer, with the sleep after it.
+    idle_poll: Duration,
     elapsed: Duration,
-    /// Polls without an answer, each followed by a sleep.
-    idle_polls: u32,
     /// Mean of the requests that the card held while the queue had more.
     held: f64,
 }
 
-/// Keeps a queue full until `count` tasks have ended, and sleeps between polls without an answer, as a worker does.
+/// Keeps a queue full until `count` tasks have ended, and sleeps after each poll without an answer, as a worker does.
 fn saturate(
     queue: &mut dyn Queue,
     controls: &QatControls,
@@ -457,44 +453,40 @@ fn saturate(
     task: impl Fn(u32) -> Task,
 ) -> Saturated {
     let mut tasks: VecDeque<Task> = (0..count).map(task).collect();
-    let (start, before) = (Instant::now(), thread_time());
-    let (mut ended, mut held, mut looks, mut idle_polls) = (0, 0, 0, 0);
+    let start = Instant::now();
+    // Exact after a sleep alone: the scheduler adds the time of a thread when it leaves its core.
+    let time = || schedstat("/proc/thread-self".as_ref());
+    let (mut ended, mut held, mut looks) = (0, 0, 0);
+    let (mut working, mut idle) = ((Duration::ZERO, 0), (Duration::ZERO, 0));
     let mut done = Vec::new();
+    thread::sleep(POLL_PAUSE);
+    let (mut before, mut worked) = (time(), false);
     while ended < count as usize {
-        queue.submit(&mut tasks);
+        worked |= queue.submit(&mut tasks) > 0;
         queue.poll(&mut done);
         assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
         ended += done.len();
+        worked |= !done.is_empty();
         if done.is_empty() {
             // While the queue still has tasks to fill the card with.
             if !tasks.is_empty() {
                 (held, looks) = (held + controls.get(qat::IN_FLIGHT), looks + 1);
             }
-            idle_polls += 1;
             thread::sleep(POLL_PAUSE);
+            let now = time();
+            let kind = if worked { &mut working } else { &mut idle };
+            (kind.0, kind.1) = (kind.0 + now.saturating_sub(before), kind.1 + 1);
+            (before, worked) = (now, false);
         }
         done.clear();
     }
-    let held = held as f64 / f64::from(looks.max(1));
-    Saturated { cpu: thread_time() - before, elapsed: start.elapsed(), idle_polls, held }
-}
-
-/// Processor time of a poll without an answer and the sleep after it, while the card holds a task.
-fn cost_of_waiting(queue: &mut dyn Queue, controls: &QatControls, task: Task) -> Duration {
-    const POLLS: u32 = 2_000;
-    controls.set(qat::HOLD, 1);
-    let mut tasks = VecDeque::from([task]);
-    queue.submit(&mut tasks);
-    let before = thread_time();
-    for _ in 0..POLLS {
-        queue.poll(&mut Vec::new());
-        controls.get(qat::IN_FLIGHT);
-        thread::sleep(POLL_PAUSE);
+    let idle_poll = idle.0 / idle.1.max(1);
+    Saturated {
+        work: working.0.saturating_sub(idle_poll * working.1),
+        idle_poll,
+        elapsed: start.elapsed(),
+        held: held as f64 / f64::from(looks.max(1)),
     }
-    let each = (thread_time() - before) / POLLS;
-    controls.set(qat::HOLD, 0);
-    drain(queue, &mut tasks, 1);
-    each
 }
 
 /// Figures of docs/benchmarks/qat.md: what a card is filled to, what a task costs the thread that submits it, and what
@@ -511,7 +503,6 @@ fn figures_of_the_host_are_measured() {
     controls.set(qat::LATENCY_US, 400);
     let mut queue = serving_queue(&backend, root);
     let clock = cycles_per_ns();
-    let waiting = cost_of_waiting(&mut *queue, &controls, task(0, root));
     let mut rate = 0.0;
     let count = if millrace_testkit::is_long() { 20_000 } else { 1_000 };
     let kinds: [(&str, &dyn Fn(u32) -> Task); 4] = [
@@ -526,19 +517,18 @@ fn figures_of_the_host_are_measured() {
         let found = saturate(&mut *queue, &controls, count, make);
         let requests = backend.tally().served - before.served;
         assert!(requests >= u64::from(count));
-        let waited = waiting * found.idle_polls;
-        let each = found.cpu.saturating_sub(waited).as_nanos() as f64 / f64::from(count);
+        let each = found.work.as_nanos() as f64 / f64::from(count);
         let cycles = clock.map_or_else(String::new, |clock| {
             format!(", {:.0} cycles at {clock:.2} GHz", each * clock)
         });
         let found_rate = f64::from(count) / found.elapsed.as_secs_f64();
         println!(
             "{name}: {} requests each, {found_rate:.0} tasks/s, {:.1} of 63 held, {:.1} us of the thread each{cycles}, \
-             beside {:.1} us each of waiting",
+             {:.1} us for a poll without an answer and the sleep after it",
             requests / u64::from(count),
             found.held,
             each / 1e3,
-            waited.as_nanos() as f64 / f64::from(count) / 1e3,
+            found.idle_poll.as_nanos() as f64 / 1e3,
         );
         if rate == 0.0 {
             rate = found_rate;

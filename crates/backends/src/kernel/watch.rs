@@ -26,7 +26,7 @@ use super::keys::{self, CallError, KernelKey};
 use super::sys::Calls;
 use super::{DriverLookup, KernelTally};
 use crate::blinding::lock;
-use crate::counters::DeviceCounters;
+use crate::counters::BackendDeviceCounters;
 use crate::known_answer::{KnownAnswer, known_answer};
 
 /// Interval of the looks at the driver: a call may run in the kernel's own code for this long after a driver went.
@@ -39,7 +39,7 @@ const MAX_ERRORS: u32 = 8;
 pub(super) struct Watch {
     pub(super) callers: Arc<Callers>,
     /// Shared with requests that were given up, which end after their queue. Lost slots are those of such requests.
-    pub(super) counters: Arc<DeviceCounters>,
+    pub(super) counters: Arc<BackendDeviceCounters>,
     pub(super) answer_time: Duration,
     driver: Arc<DriverLookup>,
     health: Mutex<KernelHealth>,

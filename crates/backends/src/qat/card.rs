@@ -29,7 +29,7 @@ use millrace_engine::backend::BackendDeviceStatus;
 
 use super::known_answer::{self, OWNER};
 use super::sys::{self, Answer, Library, Ring, Session};
-use crate::counters::DeviceCounters;
+use crate::counters::BackendDeviceCounters;
 
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
 pub(super) const SEATS: usize = 8;
@@ -95,7 +95,7 @@ impl Settings {
 }
 
 /// The counters of all instances that the process has used, by name. Bounded by the machine's instances.
-type AllCounters = BTreeMap<String, Arc<DeviceCounters>>;
+type AllCounters = BTreeMap<String, Arc<BackendDeviceCounters>>;
 
 pub(super) struct Card {
     pub(super) library: Arc<Library>,
@@ -128,7 +128,7 @@ pub(super) struct Running {
 
 /// One instance, shared by up to [`SEATS`] queues. A request belongs to a seat and a ticket of its queue.
 pub(super) struct Instance {
-    pub(super) counters: Arc<DeviceCounters>,
+    pub(super) counters: Arc<BackendDeviceCounters>,
     /// Bus address of its virtual function, and its number in it.
     pub(super) name: String,
     ring: Mutex<Ring>,
@@ -213,7 +213,7 @@ impl Card {
         };
         // The library starts all instances at once.
         let restarts = self.restarts();
-        let status = |(name, counters): (&String, &Arc<DeviceCounters>)| BackendDeviceStatus {
+        let status = |(name, counters): (&String, &Arc<BackendDeviceCounters>)| BackendDeviceStatus {
             restarts,
             ..counters.status(name, serving(name), sys::SLOTS)
         };
@@ -429,7 +429,7 @@ impl Running {
 }
 
 impl Instance {
-    fn new(ring: Ring, counters: Arc<DeviceCounters>) -> Self {
+    fn new(ring: Ring, counters: Arc<BackendDeviceCounters>) -> Self {
         Self {
             counters,
             name: ring.name.clone(),
@@ -496,7 +496,7 @@ impl Instance {
 
     /// Notes what the ring holds, for the metrics.
     pub(super) fn note(&self, ring: &Ring) {
-        let DeviceCounters { in_flight, slots_lost, .. } = &*self.counters;
+        let BackendDeviceCounters { in_flight, slots_lost, .. } = &*self.counters;
         in_flight.store(ring.in_flight(), Ordering::Relaxed);
         slots_lost.store(ring.lost(), Ordering::Relaxed);
     }

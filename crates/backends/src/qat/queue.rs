@@ -59,7 +59,7 @@ struct Job {
 
 type CardAnswer = Result<Zeroizing<Vec<u8>>, ()>;
 
-/// What an answer is verified with.
+/// The other half of an answer, for its verification.
 enum Work {
     /// The encoded input of an RSA operation, and the blinding.
     Root(Zeroizing<Vec<u8>>, Blinding),

@@ -583,7 +583,7 @@ impl<O> Ring<O> {
                 let curve = Curve { kind: 1, gap: 0, field: 1, p, a, b, cofactor };
                 let [x, y] = [0, 1].map(|coordinate| memory.copy(&point[coordinate]));
                 let data = PointMultiplyOpData {
-                    scalar: memory.copy(&**scalar),
+                    scalar: memory.copy(scalar.as_slice()),
                     x,
                     y,
                     curve: ptr::null(),
@@ -595,7 +595,7 @@ impl<O> Ring<O> {
                 let data = LadderOpData {
                     curve: 1,
                     generator: 0,
-                    scalar: memory.copy(&**scalar),
+                    scalar: memory.copy(scalar.as_slice()),
                     x: memory.copy(x),
                     y: FlatBuffer::EMPTY,
                 };

@@ -455,7 +455,7 @@ impl Runner {
         }
     }
 
-    /// Gives the tasks that a backend does not take to others, as far as there are any.
+    /// Gives the tasks that a backend does not take to others; those that no other can serve stay.
     fn place_elsewhere(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
         let slot = &mut self.backends[index];
         slot.pushed_back = Some(Instant::now());
