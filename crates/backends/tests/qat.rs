@@ -23,6 +23,7 @@ use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::qat::{self, CardEvent, QatControls, QatMachine, VERSIONS, inside};
 use millrace_testkit::verify;
 use millrace_testkit::wait::until;
+use openssl::pkey::PKey;
 
 /// Runs the calling test on a machine of each version, or returns the controls if it runs there already.
 fn on_machines(test: &str, functions: u32) -> Option<QatControls> {
@@ -238,6 +239,48 @@ fn agreements_in_flight_at_an_event_end_and_the_card_comes_back() {
     }
     drop(serving_queue(&backend, key));
     assert_eq!(controls.get(qat::DMA_FAULTS), 0);
+}
+
+/// The primes of an RSA key are in the memory of the card while the key is open, and no longer. A scalar never is,
+/// except that of X25519 for the time of its requests.
+#[test]
+fn memory_of_the_card_has_no_key_that_is_closed() {
+    let Some(controls) = on_machines("memory_of_the_card_has_no_key_that_is_closed", 1) else {
+        return;
+    };
+    let backend = backend();
+    let (rsa, p384) = (keys::rsa_2048(), keys::p_384());
+    let private = PKey::private_key_from_pkcs8(rsa.der).expect("a key").rsa().expect("an RSA key");
+    let primes = [private.p(), private.q()].map(|prime| prime.expect("a prime").to_vec());
+    let scalar = PKey::private_key_from_pkcs8(p384.der).expect("a key").ec_key().expect("an EC key");
+    let scalar = scalar.private_key().to_vec();
+    let x25519 = PKey::private_key_from_pkcs8(keys::x25519().der).expect("a key");
+    let x25519: Vec<u8> = x25519.raw_private_key().expect("32 bytes").into_iter().rev().collect();
+    // The first and the last byte are fixed before use.
+    let [scalar, x25519] = [scalar, x25519].map(|number| number[1..number.len() - 1].to_vec());
+    let key = open(&backend, rsa.der);
+    let mut queue = serving_queue(&backend, key);
+    for work in agreements(&backend) {
+        let mut tasks = (0..4).map(|token| work.task(token)).collect();
+        drain(&mut *queue, &mut tasks, 4);
+    }
+    for prime in &primes {
+        assert_eq!(controls.count_in_memory(prime), 1, "an open key, once");
+    }
+    assert_eq!(controls.count_in_memory(&scalar), 0);
+    assert_eq!(controls.count_in_memory(&x25519), 0, "after its requests");
+    backend.close_key(key);
+    for prime in &primes {
+        assert_eq!(controls.count_in_memory(prime), 0, "a closed key");
+    }
+    controls.set(qat::HOLD, 1);
+    let work = &agreements(&backend)[3];
+    let mut tasks = VecDeque::from([work.task(0)]);
+    queue.submit(&mut tasks);
+    assert_eq!(controls.count_in_memory(&x25519), 2, "while its requests are held");
+    controls.set(qat::HOLD, 0);
+    drain(&mut *queue, &mut tasks, 1);
+    assert_eq!(controls.count_in_memory(&x25519), 0, "after its requests");
 }
 
 /// One lost request, and nothing else that the card could answer: the known answer tells that it serves.
@@ -643,8 +686,8 @@ fn works_of_the_proof(backend: &Qat) -> Vec<Work> {
     let reference = software.open_key(&private).expect("a key").key;
     let key = open(backend, keys::rsa_2048().der);
     let mut queue = software.open_queue().expect("a queue");
-    let mut tasks = (0..16).map(|token| task(token, reference)).collect();
-    let signed = drain(&mut *queue, &mut tasks, 16).into_iter().map(|done| Work {
+    let mut tasks = (0..24).map(|token| task(token, reference)).collect();
+    let signed = drain(&mut *queue, &mut tasks, 24).into_iter().map(|done| Work {
         key,
         operation: done.task.operation,
         input: done.task.input,
@@ -656,7 +699,7 @@ fn works_of_the_proof(backend: &Qat) -> Vec<Work> {
     let slow = slow.into_iter().filter(|work| work.input.len() < 512);
     let mut works: Vec<Work> = signed.chain(slow).collect();
     for work in fast {
-        for _ in 0..if work.operation == Operation::X25519 { 128 } else { 32 } {
+        for _ in 0..if work.operation == Operation::X25519 { 512 } else { 64 } {
             let Work { key, operation, input, expected } = &work;
             let (operation, input) = (operation.clone(), input.clone());
             works.push(Work { key: *key, operation, input, expected: expected.clone() });
