@@ -325,6 +325,8 @@ static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t jobs_come = PTHREAD_COND_INITIALIZER;
 static pid_t engines_of;
 
+static int is_wanted(const struct job *job);
+
 static void answer(struct job *job, enum answer outcome) {
     struct function_state *v = job->function;
     uint8_t bytes[32] = {0};
@@ -336,7 +338,9 @@ static void answer(struct job *job, enum answer outcome) {
     memcpy(bytes + 24, &job->request.outputs, 8);
     if (service_of(job->bank) == COMPRESSION) answer_compression(bytes, &job->compressed, outcome == RIGHT);
     pthread_mutex_lock(&v->answer_lock);
-    if (v->used && v->life == job->life) {
+    // A ring that was turned off gets no answer; its memory stays mapped for as long as this is held.
+    pthread_rwlock_rdlock(&computing);
+    if (is_wanted(job)) {
         volatile uint8_t *bank = v->bank + BANK_SIZE * (uint32_t)job->bank;
         uint64_t base = get(bank, BASE_LOW + 4) | (uint64_t)get(bank, BASE_HIGH + 4) << 32;
         uint32_t size = 64u << (get(bank, CONFIG + 4) & 0x1f), *tail = &v->answer_tail[job->bank];
@@ -356,6 +360,7 @@ static void answer(struct job *job, enum answer outcome) {
             controls->answers++;
         }
     }
+    pthread_rwlock_unlock(&computing);
     pthread_mutex_unlock(&v->answer_lock);
 }
 

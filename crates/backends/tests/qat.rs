@@ -252,7 +252,8 @@ fn memory_of_the_card_has_no_key_that_is_closed() {
     let (rsa, p384) = (keys::rsa_2048(), keys::p_384());
     let private = PKey::private_key_from_pkcs8(rsa.der).expect("a key").rsa().expect("an RSA key");
     let primes = [private.p(), private.q()].map(|prime| prime.expect("a prime").to_vec());
-    let scalar = PKey::private_key_from_pkcs8(p384.der).expect("a key").ec_key().expect("an EC key");
+    let scalar =
+        PKey::private_key_from_pkcs8(p384.der).expect("a key").ec_key().expect("an EC key");
     let scalar = scalar.private_key().to_vec();
     let x25519 = PKey::private_key_from_pkcs8(keys::x25519().der).expect("a key");
     let x25519: Vec<u8> = x25519.raw_private_key().expect("32 bytes").into_iter().rev().collect();
@@ -591,13 +592,13 @@ fn worker_at(backend: &Arc<Qat>, rate: f64) -> f64 {
     let session = engine.open_session(Arc::clone(&sink) as _, Owner::new(1, 1));
     let key = keys::rsa_2048().private_key();
     let key = engine.load_key(&key).expect("the card takes it");
-    let jobs = if millrace_testkit::is_long() { 2_000 } else { 200 };
+    let jobs: u32 = if millrace_testkit::is_long() { 2_000 } else { 200 };
     let (start, before) = (Instant::now(), workers_time());
     for id in 0..jobs {
-        let due = Duration::from_secs_f64(id as f64 / rate);
+        let due = Duration::from_secs_f64(f64::from(id) / rate);
         thread::sleep(due.saturating_sub(start.elapsed()));
         engine.submit(vec![Job {
-            id,
+            id: id.into(),
             session: session.clone(),
             key: Arc::clone(&key),
             operation: Operation::RsaPkcs1Sign { hash: Hash::Sha256 },

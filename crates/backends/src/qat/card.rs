@@ -213,9 +213,8 @@ impl Card {
         };
         // The library starts all instances at once.
         let restarts = self.restarts();
-        let status = |(name, counters): (&String, &Arc<BackendDeviceCounters>)| BackendDeviceStatus {
-            restarts,
-            ..counters.status(name, serving(name), sys::SLOTS)
+        let status = |(name, counters): (&String, &Arc<BackendDeviceCounters>)| {
+            BackendDeviceStatus { restarts, ..counters.status(name, serving(name), sys::SLOTS) }
         };
         lock(&self.counters).iter().map(status).collect()
     }
