@@ -52,10 +52,12 @@ struct controls {
     _Atomic uint32_t event_number;     // incremented with each event
     _Atomic uint32_t engines;          // threads that compute; 0: 2
     _Atomic uint32_t ring_map;         // services by bank; 0: all asymmetric
-    _Atomic uint32_t reserved[7];
+    _Atomic uint32_t search_number;    // incremented: look for the bytes of the file "needle" in the mapped memory
+    _Atomic uint32_t reserved[6];
     // Out.
     _Atomic uint64_t requests, answers, wrong, failed, lost, dma_faults, unknown_functions, most_in_flight;
     _Atomic uint64_t in_flight;
+    _Atomic uint64_t searches, found;  // searches that ended, and how often the last one found the bytes
 };
 static struct controls no_controls, *controls = &no_controls;
 static const char *root;
@@ -220,6 +222,34 @@ static int unmap_dma(const struct vfio_iommu_type1_dma_unmap *m) {
     return 0;
 }
 
+// Looks for the bytes of the file "needle" in all memory that the device can reach.
+static void search(void) {
+    static uint32_t seen;
+    uint32_t wanted = controls->search_number;
+    if (wanted == seen) return;
+    seen = wanted;
+    uint8_t needle[1024];
+    char path[512];
+    snprintf(path, sizeof path, "%s/needle", root);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, needle, sizeof needle);
+    if (size < 16) { perror(path); abort(); }
+    close(fd);
+    uint64_t found = 0;
+    pthread_rwlock_rdlock(&mapping_lock);
+    for (int i = 0; i < mapping_count; i++) {
+        const uint8_t *at = (const uint8_t *)mappings[i].address, *end = at + mappings[i].size;
+        while (mappings[i].size && (at = memmem(at, (size_t)(end - at), needle, (size_t)size))) {
+            found++;
+            at++;
+        }
+    }
+    pthread_rwlock_unlock(&mapping_lock);
+    memset(needle, 0, sizeof needle);
+    controls->found = found;
+    controls->searches++;
+}
+
 // ---------------------------------------------------------------- firmware
 
 #include "firmware.h"
@@ -295,6 +325,8 @@ static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t jobs_come = PTHREAD_COND_INITIALIZER;
 static pid_t engines_of;
 
+static int is_wanted(const struct job *job);
+
 static void answer(struct job *job, enum answer outcome) {
     struct function_state *v = job->function;
     uint8_t bytes[32] = {0};
@@ -306,7 +338,9 @@ static void answer(struct job *job, enum answer outcome) {
     memcpy(bytes + 24, &job->request.outputs, 8);
     if (service_of(job->bank) == COMPRESSION) answer_compression(bytes, &job->compressed, outcome == RIGHT);
     pthread_mutex_lock(&v->answer_lock);
-    if (v->used && v->life == job->life) {
+    // A ring that was turned off gets no answer; its memory stays mapped for as long as this is held.
+    pthread_rwlock_rdlock(&computing);
+    if (is_wanted(job)) {
         volatile uint8_t *bank = v->bank + BANK_SIZE * (uint32_t)job->bank;
         uint64_t base = get(bank, BASE_LOW + 4) | (uint64_t)get(bank, BASE_HIGH + 4) << 32;
         uint32_t size = 64u << (get(bank, CONFIG + 4) & 0x1f), *tail = &v->answer_tail[job->bank];
@@ -326,6 +360,7 @@ static void answer(struct job *job, enum answer outcome) {
             controls->answers++;
         }
     }
+    pthread_rwlock_unlock(&computing);
     pthread_mutex_unlock(&v->answer_lock);
 }
 
@@ -492,6 +527,7 @@ static void *play(void *argument) {
     while (!v->stop) {
         pthread_mutex_lock(&mailbox_lock);
         play_mailbox(v);
+        search();
         pthread_mutex_unlock(&mailbox_lock);
         idle = play_rings(v) ? 0 : idle + 1;
         if (idle > 200) pause_us(idle > 4000 ? 50 : 1);

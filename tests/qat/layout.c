@@ -7,7 +7,9 @@
 #include <stddef.h>
 
 #include "cpa.h"
+#include "cpa_cy_ec.h"
 #include "cpa_cy_im.h"
+#include "cpa_cy_ln.h"
 #include "cpa_cy_rsa.h"
 #include "icp_sal_poll.h"
 #include "icp_sal_user.h"
@@ -28,6 +30,32 @@ SAME(offsetof(CpaCyRsaPrivateKeyRep2, exponent2Dq), 48);
 SAME(offsetof(CpaCyRsaPrivateKeyRep2, coefficientQInv), 64);
 SAME(sizeof(CpaCyRsaDecryptOpData), 24);
 SAME(offsetof(CpaCyRsaDecryptOpData, inputData), 8);
+SAME(sizeof(CpaCyEcCurve), 80);
+SAME(offsetof(CpaCyEcCurve, parameters), 8);
+SAME(offsetof(CpaCyEcCurve, parameters.weierstrassParameters.fieldType), 8);
+SAME(offsetof(CpaCyEcCurve, parameters.weierstrassParameters.p), 16);
+SAME(offsetof(CpaCyEcCurve, parameters.weierstrassParameters.a), 32);
+SAME(offsetof(CpaCyEcCurve, parameters.weierstrassParameters.b), 48);
+SAME(offsetof(CpaCyEcCurve, parameters.weierstrassParameters.h), 64);
+SAME(CPA_CY_EC_CURVE_TYPE_WEIERSTRASS_PRIME, 1);
+SAME(CPA_CY_EC_FIELD_TYPE_PRIME, 1);
+SAME(sizeof(CpaCyEcGenericPointMultiplyOpData), 64);
+SAME(offsetof(CpaCyEcGenericPointMultiplyOpData, k), 0);
+SAME(offsetof(CpaCyEcGenericPointMultiplyOpData, xP), 16);
+SAME(offsetof(CpaCyEcGenericPointMultiplyOpData, yP), 32);
+SAME(offsetof(CpaCyEcGenericPointMultiplyOpData, pCurve), 48);
+SAME(offsetof(CpaCyEcGenericPointMultiplyOpData, generator), 56);
+SAME(sizeof(CpaCyEcMontEdwdsPointMultiplyOpData), 56);
+SAME(offsetof(CpaCyEcMontEdwdsPointMultiplyOpData, generator), 4);
+SAME(offsetof(CpaCyEcMontEdwdsPointMultiplyOpData, k), 8);
+SAME(offsetof(CpaCyEcMontEdwdsPointMultiplyOpData, x), 24);
+SAME(offsetof(CpaCyEcMontEdwdsPointMultiplyOpData, y), 40);
+SAME(CPA_CY_EC_MONTEDWDS_CURVE25519_TYPE, 1);
+SAME(sizeof(CpaCyLnModExpOpData), 48);
+SAME(offsetof(CpaCyLnModExpOpData, modulus), 0);
+SAME(offsetof(CpaCyLnModExpOpData, base), 16);
+SAME(offsetof(CpaCyLnModExpOpData, exponent), 32);
+SAME(CPA_TRUE, 1);
 SAME(sizeof(CpaInstanceInfo2), 932);
 SAME(offsetof(CpaInstanceInfo2, physInstId), 388);
 SAME(offsetof(CpaInstanceInfo2, coreAffinity), 400);
@@ -42,6 +70,9 @@ static CpaStatus (*const state)(const CpaInstanceHandle, CpaInstanceInfo *) = cp
 #pragma GCC diagnostic pop
 SAME(sizeof(CpaCyCapabilitiesInfo), 76);
 SAME(offsetof(CpaCyCapabilitiesInfo, rsaSupported), 16);
+SAME(offsetof(CpaCyCapabilitiesInfo, ecSupported), 20);
+SAME(offsetof(CpaCyCapabilitiesInfo, lnSupported), 36);
+SAME(offsetof(CpaCyCapabilitiesInfo, ecEdMontSupported), 68);
 SAME(CPA_CY_RSA_VERSION_TWO_PRIME, 1);
 SAME(CPA_CY_RSA_PRIVATE_KEY_REP_TYPE_2, 2);
 SAME(CPA_STATUS_SUCCESS, 0);
@@ -55,6 +86,16 @@ SAME(CPA_INSTANCE_EVENT_FATAL_ERROR, 2);
 // The types of the functions, as far as a wrong one would be called wrongly.
 static CpaStatus (*const decrypt)(const CpaInstanceHandle, const CpaCyGenFlatBufCbFunc, void *,
                                   const CpaCyRsaDecryptOpData *, CpaFlatBuffer *) = cpaCyRsaDecrypt;
+static CpaStatus (*const multiply)(const CpaInstanceHandle, const CpaCyEcPointMultiplyCbFunc, void *,
+                                   const CpaCyEcGenericPointMultiplyOpData *, CpaBoolean *, CpaFlatBuffer *,
+                                   CpaFlatBuffer *) = cpaCyEcGenericPointMultiply;
+static CpaStatus (*const ladder)(const CpaInstanceHandle, const CpaCyEcPointMultiplyCbFunc, void *,
+                                 const CpaCyEcMontEdwdsPointMultiplyOpData *, CpaBoolean *, CpaFlatBuffer *,
+                                 CpaFlatBuffer *) = cpaCyEcMontEdwdsPointMultiply;
+static CpaStatus (*const power)(const CpaInstanceHandle, const CpaCyGenFlatBufCbFunc, void *,
+                                const CpaCyLnModExpOpData *, CpaFlatBuffer *) = cpaCyLnModExp;
+void multiplied(void *, CpaStatus, void *, CpaBoolean, CpaFlatBuffer *, CpaFlatBuffer *);
+static const CpaCyEcPointMultiplyCbFunc callback = multiplied;
 static CpaStatus (*const poll)(CpaInstanceHandle, Cpa32U) = icp_sal_CyPollInstance;
 static CpaStatus (*const start)(const char *) = icp_sal_userStart;
 static void *(*const allocate)(size_t, int, size_t) = qaeMemAllocNUMA;

@@ -47,7 +47,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl BlindedRsa {
     /// Parses and checks an RSA key.
     pub(crate) fn load(pkcs8: &[u8]) -> Result<Self, KeyError> {
-        let software = keys::load(pkcs8)?;
+        Self::of(keys::load(pkcs8)?)
+    }
+
+    /// Prepares an RSA key that is checked.
+    pub(crate) fn of(software: LoadedKey) -> Result<Self, KeyError> {
         let modulus = match &software.secret {
             Secret::Rsa(rsa) => Number::from_bytes(&rsa.modulus),
             _ => return Err(KeyError::NotOffered),

@@ -21,6 +21,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `blinding` | RSA keys with blinding and verification by the host, for devices that do neither |
+//! | `counters` | what a device has done, for display |
 //! | `known_answer` | one operation that a device computes before it serves |
 //! | `key_table` | the open keys by name, at most 65 536 per backend |
 //! | `padding` | PKCS#1, PSS and OAEP around raw RSA, in constant time where a secret is involved |
@@ -28,6 +29,7 @@
 //! | `software` | for the others: parses and checks their keys, and does single operations on AWS-LC |
 
 mod blinding;
+mod counters;
 pub mod cuda;
 pub mod kernel;
 mod key_table;

@@ -68,12 +68,13 @@ fn cuda() -> Cuda {
 
 /// The qat backend. It opens Intel's library when it is probed.
 fn qat(config: &QatConfig) -> Qat {
-    let QatConfig { library, memory, functions, instances, answer_time } = config;
+    let QatConfig { library, memory, functions, instances, answer_time, fast_curves } = config;
     Qat::new()
         .libraries(library.clone(), memory.clone())
         .functions(*functions)
         .only(instances.clone())
         .answer_time(*answer_time)
+        .fast_curves(*fast_curves)
 }
 
 /// The settings of qat with those of the environment, which override the file.

@@ -95,6 +95,7 @@ struct State {
     lose: u64,
     return_lost: bool,
     on_hold: bool,
+    takes_nothing: bool,
     refusal: Option<String>,
     next_key: u64,
     counts: Counts,
@@ -118,6 +119,11 @@ impl DeviceControls {
     /// Sets whether the device holds what it has in flight, whatever its latency.
     pub fn hold(&self, hold: bool) {
         self.lock().on_hold = hold;
+    }
+
+    /// Sets whether the device takes no tasks, as one does that owes answers.
+    pub fn take_nothing(&self, nothing: bool) {
+        self.lock().takes_nothing = nothing;
     }
 
     /// The device stops serving; what it has in flight ends as failed.
@@ -273,7 +279,8 @@ impl Queue for DeviceQueue {
         let controls = self.controls.clone();
         let mut state = controls.lock();
         self.count(&mut state.counts, now);
-        let taken = tasks.len().min(self.capacity - self.in_flight());
+        let room = if state.takes_nothing { 0 } else { self.capacity - self.in_flight() };
+        let taken = tasks.len().min(room);
         for task in tasks.drain(..taken) {
             if state.lose > 0 {
                 state.lose -= 1;

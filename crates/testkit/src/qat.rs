@@ -52,6 +52,9 @@ pub const ENGINES: u64 = 28;
 /// Services of the rings, as [`ALL_COMPRESSION`]; 0: public keys. Set before the library starts.
 pub const RING_MAP: u64 = 32;
 
+/// Count of the searches.
+const SEARCH_NUMBER: u64 = 36;
+
 /// Every ring of a virtual function compresses: three bits for each of the four.
 pub const ALL_COMPRESSION: u32 = 2 | 2 << 3 | 2 << 6 | 2 << 9;
 
@@ -71,6 +74,12 @@ pub const DMA_FAULTS: u64 = 104;
 pub const UNKNOWN_FUNCTIONS: u64 = 112;
 /// Most requests in flight at once.
 pub const MAX_IN_FLIGHT: u64 = 120;
+/// Requests in flight.
+pub const IN_FLIGHT: u64 = 128;
+/// Searches that ended.
+const SEARCHES: u64 = 136;
+/// Finds of the last search.
+const FOUND: u64 = 144;
 
 /// A message of the physical function to all virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +94,15 @@ pub enum CardEvent {
 
 /// The file through which a test and the stand-in speak.
 #[derive(Debug)]
-pub struct QatControls(File);
+pub struct QatControls {
+    file: File,
+    folder: PathBuf,
+}
 
 impl QatControls {
     fn open(root: &Path) -> std::io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(root.join("controls"))?;
-        Ok(Self(file))
+        Ok(Self { file, folder: root.to_owned() })
     }
 
     /// Sets a control.
@@ -98,7 +110,7 @@ impl QatControls {
     /// # Panics
     /// If the file cannot be written.
     pub fn set(&self, control: u64, value: u32) {
-        let written = self.0.write_all_at(&value.to_ne_bytes(), control);
+        let written = self.file.write_all_at(&value.to_ne_bytes(), control);
         written.expect("the controls can be written");
     }
 
@@ -109,8 +121,22 @@ impl QatControls {
     #[must_use]
     pub fn get(&self, counter: u64) -> u64 {
         let mut bytes = [0; 8];
-        self.0.read_exact_at(&mut bytes, counter).expect("the controls can be read");
+        self.file.read_exact_at(&mut bytes, counter).expect("the controls can be read");
         u64::from_ne_bytes(bytes)
+    }
+
+    /// Counts how often bytes, 16 to 1024, are in the memory that the cards can reach.
+    ///
+    /// # Panics
+    /// If the files cannot be written, or no card answers within 10 s.
+    #[must_use]
+    pub fn count_in_memory(&self, needle: &[u8]) -> u64 {
+        std::fs::write(self.folder.join("needle"), needle).expect("the folder of the machine");
+        let before = self.get(SEARCHES);
+        let number = u32::try_from(self.get(SEARCH_NUMBER) & u64::from(u32::MAX)).unwrap_or(0);
+        self.set(SEARCH_NUMBER, number.wrapping_add(1));
+        crate::wait::until("the card has searched", || self.get(SEARCHES) > before);
+        self.get(FOUND)
     }
 
     /// Sends an event.

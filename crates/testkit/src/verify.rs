@@ -5,13 +5,13 @@
 //! for ML-DSA, RustCrypto; no backend uses these libraries.
 
 use millrace_engine::operation::ML_DSA_MU_LEN;
-use millrace_engine::{Hash, KeyType, MlDsaInput, MlDsaSet, Operation};
+use millrace_engine::{Curve, Hash, KeyType, MlDsaInput, MlDsaSet, Operation};
 use ml_dsa::VerifyingKey;
 use ml_dsa::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePublicKey};
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::derive::Deriver;
 use openssl::dh::Dh;
-use openssl::ec::{EcGroup, EcKey};
+use openssl::ec::{EcGroup, EcKey, EcPoint};
 use openssl::error::ErrorStack;
 use openssl::hash::{MessageDigest, hash_xof};
 use openssl::md::{Md, MdRef};
@@ -286,6 +286,27 @@ pub fn agreement(key: &TestKey) -> (Vec<u8>, Vec<u8>) {
         }
         _ => dh_agreement(&ours.dh().expect("a key with key agreement")),
     }
+}
+
+/// A multiple of an uncompressed point, computed by OpenSSL.
+///
+/// # Panics
+/// If the point is not on the curve.
+#[must_use]
+pub fn multiple(curve: Curve, scalar: &[u8], point: &[u8]) -> Vec<u8> {
+    let name = match curve {
+        Curve::P256 => Nid::X9_62_PRIME256V1,
+        Curve::P384 => Nid::SECP384R1,
+        Curve::P521 => Nid::SECP521R1,
+    };
+    let group = EcGroup::from_curve_name(name).expect("a group");
+    let mut context = BigNumContext::new().expect("a context");
+    let point = EcPoint::from_bytes(&group, point, &mut context).expect("a point");
+    let scalar = BigNum::from_slice(scalar).expect("a number");
+    let mut product = EcPoint::new(&group).expect("a point");
+    product.mul2(&group, &point, &scalar, &mut context).expect("a product");
+    let form = openssl::ec::PointConversionForm::UNCOMPRESSED;
+    product.to_bytes(&group, form, &mut context).expect("a point")
 }
 
 fn derive(ours: &PKey<Private>, peer: &PKey<Private>) -> Vec<u8> {

@@ -181,6 +181,31 @@ fn stuck_device_gets_no_job_that_another_backend_can_serve() {
 }
 
 #[test]
+fn device_that_takes_nothing_passes_its_jobs_on() {
+    let fixture = Fixture::new(1, DeviceOptions::default(), software(None));
+    let key = fixture.key(CARD);
+    fixture.device.take_nothing(true);
+    fixture.submit(0..100, &key);
+    let elsewhere = fixture.sink.take(100);
+    assert_eq!(served_by(&elsewhere, BackendKind::Software), 100);
+    assert_eq!(fixture.device.counts().failed, 0);
+}
+
+#[test]
+fn jobs_that_only_a_device_that_takes_nothing_can_serve_wait_for_it() {
+    let fixture = Fixture::new(1, DeviceOptions::default(), None);
+    let key = fixture.key(CARD);
+    fixture.device.take_nothing(true);
+    fixture.submit(0..100, &key);
+    until("the device is asked again and again", || fixture.device.counts().polls > 50);
+    assert_eq!(fixture.device.counts().peak_in_flight, 0);
+    fixture.device.take_nothing(false);
+    let served = fixture.sink.take(100);
+    assert_eq!(served_by(&served, BackendKind::Qat), 100);
+    assert!(served.iter().all(|completion| completion.result.is_ok()));
+}
+
+#[test]
 fn card_for_rsa_costs_the_inline_path_of_p256_nothing() {
     let device = DeviceOptions { only_key: Some(CARD), ..DeviceOptions::default() };
     let p256 = FakeOptions {

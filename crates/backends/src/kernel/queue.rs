@@ -110,11 +110,11 @@ impl KernelQueue {
         self.next_ticket += 1;
         let over = Arc::new(AtomicBool::new(false));
         let (answers, called) = (self.sender.clone(), Arc::clone(&key));
-        let (returned, hanging) = (Arc::clone(&over), Arc::clone(&self.watch.counters.hanging));
+        let (returned, counters) = (Arc::clone(&over), Arc::clone(&self.watch.counters));
         self.watch.callers.start_call(Box::new(move |calls| {
             let result = called.compute(calls, &blinded);
             if returned.swap(true, Ordering::AcqRel) {
-                hanging.fetch_sub(1, Ordering::Relaxed);
+                counters.slots_lost.fetch_sub(1, Ordering::Relaxed);
             }
             // The queue may be gone.
             let _ = answers.send((ticket, result));
@@ -158,9 +158,9 @@ impl KernelQueue {
         {
             let job = oldest.remove();
             // Counted first: the call may return now and take itself out of the count.
-            self.watch.counters.hanging.fetch_add(1, Ordering::Relaxed);
+            self.watch.counters.slots_lost.fetch_add(1, Ordering::Relaxed);
             if job.over.swap(true, Ordering::AcqRel) {
-                self.watch.counters.hanging.fetch_sub(1, Ordering::Relaxed);
+                self.watch.counters.slots_lost.fetch_sub(1, Ordering::Relaxed);
             } else {
                 hanging += 1;
             }

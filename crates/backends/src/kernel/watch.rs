@@ -13,7 +13,7 @@
 //! The kernel computes RSA in portable code when no driver is loaded, and says so to no caller. So one thread looks
 //! for the driver once a second, and while the backend is away it asks for the known answer.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use super::keys::{self, CallError, KernelKey};
 use super::sys::Calls;
 use super::{DriverLookup, KernelTally};
 use crate::blinding::lock;
+use crate::counters::BackendDeviceCounters;
 use crate::known_answer::{KnownAnswer, known_answer};
 
 /// Interval of the looks at the driver: a call may run in the kernel's own code for this long after a driver went.
@@ -37,7 +38,8 @@ const MAX_ERRORS: u32 = 8;
 /// Health, counters and callers of a backend.
 pub(super) struct Watch {
     pub(super) callers: Arc<Callers>,
-    pub(super) counters: Counters,
+    /// Shared with requests that were given up, which end after their queue. Lost slots are those of such requests.
+    pub(super) counters: Arc<BackendDeviceCounters>,
     pub(super) answer_time: Duration,
     driver: Arc<DriverLookup>,
     health: Mutex<KernelHealth>,
@@ -53,20 +55,6 @@ struct KernelHealth {
     health: Health,
     /// The driver that was found last.
     driver: String,
-}
-
-/// Counters since the process started.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) submitted: AtomicU64,
-    pub(super) full: AtomicU64,
-    pub(super) served: AtomicU64,
-    pub(super) faults: AtomicU64,
-    pub(super) lost: AtomicU64,
-    /// Requests that were given up and have not ended.
-    pub(super) hanging: Arc<AtomicUsize>,
-    /// Times that the backend came up.
-    ups: AtomicU64,
 }
 
 impl Watch {
@@ -87,7 +75,7 @@ impl Watch {
         let (end, ended) = mpsc::channel();
         let watch = Arc::new(Self {
             callers,
-            counters: Counters::default(),
+            counters: Arc::default(),
             answer_time,
             driver,
             health: Mutex::new(KernelHealth {
@@ -176,7 +164,7 @@ impl Watch {
         match answer {
             Some(Ok(answer)) if *answer == self.known.1.answer => {
                 self.errors.store(0, Ordering::Relaxed);
-                self.counters.ups.fetch_add(1, Ordering::Relaxed);
+                self.counters.starts.fetch_add(1, Ordering::Relaxed);
                 lock(&self.health).health = Health::Up;
             }
             Some(Ok(_)) => self.leave("the driver computes a wrong result".to_owned()),
@@ -202,22 +190,11 @@ impl Watch {
     }
 
     pub(super) fn device(&self) -> BackendDeviceStatus {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
         let KernelHealth { health, driver } = &*lock(&self.health);
-        BackendDeviceStatus {
-            name: driver.clone(),
-            serving: *health == Health::Up,
-            in_flight: self.callers.in_flight(),
-            capacity: self.callers.count,
-            slots_lost: counters.hanging.load(Ordering::Relaxed),
-            submitted: count(&counters.submitted),
-            full: count(&counters.full),
-            served: count(&counters.served),
-            faults: count(&counters.faults),
-            lost: count(&counters.lost),
-            restarts: count(&counters.ups).saturating_sub(1),
-        }
+        let row = self.counters.status(driver, *health == Health::Up, self.callers.count);
+        // Calls that hang keep their callers while the backend is away.
+        let slots_lost = self.counters.slots_lost.load(Ordering::Relaxed);
+        BackendDeviceStatus { in_flight: self.callers.in_flight(), slots_lost, ..row }
     }
 }
 

@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
 
-use super::known_answer;
+use super::known_answer::{self, OWNER};
 use super::sys::{self, Answer, Library, Ring, Session};
+use crate::counters::BackendDeviceCounters;
 
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
 pub(super) const SEATS: usize = 8;
@@ -59,6 +60,14 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// An instance that owes answers and gives none for this long is restarted.
 const SILENCE: Duration = Duration::from_secs(2);
 
+/// Time without an answer after a lost request from which an instance takes no tasks: one that is busy answers others
+/// within a millisecond.
+const SILENT_AFTER: Duration = Duration::from_millis(10);
+
+/// Interval at which a silent instance is asked for the known answer: one that lost a single request takes tasks again
+/// when it comes.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Lost slots of one instance that are worth a restart, which costs all instances a quarter of a second.
 const MANY_LOST: usize = sys::SLOTS / 4;
 
@@ -85,22 +94,8 @@ impl Settings {
     }
 }
 
-/// Counters of one instance since the start of the process: restarts of the library do not clear them.
-#[derive(Default)]
-pub(super) struct Counters {
-    /// Requests that the library took.
-    pub(super) submitted: AtomicU64,
-    /// Requests that it refused because its ring was full.
-    pub(super) full: AtomicU64,
-    pub(super) served: AtomicU64,
-    pub(super) faults: AtomicU64,
-    pub(super) lost: AtomicU64,
-    in_flight: AtomicUsize,
-    slots_lost: AtomicUsize,
-}
-
 /// The counters of all instances that the process has used, by name. Bounded by the machine's instances.
-type AllCounters = BTreeMap<String, Arc<Counters>>;
+type AllCounters = BTreeMap<String, Arc<BackendDeviceCounters>>;
 
 pub(super) struct Card {
     pub(super) library: Arc<Library>,
@@ -133,7 +128,7 @@ pub(super) struct Running {
 
 /// One instance, shared by up to [`SEATS`] queues. A request belongs to a seat and a ticket of its queue.
 pub(super) struct Instance {
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<BackendDeviceCounters>,
     /// Bus address of its virtual function, and its number in it.
     pub(super) name: String,
     ring: Mutex<Ring>,
@@ -143,6 +138,8 @@ pub(super) struct Instance {
     next_seat: AtomicUsize,
     /// Since when it owes answers without giving any, as milliseconds of `clock`; 0: it does not.
     silent_since_ms: AtomicU64,
+    /// Time at which it was last asked for the known answer, likewise.
+    asked_ms: AtomicU64,
     clock: Instant,
 }
 
@@ -214,28 +211,12 @@ impl Card {
             let mut instances = running.iter().flat_map(|running| &running.instances);
             instances.any(|instance| instance.name == name && !instance.is_silent())
         };
-        let (counters, restarts) = (lock(&self.counters), self.restarts());
-        let status = |(name, counters): (&String, &Arc<Counters>)| {
-            let (count, now) = (
-                |counter: &AtomicU64| counter.load(Ordering::Relaxed),
-                |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed),
-            );
-            let serving = serving(name);
-            BackendDeviceStatus {
-                name: name.clone(),
-                serving,
-                in_flight: if serving { now(&counters.in_flight) } else { 0 },
-                capacity: sys::SLOTS,
-                slots_lost: if serving { now(&counters.slots_lost) } else { 0 },
-                submitted: count(&counters.submitted),
-                full: count(&counters.full),
-                served: count(&counters.served),
-                faults: count(&counters.faults),
-                lost: count(&counters.lost),
-                restarts,
-            }
+        // The library starts all instances at once.
+        let restarts = self.restarts();
+        let status = |(name, counters): (&String, &Arc<BackendDeviceCounters>)| {
+            BackendDeviceStatus { restarts, ..counters.status(name, serving(name), sys::SLOTS) }
         };
-        counters.iter().map(status).collect()
+        lock(&self.counters).iter().map(status).collect()
     }
 
     /// Time for an answer with a modulus of this length, in bytes: it grows with the cube.
@@ -376,6 +357,7 @@ impl Card {
                 return "a card lost or refused requests; it is being started again".to_owned();
             }
             for instance in &running.instances {
+                instance.ask_if_silent(&self.library);
                 if instance.is_silent_for(SILENCE) {
                     return format!(
                         "instance {} gives no answers; it is being started again",
@@ -446,7 +428,7 @@ impl Running {
 }
 
 impl Instance {
-    fn new(ring: Ring, counters: Arc<Counters>) -> Self {
+    fn new(ring: Ring, counters: Arc<BackendDeviceCounters>) -> Self {
         Self {
             counters,
             name: ring.name.clone(),
@@ -455,6 +437,7 @@ impl Instance {
             seats: AtomicUsize::new(0),
             next_seat: AtomicUsize::new(0),
             silent_since_ms: AtomicU64::new(0),
+            asked_ms: AtomicU64::new(0),
             clock: Instant::now(),
         }
     }
@@ -474,11 +457,13 @@ impl Instance {
         let Some(mut ring) = self.try_ring() else {
             return own;
         };
-        let mut answers = Vec::new();
+        let (mut answers, before) = (Vec::new(), ring.in_flight());
         ring.poll(&mut answers);
+        // A late answer, which has no owner any more, counts as well.
+        let answered = ring.in_flight() < before;
         self.note(&ring);
         drop(ring);
-        if !answers.is_empty() {
+        if answered {
             self.silent_since_ms.store(0, Ordering::Relaxed);
         }
         let mut inboxes = None;
@@ -510,25 +495,40 @@ impl Instance {
 
     /// Notes what the ring holds, for the metrics.
     pub(super) fn note(&self, ring: &Ring) {
-        let Counters { in_flight, slots_lost, .. } = &*self.counters;
+        let BackendDeviceCounters { in_flight, slots_lost, .. } = &*self.counters;
         in_flight.store(ring.in_flight(), Ordering::Relaxed);
         slots_lost.store(ring.lost(), Ordering::Relaxed);
     }
 
-    /// Whether the instance has lost requests and answered nothing since.
+    /// Whether the instance has lost a request and has answered nothing for some time since. It takes no tasks then.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent_since_ms.load(Ordering::Relaxed) != 0
+        self.is_silent_for(SILENT_AFTER)
     }
 
     fn is_silent_for(&self, time: Duration) -> bool {
         let since = self.silent_since_ms.load(Ordering::Relaxed);
-        if since == 0 {
-            return false;
+        since != 0 && Duration::from_millis(self.now_ms().saturating_sub(since)) >= time
+    }
+
+    /// Asks a silent instance for the known answer now and then, and looks for answers: no queue may be polling it any
+    /// more.
+    fn ask_if_silent(&self, library: &Arc<Library>) {
+        if !self.is_silent() {
+            return;
         }
-        // No queue may be polling it any more.
-        let own = self.collect(usize::MAX);
-        drop(own);
-        self.is_silent() && Duration::from_millis(self.now_ms().saturating_sub(since)) >= time
+        drop(self.collect(OWNER.0));
+        let asked = Duration::from_millis(self.asked_ms.load(Ordering::Relaxed));
+        let now = Duration::from_millis(self.now_ms());
+        let (true, Some(mut ring)) =
+            (self.is_silent() && now.saturating_sub(asked) >= ASK_INTERVAL, self.try_ring())
+        else {
+            return;
+        };
+        self.asked_ms.store(self.now_ms(), Ordering::Relaxed);
+        // One that was asked in vain is lost. An instance that refuses to be asked is restarted after `SILENCE`.
+        ring.forget(|owner| *owner == OWNER);
+        let _ = known_answer::ask(library, &mut ring);
+        self.note(&ring);
     }
 
     fn now_ms(&self) -> u64 {

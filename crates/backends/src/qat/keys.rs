@@ -1,24 +1,31 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA keys in device memory.
+//! Keys of the card.
 //!
-//! A key is held three times: as an AWS-LC object, to verify results; as bytes in this process; and as bytes in
+//! An RSA key is held three times: as an AWS-LC object, to verify results; as bytes in this process; and as bytes in
 //! device memory, copied at the first request after each start of the card. That copy is zeroised when the key
-//! is closed and its last request has been answered, or the card has stopped.
+//! is closed and its last request has been answered, or the card has stopped. A key for agreements is not copied to
+//! device memory: each request has a share of it (`agreement`).
 
 use std::sync::{Arc, Mutex};
 
-use millrace_engine::{KeyError, KeyType};
+use millrace_engine::{KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
+use super::agreement::AgreementKey;
 use super::capabilities::SIZES;
 use super::sys::{KeyParts, Library};
 use crate::blinding::{BlindedRsa, lock};
-use crate::software::keys;
+use crate::software::keys::{self, LoadedKey, Secret};
 
-pub(super) struct QatKey {
-    pub(super) rsa: BlindedRsa,
+pub(super) enum QatKey {
+    Rsa(RsaKey),
+    Agreement(AgreementKey),
+}
+
+pub(super) struct RsaKey {
+    pub(super) blinded: BlindedRsa,
     /// p, q, dp, dq and 1/q mod p, each half as long as the modulus; none if they are not, which is rare: the
     /// card's function takes no other primes, and all operations of the key run on AWS-LC.
     parts: Option<Zeroizing<Vec<u8>>>,
@@ -28,13 +35,19 @@ pub(super) struct QatKey {
 
 /// Parses, checks and prepares a key.
 pub(super) fn load(pkcs8: &[u8]) -> Result<QatKey, KeyError> {
-    let rsa = BlindedRsa::load(pkcs8)?;
-    match rsa.info().key_type {
-        KeyType::Rsa { bits } if SIZES.contains(&bits) => {}
-        _ => return Err(KeyError::NotOffered),
+    let software = keys::load(pkcs8)?;
+    match (&software.secret, software.info.key_type) {
+        (Secret::Rsa(_), KeyType::Rsa { bits }) if SIZES.contains(&bits) => {
+            let blinded = BlindedRsa::of(software)?;
+            let [_, _, _, numbers @ ..] = keys::rsa_numbers(pkcs8)?;
+            let parts = parts(&numbers, blinded.len() / 2);
+            Ok(QatKey::Rsa(RsaKey { parts, blinded, on_card: Mutex::default() }))
+        }
+        (Secret::Ec(_) | Secret::X25519(_) | Secret::Dh(_), _) => {
+            AgreementKey::new(software).map(QatKey::Agreement).ok_or(KeyError::NotOffered)
+        }
+        _ => Err(KeyError::NotOffered),
     }
-    let [_, _, _, numbers @ ..] = keys::rsa_numbers(pkcs8)?;
-    Ok(QatKey { parts: parts(&numbers, rsa.len() / 2), rsa, on_card: Mutex::default() })
 }
 
 /// The numbers, each padded to `half` bytes.
@@ -50,6 +63,20 @@ fn parts(numbers: &[&[u8]; 5], half: usize) -> Option<Zeroizing<Vec<u8>>> {
 }
 
 impl QatKey {
+    /// The key as AWS-LC has it.
+    pub(super) fn software(&self) -> &LoadedKey {
+        match self {
+            Self::Rsa(rsa) => &rsa.blinded.software,
+            Self::Agreement(agreement) => &agreement.software,
+        }
+    }
+
+    pub(super) fn info(&self) -> &KeyInfo {
+        &self.software().info
+    }
+}
+
+impl RsaKey {
     /// Whether the card computes with this key.
     pub(super) fn is_for_card(&self) -> bool {
         self.parts.is_some()
@@ -63,7 +90,7 @@ impl QatKey {
         {
             return Some(Arc::clone(parts));
         }
-        let (half, parts) = (self.rsa.len() / 2, self.parts.as_ref()?);
+        let (half, parts) = (self.blinded.len() / 2, self.parts.as_ref()?);
         let part = |index: usize| &parts[index * half..(index + 1) * half];
         let parts = KeyParts::copy(library, [0, 1, 2, 3, 4].map(part))?;
         let parts = Arc::new(parts);

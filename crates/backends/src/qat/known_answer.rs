@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Each instance computes the known answer after each start of the library, before a queue may use it: an instance
-//! that an earlier session left in error refuses it.
+//! that an earlier session left in error refuses it. One that lost requests and answers nothing computes it, too: it
+//! takes tasks again when its answer is there.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::sys::{Answer, KeyParts, Library, Ring, Submitted};
+use super::sys::{Answer, KeyParts, Library, Request, Ring, Submitted};
 use crate::known_answer::known_answer;
 use crate::software::keys::rsa_numbers;
 
@@ -16,7 +17,28 @@ use crate::software::keys::rsa_numbers;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Owner of the request: no queue has this seat.
-const OWNER: (usize, u64) = (usize::MAX, 0);
+pub(super) const OWNER: (usize, u64) = (usize::MAX, 0);
+
+/// Hands the request for it to an instance.
+///
+/// # Errors
+/// The instance does not take it.
+pub(super) fn ask(library: &Arc<Library>, ring: &mut Ring) -> Result<(), String> {
+    let known = known_answer();
+    let [_, _, _, parts @ ..] = rsa_numbers(&known.pkcs8).map_err(|error| error.to_string())?;
+    let key = KeyParts::copy(library, parts)
+        .ok_or("no memory for a key: raise the limit of locked memory (memlock)")?;
+    let request = Request::Root { key: Arc::new(key), input: known.input.into() };
+    match ring.submit(&request, OWNER) {
+        Submitted::Taken => Ok(()),
+        _ => Err(format!("instance {} refuses requests", ring.name)),
+    }
+}
+
+/// Whether an answer is the known one.
+fn is_right<O>(answer: &Answer<O>) -> bool {
+    answer.output.as_ref().is_ok_and(|output| **output == known_answer().answer)
+}
 
 /// Lets an instance compute it, within `limit`. A request that stays unanswered ends with the session.
 ///
@@ -27,13 +49,7 @@ pub(super) fn check(
     ring: &mut Ring,
     limit: Duration,
 ) -> Result<(), String> {
-    let known = known_answer();
-    let [_, _, _, parts @ ..] = rsa_numbers(&known.pkcs8).map_err(|error| error.to_string())?;
-    let key = KeyParts::copy(library, parts)
-        .ok_or("no memory for a key: raise the limit of locked memory (memlock)")?;
-    if ring.submit(&Arc::new(key), &known.input, OWNER) != Submitted::Taken {
-        return Err(format!("instance {} refuses requests", ring.name));
-    }
+    ask(library, ring)?;
     let (start, mut answers) = (Instant::now(), Vec::new());
     while answers.is_empty() {
         if start.elapsed() > limit {
@@ -42,9 +58,7 @@ pub(super) fn check(
         thread::sleep(PAUSE);
         ring.poll(&mut answers);
     }
-    let right =
-        |answer: &Answer<_>| answer.output.as_ref().is_ok_and(|output| **output == known.answer);
-    if answers.iter().all(right) {
+    if answers.iter().all(is_right) {
         Ok(())
     } else {
         Err(format!("instance {} computes a wrong result", ring.name))

@@ -1,23 +1,27 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! RSA private operations on Intel QAT cards of generation 4 and later, through Intel's user-space library.
-//! `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was at hand, and all of this
+//! RSA private operations and key agreements on Intel QAT cards of generation 4 and later, through Intel's user-space
+//! library. `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was at hand, and all of this
 //! is tested on a stand-in for the card under the unmodified library.
 //!
 //! | file | contents |
 //! |---|---|
+//! | `agreement.rs` | key agreements as requests that check each other |
 //! | `card.rs` | start, events, restart: the thread of control, and the instances that queues share |
 //! | `known_answer.rs` | the check of each instance after a start |
 //! | `keys.rs` | keys on the host and in device memory |
 //! | `queue.rs` | the hot path |
 //! | `sys.rs` | Intel's libraries, opened at run time |
 //!
-//! **Out of scope.** P-256, where a processor is faster and verifying costs more than signing; Ed25519, which the
-//! cards do not have; cards of earlier generations, which Intel's current library does not have.
+//! **Not by default.** P-256 and X25519 ([`Qat::fast_curves`]): while a device offers operations of the class `Fast`,
+//! no job of theirs runs on the thread that submits it.
+//!
+//! **Out of scope.** ECDSA, where verifying on the host costs more than signing; Ed25519, which the cards do not have;
+//! cards of earlier generations, which Intel's current library does not have.
 //!
 //! **Faults.** The library reports an operation that the firmware flags as failed as success. So every result is
-//! verified by a public operation on the host; a wrong one ends as
+//! verified on the host, by a public operation or by requests that check each other; a wrong one ends as
 //! [`Fault`](millrace_engine::BackendError::Fault). A request without an answer ends as
 //! [`Failed`](millrace_engine::BackendError::Failed) after a tenth of a second (more for large keys); its slot
 //! and its memory stay in use until the answer comes or the library has stopped. After a fatal event or a reset
@@ -34,6 +38,7 @@ use millrace_engine::backend::{
 };
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
+mod agreement;
 mod capabilities;
 mod card;
 mod keys;
@@ -53,7 +58,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Counters over all queues of a backend since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QatTally {
-    /// Tasks that ended with a verified result.
+    /// Requests that ended with a verified result.
     pub served: u64,
     /// Results that failed verification.
     pub faults: u64,
@@ -66,6 +71,7 @@ pub struct QatTally {
 /// The qat backend. It uses all cards of the machine that the settings allow; one may exist per process.
 pub struct Qat {
     settings: Settings,
+    fast_curves: bool,
     /// Opened by the probe.
     card: OnceLock<Result<Arc<Card>, Unusable>>,
     keys: Arc<KeyTable<QatKey>>,
@@ -84,6 +90,7 @@ impl Qat {
                 answer_time: ANSWER_TIME,
                 only: Vec::new(),
             },
+            fast_curves: false,
             card: OnceLock::new(),
             keys: Arc::new(KeyTable::new(MAX_KEYS)),
         }
@@ -118,6 +125,14 @@ impl Qat {
     #[must_use]
     pub fn only(mut self, functions: Vec<String>) -> Self {
         self.settings.only = functions;
+        self
+    }
+
+    /// Sets whether the card is offered ECDH on P-256 and X25519. A processor does either in some ten microseconds, so
+    /// they pay where cores are short and many jobs come at once; a lone job waits for a worker then.
+    #[must_use]
+    pub fn fast_curves(mut self, offered: bool) -> Self {
+        self.fast_curves = offered;
         self
     }
 
@@ -174,7 +189,7 @@ impl Backend for Qat {
     }
 
     fn capabilities(&self) -> &[Capability] {
-        capabilities::CAPABILITIES
+        capabilities::of(self.fast_curves)
     }
 
     fn probe(&self) -> Result<(), Unusable> {
@@ -183,7 +198,10 @@ impl Backend for Qat {
 
     fn open_key(&self, key: &PrivateKey) -> Result<OpenedKey, KeyError> {
         let key = keys::load(key.dangerous_pkcs8())?;
-        let info = key.rsa.info().clone();
+        let info = key.info().clone();
+        if !self.capabilities().iter().any(|row| row.covers(row.operation, info.key_type)) {
+            return Err(KeyError::NotOffered);
+        }
         Ok(OpenedKey { key: self.keys.insert(key)?, info })
     }
 

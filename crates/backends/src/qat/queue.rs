@@ -3,9 +3,12 @@
 
 //! The hot path: requests to one instance of a card, shared with the queues of other workers.
 //!
-//! A submission encodes and blinds the input and hands it to the card. A poll collects answers, takes the
-//! blinding out, and verifies each by a public operation. What the card does not answer in time ends as
+//! A submission encodes and blinds the input and hands it to the card, as one request or as several that check each
+//! other. A poll collects answers, takes the blinding out, and verifies. What the card does not answer in time ends as
 //! failed, and its slot stays in use.
+//!
+//! **A silent instance** (`Instance::is_silent`) takes no tasks: [`Queue::submit`] returns 0, and the engine has the
+//! jobs computed elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,16 +19,17 @@ use millrace_engine::backend::{Done, Queue, Task};
 use millrace_engine::{BackendError, Output};
 use zeroize::Zeroizing;
 
+use super::agreement::requests_of;
 use super::card::{Card, Instance, Running};
-use super::keys::QatKey;
-use super::sys::{Answer, SLOTS, Submitted};
+use super::keys::{QatKey, RsaKey};
+use super::sys::{Answer, Request, SLOTS, Submitted};
 use crate::blinding::Blinding;
 use crate::key_table::KeyTable;
 use crate::raw_rsa;
 use crate::software::operations;
 
-/// A key, the encoded input, the same blinded, and the blinding.
-type Prepared = (Arc<QatKey>, Zeroizing<Vec<u8>>, Zeroizing<Vec<u8>>, Blinding);
+/// A ticket is the number of a job, and in its lowest bits that of a request of the job.
+const PART_BITS: u32 = 2;
 
 pub(super) struct QatQueue {
     card: Arc<Card>,
@@ -33,23 +37,40 @@ pub(super) struct QatQueue {
     running: Arc<Running>,
     instance: usize,
     seat: usize,
-    next_ticket: u64,
+    next_job: u64,
     /// Tasks for which the instance has had no room, or was in use by another thread.
     waiting: VecDeque<Task>,
-    /// Jobs by ticket, so the oldest comes first.
+    /// Jobs by number, so the oldest comes first.
     jobs: BTreeMap<u64, Job>,
     /// Tasks that ended without a request: refused, or computed on AWS-LC.
     refused: Vec<Done>,
 }
 
-/// A task whose request the card has.
+/// A task whose requests the card has.
 struct Job {
     task: Task,
     key: Arc<QatKey>,
-    input: Zeroizing<Vec<u8>>,
-    blinding: Blinding,
+    work: Work,
+    /// Answers by request.
+    answers: Vec<Option<CardAnswer>>,
     started: Instant,
     until: Instant,
+}
+
+type CardAnswer = Result<Zeroizing<Vec<u8>>, ()>;
+
+/// The other half of an answer, for its verification.
+enum Work {
+    /// The encoded input of an RSA operation, and the blinding.
+    Root(Zeroizing<Vec<u8>>, Blinding),
+    Agreement,
+}
+
+/// A task that is ready for the card.
+struct Prepared {
+    key: Arc<QatKey>,
+    work: Work,
+    requests: Vec<Request>,
 }
 
 impl QatQueue {
@@ -65,7 +86,7 @@ impl QatQueue {
             running,
             instance,
             seat,
-            next_ticket: 0,
+            next_job: 0,
             waiting: VecDeque::new(),
             jobs: BTreeMap::new(),
             refused: Vec::new(),
@@ -79,101 +100,146 @@ impl QatQueue {
     /// Hands a task to the card; gives it back if there is no room.
     fn start(&mut self, task: Task) -> Option<Task> {
         let started = Instant::now();
-        let refused =
-            |task, error| Done { task, result: Err(error), service_time: started.elapsed() };
-        let (key, input, blinded, blinding) = match self.prepare(&task) {
+        let end = |task, result| Done { task, result, service_time: started.elapsed() };
+        let prepared = match self.prepare(&task) {
             Ok(Some(prepared)) => prepared,
             Ok(None) => {
                 let key = self.keys.find(task.key);
-                let result = operations::run_task(key.as_ref().map(|key| &key.rsa.software), &task);
-                self.refused.push(Done { result, ..refused(task, BackendError::Failed) });
+                let result = operations::run_task(key.as_ref().map(|key| key.software()), &task);
+                self.refused.push(end(task, result));
                 return None;
             }
             Err(error) => {
-                self.refused.push(refused(task, error));
+                self.refused.push(end(task, Err(error)));
                 return None;
             }
         };
-        let on_card = key.on_card(&self.card.library, self.running.number);
-        let (Some(on_card), owner) = (on_card, (self.seat, self.next_ticket)) else {
-            self.refused.push(refused(task, BackendError::Failed));
-            return None;
-        };
-        // Another queue has it: the room was looked up a moment ago.
-        let Some(mut ring) = self.running.instances[self.instance].try_ring() else {
-            return Some(task);
-        };
-        if self.running.is_over() {
-            self.refused.push(refused(task, BackendError::Failed));
-            return None;
-        }
-        let counters = &self.running.instances[self.instance].counters;
-        match ring.submit(&on_card, &blinded, owner) {
+        match self.submit_all(&prepared.requests) {
             Submitted::Taken => {
-                counters.submitted.fetch_add(1, Ordering::Relaxed);
-                self.running.instances[self.instance].note(&ring);
-                let until = started + self.card.answer_time(key.rsa.len());
-                let job = Job { task, key, input, blinding, started, until };
-                self.jobs.insert(self.next_ticket, job);
-                self.next_ticket += 1;
+                let Prepared { key, work, requests } = prepared;
+                let len = key.info().key_type.modulus_len();
+                let until = started + self.card.answer_time(len);
+                let answers = requests.iter().map(|_| None).collect();
+                let job = Job { task, key, work, answers, started, until };
+                self.jobs.insert(self.next_job, job);
+                self.next_job += 1;
             }
-            Submitted::Full => {
-                counters.full.fetch_add(1, Ordering::Relaxed);
-                return Some(task);
+            Submitted::Full => return Some(task),
+            Submitted::NotOffered => {
+                self.refused.push(end(task, Err(BackendError::NotOffered)));
             }
-            Submitted::NotOffered => self.refused.push(refused(task, BackendError::NotOffered)),
-            Submitted::Failed => {
-                // A library that refuses requests does not recover by itself: 24.02 after a reset, for one.
-                self.running.want_restart();
-                self.refused.push(refused(task, BackendError::Failed));
-            }
+            Submitted::Failed => self.refused.push(end(task, Err(BackendError::Failed))),
         }
         None
     }
 
+    /// Hands the requests of the next job to the card: all of them or none, except where the card refuses one.
+    fn submit_all(&self, requests: &[Request]) -> Submitted {
+        let instance = self.instance();
+        // Another queue has it: the room was looked up a moment ago.
+        let Some(mut ring) = instance.try_ring() else {
+            return Submitted::Full;
+        };
+        if self.running.is_over() {
+            return Submitted::Failed;
+        }
+        if SLOTS - ring.in_flight() < requests.len() {
+            return Submitted::Full;
+        }
+        for (request, part) in requests.iter().zip(0..) {
+            let submitted = ring.submit(request, (self.seat, self.next_job << PART_BITS | part));
+            if submitted == Submitted::Taken {
+                instance.counters.submitted.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            match submitted {
+                Submitted::Full => {
+                    instance.counters.full.fetch_add(1, Ordering::Relaxed);
+                }
+                // A library that refuses requests does not recover by itself: 24.02 after a reset, for one.
+                Submitted::Failed => self.running.want_restart(),
+                Submitted::Taken | Submitted::NotOffered => {}
+            }
+            ring.forget(|owner| owner.0 == self.seat && owner.1 >> PART_BITS == self.next_job);
+            return submitted;
+        }
+        instance.note(&ring);
+        Submitted::Taken
+    }
+
     /// Encodes and blinds the input; none for a key that the card does not take.
     fn prepare(&self, task: &Task) -> Result<Option<Prepared>, BackendError> {
-        if self.running.is_over() || self.instance().is_silent() {
+        if self.running.is_over() {
             return Err(BackendError::Failed);
         }
         let key = self.keys.find(task.key).ok_or(BackendError::Failed)?;
-        if !key.is_for_card() {
-            return Ok(None);
-        }
-        let input = raw_rsa::prepare(&key.rsa.software, &task.operation, &task.input)?;
-        let (blinded, blinding) = key.rsa.blind(&input)?;
-        Ok(Some((key, input, blinded, blinding)))
+        let (requests, work) = match &*key {
+            QatKey::Rsa(rsa) if !rsa.is_for_card() => return Ok(None),
+            QatKey::Rsa(rsa) => self.prepare_root(rsa, task)?,
+            QatKey::Agreement(agreement) => {
+                (agreement.requests(&task.operation, &task.input)?, Work::Agreement)
+            }
+        };
+        Ok(Some(Prepared { key, work, requests }))
     }
 
-    /// Verifies an answer and ends its task.
-    fn settle(&self, job: Job, answer: Result<Zeroizing<Vec<u8>>, ()>) -> Done {
-        let counters = &self.instance().counters;
-        let result = match answer {
-            Ok(answer) => job.key.rsa.unblind(&job.input, &answer, job.blinding),
-            Err(()) => Err(BackendError::Failed),
+    fn prepare_root(
+        &self,
+        rsa: &RsaKey,
+        task: &Task,
+    ) -> Result<(Vec<Request>, Work), BackendError> {
+        let input = raw_rsa::prepare(&rsa.blinded.software, &task.operation, &task.input)?;
+        let (blinded, blinding) = rsa.blinded.blind(&input)?;
+        let on_card = rsa.on_card(&self.card.library, self.running.number);
+        let key = on_card.ok_or(BackendError::Failed)?;
+        Ok((vec![Request::Root { key, input: blinded }], Work::Root(input, blinding)))
+    }
+
+    /// Verifies the answers of a job and ends its task.
+    fn settle(&self, job: Job) -> Done {
+        let Job { task, key, work, answers, started, until: _ } = job;
+        let requests = answers.len() as u64;
+        let answers: Option<Vec<_>> = answers.into_iter().map(|answer| answer?.ok()).collect();
+        let result = match (answers, &*key, work) {
+            (Some(answers), QatKey::Rsa(rsa), Work::Root(input, blinding)) => answers
+                .first()
+                .ok_or(BackendError::Failed)
+                .and_then(|answer| rsa.blinded.unblind(&input, answer, blinding)),
+            (Some(answers), QatKey::Agreement(agreement), Work::Agreement) => {
+                agreement.join(&answers)
+            }
+            _ => Err(BackendError::Failed),
         };
+        let counters = &self.instance().counters;
         match &result {
-            Ok(_) => counters.served.fetch_add(1, Ordering::Relaxed),
+            Ok(_) => counters.served.fetch_add(requests, Ordering::Relaxed),
             Err(BackendError::Fault) => counters.faults.fetch_add(1, Ordering::Relaxed),
             Err(_) => 0,
         };
-        let task = job.task;
-        let decode = |root| -> Result<Output, BackendError> {
-            raw_rsa::finish(&job.key.rsa.software, &task.operation, &task.input, root)
+        let finish = |root| -> Result<Output, BackendError> {
+            match &*key {
+                QatKey::Rsa(rsa) => {
+                    raw_rsa::finish(&rsa.blinded.software, &task.operation, &task.input, root)
+                }
+                QatKey::Agreement(_) => Ok(root),
+            }
         };
-        Done { result: result.and_then(decode), task, service_time: job.started.elapsed() }
+        Done { result: result.and_then(finish), task, service_time: started.elapsed() }
     }
 
     /// Hands tasks to the card while it has room.
     fn start_waiting(&mut self) {
-        let room = match self.instance().try_ring() {
+        let mut room = match self.instance().try_ring() {
             Some(ring) => SLOTS - ring.in_flight(),
             None => 0,
         };
-        for _ in 0..room {
-            let Some(task) = self.waiting.pop_front() else {
+        while let Some(task) = self.waiting.pop_front() {
+            let needed = requests_of(&task.operation);
+            if room < needed {
+                self.waiting.push_front(task);
                 break;
-            };
+            }
+            room -= needed;
             if let Some(task) = self.start(task) {
                 self.waiting.push_front(task);
                 break;
@@ -181,14 +247,37 @@ impl QatQueue {
         }
     }
 
-    fn fail_all(&mut self, done: &mut Vec<Done>) {
+    /// Ends all tasks that no request has been made for.
+    fn fail_waiting(&mut self, done: &mut Vec<Done>) {
         done.extend(self.waiting.drain(..).map(|task| Done {
             task,
             result: Err(BackendError::Failed),
             service_time: Duration::ZERO,
         }));
-        for (_, job) in std::mem::take(&mut self.jobs) {
-            done.push(self.settle(job, Err(())));
+    }
+
+    fn fail_all(&mut self, done: &mut Vec<Done>) {
+        self.fail_waiting(done);
+        for (_, mut job) in std::mem::take(&mut self.jobs) {
+            job.answers.fill_with(|| None);
+            done.push(self.settle(job));
+        }
+    }
+
+    /// Notes an answer, and ends the task whose last it is.
+    fn take_answer(&mut self, ticket: u64, answer: CardAnswer, done: &mut Vec<Done>) {
+        let number = ticket >> PART_BITS;
+        let part = (ticket & ((1 << PART_BITS) - 1)) as usize;
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        if let Some(place) = job.answers.get_mut(part) {
+            *place = Some(answer);
+        }
+        if job.answers.iter().all(Option::is_some)
+            && let Some(job) = self.jobs.remove(&number)
+        {
+            done.push(self.settle(job));
         }
     }
 
@@ -199,11 +288,18 @@ impl QatQueue {
             return;
         }
         let late = self.jobs.iter().filter(|(_, job)| job.until <= now);
-        let late: Vec<u64> = late.map(|(ticket, _)| *ticket).collect();
-        self.instance().lose(&self.running, self.seat, &late);
-        for ticket in late {
-            if let Some(job) = self.jobs.remove(&ticket) {
-                done.push(self.settle(job, Err(())));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        let unanswered = |number: &u64| {
+            let answers = self.jobs.get(number).map(|job| job.answers.as_slice());
+            let parts = answers.unwrap_or_default().iter().zip(0..);
+            let parts = parts.filter(|(answer, _)| answer.is_none());
+            parts.map(|(_, part)| *number << PART_BITS | part).collect::<Vec<u64>>()
+        };
+        let tickets: Vec<u64> = late.iter().flat_map(unanswered).collect();
+        self.instance().lose(&self.running, self.seat, &tickets);
+        for number in late {
+            if let Some(job) = self.jobs.remove(&number) {
+                done.push(self.settle(job));
             }
         }
     }
@@ -215,6 +311,9 @@ impl Queue for QatQueue {
     }
 
     fn submit(&mut self, tasks: &mut VecDeque<Task>) -> usize {
+        if self.instance().is_silent() && !self.running.is_over() {
+            return 0;
+        }
         let room = SLOTS.saturating_sub(self.jobs.len() + self.waiting.len() + self.refused.len());
         let taken = tasks.len().min(room);
         self.waiting.extend(tasks.drain(..taken));
@@ -229,11 +328,12 @@ impl Queue for QatQueue {
             return 0;
         }
         for Answer { owner, output } in self.instance().collect(self.seat) {
-            if let Some(job) = self.jobs.remove(&owner.1) {
-                done.push(self.settle(job, output));
-            }
+            self.take_answer(owner.1, output, done);
         }
         self.give_up_late(done);
+        if self.instance().is_silent() {
+            self.fail_waiting(done);
+        }
         self.start_waiting();
         done.append(&mut self.refused);
         self.jobs.len() + self.waiting.len()

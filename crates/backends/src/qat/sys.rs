@@ -25,6 +25,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::mem::{offset_of, size_of};
+use std::ops::Range;
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -42,8 +43,8 @@ pub(super) use millrace_qat::has_event as is_broken;
 /// Requests in flight per instance: the library's ring has 64 places and keeps one free.
 pub(super) const SLOTS: usize = 63;
 
-/// The longest number, in bytes: RSA-8192.
-const LONGEST: usize = 1024;
+/// Memory of a slot, in bytes: the three numbers of 8192 bits of an exponentiation, and its result.
+const SLOT_LEN: usize = 4 * 1024;
 
 /// `CpaCyRsaPrivateKey` with its second representation: the parts for the Chinese remainder theorem.
 #[repr(C)]
@@ -60,6 +61,54 @@ struct RsaDecryptOpData {
     input: FlatBuffer,
 }
 
+/// `CpaCyEcCurve` with `CpaCyEcCurveParametersWeierstrass`: the curve y² = x³ + ax + b over the integers modulo p.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Curve {
+    /// 1: over a prime field.
+    kind: u32,
+    /// The parameters are a structure of their own, with the alignment of a pointer.
+    gap: u32,
+    /// 1: a prime field.
+    field: u32,
+    p: FlatBuffer,
+    a: FlatBuffer,
+    b: FlatBuffer,
+    cofactor: FlatBuffer,
+}
+
+/// `CpaCyEcGenericPointMultiplyOpData`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PointMultiplyOpData {
+    scalar: FlatBuffer,
+    x: FlatBuffer,
+    y: FlatBuffer,
+    curve: *const Curve,
+    generator: u32,
+}
+
+/// `CpaCyEcMontEdwdsPointMultiplyOpData`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LadderOpData {
+    /// 1: Curve25519.
+    curve: u32,
+    generator: u32,
+    scalar: FlatBuffer,
+    x: FlatBuffer,
+    y: FlatBuffer,
+}
+
+/// `CpaCyLnModExpOpData`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PowerOpData {
+    modulus: FlatBuffer,
+    base: FlatBuffer,
+    exponent: FlatBuffer,
+}
+
 /// `CpaInstanceInfo`: deprecated, and the only structure that tells whether an instance is in error.
 #[repr(C)]
 struct InstanceState {
@@ -69,6 +118,9 @@ struct InstanceState {
     version: [c_char; 64],
 }
 
+/// No status of the library: a multiplication that the firmware flagged.
+const INVALID_RESULT: Status = i32::MAX - 1;
+
 /// `CPA_INSTANCE_STATE_INITIALISED`: the instance runs.
 const RUNS: u32 = 0;
 
@@ -77,7 +129,12 @@ const RUNS: u32 = 0;
 struct Capabilities {
     before: [u32; 4],
     rsa: u32,
-    after: [u32; 14],
+    curves: u32,
+    between: [u32; 3],
+    powers: u32,
+    further: [u32; 7],
+    ladders: u32,
+    last: u32,
 }
 
 const _: () = {
@@ -85,11 +142,24 @@ const _: () = {
     assert!(offset_of!(RsaPrivateKey, modulus_and_exponent) == 8);
     assert!(offset_of!(RsaPrivateKey, primes_and_parts) == 40);
     assert!(size_of::<RsaDecryptOpData>() == 24 && offset_of!(RsaDecryptOpData, input) == 8);
+    assert!(size_of::<Curve>() == 80 && offset_of!(Curve, field) == 8);
+    assert!(offset_of!(Curve, p) == 16 && offset_of!(Curve, cofactor) == 64);
+    assert!(size_of::<PointMultiplyOpData>() == 64 && offset_of!(PointMultiplyOpData, x) == 16);
+    assert!(offset_of!(PointMultiplyOpData, curve) == 48);
+    assert!(offset_of!(PointMultiplyOpData, generator) == 56);
+    assert!(size_of::<LadderOpData>() == 56 && offset_of!(LadderOpData, generator) == 4);
+    assert!(offset_of!(LadderOpData, scalar) == 8 && offset_of!(LadderOpData, x) == 24);
+    assert!(size_of::<PowerOpData>() == 48 && offset_of!(PowerOpData, exponent) == 32);
     assert!(size_of::<InstanceState>() == 136 && offset_of!(InstanceState, state) == 4);
     assert!(size_of::<Capabilities>() == 76 && offset_of!(Capabilities, rsa) == 16);
+    assert!(offset_of!(Capabilities, curves) == 20 && offset_of!(Capabilities, powers) == 36);
+    assert!(offset_of!(Capabilities, ladders) == 68);
 };
 
 type Answered = extern "C" fn(*mut c_void, Status, *mut c_void, *mut FlatBuffer);
+/// The number after the operation is 0 if the result is not valid.
+type Multiplied =
+    extern "C" fn(*mut c_void, Status, *mut c_void, u32, *mut FlatBuffer, *mut FlatBuffer);
 millrace_qat::functions! {
     poll: fn(Handle, u32) -> Status = b"icp_sal_CyPollInstance" in qat;
     instance_count: fn(*mut u16) -> Status = b"cpaCyGetNumInstances" in qat;
@@ -102,9 +172,29 @@ millrace_qat::functions! {
     notify: fn(Handle, Notified, *mut c_void) -> Status = b"cpaCyInstanceSetNotificationCb" in qat;
     rsa_decrypt: fn(Handle, Answered, *mut c_void, *const RsaDecryptOpData, *mut FlatBuffer) -> Status
         = b"cpaCyRsaDecrypt" in qat;
+    multiply: fn(Handle, Multiplied, *mut c_void, *const PointMultiplyOpData, *mut u32, *mut FlatBuffer,
+        *mut FlatBuffer) -> Status = b"cpaCyEcGenericPointMultiply" in qat;
+    ladder: fn(Handle, Multiplied, *mut c_void, *const LadderOpData, *mut u32, *mut FlatBuffer,
+        *mut FlatBuffer) -> Status = b"cpaCyEcMontEdwdsPointMultiply" in qat;
+    power: fn(Handle, Answered, *mut c_void, *const PowerOpData, *mut FlatBuffer) -> Status
+        = b"cpaCyLnModExp" in qat;
 }
 
 extern "C" fn answered(tag: *mut c_void, status: Status, _: *mut c_void, _: *mut FlatBuffer) {
+    // SAFETY: every tag is that of a slot, which lives until the session has stopped.
+    let slot = unsafe { &*tag.cast::<AtomicI32>() };
+    slot.store(status, Ordering::Release);
+}
+
+extern "C" fn multiplied(
+    tag: *mut c_void,
+    status: Status,
+    _: *mut c_void,
+    valid: u32,
+    _: *mut FlatBuffer,
+    _: *mut FlatBuffer,
+) {
+    let status = if status == SUCCESS && valid == 0 { INVALID_RESULT } else { status };
     // SAFETY: every tag is that of a slot, which lives until the session has stopped.
     let slot = unsafe { &*tag.cast::<AtomicI32>() };
     slot.store(status, Ordering::Release);
@@ -240,7 +330,12 @@ impl Session {
             let of_function = |ring: &&Ring| ring.function == function;
             let number = rings.iter().filter(of_function).count();
             let name = format!("{function}/{number}");
-            rings.push(Ring::new(&self.library, handle, function, name)?);
+            let offers = Offers {
+                curves: capabilities.curves != 0,
+                ladders: capabilities.ladders != 0,
+                powers: capabilities.powers != 0,
+            };
+            rings.push(Ring::new(&self.library, handle, function, name, offers)?);
         }
         Ok(rings)
     }
@@ -263,11 +358,47 @@ pub(super) enum Submitted {
     Failed,
 }
 
-/// An answer, to be verified. The firmware's flag of failure is not passed on by the library, so a failed
-/// operation comes as a wrong result.
+/// An answer, to be verified. The library does not pass on the firmware's flag of failure for RSA and for powers, so
+/// a failed operation comes as a wrong result.
 pub(super) struct Answer<O> {
     pub(super) owner: O,
+    /// The result; of a multiplication on a curve x and y, each as long as the scalar.
     pub(super) output: Result<Zeroizing<Vec<u8>>, ()>,
+}
+
+/// One operation for a card. Numbers are big-endian; all of one operation have the length that the card's function
+/// works on, since the library copies others to memory that it does not zeroise.
+pub(super) enum Request {
+    /// `input^d mod n`, with an input as long as the modulus and below it.
+    Root { key: Arc<KeyParts>, input: Zeroizing<Vec<u8>> },
+    /// A multiple of the point x, y.
+    Multiply { curve: CurveNumbers, scalar: Zeroizing<Vec<u8>>, point: [Vec<u8>; 2] },
+    /// The x coordinate of a multiple of a point on Curve25519.
+    Ladder { scalar: Zeroizing<[u8; 32]>, x: [u8; 32] },
+    /// `base^exponent mod modulus`.
+    Power { modulus: Arc<Vec<u8>>, base: Zeroizing<Vec<u8>>, exponent: Zeroizing<Vec<u8>> },
+}
+
+/// p, a, b and the cofactor of a curve.
+pub(super) type CurveNumbers = Arc<[Vec<u8>; 4]>;
+
+/// The kinds of requests, beside RSA, that an instance has.
+#[derive(Clone, Copy, Debug)]
+struct Offers {
+    curves: bool,
+    ladders: bool,
+    powers: bool,
+}
+
+impl Offers {
+    fn has(self, request: &Request) -> bool {
+        match request {
+            Request::Root { .. } => true,
+            Request::Multiply { .. } => self.curves,
+            Request::Ladder { .. } => self.ladders,
+            Request::Power { .. } => self.powers,
+        }
+    }
 }
 
 /// One instance of a card: slots for requests in device memory.
@@ -278,6 +409,7 @@ pub(super) struct Ring<O = (usize, u64)> {
     pub(super) function: String,
     /// Bus address of the virtual function, with the number of the instance in it.
     pub(super) name: String,
+    offers: Offers,
     memory: Region,
     /// Slots that stay in place for as long as the library may answer.
     slots: Box<[Slot<O>]>,
@@ -288,10 +420,51 @@ pub(super) struct Ring<O = (usize, u64)> {
 
 struct Slot<O> {
     status: AtomicI32,
-    request: RsaDecryptOpData,
-    output: FlatBuffer,
+    operation: SlotOperation,
+    /// The result, or both coordinates of one.
+    outputs: [FlatBuffer; 2],
+    /// Written by the library where a call has no callback, so never.
+    valid: u32,
+    /// Bytes of the slot's memory that the request uses, and where its results are in them.
+    used: usize,
+    results: Range<usize>,
+    taken: bool,
     owner: Option<O>,
     key: Option<Arc<KeyParts>>,
+}
+
+/// The structure of a request that the library reads until the answer.
+enum SlotOperation {
+    None,
+    Root(RsaDecryptOpData),
+    Multiply(Curve, PointMultiplyOpData),
+    Ladder(LadderOpData),
+    Power(PowerOpData),
+}
+
+/// The memory of one slot, filled from its start.
+struct SlotMemory<'a> {
+    memory: &'a mut Region,
+    start: usize,
+    used: usize,
+}
+
+impl SlotMemory<'_> {
+    /// Room for a number.
+    fn room(&mut self, len: usize) -> FlatBuffer {
+        assert!(self.used + len <= SLOT_LEN, "numbers of a request fit its slot");
+        let buffer = self.memory.buffer(self.start + self.used, len);
+        self.used += len.next_multiple_of(ALIGNMENT);
+        buffer
+    }
+
+    /// Copies a number.
+    fn copy(&mut self, number: &[u8]) -> FlatBuffer {
+        let at = self.start + self.used;
+        let buffer = self.room(number.len());
+        self.memory.bytes_mut()[at..at + number.len()].copy_from_slice(number);
+        buffer
+    }
 }
 
 // SAFETY: handle and pointers are used under `&mut self` alone; the library has no thread affinity.
@@ -303,14 +476,19 @@ impl<O> Ring<O> {
         handle: Handle,
         function: String,
         name: String,
+        offers: Offers,
     ) -> Result<Self, String> {
-        let memory = library.region(SLOTS * 2 * LONGEST).ok_or(
+        let memory = library.region(SLOTS * SLOT_LEN).ok_or(
             "no memory for the requests of a card: raise the limit of locked memory (memlock)",
         )?;
         let slot = |_| Slot {
             status: AtomicI32::new(PENDING),
-            request: RsaDecryptOpData { key: ptr::null(), input: FlatBuffer::EMPTY },
-            output: FlatBuffer::EMPTY,
+            operation: SlotOperation::None,
+            outputs: [FlatBuffer::EMPTY; 2],
+            valid: 0,
+            used: 0,
+            results: 0..0,
+            taken: false,
             owner: None,
             key: None,
         };
@@ -319,6 +497,7 @@ impl<O> Ring<O> {
             handle,
             function,
             name,
+            offers,
             memory,
             slots: (0..SLOTS).map(slot).collect(),
             free: (0..SLOTS).rev().collect(),
@@ -355,46 +534,132 @@ impl<O> Ring<O> {
         !self.stopped && !is_broken() && self.process == std::process::id()
     }
 
-    /// Hands `input^d mod n` to the card. `input` is as long as the modulus and below it.
-    pub(super) fn submit(&mut self, key: &Arc<KeyParts>, input: &[u8], owner: O) -> Submitted {
-        if !self.is_alive() || input.len() != key.modulus_len {
+    /// Hands a request to the card.
+    pub(super) fn submit(&mut self, request: &Request, owner: O) -> Submitted {
+        if !self.is_alive() || !is_well_formed(request) {
             return Submitted::Failed;
+        }
+        if !self.offers.has(request) {
+            return Submitted::NotOffered;
         }
         let Some(&index) = self.free.last() else {
             return Submitted::Full;
         };
-        let at = index * 2 * LONGEST;
-        self.memory.bytes_mut()[at..at + input.len()].copy_from_slice(input);
-        let slot = &mut self.slots[index];
-        slot.status.store(PENDING, Ordering::Release);
-        slot.request = RsaDecryptOpData {
-            key: &raw const key.layout,
-            input: self.memory.buffer(at, input.len()),
-        };
-        slot.output = self.memory.buffer(at + LONGEST, input.len());
-        let tag = (&raw const slot.status).cast_mut().cast();
-        // SAFETY: request, key, input and output stay in place until the answer: the slot is not free, holds
-        // the key, and neither slots nor memory move. All data is in regions.
-        let status = unsafe {
-            (self.library.functions.rsa_decrypt)(
-                self.handle,
-                answered,
-                tag,
-                &raw const slot.request,
-                &raw mut slot.output,
-            )
-        };
+        self.fill(index, request);
+        let status = self.call(index);
         match status {
             SUCCESS => {
+                let slot = &mut self.slots[index];
+                slot.taken = true;
                 slot.owner = Some(owner);
-                slot.key = Some(Arc::clone(key));
                 self.free.pop();
                 Submitted::Taken
             }
-            RETRY => Submitted::Full,
-            INVALID | UNSUPPORTED => Submitted::NotOffered,
-            _ => Submitted::Failed,
+            status => {
+                self.empty(index);
+                match status {
+                    RETRY => Submitted::Full,
+                    INVALID | UNSUPPORTED => Submitted::NotOffered,
+                    _ => Submitted::Failed,
+                }
+            }
         }
+    }
+
+    /// Copies the numbers of a request to its slot, and describes them for the library.
+    fn fill(&mut self, index: usize, request: &Request) {
+        let (slot, start) = (&mut self.slots[index], index * SLOT_LEN);
+        slot.status.store(PENDING, Ordering::Release);
+        let mut memory = SlotMemory { memory: &mut self.memory, start, used: 0 };
+        let (operation, len, outputs) = match request {
+            Request::Root { key, input } => {
+                slot.key = Some(Arc::clone(key));
+                let key = &raw const key.layout;
+                let input = memory.copy(input);
+                (SlotOperation::Root(RsaDecryptOpData { key, input }), input.len as usize, 1)
+            }
+            Request::Multiply { curve, scalar, point } => {
+                let [p, a, b, cofactor] = [0, 1, 2, 3].map(|number| memory.copy(&curve[number]));
+                let curve = Curve { kind: 1, gap: 0, field: 1, p, a, b, cofactor };
+                let [x, y] = [0, 1].map(|coordinate| memory.copy(&point[coordinate]));
+                let data = PointMultiplyOpData {
+                    scalar: memory.copy(scalar.as_slice()),
+                    x,
+                    y,
+                    curve: ptr::null(),
+                    generator: 0,
+                };
+                (SlotOperation::Multiply(curve, data), scalar.len(), 2)
+            }
+            Request::Ladder { scalar, x } => {
+                let data = LadderOpData {
+                    curve: 1,
+                    generator: 0,
+                    scalar: memory.copy(scalar.as_slice()),
+                    x: memory.copy(x),
+                    y: FlatBuffer::EMPTY,
+                };
+                (SlotOperation::Ladder(data), x.len(), 1)
+            }
+            Request::Power { modulus, base, exponent } => {
+                let data = PowerOpData {
+                    modulus: memory.copy(modulus),
+                    base: memory.copy(base),
+                    exponent: memory.copy(exponent),
+                };
+                (SlotOperation::Power(data), modulus.len(), 1)
+            }
+        };
+        let results = memory.used;
+        slot.outputs = [FlatBuffer::EMPTY; 2];
+        for output in &mut slot.outputs[..outputs] {
+            *output = memory.room(len);
+        }
+        slot.used = memory.used;
+        slot.results = results..slot.used;
+        slot.operation = operation;
+        // The slot stays where it is, so the operation may name its curve.
+        if let SlotOperation::Multiply(curve, data) = &mut slot.operation {
+            data.curve = &raw const *curve;
+        }
+    }
+
+    /// Has the library take the request of a slot.
+    fn call(&mut self, index: usize) -> Status {
+        let (call, handle, slot) = (&self.library.functions, self.handle, &mut self.slots[index]);
+        let tag = (&raw const slot.status).cast_mut().cast();
+        let [output, second] = &mut slot.outputs;
+        let (output, second, valid) = (&raw mut *output, &raw mut *second, &raw mut slot.valid);
+        // SAFETY, for the four calls: request, key, curve, input and output stay in place until the answer: the slot
+        // is not free, holds the key, and neither slots nor memory move. All data is in regions.
+        match &slot.operation {
+            SlotOperation::None => INVALID,
+            SlotOperation::Root(data) => {
+                // SAFETY: see above.
+                unsafe { (call.rsa_decrypt)(handle, answered, tag, data, output) }
+            }
+            SlotOperation::Multiply(_, data) => {
+                // SAFETY: see above.
+                unsafe { (call.multiply)(handle, multiplied, tag, data, valid, output, second) }
+            }
+            SlotOperation::Ladder(data) => {
+                // SAFETY: see above; the second output describes no memory, since there is no y.
+                unsafe { (call.ladder)(handle, multiplied, tag, data, valid, output, second) }
+            }
+            SlotOperation::Power(data) => {
+                // SAFETY: see above.
+                unsafe { (call.power)(handle, answered, tag, data, output) }
+            }
+        }
+    }
+
+    /// Zeroises what a request left, and forgets its key.
+    fn empty(&mut self, index: usize) {
+        let (slot, start) = (&mut self.slots[index], index * SLOT_LEN);
+        self.memory.bytes_mut()[start..start + slot.used].zeroize();
+        slot.operation = SlotOperation::None;
+        slot.key = None;
+        slot.taken = false;
     }
 
     /// Collects answers.
@@ -406,25 +671,35 @@ impl<O> Ring<O> {
         // alone uses it. 0: all answers that are there.
         unsafe { (self.library.functions.poll)(self.handle, 0) };
         for index in 0..SLOTS {
-            let status = self.slots[index].status.load(Ordering::Acquire);
             let slot = &mut self.slots[index];
-            if status == PENDING || slot.key.is_none() {
+            let status = slot.status.load(Ordering::Acquire);
+            if status == PENDING || !slot.taken {
                 continue;
             }
-            slot.key = None;
             let owner = slot.owner.take();
-            let (at, len) = (index * 2 * LONGEST, slot.output.len as usize);
-            let used = &mut self.memory.bytes_mut()[at..at + 2 * LONGEST];
             let output = match status {
-                SUCCESS => Ok(Zeroizing::new(used[LONGEST..LONGEST + len].to_vec())),
+                SUCCESS => Ok(self.results(index)),
                 _ => Err(()),
             };
-            used.zeroize();
+            self.empty(index);
             self.free.push(index);
             if let Some(owner) = owner {
                 answers.push(Answer { owner, output });
             }
         }
+    }
+
+    /// The results in a slot, one after the other.
+    fn results(&mut self, index: usize) -> Zeroizing<Vec<u8>> {
+        let (slot, start) = (&self.slots[index], index * SLOT_LEN);
+        let mut bytes = Zeroizing::new(Vec::with_capacity(slot.results.len()));
+        let mut at = start + slot.results.start;
+        for output in &slot.outputs {
+            let len = output.len as usize;
+            bytes.extend_from_slice(&self.memory.bytes_mut()[at..at + len]);
+            at += len.next_multiple_of(ALIGNMENT);
+        }
+        bytes
     }
 
     /// The answers to these requests are no longer waited for. Their slots stay in use until they come.
@@ -439,6 +714,21 @@ impl<O> Ring<O> {
     /// Slots whose answer is no longer waited for.
     pub(super) fn lost(&self) -> usize {
         let slots = self.slots.iter();
-        slots.filter(|slot| slot.key.is_some() && slot.owner.is_none()).count()
+        slots.filter(|slot| slot.taken && slot.owner.is_none()).count()
+    }
+}
+
+/// Whether the numbers have the lengths that the card's functions ask for.
+fn is_well_formed(request: &Request) -> bool {
+    match request {
+        Request::Root { key, input } => input.len() == key.modulus_len,
+        Request::Multiply { curve, scalar, point } => {
+            let numbers = curve[..3].iter().chain(point);
+            numbers.chain([&**scalar]).all(|number| number.len() == scalar.len())
+        }
+        Request::Ladder { .. } => true,
+        Request::Power { modulus, base, exponent } => {
+            base.len() == modulus.len() && exponent.len() == modulus.len()
+        }
     }
 }

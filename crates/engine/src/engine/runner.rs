@@ -55,6 +55,10 @@ const STUCK_AFTER: Duration = Duration::from_millis(5);
 /// device become free when another process ends.
 const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
+/// Time for which a runner passes over a backend that took no task although it held none: a device that owes answers
+/// and gives none. It is asked again with the jobs that no other backend can serve.
+const PUSH_BACK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Source of further jobs for a runner that waits for a device.
 pub(super) trait Intake {
     /// Number of jobs that wait.
@@ -94,6 +98,8 @@ struct BackendSlot {
     queue: Option<OpenQueue>,
     /// Time at which the backend refused a queue; it is asked again [`QUEUE_RETRY`] later.
     refused: Option<Instant>,
+    /// Time at which it last took nothing although nothing was in flight; see [`PUSH_BACK_PAUSE`].
+    pushed_back: Option<Instant>,
     waiting: VecDeque<Task>,
     /// Tasks in the queue, those that are lost included.
     in_flight: usize,
@@ -107,6 +113,7 @@ impl BackendSlot {
             is_device,
             queue: None,
             refused: None,
+            pushed_back: None,
             waiting: VecDeque::new(),
             in_flight: 0,
             progress: Instant::now(),
@@ -131,6 +138,10 @@ impl BackendSlot {
 
     fn refused_lately(&self, now: Instant) -> bool {
         self.refused.is_some_and(|refused| now.saturating_duration_since(refused) < QUEUE_RETRY)
+    }
+
+    fn pushed_back_lately(&self, now: Instant) -> bool {
+        self.pushed_back.is_some_and(|last| now.saturating_duration_since(last) < PUSH_BACK_PAUSE)
     }
 }
 
@@ -251,11 +262,14 @@ impl Runner {
         }
     }
 
-    /// Backends that refused a queue lately, are stuck, or have a queue of before they went away.
+    /// Backends that refused a queue lately, pushed back, are stuck, or have a queue of before they went away.
     fn avoided(&self, shared: &Shared, now: Instant) -> BackendSet {
         let slots = self.backends.iter().enumerate();
         let avoided = slots.filter(|(index, slot)| {
-            slot.refused_lately(now) || slot.is_stuck(now) || self.is_stale(shared, *index)
+            slot.refused_lately(now)
+                || slot.pushed_back_lately(now)
+                || slot.is_stuck(now)
+                || self.is_stale(shared, *index)
         });
         avoided.map(|(index, _)| index).collect()
     }
@@ -398,6 +412,7 @@ impl Runner {
             };
             let (queue, waiting, done) = (&mut open.queue, &mut slot.waiting, &mut self.done);
             let start = (!self.plans.is_empty()).then(Instant::now);
+            let mut pushed_back = false;
             let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
                 let taken = if waiting.is_empty() { 0 } else { queue.submit(waiting) };
                 (taken, queue.poll(done))
@@ -405,6 +420,10 @@ impl Runner {
             match outcome {
                 Ok((taken, in_flight)) => {
                     slot.in_flight = in_flight;
+                    pushed_back = taken == 0
+                        && in_flight == 0
+                        && self.done.is_empty()
+                        && !slot.waiting.is_empty();
                     answers |= !self.done.is_empty();
                     taken_any |= taken > 0;
                     if taken > 0 || !self.done.is_empty() {
@@ -421,6 +440,9 @@ impl Runner {
                 self.settle(shared, done, completed);
             }
             self.done = done;
+            if pushed_back {
+                self.place_elsewhere(shared, index, completed);
+            }
         }
         if self.backends.iter().all(|slot| slot.held() == 0) {
             Round::Empty
@@ -430,6 +452,30 @@ impl Runner {
             Round::Taken
         } else {
             Round::Waiting
+        }
+    }
+
+    /// Gives the tasks that a backend does not take to others; those that no other can serve stay.
+    fn place_elsewhere(&mut self, shared: &Shared, index: usize, completed: &mut CompletionBatch) {
+        let slot = &mut self.backends[index];
+        slot.pushed_back = Some(Instant::now());
+        let (mut moved, mut kept) = (Vec::new(), VecDeque::new());
+        for task in std::mem::take(&mut slot.waiting) {
+            let others = self
+                .in_flight
+                .get(task.token)
+                .map(|job| job.key.able(task.operation.kind()).minus(job.tried));
+            match others.and_then(|others| shared.backends.first(others)) {
+                Some(_) => moved.push(task),
+                None => kept.push_back(task),
+            }
+        }
+        slot.waiting = kept;
+        for task in moved {
+            if let Some(mut job) = self.in_flight.remove(task.token) {
+                self.invalidate(&mut job);
+                self.place(shared, job, task, None, JobError::Failed, completed);
+            }
         }
     }
 

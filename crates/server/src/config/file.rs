@@ -71,6 +71,7 @@ struct QatFile {
     functions: u16,
     instances: Vec<String>,
     answer_ms: u64,
+    fast_curves: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -169,6 +170,7 @@ impl Default for QatFile {
             instances: Vec::new(),
             // Two hundred times what a card needs.
             answer_ms: 100,
+            fast_curves: false,
         }
     }
 }
@@ -294,6 +296,7 @@ impl QatFile {
             functions: self.functions,
             instances: self.instances,
             answer_time: Duration::from_millis(self.answer_ms),
+            fast_curves: self.fast_curves,
         }
     }
 }

@@ -78,6 +78,8 @@ pub struct QatConfig {
     pub instances: Vec<String>,
     /// Time for an answer to a request with a key of 2048 bits.
     pub answer_time: Duration,
+    /// Whether the card is offered ECDH on P-256 and X25519, too.
+    pub fast_curves: bool,
 }
 
 /// A card has 16 virtual functions, and a machine some cards.
@@ -336,7 +338,7 @@ mod tests {
     #[test]
     fn settings_of_qat_have_bounds() {
         let qat = |line: &str| format!("[backend.qat]\n{line}\n");
-        for good in ["functions = 64", "answer-ms = 10000"] {
+        for good in ["functions = 64", "answer-ms = 10000", "fast-curves = true"] {
             assert!(NodeConfig::from_toml(&qat(good)).is_ok(), "{good}");
         }
         for (bad, named) in [

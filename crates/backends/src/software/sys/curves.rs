@@ -37,6 +37,72 @@ impl Point {
     }
 }
 
+/// p, a and b of a curve y² = x³ + ax + b over the integers modulo p, each as long as the field.
+pub(crate) fn curve_numbers(curve: Curve) -> Option<[Vec<u8>; 3]> {
+    let group = group(curve)?;
+    let new = || Number::from_bytes(&[]);
+    let numbers = [new()?, new()?, new()?];
+    let [p, a, b] = numbers.each_ref().map(Number::as_ptr);
+    // SAFETY: the group is a static of the library, and the numbers are ours; no context.
+    let code = unsafe { aws::EC_GROUP_get_curve_GFp(group, p, a, b, ptr::null_mut()) };
+    if !succeeded(code) {
+        return None;
+    }
+    let [p, a, b] = numbers.map(|number| Some(number.to_bytes(curve.field_len())?.to_vec()));
+    Some([p?, a?, b?])
+}
+
+/// Whether `encoded` is an uncompressed point of the curve.
+pub(crate) fn is_point(curve: Curve, encoded: &[u8]) -> bool {
+    encoded.first() == Some(&4) && Point::decode(curve, encoded).is_some()
+}
+
+/// The x coordinate of A + B, if A + 2B is `both`: A, B and `both` are uncompressed points, the multiples of one point
+/// by the shares of [`EcKey::split`]. One that is wrong is noticed.
+///
+/// # Errors
+/// `Fault` if one of them is not on the curve, or if they do not go together.
+pub(crate) fn join_points(
+    curve: Curve,
+    [a, b, both]: [&[u8]; 3],
+) -> Result<Zeroizing<Vec<u8>>, BackendError> {
+    let decode = |encoded| Point::decode(curve, encoded).ok_or(BackendError::Fault);
+    let (mut sum, b, both) = (decode(a)?, decode(b)?, decode(both)?);
+    let group = group(curve).ok_or(BackendError::Failed)?;
+    let add = |sum: &mut Point| {
+        let place = sum.0.as_ptr();
+        // SAFETY: the points are valid and of this group; the sum may be one of them. No context.
+        checked(unsafe { aws::EC_POINT_add(group, place, place, b.0.as_ptr(), ptr::null_mut()) })
+    };
+    add(&mut sum)?;
+    let mut encoded = Zeroizing::new(vec![0; 1 + 2 * curve.field_len()]);
+    // SAFETY: group and point are valid; `encoded` is writable for its length, and the form fixes how much is
+    // written.
+    let len = unsafe {
+        aws::EC_POINT_point2oct(
+            group,
+            sum.0.as_ptr(),
+            aws::point_conversion_form_t::POINT_CONVERSION_UNCOMPRESSED,
+            encoded.as_mut_ptr(),
+            encoded.len(),
+            ptr::null_mut(),
+        )
+    };
+    if len != encoded.len() {
+        clear_errors();
+        return Err(BackendError::Fault);
+    }
+    add(&mut sum)?;
+    // SAFETY: group and both points are valid; no context.
+    let order =
+        unsafe { aws::EC_POINT_cmp(group, sum.0.as_ptr(), both.0.as_ptr(), ptr::null_mut()) };
+    if order != 0 {
+        clear_errors();
+        return Err(BackendError::Fault);
+    }
+    Ok(Zeroizing::new(encoded[1..=curve.field_len()].to_vec()))
+}
+
 /// AWS-LC's numeric identifier (NID) of a curve.
 fn curve_nid(curve: Curve) -> c_int {
     match curve {
@@ -140,6 +206,18 @@ impl EcKey {
             clear_errors();
         }
         order == 0
+    }
+
+    /// Shares of the secret scalar modulo the order: a and b with a + b = the scalar, and a + 2b; each is as long as
+    /// the field. `None` if there is no memory.
+    pub(crate) fn split(&self) -> Option<[Zeroizing<Vec<u8>>; 3]> {
+        // SAFETY: the key is valid and has a scalar below the order, both of which live as long as it does.
+        let shares = unsafe {
+            let order = aws::EC_GROUP_get0_order(group(self.curve)?);
+            Number::split(aws::EC_KEY_get0_private_key(self.key.as_ptr()), order)?
+        };
+        let [a, b, both] = shares.map(|share| share.to_bytes(self.curve.field_len()));
+        Some([a?, b?, both?])
     }
 
     /// An upper bound on the length of a DER signature.

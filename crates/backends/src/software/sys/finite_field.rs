@@ -47,17 +47,45 @@ impl Dh {
         succeeded(code).then_some(dh)
     }
 
+    /// Checks a peer's public value.
+    ///
+    /// # Errors
+    /// `BadInput` unless 1 < peer < p-1 and, if the order is known, the peer's value has it.
+    pub(crate) fn check_peer(&self, peer: &Number) -> Result<(), BackendError> {
+        let mut flags: c_int = 0;
+        // SAFETY: object and number are valid.
+        let code = unsafe { aws::DH_check_pub_key(self.0.as_ptr(), peer.as_ptr(), &raw mut flags) };
+        if succeeded(code) && flags == 0 { Ok(()) } else { Err(BackendError::BadInput) }
+    }
+
+    /// The prime, big-endian and without zeros before it.
+    pub(crate) fn prime(&self) -> Option<Vec<u8>> {
+        // SAFETY: the object is valid and has a prime, which lives as long.
+        let (prime, len) = unsafe {
+            let prime = aws::DH_get0_p(self.0.as_ptr());
+            (prime, aws::BN_num_bytes(prime) as usize)
+        };
+        let mut bytes = vec![0; len];
+        // SAFETY: the number is valid; `bytes` is writable for its length.
+        let code = unsafe { aws::BN_bn2bin_padded(bytes.as_mut_ptr(), bytes.len(), prime) };
+        succeeded(code).then_some(bytes)
+    }
+
+    /// Shares of the private value modulo p-1, which is a multiple of the order of every element: a and b with a + b =
+    /// the private value, and a + 2b. `None` if there is no memory.
+    pub(crate) fn split(&self) -> Option<[Number; 3]> {
+        let prime = Number::from_bytes(&self.prime()?)?;
+        let order = prime.minus_one()?;
+        // SAFETY: the object is valid and has a private value below p-1, which lives as long.
+        unsafe { Number::split(aws::DH_get0_priv_key(self.0.as_ptr()), order.as_ptr()) }
+    }
+
     /// Writes the shared secret with a peer's public value to `out`, which is as long as the prime.
     ///
     /// # Errors
     /// `BadInput` unless 1 < peer < p-1 and, if the order is known, the peer's value has it.
     pub(crate) fn agree(&self, peer: &Number, out: &mut [u8]) -> Result<(), BackendError> {
-        let mut flags: c_int = 0;
-        // SAFETY: object and number are valid.
-        let code = unsafe { aws::DH_check_pub_key(self.0.as_ptr(), peer.as_ptr(), &raw mut flags) };
-        if !succeeded(code) || flags != 0 {
-            return Err(BackendError::BadInput);
-        }
+        self.check_peer(peer)?;
         // SAFETY: the object is valid.
         let len = unsafe { aws::DH_size(self.0.as_ptr()) };
         if usize::try_from(len) != Ok(out.len()) {

@@ -42,7 +42,10 @@ mod ml_dsa;
 mod number;
 mod rsa;
 
-pub(crate) use curves::{EcKey, ed25519_expand, ed25519_sign, x25519, x25519_public};
+pub(crate) use curves::{
+    EcKey, curve_numbers, ed25519_expand, ed25519_sign, is_point, join_points, x25519,
+    x25519_public,
+};
 pub(crate) use finite_field::{Dh, Dsa};
 pub(crate) use ml_dsa::MlDsa;
 pub(crate) use number::{Factor, Modulus, Number};

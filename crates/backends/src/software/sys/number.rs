@@ -6,6 +6,7 @@
 use std::ptr::{self, NonNull};
 
 use aws_lc_sys as aws;
+use zeroize::Zeroizing;
 
 use super::{clear_errors, owned, succeeded};
 
@@ -103,6 +104,37 @@ impl Number {
         succeeded(code).then_some(result)
     }
 
+    /// Big-endian bytes, padded on the left to `len`; `None` if they do not fit.
+    pub(crate) fn to_bytes(&self, len: usize) -> Option<Zeroizing<Vec<u8>>> {
+        let mut bytes = Zeroizing::new(vec![0; len]);
+        self.write_padded(&mut bytes).then_some(bytes)
+    }
+
+    /// Splits a secret below `order` into shares: a random a, the b with a + b = secret, and a + 2b, all modulo
+    /// `order`. Any one of them alone says nothing about the secret. In constant time. `None` if there is no memory.
+    ///
+    /// # Safety
+    /// Both pointers are valid numbers.
+    pub(super) unsafe fn split(
+        secret: *const aws::BIGNUM,
+        order: *const aws::BIGNUM,
+    ) -> Option<[Self; 3]> {
+        let new = || -> Option<Self> {
+            // SAFETY: allocates a number.
+            owned(unsafe { aws::BN_new() }).map(Self)
+        };
+        let shares = [new()?, new()?, new()?];
+        let [a, b, both] = shares.each_ref().map(Self::as_ptr);
+        // SAFETY: the caller's promise for the order; the number is ours.
+        let drawn = unsafe { aws::BN_rand_range_ex(a, 1, order) };
+        // SAFETY: all numbers are valid, not negative and below the order.
+        let split = succeeded(drawn)
+            && succeeded(unsafe { aws::BN_mod_sub_quick(b, secret, a, order) })
+            // SAFETY: as above.
+            && succeeded(unsafe { aws::BN_mod_add_quick(both, secret, b, order) });
+        split.then_some(shares)
+    }
+
     pub(super) fn as_ptr(&self) -> *mut aws::BIGNUM {
         self.0.as_ptr()
     }
@@ -142,6 +174,8 @@ unsafe impl Sync for Modulus {}
 
 // SAFETY: a number has no thread affinity.
 unsafe impl Send for Number {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Number {}
 
 /// A number in Montgomery form: times R, modulo n.
 pub(crate) struct Factor(Number);
