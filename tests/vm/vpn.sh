@@ -49,9 +49,9 @@ find "$root/usr/lib/modules/$kernel/kernel" -name '*.ko*' \
     -o -name 'veth.ko*' -o -name 'tun.ko*' \) \
     -exec cp -t "$disk/lib/modules/$kernel" {} +
 printf '%s\n' "${MODULES[@]}" >"$disk/link/modules"
-# The account that OpenVPN changes to.
-echo 'nobody:x:65534:65534::/:/bin/false' >"$disk/etc/passwd"
-echo 'nogroup:x:65534:' >"$disk/etc/group"
+# The accounts that OpenVPN admits to its control socket and changes to.
+printf '%s\n' root:x:0:0::/:/bin/sh nobody:x:65534:65534::/:/bin/false >"$disk/etc/passwd"
+printf '%s\n' root:x:0: nogroup:x:65534: >"$disk/etc/group"
 cat >"$disk/link/ipsec.toml" <<'TOML'
 name = "mr"
 engine = "ipsec"

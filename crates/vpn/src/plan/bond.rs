@@ -164,7 +164,8 @@ fn bond_steps(link: &VpnLink, side: Side, bond: &Bond, sizes: PacketSizes) -> Ve
             ["ip", "link", "set", "dev", device, "type", "bond", "xmit_hash_policy", hash.name()];
         steps.push(plain_step(why, LinkAction::run(&words), None));
     }
-    let up = ["ip", "link", "set", "dev", device, "mtu", &mtu, "up"];
+    // The address again, for a bond whose end has another inner address now.
+    let up = ["ip", "link", "set", "dev", device, "address", &own, "mtu", &mtu, "up"];
     steps.push(plain_step(why, LinkAction::run(&up), None));
     if let Some(bridge) = &link.end(side).bridge {
         let leave = ["ip", "link", "set", "dev", device, "nomaster"];
