@@ -26,7 +26,8 @@ MODULES=(veth xfrm_user esp4 gcm ctr seqiv echainiv ghash-generic authenc tun bo
 work=$(mktemp -d "${TMPDIR:-/tmp}/millrace-vm-vpn.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 disk=$work/disk log=$work/log
-images=("$root"/boot/vmlinuz-*)
+# The kernel of Debian 12: newer ones may lie beside it.
+images=("$root"/boot/vmlinuz-6.1.*)
 image=${images[-1]}
 kernel=${image##*/vmlinuz-}
 
