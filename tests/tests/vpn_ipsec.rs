@@ -91,7 +91,12 @@ fn reissue_with_rsa(keys: &Path) {
     command.args("req -x509 -newkey rsa:2048 -nodes -days 2 -config /dev/null".split(' '));
     command.args(["-subj", "/CN=millrace node"]);
     // OpenVPN asks for the usage of a server.
-    command.args(["-addext", "keyUsage=digitalSignature", "-addext", "extendedKeyUsage=serverAuth"]);
+    command.args([
+        "-addext",
+        "keyUsage=digitalSignature",
+        "-addext",
+        "extendedKeyUsage=serverAuth",
+    ]);
     for (option, path) in [
         ("-CA", authority.join("ca.crt")),
         ("-CAkey", authority.join("ca.key")),
