@@ -40,6 +40,31 @@ fn stopped_supervisor_is_killed_when_its_link_goes_down() {
 }
 
 #[test]
+fn bridged_link_needs_bonding_and_says_so_before_it_changes_anything() {
+    if !is_possible() {
+        return;
+    }
+    let ends = Ends::declared(2, "mode = \"bridged\"");
+    let mut probe = Command::new(program("unshare"));
+    probe.args(["--net", "ip", "link", "add", "dev", "probe", "type", "bond"]);
+    if run(&mut probe).status.success() {
+        let plan = ends.vpn(0, &["plan", &ends.file().to_string_lossy()]);
+        assert!(plan.contains("ip link add dev mr address 02:4d:0a:61:00:01 type bond"), "{plan}");
+    } else {
+        let output = ends.try_up(0);
+        let text = text_of(&output);
+        assert!(!output.status.success(), "{text}");
+        for expected in ["1 problem, and nothing was changed", "line 3: the kernel has no bonding"]
+        {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+        assert!(!ends.state_folder(0).join("mr").exists());
+    }
+    let left = ends.ip(0, "link show");
+    assert!(!left.contains("mr"), "{left}");
+}
+
+#[test]
 fn path_cut_one_way_takes_its_member_out_at_both_ends() {
     if !is_possible() {
         return;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Links by IPsec: real strongSwan at both ends, with its own data path, since kernels of small machines have no ESP.
+//! And links of either engine whose keys only a node has.
 
 use std::fs;
 use std::path::Path;
@@ -89,6 +90,13 @@ fn reissue_with_rsa(keys: &Path) {
     let mut command = Command::new(program("openssl"));
     command.args("req -x509 -newkey rsa:2048 -nodes -days 2 -config /dev/null".split(' '));
     command.args(["-subj", "/CN=millrace node"]);
+    // OpenVPN asks for the usage of a server.
+    command.args([
+        "-addext",
+        "keyUsage=digitalSignature",
+        "-addext",
+        "extendedKeyUsage=serverAuth",
+    ]);
     for (option, path) in [
         ("-CA", authority.join("ca.crt")),
         ("-CAkey", authority.join("ca.key")),
@@ -117,13 +125,10 @@ fn wait_signed(node: &Node) {
     });
 }
 
-#[test]
-fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away() {
-    if !is_possible() || !is_installed() {
-        return;
-    }
-    let ends = Ends::declared(1, SETTINGS);
-    let mut node = Node::start(ends.dir.path(), "node-1");
+/// Both ends with keys that only a node has: RSA at end a, ECDSA at end b.
+fn with_keys_in_pool(members: u16, settings: &str) -> (Ends, Node) {
+    let ends = Ends::declared(members, settings);
+    let node = Node::start(ends.dir.path(), "node-1");
     let keys = ends.dir.path().join("keys");
     reissue_with_rsa(&keys);
     for end in ["a", "b"] {
@@ -140,7 +145,15 @@ fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away()
         text = text.replacen(&table, &line, 1);
     }
     fs::write(ends.file(), text).expect("link.toml");
+    (ends, node)
+}
 
+#[test]
+fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away() {
+    if !is_possible() || !is_installed() {
+        return;
+    }
+    let (ends, mut node) = with_keys_in_pool(1, SETTINGS);
     ends.up(0);
     ends.up(1);
     ends.wait_up(1);
@@ -158,4 +171,25 @@ fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away()
     wait_signed(&node);
     ends.wait_up(1);
     let _ = Traffic::start(&ends).finish();
+}
+
+#[test]
+fn openvpn_members_authenticate_with_keys_that_only_the_pool_has() {
+    if !is_possible() {
+        return;
+    }
+    // The node's socket lies in a folder that only root may enter.
+    let (ends, node) = with_keys_in_pool(2, "[tunnels]\nuser = \"root\"\ngroup = \"root\"\n");
+    ends.up(0);
+    ends.up(1);
+    ends.wait_up(2);
+    wait_signed(&node);
+    let mut traffic = Traffic::start(&ends);
+    let before = node.served().rsa_signatures();
+    kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
+    wait::until("the member was started again", || ends.member(0, 1)["restarts"] == 1);
+    ends.wait_up(2);
+    assert!(node.served().rsa_signatures() > before, "each handshake takes a signature");
+    traffic.flows();
+    eprintln!("longest pause of a connection: {} ms", traffic.finish());
 }

@@ -21,13 +21,23 @@ use millrace_testkit::wait::SOON;
 /// Duration of `openssl speed` in seconds: longer than any test, because it ends afterwards.
 const SECONDS: &str = "600";
 
+/// `OPENSSL_ia32cap` without the instructions for AES and carry-less multiplication, and without vectors.
+const NO_AES: Option<&str> = Some("~0x200000200000000:~0x0");
+const NO_VECTORS: Option<&str> = Some("~0x1000020000000000:0");
+
 /// Kills the child on drop.
 struct Running(Child);
 
 impl Running {
     /// `openssl speed` of one operation, in its first phase.
     fn speed(args: &[&str]) -> Self {
+        Self::masked(args, None)
+    }
+
+    /// The same with a mask of the processor's instructions for OpenSSL.
+    fn masked(args: &[&str], mask: Option<&str>) -> Self {
         let mut child = Command::new("openssl")
+            .envs(mask.map(|mask| ("OPENSSL_ia32cap", mask)))
             .args(["speed", "-mr", "-seconds", SECONDS])
             .args(args)
             .stdin(Stdio::null())
@@ -100,14 +110,17 @@ fn known_operations_are_classified() {
     let mut calibrations = Calibrations::without_cache();
     let mut steps = 0;
     // An ECDSA signature also takes random numbers, hashes and memory, which count as such.
-    for (args, class, least) in [
-        (&["rsa2048"][..], SymbolClass::RsaPrivate, 0.9),
-        (&["ecdsap256"], SymbolClass::EcPrivate, 0.7),
-        (&["ecdhx25519"], SymbolClass::KeyAgreement, 0.9),
-        (&["-evp", "aes-128-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
-        (&["-evp", "sha256", "-bytes", "8192"], SymbolClass::Hash, 0.9),
+    for (mask, args, class, least) in [
+        (None, &["rsa2048"][..], SymbolClass::RsaPrivate, 0.9),
+        (None, &["ecdsap256"], SymbolClass::EcPrivate, 0.7),
+        (None, &["ecdhx25519"], SymbolClass::KeyAgreement, 0.9),
+        (None, &["-evp", "aes-128-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
+        (NO_AES, &["-evp", "aes-256-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
+        (NO_AES, &["-evp", "aes-256-cbc", "-bytes", "8192", "-decrypt"], SymbolClass::Aes, 0.9),
+        (NO_VECTORS, &["-evp", "chacha20-poly1305", "-bytes", "8192"], SymbolClass::ChaCha, 0.9),
+        (None, &["-evp", "sha256", "-bytes", "8192"], SymbolClass::Hash, 0.9),
     ] {
-        let child = Running::speed(args);
+        let child = Running::masked(args, mask);
         let Some(samples) = samples(&child, 500) else {
             return;
         };

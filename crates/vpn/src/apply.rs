@@ -263,14 +263,15 @@ fn check_with(
     };
     let host = Host::read(&root, &link, Some(side));
     let mut ours = Vec::new();
-    let records = [
-        AppliedLink::load(folders, &link.name)?.map(|applied| applied.layout),
-        load::<LinkLayout>(intended(folders, &link.name))?,
-    ];
+    let applied = AppliedLink::load(folders, &link.name)?.map(|applied| applied.layout);
+    let changed = applied.as_ref().and_then(|layout| layout.mode_problem(&link));
+    let records = [applied, load::<LinkLayout>(intended(folders, &link.name))?];
     for layout in records.into_iter().flatten() {
         ours.extend(layout.members.into_iter().map(|member| member.device));
+        ours.extend(layout.bond.map(|bond| bond.device));
     }
     let mut problems = host.problems(&link, side, &ours);
+    problems.extend(changed);
     if declared.auto.is_some() && choice.is_none() {
         problems.push(LinkProblem {
             line: link.lines.engine,

@@ -15,9 +15,10 @@ use millrace_hostfs::child::{self, ChildLimits, find_program};
 use millrace_hostfs::process::Proc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Deserialize;
 use thiserror::Error;
 
-use crate::plan::{LinkAction, LinkMember, LinkStep, MemberEngine};
+use crate::plan::{Bond, LinkAction, LinkMember, LinkStep, MemberEngine};
 
 /// Limits of `ip`, which takes milliseconds, and of OpenVPN up to the moment that it goes into the background:
 /// it reads keys first, which a token may delay.
@@ -97,6 +98,19 @@ pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let said = stderr.lines().chain(stdout.lines()).rfind(|line| !line.trim().is_empty());
     Err(failed(said.map_or_else(|| output.status.to_string(), |line| line.trim().to_owned())))
+}
+
+/// The devices in a bond.
+pub(crate) fn devices_in(bond: &Bond) -> Result<Vec<String>, ExecError> {
+    #[derive(Deserialize)]
+    struct Device {
+        ifname: String,
+    }
+    let words = bond.list();
+    let devices: Vec<Device> = serde_json::from_str(&run(&words)?).map_err(|error| {
+        ExecError::Failed { command: words.join(" "), reason: error.to_string() }
+    })?;
+    Ok(devices.into_iter().map(|device| device.ifname).collect())
 }
 
 /// A process that is known by a descriptor, so that its number cannot come to mean another.

@@ -73,7 +73,7 @@ pub(crate) use self::virtio::{
 };
 pub(crate) use self::vpn::{
     VpnBenchArgs, VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat,
-    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnNameArgs, VpnPlanArgs,
+    VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnMode, VpnNameArgs, VpnPlanArgs,
     VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };
 

@@ -41,12 +41,24 @@ pub(crate) enum VpnCommand {
 /// Print a link.toml with every key
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n  millrace vpn sample > link.toml\n  millrace vpn sample --engine ipsec > link.toml"
+    after_long_help = "Examples:\n  millrace vpn sample > link.toml\n  millrace vpn sample --engine ipsec > link.toml\n  millrace vpn sample --mode bridged > link.toml"
 )]
 pub(crate) struct VpnSampleArgs {
     /// Program that encrypts
     #[arg(long, value_name = "ENGINE", value_enum, default_value_t = VpnEngine::Openvpn)]
     pub(crate) engine: VpnEngine,
+    /// Routes over the members, or one Ethernet segment
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = VpnMode::Routed)]
+    pub(crate) mode: VpnMode,
+}
+
+/// Kind of the connection between the ends of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VpnMode {
+    /// Routes over all members
+    Routed,
+    /// A bond of all members, with OpenVPN only
+    Bridged,
 }
 
 /// Program that encrypts the packets of a link.

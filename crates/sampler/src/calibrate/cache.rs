@@ -15,7 +15,7 @@ use super::{Calibration, Template};
 use crate::Image;
 
 /// Version of the procedure: calibrations of other versions are repeated.
-const SCHEMA: u32 = 5;
+const SCHEMA: u32 = 6;
 
 /// Bound on a file: real ones have 100 KiB.
 const MAX_LEN: u64 = 8 << 20;
@@ -121,10 +121,10 @@ mod tests {
         for text in [
             "",
             "{}",
-            "{\"schema\":5,\"templates\":[]}",
+            "{\"schema\":6,\"templates\":[]}",
             "{\"schema\":0,\"templates\":[{\"class\":\"aes\",\"counts\":{\"1\":1}}]}",
-            "{\"schema\":5,\"templates\":[{\"class\":\"aes\",\"counts\":{\"18446744073709551615\":1}}]}",
-            "{\"schema\":5,\"templates\":[{\"class\":\"no\",\"counts\":{\"1\":1}}]}",
+            "{\"schema\":6,\"templates\":[{\"class\":\"aes\",\"counts\":{\"18446744073709551615\":1}}]}",
+            "{\"schema\":6,\"templates\":[{\"class\":\"no\",\"counts\":{\"1\":1}}]}",
         ] {
             fs::write(&path, text).expect("write");
             assert_eq!(load(&path, &image), None, "{text}");

@@ -201,6 +201,7 @@ impl Calibrations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unmix::unmix;
 
     fn seen(what: CalibratedWork, counts: &[(u64, u64)]) -> CalibrationRun {
         CalibrationRun { what, counts: counts.iter().copied().collect() }
@@ -232,5 +233,34 @@ mod tests {
         };
         assert_eq!(of(SymbolClass::Overhead), [[4, 5]]);
         assert_eq!(of(SymbolClass::KeyAgreement), [[2, 3]]);
+    }
+
+    /// A profile and the calibration of its libcrypto, by start of function.
+    #[derive(serde::Deserialize)]
+    struct Recorded {
+        /// Templates of runs with every instruction.
+        plain: Vec<Template>,
+        /// Those of runs with hidden instructions.
+        masked: Vec<Template>,
+        /// The profile.
+        counts: BTreeMap<u64, u64>,
+    }
+
+    #[test]
+    fn aes_without_its_instructions_is_recognised_in_a_recorded_profile() {
+        let text = include_str!("../../fixtures/aes-in-tables.json");
+        let Recorded { plain, masked, counts } = serde_json::from_str(text).expect("a profile");
+        let all: u64 = counts.values().sum();
+        let encryption = |templates: &[Template]| {
+            let divided = unmix(&counts, templates);
+            let parts = divided.values().flatten();
+            let aes: f64 =
+                parts.filter(|(class, _)| class.is_symmetric()).map(|(_, part)| part).sum();
+            aes / all as f64
+        };
+        // The functions have no names, so that nothing but a run with hidden instructions tells them.
+        assert!(encryption(&plain) < 0.1, "{}", encryption(&plain));
+        let everything = [plain, masked].concat();
+        assert!(encryption(&everything) > 0.75, "{}", encryption(&everything));
     }
 }

@@ -61,6 +61,10 @@ pub struct Host {
     pub has_multipath: bool,
     /// Whether the kernel spreads IPv6 flows over several routes, by their ports.
     pub has_multipath6: bool,
+    /// Whether the kernel has bonds; asked for a bridged link only.
+    pub has_bonding: bool,
+    /// Bridges with their MTU in bytes; asked for a bridged link only.
+    pub bridges: Vec<(String, u32)>,
     /// Names of the network devices.
     pub devices: Vec<String>,
     /// Addresses of the network devices; `None` if they cannot be listed.
@@ -133,6 +137,12 @@ struct IpDevice {
 }
 
 #[derive(Deserialize)]
+struct IpBridge {
+    ifname: String,
+    mtu: u32,
+}
+
+#[derive(Deserialize)]
 struct IpAddress {
     local: Option<IpAddr>,
 }
@@ -161,6 +171,8 @@ impl Host {
             // The kernel has this setting only with CONFIG_IP_ROUTE_MULTIPATH.
             has_multipath: root.exists("proc/sys/net/ipv4/fib_multipath_hash_policy"),
             has_multipath6: root.exists("proc/sys/net/ipv6/fib_multipath_hash_policy"),
+            has_bonding: link.bond().is_some() && has_bonding(root),
+            bridges: if link.bond().is_some() { ip_bridges() } else { Vec::new() },
             devices: devices.iter().flatten().map(|device| device.ifname.clone()).collect(),
             addresses: devices.map(|devices| {
                 let addresses = devices.into_iter().flat_map(|device| device.addr_info);
@@ -286,6 +298,18 @@ fn kernel_module(root: &Root, module: &str, option: &str) -> Option<bool> {
     Some(lists.iter().any(|list| list.contains(&file)))
 }
 
+/// Whether the kernel has bonds. Where its modules cannot be seen, as in a container, it is asked for a bond in a
+/// network namespace that ends with the question.
+fn has_bonding(root: &Root) -> bool {
+    let ask = || {
+        let words = ["--net", "ip", "link", "add", "dev", "probe", "type", "bond"];
+        let mut command = Command::new(find_program("unshare")?);
+        command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        Some(child::run(&mut command, &[], ASKING).ok()?.status.success())
+    };
+    kernel_module(root, "bonding", "CONFIG_BONDING=").or_else(ask).unwrap_or(false)
+}
+
 /// Kinds of devices that encrypt for OpenVPN in this kernel, each with its module and its kernel option.
 fn dco_kinds(root: &Root) -> Vec<&'static str> {
     let all = [
@@ -313,6 +337,12 @@ fn openvpn_version() -> Option<(u32, u32)> {
 /// The network devices. /sys/class/net would name those of the namespace in which /sys was mounted.
 fn ip_devices() -> Option<Vec<IpDevice>> {
     serde_json::from_str(&ask("ip", &["-json", "address", "show"])?).ok()
+}
+
+fn ip_bridges() -> Vec<(String, u32)> {
+    let text = ask("ip", &["-json", "link", "show", "type", "bridge"]).unwrap_or_default();
+    let bridges: Vec<IpBridge> = serde_json::from_str(&text).unwrap_or_default();
+    bridges.into_iter().map(|bridge| (bridge.ifname, bridge.mtu)).collect()
 }
 
 /// The standard output of a program that prints and exits.

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Certificate, Host, REVOCATIONS, Revocations, needed};
 use crate::link::{DataPath, IpsecSettings, LinkEngine, LinkProblem, Side, VpnLink};
+use crate::plan::bridged_sizes;
 use crate::plan::ipsec::USER_DEVICE;
 
 /// The oldest OpenVPN whose ends agree on a data cipher without a server for many clients.
@@ -56,7 +57,10 @@ impl Host {
             ));
         }
         let devices: Vec<String> = match &link.engine {
-            LinkEngine::OpenVpn(_) => (0..link.members).map(|member| link.device(member)).collect(),
+            LinkEngine::OpenVpn(_) => {
+                let bond = link.bond().map(|_| link.name.clone());
+                (0..link.members).map(|member| link.device(member)).chain(bond).collect()
+            }
             LinkEngine::Ipsec(settings) => match settings.data_path {
                 DataPath::User => vec![USER_DEVICE.to_owned()],
                 DataPath::Kernel => Vec::new(),
@@ -81,19 +85,57 @@ impl Host {
                 format!("sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}"),
             ));
         }
+        problems.extend(self.bridge_problem(link, side));
         problems.extend(self.certificate_problems(link, side));
         problems
+    }
+
+    /// The problem of the bridge that the bond becomes a port of.
+    fn bridge_problem(&self, link: &VpnLink, side: Side) -> Option<LinkProblem> {
+        let bridge = link.end(side).bridge.as_ref()?;
+        let settings = link.bond()?;
+        let problem = |line, what: String, remedy: String| LinkProblem {
+            line,
+            ..LinkProblem::of_host(what, remedy)
+        };
+        let line = link.lines.bridge[side.index()];
+        let Some((_, mtu)) = self.bridges.iter().find(|(name, _)| name == bridge) else {
+            let remedy = format!("ip link add dev {bridge} type bridge, or name another device");
+            return Some(problem(line, format!("there is no bridge {bridge}"), remedy));
+        };
+        let fits = bridged_sizes(link.path_mtu, link.end(side).address, settings.mtu).tunnel;
+        // A bridge sends no message about a packet that is too long: the packet is lost.
+        (*mtu > u32::from(fits)).then(|| {
+            problem(
+                link.lines.bond.or(line),
+                format!(
+                    "hosts behind {bridge} send packets of {mtu} bytes, and the bond carries {fits}"
+                ),
+                format!(
+                    "write mtu = {mtu} in [bond]: OpenVPN then sends long packets in fragments"
+                ),
+            )
+        })
     }
 
     /// Requirements of the link's engine that this host does not meet, whatever the ends are.
     #[must_use]
     pub fn unable(&self, link: &VpnLink) -> Vec<LinkProblem> {
-        let mut problems = self.missing(&link.engine);
-        if link.carries_v6() && link.is_openvpn() && !self.has_multipath6 {
+        let mut problems = self.missing(link);
+        if link.carries_v6() && link.is_multipath() && !self.has_multipath6 {
             problems.push(LinkProblem::of_host(
                 "the kernel has no IPv6, or no multipath routes of it",
                 "load the module ipv6, or leave inner6 and networks of IPv6 out",
             ));
+        }
+        if link.bond().is_some() && !self.has_bonding {
+            problems.push(LinkProblem {
+                line: link.lines.mode,
+                ..LinkProblem::of_host(
+                    "the kernel has no bonding",
+                    "modprobe bonding, or use a kernel with CONFIG_BONDING; without it write mode = \"routed\"",
+                )
+            });
         }
         match &link.engine {
             LinkEngine::Ipsec(settings) => problems.extend(self.ipsec_problems(link, settings)),
@@ -155,7 +197,8 @@ impl Host {
         problems
     }
 
-    fn missing(&self, engine: &LinkEngine) -> Vec<LinkProblem> {
+    fn missing(&self, link: &VpnLink) -> Vec<LinkProblem> {
+        let engine = &link.engine;
         let mut problems = Vec::new();
         let mut host = |wrong: bool, what: String, remedy: &str| {
             if wrong {
@@ -187,7 +230,7 @@ impl Host {
             "modprobe tun; in a container pass the device in (--device /dev/net/tun)",
         );
         host(
-            !self.has_multipath && is_openvpn,
+            !self.has_multipath && link.is_multipath(),
             "the kernel has no multipath routes".to_owned(),
             "use a kernel with CONFIG_IP_ROUTE_MULTIPATH, as those of all distributions",
         );
@@ -265,6 +308,7 @@ impl Host {
         if !is_openvpn && self.has_esp.is_none() {
             notes.push("whether the kernel has ESP cannot be seen here".to_owned());
         }
+        notes.extend(link.bond().map(|settings| settings.spread.trade_off().to_owned()));
         let cores = self.cores.len();
         if usize::from(link.members) > cores {
             notes.push(format!(

@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::*;
-use crate::link::SAMPLE;
+use crate::link::{SAMPLE, SAMPLE_BRIDGED};
 
 fn ready() -> Host {
     Host {
@@ -84,6 +84,38 @@ fn each_missing_thing_is_a_problem_with_a_remedy() {
     }
     let ours = host.problems(&link, Side::B, &["branch-1".to_owned()]);
     assert_eq!(ours.len(), problems.len() - 1);
+}
+
+#[test]
+fn bridged_link_needs_a_kernel_with_bonds_and_a_bridge_of_its_mtu() {
+    let text = SAMPLE_BRIDGED.replace("# bridge =", "bridge =");
+    let link = VpnLink::parse(&text).expect("a link");
+    // Multipath routes are nothing to it.
+    let mut host = Host { has_multipath: false, ..ready() };
+    let found = |link: &VpnLink, host: &Host| {
+        let problems = host.problems(link, Side::A, &[]);
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let missing = found(&link, &host);
+    for expected in [
+        "the kernel has no bonding: modprobe bonding",
+        "there is no bridge br0: ip link add dev br0 type bridge",
+    ] {
+        assert!(missing.contains(expected), "{missing}");
+    }
+    host.has_bonding = true;
+    host.bridges = vec![("br0".to_owned(), 1500)];
+    let long = found(&link, &host);
+    assert!(
+        long.contains("packets of 1500 bytes, and the bond carries 1426: write mtu = 1500"),
+        "{long}"
+    );
+    let link = VpnLink::parse(&text.replace("# mtu", "mtu")).expect("a link");
+    assert_eq!(found(&link, &host), "");
+    host.devices.push("branch".to_owned());
+    assert!(found(&link, &host).contains("the device branch exists"));
+    let notes = host.notes(&link, Side::A).join("\n");
+    assert!(notes.contains("one flow stays on one member"), "{notes}");
 }
 
 #[test]

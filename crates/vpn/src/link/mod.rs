@@ -4,6 +4,7 @@
 //! The declaration of a link, which both ends share: `link.toml` becomes a [`VpnLink`] that cannot be wrong in
 //! itself, or [`LinkProblems`]. Problems of a host with a valid link are those of [`crate::host`].
 
+mod bond;
 mod network;
 mod problem;
 mod read;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::choice::{ChoiceGoal, EngineCandidate};
 use crate::ipsec::{EspProposal, IkeProposal};
 
+pub use bond::{BondHash, BondSettings, BondSpread, LinkMode};
 pub use network::LinkNetwork;
 pub use problem::{LinkProblem, LinkProblems};
 
@@ -26,6 +28,9 @@ pub const SAMPLE: &str = include_str!("../../link.toml");
 
 /// A link.toml of an IPsec link with every key.
 pub const SAMPLE_IPSEC: &str = include_str!("../../link-ipsec.toml");
+
+/// A link.toml of a bridged link with every key.
+pub const SAMPLE_BRIDGED: &str = include_str!("../../link-bridged.toml");
 
 /// Bound on members: one per core of a large host; each takes a port, two addresses and a process.
 pub const MAX_MEMBERS: u16 = 64;
@@ -42,6 +47,8 @@ pub struct VpnLink {
     pub engine: LinkEngine,
     /// The engine is chosen by measurement.
     pub auto: Option<AutoEngine>,
+    /// Routed, or bridged by a bond.
+    pub mode: LinkMode,
     /// Number of tunnels.
     pub members: u16,
     /// Cipher of the tunnels.
@@ -116,6 +123,9 @@ pub struct AutoEngine {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) name: Option<usize>,
+    pub(crate) mode: Option<usize>,
+    /// `[bond]`.
+    pub(crate) bond: Option<usize>,
     pub(crate) engine: Option<usize>,
     pub(crate) data_path: Option<usize>,
     pub(crate) members: Option<usize>,
@@ -125,6 +135,7 @@ pub(crate) struct Lines {
     /// Lines of settings that each end has, for a and b.
     pub(crate) address: [Option<usize>; 2],
     pub(crate) device: [Option<usize>; 2],
+    pub(crate) bridge: [Option<usize>; 2],
     pub(crate) certificates: [Option<usize>; 2],
     pub(crate) openssl_config: [Option<usize>; 2],
 }
@@ -142,6 +153,8 @@ pub struct End {
     pub networks: Vec<LinkNetwork>,
     /// The device that carries the tunnels; its NUMA node and interrupts decide on the processors.
     pub device: Option<String>,
+    /// Bridge of the host that the bond of a bridged link becomes a port of.
+    pub bridge: Option<String>,
     /// Folder with ca.pem, cert.pem and key.pem.
     pub certificates: PathBuf,
     /// Name in the end's certificate.
@@ -254,6 +267,12 @@ impl VpnLink {
         matches!(self.engine, LinkEngine::OpenVpn(_))
     }
 
+    /// Whether routes over several devices spread the link's flows.
+    #[must_use]
+    pub fn is_multipath(&self) -> bool {
+        self.is_openvpn() && self.bond().is_none()
+    }
+
     /// The link with one candidate's engine and number of members; without `auto` the link as it is.
     #[must_use]
     pub fn as_candidate(&self, candidate: EngineCandidate) -> Self {
@@ -288,11 +307,21 @@ impl VpnLink {
         }
     }
 
-    /// The name of a member's network device. One that encrypts in the kernel is of another kind, and has another
-    /// name, so that a changed data path makes new devices.
+    /// The bond of a bridged link.
+    #[must_use]
+    pub fn bond(&self) -> Option<&BondSettings> {
+        match &self.mode {
+            LinkMode::Routed => None,
+            LinkMode::Bridged(settings) => Some(settings),
+        }
+    }
+
+    /// The name of a member's network device. One that encrypts in the kernel, or carries Ethernet frames, is of
+    /// another kind, and has another name.
     #[must_use]
     pub fn device(&self, member: u16) -> String {
         let dash = match self.engine {
+            LinkEngine::OpenVpn(_) if self.bond().is_some() => '_',
             LinkEngine::OpenVpn(DataPath::Kernel) => '.',
             LinkEngine::OpenVpn(DataPath::User) | LinkEngine::Ipsec(_) => '-',
         };

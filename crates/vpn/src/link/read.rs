@@ -15,8 +15,9 @@ use super::value::{
     account, certificate_name, cipher, device, name, number, parsed, path, text, usable,
 };
 use super::{
-    AutoEngine, DataPath, End, IpsecSettings, Lines, LinkEngine, LinkNetwork, LinkProblem,
-    LinkProblems, MAX_MEMBERS, Side, TunnelCipher, VpnLink,
+    AutoEngine, BondHash, BondSettings, BondSpread, DataPath, End, IpsecSettings, Lines,
+    LinkEngine, LinkMode, LinkNetwork, LinkProblem, LinkProblems, MAX_MEMBERS, Side, TunnelCipher,
+    VpnLink,
 };
 use crate::choice::ChoiceGoal;
 use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
@@ -26,7 +27,9 @@ const MAX_FILE: usize = 256 << 10;
 
 const LINK_KEYS: &[&str] = &[
     "name", "mode", "engine", "goal", "members", "cipher", "path-mtu", "ends", "tunnels", "ipsec",
+    "bond",
 ];
+const BOND_KEYS: &[&str] = &["mode", "hash", "mtu"];
 const IPSEC_KEYS: &[&str] =
     &["ike", "esp", "data-path", "per-cpu-sas", "ike-rekey-s", "esp-rekey-s", "replay-window"];
 
@@ -42,6 +45,7 @@ const END_KEYS: &[&str] = &[
     "inner6",
     "networks",
     "device",
+    "bridge",
     "certificates",
     "certificate-name",
     "openssl-config",
@@ -110,7 +114,7 @@ impl<'t> Reader<'t> {
     fn link(&mut self, top: Section<'t>) -> Option<VpnLink> {
         self.unknown(top, LINK_KEYS);
         let name = self.required(top, "name", "name = \"branch\"", name);
-        self.fixed(top, "mode", "routed", &["bridged"]);
+        let mode = self.mode(top);
         let ipsec = self.section(top, "ipsec", "ipsec.");
         let settings = self.ipsec(ipsec);
         let ReadEngine { kind, line, goal } = self.engine(top, ipsec);
@@ -134,6 +138,7 @@ impl<'t> Reader<'t> {
         let b = self.end(ends, Side::B, &known_name);
         let ReadTunnels { port, network, buffer, queue, channel, user, group } =
             self.tunnels(top, kind);
+        self.bridged_engine(&mode, kind, channel);
 
         let members_line = members.map_or(top.line, |(_, line)| line);
         let members = members.map_or(1, |(members, _)| members);
@@ -160,9 +165,12 @@ impl<'t> Reader<'t> {
         };
         self.addresses([&a, &b], tunnels, tunnels_line);
         self.family([&a, &b], path_mtu);
+        self.bridges(mode.mode, [&a, &b]);
         let (name, name_line) = name?;
         let lines = Lines {
             name: Some(name_line),
+            mode: mode.line,
+            bond: mode.bond_line,
             engine: line,
             data_path: channel.map(|(_, line)| line),
             ipsec: Some(ipsec.line),
@@ -170,6 +178,7 @@ impl<'t> Reader<'t> {
             socket_buffer: buffer.map(|(_, line)| line),
             address: [Some(a.address_line), Some(b.address_line)],
             device: [a.device_line, b.device_line],
+            bridge: [a.bridge_line, b.bridge_line],
             certificates: [Some(a.certificates_line), Some(b.certificates_line)],
             openssl_config: [a.openssl_config_line, b.openssl_config_line],
         };
@@ -182,6 +191,7 @@ impl<'t> Reader<'t> {
                     LinkEngine::OpenVpn(channel.map_or(DataPath::User, |(path, _)| path))
                 }
             },
+            mode: mode.mode,
             members,
             cipher: cipher.map_or(TunnelCipher::Aes256Gcm, |(cipher, _)| cipher),
             path_mtu: path_mtu.map_or(1500, |(mtu, _)| mtu),
@@ -213,6 +223,63 @@ impl<'t> Reader<'t> {
             kind,
             line: engine.map(|(_, line)| line),
             goal: goal.map_or_else(ChoiceGoal::default, |(goal, _)| goal),
+        }
+    }
+
+    /// `mode`, and the section of the bond if it belongs to it.
+    fn mode(&mut self, top: Section<'t>) -> ReadMode {
+        let mode = self.optional(top, "mode", is_bridged);
+        let is_bridged = mode.is_some_and(|(bridged, _)| bridged);
+        let bond = self.section(top, "bond", "bond.");
+        self.unknown(bond, BOND_KEYS);
+        if bond.table.is_some() && !is_bridged {
+            let remedy = "write mode = \"bridged\", or remove the section";
+            self.problem(bond.line, "[bond] belongs to the mode bridged", remedy);
+        }
+        let spread = self.optional(bond, "mode", spread);
+        let hash = self.optional(bond, "hash", hash);
+        let mtu = self.optional(bond, "mtu", |value| number(value, 576..=9216));
+        let default = BondSpread::BalanceXor(BondHash::default());
+        let mut spread = spread.map_or(default, |(spread, _)| spread);
+        if let Some((chosen, line)) = hash {
+            if let BondSpread::BalanceXor(hash) = &mut spread {
+                *hash = chosen;
+            } else {
+                let what = format!("bond.hash belongs to balance-xor, not to {}", spread.name());
+                self.problem(line, what, "write mode = \"balance-xor\", or remove hash");
+            }
+        }
+        let settings = BondSettings { spread, mtu: mtu.map(|(mtu, _)| mtu) };
+        ReadMode {
+            mode: if is_bridged { LinkMode::Bridged(settings) } else { LinkMode::Routed },
+            line: mode.map(|(_, line)| line),
+            bond_line: bond.table.map(|_| bond.line),
+        }
+    }
+
+    /// Refuses engines that carry no Ethernet frames.
+    fn bridged_engine(&mut self, mode: &ReadMode, kind: EngineName, channel: Found<DataPath>) {
+        let LinkMode::Bridged(_) = mode.mode else {
+            return;
+        };
+        if kind != EngineName::OpenVpn {
+            let remedy = "write engine = \"openvpn\", or mode = \"routed\"";
+            let what = "a bridged link has the engine openvpn: no other carries Ethernet frames";
+            self.problem(mode.line.unwrap_or(1), what, remedy);
+        }
+        if let Some((_, line)) = channel.filter(|(path, _)| *path == DataPath::Kernel) {
+            let what = "the kernel's data channel carries no Ethernet frames";
+            self.problem(line, what, "write data-path = \"user\", or mode = \"routed\"");
+        }
+    }
+
+    /// Refuses bridges of a routed link.
+    fn bridges(&mut self, mode: LinkMode, ends: [&ReadEnd; 2]) {
+        if mode == LinkMode::Routed {
+            for line in ends.into_iter().filter_map(|end| end.bridge_line) {
+                let remedy = "write mode = \"bridged\", or remove the key";
+                self.problem(line, "bridge belongs to the mode bridged", remedy);
+            }
         }
     }
 
@@ -293,6 +360,7 @@ impl<'t> Reader<'t> {
             Ok(inner)
         });
         let networks = self.networks(section);
+        let bridge = self.optional(section, "bridge", device);
         let device = self.optional(section, "device", device);
         let certificates = self.optional(section, "certificates", path);
         let openssl_config = self.optional(section, "openssl-config", path);
@@ -310,6 +378,7 @@ impl<'t> Reader<'t> {
             inner6_line: inner6.map_or(inner_line, |(_, line)| line),
             network_lines: networks.iter().map(|(_, line)| *line).collect(),
             device_line: device.as_ref().map(|(_, line)| *line),
+            bridge_line: bridge.as_ref().map(|(_, line)| *line),
             openssl_config_line: openssl_config.as_ref().map(|(_, line)| *line),
             certificates_line: certificates.as_ref().map_or(section.line, |(_, line)| *line),
             end: End {
@@ -318,6 +387,7 @@ impl<'t> Reader<'t> {
                 inner6: inner6.map(|(inner, _)| inner),
                 networks: networks.into_iter().map(|(network, _)| network).collect(),
                 device: device.map(|(device, _)| device),
+                bridge: bridge.map(|(bridge, _)| bridge),
                 certificates: certificates.map_or_else(
                     || PathBuf::from(format!("/etc/millrace/vpn/{link}")),
                     |(path, _)| path,
@@ -431,21 +501,6 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A key with one value in this version; others that may come later have a remedy of their own.
-    fn fixed(&mut self, section: Section<'t>, key: &'static str, only: &str, later: &[&str]) {
-        let found = self.optional(section, key, |value| text(value).map(str::to_owned));
-        let Some((value, line)) = found else { return };
-        if value == only {
-            return;
-        }
-        let what = if later.contains(&value.as_str()) {
-            format!("{key} {value:?} is not part of this version")
-        } else {
-            format!("{key} {value:?} does not exist")
-        };
-        self.problem(line, what, format!("write {key} = {only:?}, or leave the key out"));
-    }
-
     fn section(
         &mut self,
         parent: Section<'t>,
@@ -540,6 +595,32 @@ fn engine(value: &DeValue<'_>) -> Result<EngineName, String> {
     }
 }
 
+fn is_bridged(value: &DeValue<'_>) -> Result<bool, String> {
+    match text(value)? {
+        "routed" => Ok(false),
+        "bridged" => Ok(true),
+        other => Err(format!("{other:?} does not exist; write routed or bridged")),
+    }
+}
+
+fn spread(value: &DeValue<'_>) -> Result<BondSpread, String> {
+    let wanted = text(value)?;
+    let found = BondSpread::MODES.into_iter().find(|(name, _)| *name == wanted);
+    found.map(|(_, spread)| spread).ok_or_else(|| {
+        let names = BondSpread::MODES.map(|(name, _)| name).join(", ");
+        format!("{wanted:?} is no mode of a link's bond; write one of {names}")
+    })
+}
+
+fn hash(value: &DeValue<'_>) -> Result<BondHash, String> {
+    let wanted = text(value)?;
+    let found = BondHash::ALL.into_iter().find(|hash| hash.name() == wanted);
+    found.ok_or_else(|| {
+        let names = BondHash::ALL.map(BondHash::name).join(", ");
+        format!("{wanted:?} is no hash of a bond; write one of {names}")
+    })
+}
+
 fn goal(value: &DeValue<'_>) -> Result<ChoiceGoal, String> {
     match text(value)? {
         "throughput" => Ok(ChoiceGoal::Throughput),
@@ -579,6 +660,14 @@ struct ReadEngine {
     goal: ChoiceGoal,
 }
 
+/// `mode` and `[bond]`.
+struct ReadMode {
+    mode: LinkMode,
+    /// Line of `mode`.
+    line: Option<usize>,
+    bond_line: Option<usize>,
+}
+
 /// `[tunnels]`.
 struct ReadTunnels {
     port: Found<u16>,
@@ -598,6 +687,7 @@ struct ReadEnd {
     inner6_line: usize,
     network_lines: Vec<usize>,
     device_line: Option<usize>,
+    bridge_line: Option<usize>,
     certificates_line: usize,
     openssl_config_line: Option<usize>,
 }

@@ -60,7 +60,7 @@ fn sample_shows_the_defaults() {
 
 #[test]
 fn all_problems_of_a_file_come_together_with_their_lines() {
-    let text = "nmae = \"x\"\nmembers = 0\ncipher = \"AES-256-CBC\"\nmode = \"bridged\"\n\
+    let text = "nmae = \"x\"\nmembers = 0\ncipher = \"AES-256-CBC\"\nmode = \"meshed\"\n\
         [ends.a]\naddress = \"127.0.0.1\"\ninner = \"10.97.0.1\"\n\
         [ends.b]\naddress = \"198.51.100.2\"\nnetworks = [\"10.0.0.1/8\"]\n\
         [tunnels]\nport = 70000\nfragment = 1\n";
@@ -73,7 +73,7 @@ fn all_problems_of_a_file_come_together_with_their_lines() {
         "line 1: unknown key nmae: remove it",
         "name is missing: add name = \"branch\"",
         "line 3: cipher \"AES-256-CBC\" has no authenticated encryption",
-        "mode \"bridged\" is not part of this version: write mode = \"routed\"",
+        "mode \"meshed\" does not exist; write routed or bridged",
         "127.0.0.1 is not the address of a host",
         "ends.b.inner is missing",
         "10.0.0.1/8 has host bits: the network is 10.0.0.0/8",
@@ -128,6 +128,62 @@ fn ipsec_sample_shows_the_defaults() {
     take_inner6(&mut full);
     full.lines = link.lines.clone();
     assert_eq!(full, link);
+}
+
+#[test]
+fn bridged_sample_shows_the_defaults() {
+    let link = VpnLink::parse(SAMPLE_BRIDGED).expect("the sample");
+    let spread = BondSpread::BalanceXor(BondHash::Layer34);
+    assert_eq!(link.mode, LinkMode::Bridged(BondSettings { spread, mtu: None }));
+    assert_eq!(link.device(3), "branch_3");
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if rest.contains(" = ") => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    let text = SAMPLE_BRIDGED.lines().map(line).collect::<Vec<_>>().join("\n");
+    let text = text.replace("/NAME", "/branch").replace("NAME-b", "branch-b");
+    let mut full = VpnLink::parse(&text).expect("every key");
+    take_openssl_config(&mut full);
+    take_inner6(&mut full);
+    assert_eq!(full.socket_buffer_bytes.take(), Some(1_048_576));
+    assert_eq!(full.ends[0].device.take(), Some("eth0".to_owned()));
+    assert_eq!(full.ends[0].bridge.take(), Some("br0".to_owned()));
+    assert_eq!(full.mode, LinkMode::Bridged(BondSettings { spread, mtu: Some(1500) }));
+    full.mode = link.mode;
+    full.lines = link.lines.clone();
+    assert_eq!(full, link);
+}
+
+#[test]
+fn keys_of_a_bond_are_refused_where_they_mean_nothing() {
+    for (old, new, expected) in [
+        ("mode = \"bridged\"\n", "", "[bond] belongs to the mode bridged"),
+        ("mode = \"bridged\"\n", "mode = \"routed\"\n", "[bond] belongs to the mode bridged"),
+        ("mode = \"bridged\"\n", "", "bridge belongs to the mode bridged"),
+        (
+            "# mode = \"balance-xor\"",
+            "mode = \"802.3ad\"",
+            "no mode of a link's bond; write one of balance-rr",
+        ),
+        (
+            "# mode = \"balance-xor\"",
+            "mode = \"active-backup\"\nhash = \"layer2\"",
+            "not to active-backup",
+        ),
+        ("# hash = \"layer3+4\"", "hash = \"layer4\"", "write one of layer2, layer2+3, layer3+4"),
+        ("# mtu = 1500", "mtu = 575", "bond.mtu is not from 576"),
+        ("# mtu = 1500", "slaves = 2", "unknown key bond.slaves"),
+        ("members = 4", "members = 1\nengine = \"ipsec\"", "no other carries Ethernet frames"),
+        ("members = 4", "members = 4\nengine = \"auto\"", "no other carries Ethernet frames"),
+        ("# port = 1194", "data-path = \"kernel\"", "data channel carries no Ethernet frames"),
+    ] {
+        let text = SAMPLE_BRIDGED.replace("# bridge =", "bridge =");
+        assert!(text.contains(old), "{old}");
+        let found = problems(&text.replacen(old, new, 1));
+        let fits =
+            |(line, what): &(Option<usize>, String)| line.is_some() && what.contains(expected);
+        assert!(found.iter().any(fits), "{expected} in {found:?}");
+    }
 }
 
 /// A link.toml of an IPsec link with these lines in its section.

@@ -4,6 +4,7 @@
 //! Everything that brings a link up on one end, as values: files, steps, members and routes. A plan does nothing
 //! by itself; the same link on the same host gives the same plan.
 
+mod bond;
 pub(crate) mod ipsec;
 mod mtu;
 mod openvpn;
@@ -16,11 +17,12 @@ use millrace_hostfs::generated::{Generator, PlannedFile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use mtu::{PacketSizes, ipsec_sizes, sizes};
+pub use bond::Bond;
+pub use mtu::{PacketSizes, bridged_sizes, ipsec_sizes, sizes};
 
 use crate::choice::EngineChoice;
 use crate::host::{CERTIFICATE, Host};
-use crate::link::{DataPath, End, LinkEngine, LinkNetwork, Side, VpnLink};
+use crate::link::{BondSpread, DataPath, End, LinkEngine, LinkNetwork, LinkProblem, Side, VpnLink};
 
 /// Mark of the link's routes in the kernel's table (`ip route show proto 190`); the number is unassigned.
 pub const ROUTE_PROTOCOL: &str = "190";
@@ -69,6 +71,9 @@ pub struct LinkLayout {
     pub members: Vec<LinkMember>,
     /// Routes over all healthy members, which the supervisor keeps.
     pub routes: Vec<Route>,
+    /// The bond of a bridged link, in which the supervisor keeps all healthy members.
+    #[serde(default)]
+    pub bond: Option<Bond>,
     /// This end's certificate; records of older versions have none.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
@@ -225,6 +230,41 @@ impl Route {
 }
 
 impl LinkLayout {
+    /// Actions that send packets over these members and no others. `all` are the known members, and `bonded` the devices
+    /// that the bond of a bridged link has now.
+    #[must_use]
+    pub fn over(
+        &self,
+        members: &[&LinkMember],
+        all: &[&LinkMember],
+        bonded: &[String],
+    ) -> Vec<LinkAction> {
+        match &self.bond {
+            Some(bond) => bond.over(members, all, bonded),
+            None => self.routes.iter().map(|route| route.over(members)).collect(),
+        }
+    }
+
+    /// The problem of a link whose mode changes while it is up: the kernel changes that of an empty bond only.
+    pub(crate) fn mode_problem(&self, link: &VpnLink) -> Option<LinkProblem> {
+        let name = |spread: Option<BondSpread>| spread.map_or("routed", BondSpread::name);
+        let now = name(self.bond.as_ref().map(|bond| bond.spread));
+        let wanted = name(link.bond().map(|settings| settings.spread));
+        let line = if self.bond.is_some() { link.lines.bond } else { None };
+        (now != wanted).then(|| LinkProblem {
+            line: line.or(link.lines.mode),
+            ..LinkProblem::of_host(
+                format!(
+                    "the link is up as {now}, and cannot become {wanted} without an interruption"
+                ),
+                format!(
+                    "`millrace vpn down {}` on both ends first, or bring up a second link",
+                    self.name
+                ),
+            )
+        })
+    }
+
     /// Actions that remove the link from the system, once its processes have ended: routes first, devices last.
     #[must_use]
     pub fn removal(&self) -> Vec<LinkAction> {
@@ -248,18 +288,27 @@ impl LinkPlan {
     #[must_use]
     pub fn new(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Self {
         let address = link.end(side).address;
+        let bond = link.bond().map(|settings| Bond::new(link, side, settings));
         let (sizes, files, members, steps, routes) = match &link.engine {
             LinkEngine::OpenVpn(_) => {
-                let sizes = sizes(link.path_mtu, address);
+                let sizes = match link.bond() {
+                    Some(settings) => bridged_sizes(link.path_mtu, address, settings.mtu),
+                    None => sizes(link.path_mtu, address),
+                };
                 let members = openvpn_members(link, side, host, folders);
                 let files = members.iter().map(|one| {
                     let text = openvpn::config(link, side, one, sizes, host.revocations.is_some());
                     GENERATOR.file(&one.config, &text, "one tunnel process")
                 });
                 let files = files.collect();
-                let routes = routes(link, side);
-                let mut steps = common_steps(link, side, &[link.tunnels]);
-                steps.extend(device_steps(link, &members, sizes, host.dco()));
+                let (steps, routes) = match &bond {
+                    Some(bond) => (bond::steps(link, side, bond, &members, sizes), Vec::new()),
+                    None => {
+                        let mut steps = common_steps(link, side, &[link.tunnels]);
+                        steps.extend(device_steps(link, &members, sizes, host.dco()));
+                        (steps, routes(link, side))
+                    }
+                };
                 (sizes, files, members, steps, routes)
             }
             LinkEngine::Ipsec(settings) => {
@@ -280,6 +329,7 @@ impl LinkPlan {
             steps,
             members,
             routes,
+            bond,
             certificate: Some(link.end(side).certificates.join(CERTIFICATE)),
         };
         Self { files, layout, notes: host.notes(link, side), choice: None }
@@ -288,8 +338,7 @@ impl LinkPlan {
     /// The plan as text: files, then commands in their order.
     #[must_use]
     pub fn text(&self) -> String {
-        let LinkLayout { name, side, tunnel_mtu, segment, steps, members, routes, certificate: _ } =
-            &self.layout;
+        let LinkLayout { name, side, tunnel_mtu, segment, steps, members, .. } = &self.layout;
         let mut text = format!(
             "# link {name}, end {}: {} tunnels, device MTU {tunnel_mtu}, TCP segments up to {segment} bytes\n",
             side.name(),
@@ -330,12 +379,16 @@ impl LinkPlan {
             }
             let _ = writeln!(text, "{line}");
         }
-        if !routes.is_empty() {
-            text.push_str("# routes over the healthy members\n");
-        }
         let all: Vec<&LinkMember> = members.iter().collect();
-        for route in routes {
-            let _ = writeln!(text, "{}", route.over(&all).command_line());
+        let actions = self.layout.over(&all, &all, &[]);
+        if !actions.is_empty() {
+            text.push_str(match self.layout.bond {
+                Some(_) => "# the healthy members in the bond\n",
+                None => "# routes over the healthy members\n",
+            });
+        }
+        for action in actions {
+            let _ = writeln!(text, "{}", action.command_line());
         }
         text
     }
@@ -536,7 +589,7 @@ fn device_steps(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::SAMPLE;
+    use crate::link::{SAMPLE, SAMPLE_BRIDGED};
 
     fn host() -> Host {
         Host { processors: vec![0, 1], cores: vec![0, 1], ..Host::default() }
@@ -597,6 +650,104 @@ mod tests {
         assert!(plan.layout.routes.is_empty() && plan.layout.members.len() == 1);
     }
 
+    fn bridged(text: &str, side: Side) -> LinkPlan {
+        let link = VpnLink::parse(text).expect("a link");
+        LinkPlan::new(&link, side, &host(), &Folders::default())
+    }
+
+    #[test]
+    fn plan_of_a_bridged_link_is_that_of_the_fixture() {
+        // One end is a router, the other a bridge with hosts of the usual MTU.
+        let (head, tail) = SAMPLE_BRIDGED.split_once("[ends.b]").expect("two ends");
+        let head = head.replace("members = 4", "members = 2").replace("# mtu", "mtu");
+        let head = head.replace("# bridge", "bridge");
+        let tail = tail.replace("# port", "port").replacen(
+            "inner = ",
+            "networks = [\"10.2.0.0/16\"]\ninner = ",
+            1,
+        );
+        let text = format!("{head}[ends.b]{tail}");
+        for side in Side::ALL {
+            let name = format!("fixtures/bridged-plan-{}.txt", side.name());
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+            let plan = bridged(&text, side).text();
+            if std::env::var_os("MILLRACE_BLESS").is_some() {
+                std::fs::write(&path, &plan).expect("the fixture");
+            }
+            let expected = std::fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(plan, expected, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn bond_gains_members_before_it_loses_others() {
+        let layout = bridged(SAMPLE_BRIDGED, Side::A).layout;
+        let members: Vec<&LinkMember> = layout.members.iter().collect();
+        let in_bond = ["branch_0", "branch_1", "branch_7"].map(str::to_owned);
+        let lines = |kept: &[&LinkMember], now: &[String]| -> Vec<String> {
+            layout.over(kept, &members, now).iter().map(LinkAction::command_line).collect()
+        };
+        let neighbour = |device: &str, peer: &str| {
+            format!(
+                "ip neighbour replace {peer} lladdr 02:4d:0a:61:00:02 dev {device} nud permanent"
+            )
+        };
+        assert_eq!(
+            lines(&members[1..3], &in_bond),
+            [
+                "ip link set dev branch_2 down",
+                "ip link set dev branch_2 master branch",
+                "ip link set dev branch_2 up",
+                &neighbour("branch_2", "10.98.0.5"),
+                "ip link set dev branch_0 nomaster",
+                "ip link set dev branch_0 up",
+                &neighbour("branch_0", "10.98.0.1"),
+                // No member any more: its device goes.
+                "ip link set dev branch_7 nomaster",
+            ]
+        );
+        assert!(lines(&members[..2], &in_bond[..2]).is_empty(), "nothing to do");
+    }
+
+    #[test]
+    fn bond_of_each_mode_is_made_by_the_kernels_names_and_goes_last() {
+        for (bond, expected) in [
+            ("mode = \"balance-rr\"", "type bond mode balance-rr miimon 100 all_slaves_active 1\n"),
+            ("mode = \"active-backup\"", "type bond mode active-backup miimon 100"),
+            ("hash = \"layer2\"", "type bond xmit_hash_policy layer2\n"),
+            ("hash = \"layer2+3\"", "type bond xmit_hash_policy layer2+3\n"),
+        ] {
+            let plan =
+                bridged(&SAMPLE_BRIDGED.replacen("[bond]", &format!("[bond]\n{bond}"), 1), Side::B);
+            assert!(plan.text().contains(expected), "{}", plan.text());
+            let removal = plan.layout.removal();
+            let last = removal.last().expect("an action").command_line();
+            assert_eq!(last, "ip link delete dev branch");
+        }
+    }
+
+    #[test]
+    fn mode_of_a_link_that_is_up_stays() {
+        let routed = VpnLink::parse(SAMPLE).expect("a link");
+        let xor = VpnLink::parse(SAMPLE_BRIDGED).expect("a link");
+        let rr = SAMPLE_BRIDGED.replacen("# mode =", "mode = \"balance-rr\" #", 1);
+        let rr = VpnLink::parse(&rr).expect("a link");
+        let hash = SAMPLE_BRIDGED.replacen("# hash =", "hash = \"layer2\" #", 1);
+        let hash = VpnLink::parse(&hash).expect("a link");
+        let up = bridged(SAMPLE_BRIDGED, Side::A).layout;
+        assert_eq!(up.mode_problem(&xor), None);
+        assert_eq!(up.mode_problem(&hash), None, "the kernel changes it");
+        let problem = up.mode_problem(&rr).expect("a problem");
+        assert!(
+            problem.to_string().contains("up as balance-xor, and cannot become balance-rr"),
+            "{problem}"
+        );
+        assert!(problem.line.is_some());
+        assert!(
+            up.mode_problem(&routed).is_some() && plan(Side::A).layout.mode_problem(&xor).is_some()
+        );
+    }
+
     #[test]
     fn ends_agree_on_addresses_ports_and_sizes() {
         let [a, b] = Side::ALL.map(|side| plan(side).layout);
@@ -620,8 +771,9 @@ mod tests {
 
     #[test]
     fn layout_survives_its_record() {
-        let layout = plan(Side::A).layout;
-        let text = serde_json::to_string(&layout).expect("JSON");
-        assert_eq!(serde_json::from_str::<LinkLayout>(&text).expect("a layout"), layout);
+        for layout in [plan(Side::A).layout, bridged(SAMPLE_BRIDGED, Side::A).layout] {
+            let text = serde_json::to_string(&layout).expect("JSON");
+            assert_eq!(serde_json::from_str::<LinkLayout>(&text).expect("a layout"), layout);
+        }
     }
 }

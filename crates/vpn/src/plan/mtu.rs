@@ -11,6 +11,12 @@ use crate::link::DataPath;
 /// OpenVPN 2.6 the packet id has 4 bytes; 2.7 has 8, and both ends must compute the same.
 const OPENVPN: u16 = 4 + 8 + 16;
 
+/// Bytes of an Ethernet header with the tag of a VLAN, which a bridge may pass on.
+const ETHERNET: u16 = 14 + 4;
+
+/// Bytes of the header that OpenVPN's `fragment` puts before each packet.
+const FRAGMENT: u16 = 4;
+
 /// Bytes of a UDP header.
 const UDP: u16 = 8;
 
@@ -24,6 +30,8 @@ pub struct PacketSizes {
     pub tunnel: u16,
     /// Largest TCP segment through the tunnel.
     pub segment: u16,
+    /// Largest packet of the path, if OpenVPN has to send a tunnel packet in several.
+    pub fragment: Option<u16>,
 }
 
 /// The sizes for a path between ends with such addresses. `path_mtu` is at least 576.
@@ -31,7 +39,24 @@ pub struct PacketSizes {
 pub fn sizes(path_mtu: u16, address: IpAddr) -> PacketSizes {
     let outer = if address.is_ipv4() { 20 } else { 40 };
     let tunnel = path_mtu - outer - UDP - OPENVPN;
-    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS }
+    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS, fragment: None }
+}
+
+/// The sizes of a bridged link, whose packets have an Ethernet header inside the tunnel. A bond with a larger MTU than
+/// the path allows sends its long packets in fragments; TCP segments always fit.
+#[must_use]
+pub fn bridged_sizes(path_mtu: u16, address: IpAddr, wanted: Option<u16>) -> PacketSizes {
+    let fits = sizes(path_mtu, address).tunnel - ETHERNET;
+    match wanted.filter(|wanted| *wanted > fits) {
+        Some(tunnel) => {
+            let segment = fits - FRAGMENT - INNER_HEADERS;
+            PacketSizes { tunnel, segment, fragment: Some(path_mtu) }
+        }
+        None => {
+            let tunnel = wanted.unwrap_or(fits);
+            PacketSizes { tunnel, segment: tunnel - INNER_HEADERS, fragment: None }
+        }
+    }
 }
 
 /// Bytes that ESP adds around the padded packet: 8 for SPI and sequence number, 16 for the longest initialisation
@@ -56,7 +81,7 @@ pub fn ipsec_sizes(path_mtu: u16, address: IpAddr, data_path: DataPath) -> Packe
         DataPath::Kernel => tunnel,
         DataPath::User => tunnel.min(USER_DEVICE),
     };
-    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS }
+    PacketSizes { tunnel, segment: tunnel - INNER_HEADERS, fragment: None }
 }
 
 #[cfg(test)]
@@ -85,7 +110,24 @@ mod tests {
             (576, "2001:db8::1", 500, 460),
         ] {
             let address = address.parse().expect("an address");
-            assert_eq!(sizes(path, address), PacketSizes { tunnel, segment });
+            let expected = PacketSizes { tunnel, segment, fragment: None };
+            assert_eq!(sizes(path, address), expected);
+        }
+    }
+
+    #[test]
+    fn bridged_link_leaves_room_for_ethernet_or_sends_fragments() {
+        for (path, address, wanted, tunnel, segment, fragment) in [
+            (1500, "192.0.2.1", None, 1426, 1386, None),
+            (1500, "192.0.2.1", Some(1426), 1426, 1386, None),
+            (1500, "192.0.2.1", Some(1427), 1427, 1382, Some(1500)),
+            (1500, "2001:db8::1", Some(1500), 1500, 1362, Some(1500)),
+            (1600, "192.0.2.1", Some(1500), 1500, 1460, None),
+            (576, "2001:db8::1", None, 482, 442, None),
+        ] {
+            let address = address.parse().expect("an address");
+            let expected = PacketSizes { tunnel, segment, fragment };
+            assert_eq!(bridged_sizes(path, address, wanted), expected);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn config(
     let [ca, certificate, key] = FILES.map(|name| end.certificates.join(name));
     let mut text = format!(
         "# {command}\n\
-         dev {device}\ndev-type tun\n{user_path}ifconfig-noexec\nroute-noexec\n\
+         dev {device}\ndev-type {kind}\n{user_path}ifconfig-noexec\nroute-noexec\n\
          proto {family}\nlocal {local}\nlport {port}\nremote {remote}\nrport {port}\n\
          {role}\nremote-cert-tls {peer_usage}\nverify-x509-name \"{peer_name}\" name\n\
          ca {ca}\ncert {certificate}\nkey {key}\n\
@@ -43,6 +43,7 @@ pub(super) fn config(
          tun-mtu {mtu}\nmssfix {segment} fixed\n",
         command = member.command.join(" "),
         device = member.device,
+        kind = if link.bond().is_some() { "tap" } else { "tun" },
         user_path = match link.engine {
             LinkEngine::OpenVpn(DataPath::Kernel) => "",
             LinkEngine::OpenVpn(DataPath::User) | LinkEngine::Ipsec(_) => "disable-dco\n",
@@ -57,6 +58,9 @@ pub(super) fn config(
         mtu = sizes.tunnel,
         segment = sizes.segment,
     );
+    if let Some(bytes) = sizes.fragment {
+        let _ = writeln!(text, "fragment {bytes} mtu");
+    }
     if has_revocations {
         // OpenVPN reads it again at each handshake.
         let _ = writeln!(text, "crl-verify {}", end.certificates.join(REVOCATIONS).display());

@@ -312,8 +312,14 @@ impl Shell<'_> {
         if members.is_empty() {
             return;
         }
-        let routes = &self.applied.layout.routes;
-        let set = routes.iter().map(|route| exec::action(&route.over(&members)));
+        let layout = &self.applied.layout;
+        let Ok(bonded) = layout.bond.as_ref().map_or(Ok(Vec::new()), exec::devices_in) else {
+            self.unrouted = true;
+            return;
+        };
+        let all: Vec<&LinkMember> = self.members.values().map(|one| &one.member).collect();
+        let actions = layout.over(&members, &all, &bonded);
+        let set = actions.iter().map(exec::action);
         self.unrouted = set.filter(Result::is_err).count() > 0;
     }
 

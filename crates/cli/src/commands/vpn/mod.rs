@@ -25,8 +25,8 @@ use millrace_vpn::supervise::{self, LinkState, LinkStatus, read_status};
 use millrace_vpn::{LinkProblems, link};
 
 use crate::args::{
-    VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnPlanArgs, VpnRollbackArgs,
-    VpnSuperviseArgs, VpnUpArgs,
+    VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnMode, VpnPlanArgs,
+    VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
 };
 use crate::exit::{Failure, fail};
 use crate::output;
@@ -39,9 +39,13 @@ const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(command: &VpnCommand) -> Result<()> {
     match command {
-        VpnCommand::Sample(args) => match args.engine {
-            VpnEngine::Openvpn => output::print(link::SAMPLE),
-            VpnEngine::Ipsec => sample::ipsec(),
+        VpnCommand::Sample(args) => match (args.engine, args.mode) {
+            (VpnEngine::Openvpn, VpnMode::Routed) => output::print(link::SAMPLE),
+            (VpnEngine::Openvpn, VpnMode::Bridged) => output::print(link::SAMPLE_BRIDGED),
+            (VpnEngine::Ipsec, VpnMode::Routed) => sample::ipsec(),
+            (VpnEngine::Ipsec, VpnMode::Bridged) => {
+                Err(fail(Failure::Usage, "IPsec carries no Ethernet frames: --engine openvpn"))
+            }
         },
         VpnCommand::Keys(args) => keys::run(args),
         VpnCommand::Plan(args) => plan(args),
