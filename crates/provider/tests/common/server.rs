@@ -16,7 +16,7 @@ use super::{Bench, eventually};
 /// A running `openssl s_server`, killed at its end.
 pub(crate) struct Server {
     child: Child,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Drop for Server {
