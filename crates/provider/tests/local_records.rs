@@ -9,20 +9,16 @@ mod common;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
-use std::thread;
 
-use common::server::Server;
-use common::{Bench, application, must, texts};
+use common::server::{SENT, Server, fetch, long_file};
+use common::{Bench, application, must};
 use millrace_testkit::vectors::{Vectors, tests, text};
 
 /// Records and digests here, nothing of the pool.
 const LOCAL: &str =
     "local = AES-GCM,ChaCha20-Poly1305,SHA2-256,SHA2-512\nalgorithms = none\nmode = off";
-
-/// Bytes that a server sends over each connection: some 64 records of TLS.
-const SENT: usize = 1 << 20;
 
 fn prepared() -> Bench {
     let bench = Bench::new();
@@ -119,40 +115,10 @@ fn wycheproof_agrees_with_both_ciphers() {
     }
 }
 
-/// A connection over this suite in which the client gets a long file.
-fn fetch(bench: &Bench, config: Option<&str>, port: u16, options: &str) -> Vec<u8> {
-    let line = format!(
-        "s_client -connect 127.0.0.1:{port} -CAfile server.crt -verify_return_error -quiet -no_ign_eof {options}"
-    );
-    let mut command = match config {
-        Some(config) => bench.command_with(config, &line),
-        None => bench.command(&line),
-    };
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut client = command.spawn().expect("openssl is installed");
-    let mut stdin = client.stdin.take().expect("stdin");
-    // The pipe stays open until the client ends: it closes the connection at the end of its input.
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    let writer = thread::spawn(move || {
-        use std::io::Write as _;
-        let _ = stdin.write_all(b"GET /big HTTP/1.0\r\n\r\n");
-        let _ = wait.recv_timeout(common::PATIENCE);
-    });
-    let output = client.wait_with_output().expect("a client");
-    drop(done);
-    writer.join().expect("no panic");
-    let head = b"\r\n\r\n";
-    let body = output.stdout.windows(head.len()).position(|window| window == head);
-    let body = body.unwrap_or_else(|| panic!("no answer: {options}: {:?}", texts(&output)));
-    output.stdout[body + head.len()..].to_vec()
-}
-
 #[test]
 fn connections_over_each_suite_carry_a_long_file() {
     let bench = prepared();
-    let words = (0..SENT as u32 / 4).map(|word| word.wrapping_mul(2_654_435_761));
-    let sent: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
-    bench.write("big", &sent);
+    let sent = long_file(&bench);
     let suites = [
         ("-tls1_3 -ciphersuites TLS_AES_128_GCM_SHA256", "AES-GCM"),
         ("-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384", "AES-GCM"),
@@ -165,7 +131,7 @@ fn connections_over_each_suite_carry_a_long_file() {
         for (server_config, client_config) in [(Some("local.cnf"), None), (None, Some("local.cnf"))]
         {
             let server = Server::start(&bench, server_config, "-WWW");
-            let got = fetch(&bench, client_config, server.port, suite);
+            let got = fetch(&bench, client_config, &server, suite);
             assert!(got == sent, "{suite}: {} bytes of {SENT}", got.len());
             if server_config.is_some() {
                 let computed = server.computed();

@@ -110,8 +110,8 @@ impl Digesting {
         };
     }
 
-    /// The result, in as many bytes as the hash has.
-    pub(crate) fn finish(mut self) -> Zeroizing<[u8; MAX_DIGEST]> {
+    /// The result, in as many bytes as the hash has. The state stays to be wiped in its place.
+    pub(crate) fn finish(&mut self) -> Zeroizing<[u8; MAX_DIGEST]> {
         let mut out = Zeroizing::new([0; MAX_DIGEST]);
         let start = out.as_mut_ptr();
         // SAFETY: each takes its own state, and room for its result, of which 64 bytes are the longest.
@@ -157,16 +157,13 @@ pub(crate) const TAG_LEN: usize = 16;
 /// this is dropped.
 pub(crate) struct Ciphering(NonNull<aws::EVP_CIPHER_CTX>);
 
-// SAFETY: the context belongs to this value alone, and AWS-LC keeps nothing of it elsewhere.
-unsafe impl Send for Ciphering {}
-
 impl Ciphering {
     /// A cipher without a key.
     ///
     /// # Errors
     /// If AWS-LC has no memory.
     pub(crate) fn new(kind: Aead) -> Result<Self, LocalError> {
-        let context = Self::empty()?;
+        let mut context = Self::empty()?;
         // SAFETY: each returns a constant.
         let cipher = unsafe {
             match kind {
@@ -188,20 +185,21 @@ impl Ciphering {
 
     /// `key` and `iv` are null or as long as the cipher takes them.
     fn initialise(
-        &self,
+        &mut self,
         cipher: *const aws::EVP_CIPHER,
         key: *const u8,
         iv: *const u8,
         encrypts: bool,
     ) -> Result<(), LocalError> {
-        let (context, no_engine) = (self.0.as_ptr(), std::ptr::null_mut());
-        let encrypts = encrypts.into();
+        // SAFETY: a live context, which is this value's alone.
+        let context = unsafe { self.0.as_mut() };
+        let (no_engine, encrypts) = (std::ptr::null_mut(), encrypts.into());
         // SAFETY: a live context, a constant or null; the callers have checked the lengths of the others.
         let code = unsafe { aws::EVP_CipherInit_ex(context, cipher, no_engine, key, iv, encrypts) };
         succeeded(code)
     }
 
-    fn control(&self, command: i32, len: usize, data: *mut u8) -> Result<(), LocalError> {
+    fn control(&mut self, command: i32, len: usize, data: *mut u8) -> Result<(), LocalError> {
         let len = i32::try_from(len).map_err(|_| LocalError::Failed)?;
         // SAFETY: a live context; the callers pass `len` bytes that the command reads or writes, or null.
         succeeded(unsafe { aws::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, len, data.cast()) })

@@ -120,7 +120,9 @@ unsafe extern "C" fn finish<const ID: i32>(
         if out.is_null() || room < row.len {
             return Err(Error::new(Reason::Buffer, "the buffer is shorter than the digest"));
         }
-        let result = hashing.state.take().ok_or_else(not_started)?.finish();
+        let result = hashing.state.as_mut().ok_or_else(not_started)?.finish();
+        // Wiped where it is: moved, it would leave a copy behind.
+        hashing.state = None;
         // SAFETY: not null, and libcrypto passes a writable buffer of `room` bytes, which are enough.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, row.len) };
         // SAFETY: libcrypto passes null or a place for the length.

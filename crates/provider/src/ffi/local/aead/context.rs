@@ -59,7 +59,7 @@ pub(super) struct AeadContext {
     /// Tag of the message that was encrypted, or to be expected of the one to be decrypted.
     tag: [u8; TAG_LEN],
     tag_len: Option<usize>,
-    /// What is authenticated with the record to come.
+    /// Bytes that are authenticated with the record to come.
     record: Option<[u8; RECORD_HEAD]>,
     /// Bytes by which a record grows, once one was announced.
     growth: usize,
@@ -372,10 +372,11 @@ impl AeadContext {
         let wrong = || refused("the fixed part of a nonce has another length");
         let is_whole = param.data_size == usize::MAX && self.kind.is_gcm();
         let len = if is_whole { self.nonce_len } else { param.data_size };
-        let fits = match self.kind.is_gcm() {
+        let fits = if self.kind.is_gcm() {
             // Four bytes are fixed at least, and eight count.
-            true => is_whole || (len >= 4 && len + EXPLICIT_LEN <= self.nonce_len),
-            false => len == NONCE_LEN,
+            is_whole || (len >= 4 && len.saturating_add(EXPLICIT_LEN) <= self.nonce_len)
+        } else {
+            len == NONCE_LEN
         };
         // SAFETY: by this function's contract: the length was checked, and is never -1 here.
         let fixed = fits.then(|| unsafe { octets(&Param { data_size: len, ..*param }) }).flatten();
@@ -395,8 +396,10 @@ impl AeadContext {
     unsafe fn set_tag(&mut self, param: &Param) -> Result<()> {
         let wrong = || refused("a tag of 1 to 16 bytes is set for a decryption");
         if param.data.is_null() && !self.kind.is_gcm() && (1..=TAG_LEN).contains(&param.data_size) {
-            // The length alone.
-            self.tag_len = Some(param.data_size).filter(|_| !self.encrypts);
+            // The length alone; that of an encryption is asked for with the tag.
+            if !self.encrypts {
+                self.tag_len = Some(param.data_size);
+            }
             return Ok(());
         }
         // SAFETY: by this function's contract.
