@@ -215,6 +215,75 @@ impl Tunnel {
     }
 }
 
+/// A tunnel with network devices at both ends, and a web server behind one of them. Needs root and `/dev/net/tun`.
+#[derive(Debug)]
+pub struct Traffic {
+    /// The ends of the tunnel.
+    pub tunnel: Tunnel,
+    web: Process,
+    _here: Namespace,
+    there: Namespace,
+}
+
+impl Traffic {
+    /// Whether this machine can have such tunnels.
+    #[must_use]
+    pub fn is_possible() -> bool {
+        Namespace::is_possible() && Path::new("/dev/net/tun").exists()
+    }
+
+    /// Connects a server for many clients with a client in another namespace, and serves a page behind the server.
+    ///
+    /// # Panics
+    /// If they do not connect, or there is no web server.
+    #[must_use]
+    pub fn start(
+        dir: &Path,
+        authority: &Authority,
+        server: End<'_>,
+        client: End<'_>,
+        page: &[u8],
+    ) -> Self {
+        let here = Namespace::new(dir, "here");
+        let there = Namespace::new(dir, "there");
+        here.join("198.18.0.1/24", &there, "198.18.0.2/24");
+        let server = End { namespace: Some(&here), ..server };
+        let client = End { namespace: Some(&there), ..client };
+        let tunnel = Tunnel::start(
+            dir,
+            authority,
+            server.with(
+                "dev tun\ntopology subnet\nserver 198.19.0.0 255.255.255.0\ndh none\nport 1194",
+            ),
+            client.with("client\ndev tun\nnobind\nremote 198.18.0.1 1194"),
+        );
+        let pages = fresh_folder(dir, "pages");
+        fs::write(pages.join("index.html"), page).expect("a page");
+        // In a separate network namespace every port is free.
+        let mut web = release::python();
+        web.args(["-u", "-m", "http.server", "--bind", "198.19.0.1", "8000"]);
+        web.arg("--directory").arg(&pages);
+        let log = dir.join("web.log");
+        let mut web = Process::start("web", here.enter(&web), &log);
+        web.wait_ready(|| fs::read_to_string(&log).is_ok_and(|text| text.contains("Serving")));
+        Self { tunnel, web, _here: here, there }
+    }
+
+    /// Fetches the page through the tunnel.
+    ///
+    /// # Panics
+    /// If the client does not get it.
+    #[must_use]
+    pub fn fetch(&self) -> Vec<u8> {
+        let mut curl = release::command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "60"]);
+        curl.arg("http://198.19.0.1:8000/");
+        let output = process::run(&mut self.there.enter(&curl));
+        assert!(output.status.success(), "{}\n{}", process::text_of(&output), self.web.log());
+        output.stdout
+    }
+}
+
 /// Privileges that a server drops before the provider connects to the node.
 #[must_use]
 pub fn drop_privileges() -> &'static str {

@@ -17,9 +17,10 @@ use millrace_tests::clients::Program;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
+use millrace_tests::local::local_counts;
 use millrace_tests::memory::Secret;
 use millrace_tests::node::Node;
-use millrace_tests::openvpn::{End, Key, Namespace, Signer, Tunnel, drop_privileges};
+use millrace_tests::openvpn::{End, Key, Signer, Traffic, Tunnel, drop_privileges};
 use millrace_tests::pki::{Identity, KeyKind};
 use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
@@ -428,7 +429,7 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     if !is_installed("openvpn", "openvpn") {
         return;
     }
-    if !Namespace::is_possible() || !Path::new("/dev/net/tun").exists() {
+    if !Traffic::is_possible() {
         skip!("no network device for a VPN: it needs root, its capabilities and /dev/net/tun");
     }
     let world = World::new();
@@ -437,36 +438,50 @@ fn openvpn_carries_traffic_with_a_key_that_only_the_pool_holds() {
     let stub = into_the_pool(&node, &identity);
     let caller = world.identity(KeyKind::P256);
     let edge = EdgeOptions::to(node.endpoint()).write(world.dir());
-    let here = Namespace::new(world.dir(), "here");
-    let there = Namespace::new(world.dir(), "there");
-    here.join("198.18.0.1/24", &there, "198.18.0.2/24");
-
-    let mut server = End::pooled(&identity, &stub, &edge).with(drop_privileges());
-    server.namespace = Some(&here);
-    let mut client = End::plain(&caller);
-    client.namespace = Some(&there);
-    let _tunnel = Tunnel::start(
-        world.dir(),
-        &world.authority,
-        server
-            .with("dev tun\ntopology subnet\nserver 198.19.0.0 255.255.255.0\ndh none\nport 1194"),
-        client.with("client\ndev tun\nnobind\nremote 198.18.0.1 1194"),
-    );
-    let pages = world.dir().join("pages");
-    fs::create_dir(&pages).expect("folder for pages");
-    fs::write(pages.join("index.html"), "through the tunnel").expect("a page");
-    // In a separate network namespace every port is free.
-    let mut web = release::python();
-    web.args(["-u", "-m", "http.server", "--bind", "198.19.0.1", "8000"]);
-    web.arg("--directory").arg(&pages);
-    let log = world.dir().join("web.log");
-    let mut web = Process::start("web", here.enter(&web), &log);
-    web.wait_ready(|| fs::read_to_string(&log).is_ok_and(|text| text.contains("Serving")));
-    let mut curl = release::command("curl");
-    curl.args(["--silent", "--show-error", "http://198.19.0.1:8000/"]);
-    let said = succeed(&mut there.enter(&curl));
-    assert_eq!(said, "through the tunnel");
+    let server = End::pooled(&identity, &stub, &edge).with(drop_privileges());
+    let page = b"through the tunnel";
+    let traffic = Traffic::start(world.dir(), &world.authority, server, End::plain(&caller), page);
+    assert_eq!(traffic.fetch(), page);
     assert_eq!(node.served().rsa_signatures(), 1);
+}
+
+/// A data channel whose packets one end computes by our primitives, and the other by OpenSSL's own.
+#[test]
+fn openvpn_carries_traffic_with_records_that_the_provider_computes() {
+    if !is_installed("openvpn", "openvpn") {
+        return;
+    }
+    if !Traffic::is_possible() {
+        skip!("no network device for a VPN: it needs root, its capabilities and /dev/net/tun");
+    }
+    let page: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
+    for (cipher, primitive) in [
+        ("AES-128-GCM", "AES-GCM"),
+        ("AES-256-GCM", "AES-GCM"),
+        ("CHACHA20-POLY1305", "ChaCha20-Poly1305"),
+    ] {
+        for server_is_ours in [true, false] {
+            let world = World::new();
+            let identities = [KeyKind::Rsa2048, KeyKind::P256].map(|kind| world.identity(kind));
+            let edge = EdgeOptions::local().write(world.dir());
+            let [server, client] = [(0, server_is_ours), (1, !server_is_ours)].map(|(at, ours)| {
+                let end = End { edge: ours.then_some(&edge), ..End::plain(&identities[at]) };
+                // Not in the kernel, where it can do that.
+                end.with(&format!("data-ciphers {cipher}\ndisable-dco"))
+            });
+            let traffic = Traffic::start(world.dir(), &world.authority, server, client, &page);
+            assert!(traffic.fetch() == page, "{cipher}");
+            let Tunnel { server, client } = &traffic.tunnel;
+            let said = format!("Data Channel: cipher '{cipher}'");
+            assert!(client.log().contains(&said), "{said}: {}", client.log());
+            let (ours, stock) = if server_is_ours { (server, client) } else { (client, server) };
+            let counted = local_counts(ours.process.id()).expect("counters");
+            // The page alone takes more packets than this: 1,500 bytes at most in each.
+            let least = page.len() as u64 / 1500;
+            assert!(counted.of(primitive) > least, "{cipher}: {counted:?}");
+            assert!(local_counts(stock.process.id()).is_none(), "{cipher}");
+        }
+    }
 }
 
 /// The recipe for an application, with its `openssl.cnf` written to a file.

@@ -27,6 +27,8 @@ pub enum Reason {
     Key = 8,
     /// The application's buffer is too small for the result.
     Buffer = 9,
+    /// A message, its tag, or what was set for it.
+    Message = 10,
 }
 
 impl Reason {
@@ -41,6 +43,7 @@ impl Reason {
         (Self::WrongResult, c"wrong result from the pool"),
         (Self::Key, c"unusable key"),
         (Self::Buffer, c"buffer too small"),
+        (Self::Message, c"unusable message or parameter"),
     ];
 }
 

@@ -116,7 +116,17 @@ fn recipes_of_openssl_have_the_same_outcome_with_everything_computed_here() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
-    for primitive in ["X25519", "TLS13-KDF", "P-384", "P-521", "ED25519"] {
+    for primitive in [
+        "X25519",
+        "TLS13-KDF",
+        "P-384",
+        "P-521",
+        "ED25519",
+        "AES-GCM",
+        "ChaCha20-Poly1305",
+        "SHA2-256",
+        "SHA2-512",
+    ] {
         assert!(served[primitive] > 0, "{served:?}");
     }
 }

@@ -92,19 +92,27 @@ fn nothing_is_computed_here_unless_the_setting_names_it() {
     let prefer = "default_properties = ?millrace.local=yes";
     bench.write_config("off.cnf", prefer, "algorithms = none\nmode = off");
     let list = |config| {
-        ["key-managers", "key-exchange-algorithms", "kdf-algorithms", "kem-algorithms"]
-            .map(|what| must(&bench.with_config(config, &format!("list -{what}"))))
-            .concat()
+        [
+            "key-managers",
+            "key-exchange-algorithms",
+            "kdf-algorithms",
+            "kem-algorithms",
+            "cipher-algorithms",
+            "digest-algorithms",
+        ]
+        .map(|what| must(&bench.with_config(config, &format!("list -{what}"))))
+        .concat()
     };
     assert_eq!(list("off.cnf").matches("@ millrace").count(), 0);
     bench.write_config("some.cnf", prefer, "algorithms = none\nlocal = X25519,TLS13-KDF");
     assert_eq!(list("some.cnf").matches("@ millrace").count(), 3);
     let all = list("local.cnf");
     // X25519 and its exchange, the KDF; two hybrids, and ML-KEM alone where OpenSSL has none, each twice; the keys
-    // that sign here: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it.
+    // that sign here: EC with its exchange, Ed25519, and ML-DSA in three sizes where OpenSSL has it; four ciphers of
+    // records, and six digests.
     let shares = if has_ml_kem(&bench) { 2 } else { 3 };
     let keys = 3 + 3 * usize::from(has_ml_dsa(&bench));
-    assert_eq!(all.matches("@ millrace").count(), 3 + 2 * shares + keys, "{all}");
+    assert_eq!(all.matches("@ millrace").count(), 3 + 2 * shares + keys + 4 + 6, "{all}");
     let server = Server::start(&bench, Some("some.cnf"), "-groups X25519");
     must(&connect(&bench, None, &server, ""));
     let computed = server.computed();
@@ -265,7 +273,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
     let first = offered("on.cnf");
     let measured = costs(&bench);
     let signing = if has_ml_dsa(&bench) { 6 } else { 3 };
-    assert_eq!(measured.len(), 5 + signing, "{measured:?}");
+    assert_eq!(measured.len(), 5 + signing + 4, "{measured:?}");
     for (name, here, there) in &measured {
         assert!(*here > 0, "{name}");
         let known_there = has_ml_kem(&bench) || !name.to_uppercase().contains("ML");

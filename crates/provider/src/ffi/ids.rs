@@ -41,6 +41,8 @@ ids! {
         GET_CAPABILITIES = 1030;
     }
     op "OSSL_OP_" {
+        DIGEST = 1;
+        CIPHER = 2;
         KDF = 4;
         KEYMGMT = 10;
         KEYEXCH = 11;
@@ -79,6 +81,33 @@ ids! {
         EXPORT = 42;
         EXPORT_TYPES = 43;
         DUP = 44;
+    }
+    digest "OSSL_FUNC_DIGEST_" {
+        NEWCTX = 1;
+        INIT = 2;
+        UPDATE = 3;
+        FINAL = 4;
+        FREECTX = 6;
+        DUPCTX = 7;
+        GET_PARAMS = 8;
+        GETTABLE_PARAMS = 11;
+        COPYCTX = 15;
+    }
+    aead "OSSL_FUNC_CIPHER_" {
+        NEWCTX = 1;
+        ENCRYPT_INIT = 2;
+        DECRYPT_INIT = 3;
+        UPDATE = 4;
+        FINAL = 5;
+        CIPHER = 6;
+        FREECTX = 7;
+        DUPCTX = 8;
+        GET_PARAMS = 9;
+        GET_CTX_PARAMS = 10;
+        SET_CTX_PARAMS = 11;
+        GETTABLE_PARAMS = 12;
+        GETTABLE_CTX_PARAMS = 13;
+        SETTABLE_CTX_PARAMS = 14;
     }
     keyexch "OSSL_FUNC_KEYEXCH_" {
         NEWCTX = 1;
@@ -216,7 +245,9 @@ mod tests {
         }
         // Older headers lack all of the newer ones, none lacks some of them.
         let newer = headers.contains("OSSL_FUNC_SIGNATURE_QUERY_KEY_TYPES");
-        let known = ALL.iter().filter(|(name, value)| {
+        let copies = headers.contains("OSSL_FUNC_DIGEST_COPYCTX");
+        let known = ALL.iter().filter(|(name, _)| copies || *name != "OSSL_FUNC_DIGEST_COPYCTX");
+        let known = known.filter(|(name, value)| {
             newer || !name.starts_with("OSSL_FUNC_SIGNATURE_") || *value < SINCE_3_4
         });
         for (name, value) in known {

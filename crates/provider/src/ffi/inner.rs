@@ -18,7 +18,7 @@ use super::core;
 use super::ids::{self, FUNCTIONS};
 use super::libcrypto::{Lib, LibError, Ptr};
 use super::types::{Algorithm, Dispatch};
-use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Share, Signature};
+use crate::algorithms::{Aead, AlgorithmRow, Cipher, Exchange, KeyType, Sha2, Share, Signature};
 use crate::error::{Error, Reason, Result};
 use crate::names;
 
@@ -90,6 +90,10 @@ pub(crate) struct InnerContext {
     /// Key encapsulations, by the index of [`Share`].
     pub(crate) kems: Vec<Option<InnerAlgorithm>>,
     pub(crate) tls13_kdf: Option<InnerAlgorithm>,
+    /// Ciphers of records, by the index of [`Aead`].
+    pub(crate) aeads: Vec<Option<InnerAlgorithm>>,
+    /// Digests, by the index of [`Sha2`].
+    pub(crate) sha2: Vec<Option<InnerAlgorithm>>,
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
@@ -183,6 +187,11 @@ impl InnerContext {
             shares: find(ids::op::KEYMGMT, &share_names),
             kems: find(ids::op::KEM, &share_names),
             tls13_kdf: find(ids::op::KDF, &["TLS13-KDF"]).pop().flatten(),
+            aeads: find(
+                ids::op::CIPHER,
+                &Aead::ROWS.iter().map(|row| row.name).collect::<Vec<_>>(),
+            ),
+            sha2: find(ids::op::DIGEST, &Sha2::ROWS.iter().map(|row| row.name).collect::<Vec<_>>()),
             digests: [const { OnceLock::new() }; Hash::ALL.len()],
         })
     }

@@ -220,6 +220,20 @@ pub(crate) unsafe fn set_bytes(param: &mut Param, bytes: &[u8]) -> bool {
     true
 }
 
+/// Points an `OCTET_PTR` at bytes.
+///
+/// # Safety
+/// `param` describes writable memory, and the bytes outlive what is done with them.
+pub(crate) unsafe fn set_bytes_ptr(param: &mut Param, bytes: &[u8]) -> bool {
+    if param.data_type != ids::param::OCTET_PTR.unsigned_abs() || param.data.is_null() {
+        return false;
+    }
+    // SAFETY: not null, and the data of an OCTET_PTR is a writable pointer.
+    unsafe { param.data.cast::<*const u8>().write(bytes.as_ptr()) };
+    param.return_size = bytes.len();
+    true
+}
+
 /// The bytes of an `OCTET_STRING`.
 ///
 /// # Safety

@@ -81,6 +81,8 @@ struct AlgorithmTables {
     stores: StaticTable<Algorithm>,
     kems: StaticTable<Algorithm>,
     kdfs: StaticTable<Algorithm>,
+    aeads: StaticTable<Algorithm>,
+    digests: StaticTable<Algorithm>,
 }
 
 /// Environment variable: if set, a line on standard error for each operation that the pool did not do.
@@ -249,6 +251,8 @@ impl AlgorithmTables {
             stores: store::algorithms(),
             kems: ended(local.kems),
             kdfs: ended(local.kdfs),
+            aeads: ended(local.aeads),
+            digests: ended(local.digests),
         })
     }
 }
@@ -260,7 +264,7 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
 }
 
 /// Properties and description of wrapped algorithms.
-type Kind = (&'static CStr, &'static CStr);
+pub(super) type Kind = (&'static CStr, &'static CStr);
 
 /// Algorithms with private operations in the pool.
 const POOL: Kind = (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
@@ -269,7 +273,7 @@ const POOL: Kind = (PROPERTIES, c"OpenSSL's, with the private key operations in 
 const HERE: Kind = (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
 
 /// The algorithms that are offered and that the inner provider has, under its names.
-fn wrapped(
+pub(super) fn wrapped(
     offered: impl Iterator<Item = bool>,
     inner: &'static [Option<InnerAlgorithm>],
     dispatch: &[fn() -> Rows],
@@ -402,6 +406,8 @@ unsafe extern "C" fn query_operation<const ID: i32>(
             ids::op::STORE => &provider.tables()?.stores,
             ids::op::KEM => &provider.tables()?.kems,
             ids::op::KDF => &provider.tables()?.kdfs,
+            ids::op::CIPHER => &provider.tables()?.aeads,
+            ids::op::DIGEST => &provider.tables()?.digests,
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())

@@ -36,10 +36,11 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Whether the primitive costs less here, or OpenSSL does not have it.
+    /// Whether this primitive costs less here by as much as its row asks for, or OpenSSL does not have it.
     #[must_use]
-    pub fn is_lower_here(&self) -> bool {
-        self.there.is_none_or(|there| self.here < there)
+    pub fn is_lower_here(&self, primitive: Primitive) -> bool {
+        let least = self.here.saturating_mul(primitive.row().least_gain);
+        self.there.is_none_or(|there| least < there.saturating_mul(100))
     }
 }
 
@@ -183,10 +184,24 @@ mod tests {
         slower[Primitive::X25519 as usize] = Some(Cost { here: 90, there: Some(80) });
         save(&path, "one", &slower, user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), slower);
-        assert!(!slower[Primitive::X25519 as usize].expect("a cost").is_lower_here());
-        assert!(slower[Primitive::X25519MlKem768 as usize].expect("a cost").is_lower_here());
+        let is_lower =
+            |primitive| slower[primitive as usize].expect("a cost").is_lower_here(primitive);
+        assert!(!is_lower(Primitive::X25519));
+        assert!(is_lower(Primitive::X25519MlKem768));
         let left = fs::read_dir(folder.path()).expect("a folder").count();
         assert_eq!(left, 1, "nothing but the file is left");
+    }
+
+    #[test]
+    fn records_are_left_to_an_openssl_that_is_nearly_as_fast() {
+        let there = Some(200);
+        for (here, of_handshake, of_record) in
+            [(99, true, true), (100, true, false), (199, true, false), (200, false, false)]
+        {
+            let cost = Cost { here, there };
+            assert_eq!(cost.is_lower_here(Primitive::X25519), of_handshake, "{here}");
+            assert_eq!(cost.is_lower_here(Primitive::AesGcm), of_record, "{here}");
+        }
     }
 
     #[test]

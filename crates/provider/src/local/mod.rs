@@ -10,6 +10,8 @@
 //!
 //! AWS-LC makes the random numbers. Its generator notices a fork and, where the kernel tells, a restored
 //! snapshot.
+//!
+//! Ciphers of records and digests are here for a libcrypto that was built without assembly.
 
 pub mod ahead;
 pub mod choice;
@@ -19,6 +21,8 @@ pub mod share;
 mod sys;
 
 use thiserror::Error;
+
+pub(crate) use sys::{Ciphering, Digesting, TAG_LEN, random};
 
 pub use crate::algorithms::Primitive;
 

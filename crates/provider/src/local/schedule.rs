@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 use super::{LocalError, sys};
+use crate::algorithms::Sha2;
 
 /// The hashes that are computed here. TLS 1.3 has suites with the first two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,16 @@ impl ScheduleHash {
             Self::Sha256 => 32,
             Self::Sha384 => 48,
             Self::Sha512 => 64,
+        }
+    }
+
+    /// The digest of this hash.
+    #[must_use]
+    pub const fn sha2(self) -> Sha2 {
+        match self {
+            Self::Sha256 => Sha2::Sha256,
+            Self::Sha384 => Sha2::Sha384,
+            Self::Sha512 => Sha2::Sha512,
         }
     }
 

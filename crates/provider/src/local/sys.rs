@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::LocalError;
 use super::schedule::ScheduleHash;
+use crate::algorithms::{Aead, Sha2};
 
 /// Bytes of a scalar, a public value and a secret of X25519.
 pub(super) const X25519_LEN: usize = 32;
@@ -48,68 +49,92 @@ pub(super) fn x25519(scalar: &Secret, peer: &[u8; X25519_LEN]) -> Result<Secret,
 }
 
 /// A hash under way. What it has taken in may be secret, so it is wiped at its end.
-struct Digesting(DigestState);
+pub(crate) struct Digesting {
+    kind: Sha2,
+    state: DigestState,
+}
 
+#[derive(Clone)]
 enum DigestState {
-    Sha256(aws::SHA256_CTX),
-    Sha384(aws::SHA512_CTX),
-    Sha512(aws::SHA512_CTX),
+    /// SHA-224 and SHA-256
+    Small(aws::SHA256_CTX),
+    /// The others
+    Large(aws::SHA512_CTX),
 }
 
 impl Digesting {
-    fn new(hash: ScheduleHash) -> Self {
-        // SAFETY: plain numbers, for which all zeros are valid.
-        let (mut small, mut large) = unsafe {
-            (
-                MaybeUninit::<aws::SHA256_CTX>::zeroed().assume_init(),
-                MaybeUninit::<aws::SHA512_CTX>::zeroed().assume_init(),
-            )
-        };
+    pub(crate) fn new(kind: Sha2) -> Self {
         // These fill a state and do not fail.
-        Self(match hash {
-            ScheduleHash::Sha256 => {
-                // SAFETY: takes a state to be filled.
-                unsafe { aws::SHA256_Init(&mut small) };
-                DigestState::Sha256(small)
+        let state = match kind {
+            Sha2::Sha224 | Sha2::Sha256 => {
+                let mut state = MaybeUninit::<aws::SHA256_CTX>::zeroed();
+                let start = state.as_mut_ptr();
+                // SAFETY: each takes a state to be filled.
+                unsafe {
+                    match kind {
+                        Sha2::Sha224 => aws::SHA224_Init(start),
+                        _ => aws::SHA256_Init(start),
+                    }
+                };
+                // SAFETY: plain numbers, for which all zeros are valid, and filled.
+                DigestState::Small(unsafe { state.assume_init() })
             }
-            ScheduleHash::Sha384 => {
+            Sha2::Sha384 | Sha2::Sha512 | Sha2::Sha512Of224 | Sha2::Sha512Of256 => {
+                let mut state = MaybeUninit::<aws::SHA512_CTX>::zeroed();
+                let start = state.as_mut_ptr();
+                // SAFETY: each takes a state to be filled.
+                unsafe {
+                    match kind {
+                        Sha2::Sha384 => aws::SHA384_Init(start),
+                        Sha2::Sha512Of224 => aws::SHA512_224_Init(start),
+                        Sha2::Sha512Of256 => aws::SHA512_256_Init(start),
+                        _ => aws::SHA512_Init(start),
+                    }
+                };
                 // SAFETY: as above.
-                unsafe { aws::SHA384_Init(&mut large) };
-                DigestState::Sha384(large)
+                DigestState::Large(unsafe { state.assume_init() })
             }
-            ScheduleHash::Sha512 => {
-                // SAFETY: as above.
-                unsafe { aws::SHA512_Init(&mut large) };
-                DigestState::Sha512(large)
-            }
-        })
+        };
+        Self { kind, state }
     }
 
-    fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         let (start, len) = (bytes.as_ptr().cast(), bytes.len());
+        // The digests of one size differ at their start and at their end alone.
         // SAFETY: each takes its own state, and bytes that are readable for their length.
         unsafe {
-            match &mut self.0 {
-                DigestState::Sha256(state) => aws::SHA256_Update(state, start, len),
-                DigestState::Sha384(state) => aws::SHA384_Update(state, start, len),
-                DigestState::Sha512(state) => aws::SHA512_Update(state, start, len),
+            match &mut self.state {
+                DigestState::Small(state) => aws::SHA256_Update(state, start, len),
+                DigestState::Large(state) => aws::SHA512_Update(state, start, len),
             }
         };
     }
 
-    /// The result, in as many bytes as the hash has.
-    fn finish(mut self) -> Zeroizing<[u8; MAX_DIGEST]> {
+    /// The result, in as many bytes as the hash has. The state stays to be wiped in its place.
+    pub(crate) fn finish(&mut self) -> Zeroizing<[u8; MAX_DIGEST]> {
         let mut out = Zeroizing::new([0; MAX_DIGEST]);
         let start = out.as_mut_ptr();
         // SAFETY: each takes its own state, and room for its result, of which 64 bytes are the longest.
         unsafe {
-            match &mut self.0 {
-                DigestState::Sha256(state) => aws::SHA256_Final(start, state),
-                DigestState::Sha384(state) => aws::SHA384_Final(start, state),
-                DigestState::Sha512(state) => aws::SHA512_Final(start, state),
+            match &mut self.state {
+                DigestState::Small(state) => match self.kind {
+                    Sha2::Sha224 => aws::SHA224_Final(start, state),
+                    _ => aws::SHA256_Final(start, state),
+                },
+                DigestState::Large(state) => match self.kind {
+                    Sha2::Sha384 => aws::SHA384_Final(start, state),
+                    Sha2::Sha512Of224 => aws::SHA512_224_Final(start, state),
+                    Sha2::Sha512Of256 => aws::SHA512_256_Final(start, state),
+                    _ => aws::SHA512_Final(start, state),
+                },
             }
         };
         out
+    }
+
+    /// The same hash, to go on from here.
+    pub(crate) fn copy(&self) -> Self {
+        Self { kind: self.kind, state: self.state.clone() }
     }
 }
 
@@ -117,12 +142,190 @@ impl Drop for Digesting {
     fn drop(&mut self) {
         // SAFETY: wipes plain numbers, which are not used again; the variant's tag lies outside.
         unsafe {
-            match &mut self.0 {
-                DigestState::Sha256(state) => cleanse(state),
-                DigestState::Sha384(state) | DigestState::Sha512(state) => cleanse(state),
+            match &mut self.state {
+                DigestState::Small(state) => cleanse(state),
+                DigestState::Large(state) => cleanse(state),
             }
         }
     }
+}
+
+/// Bytes of the tag of a cipher.
+pub(crate) const TAG_LEN: usize = 16;
+
+/// A cipher of records under way: a key, and after [`start`](Self::start) a message. AWS-LC wipes what it holds when
+/// this is dropped.
+pub(crate) struct Ciphering(NonNull<aws::EVP_CIPHER_CTX>);
+
+impl Ciphering {
+    /// A cipher without a key.
+    ///
+    /// # Errors
+    /// If AWS-LC has no memory.
+    pub(crate) fn new(kind: Aead) -> Result<Self, LocalError> {
+        let mut context = Self::empty()?;
+        // SAFETY: each returns a constant.
+        let cipher = unsafe {
+            match kind {
+                Aead::Aes128Gcm => aws::EVP_aes_128_gcm(),
+                Aead::Aes192Gcm => aws::EVP_aes_192_gcm(),
+                Aead::Aes256Gcm => aws::EVP_aes_256_gcm(),
+                Aead::ChaCha20Poly1305 => aws::EVP_chacha20_poly1305(),
+            }
+        };
+        context.initialise(cipher, std::ptr::null(), std::ptr::null(), true)?;
+        Ok(context)
+    }
+
+    fn empty() -> Result<Self, LocalError> {
+        // SAFETY: takes nothing.
+        let context = unsafe { aws::EVP_CIPHER_CTX_new() };
+        NonNull::new(context).map(Self).ok_or(LocalError::Failed)
+    }
+
+    /// `key` and `iv` are null or as long as the cipher takes them.
+    fn initialise(
+        &mut self,
+        cipher: *const aws::EVP_CIPHER,
+        key: *const u8,
+        iv: *const u8,
+        encrypts: bool,
+    ) -> Result<(), LocalError> {
+        // SAFETY: a live context, which is this value's alone.
+        let context = unsafe { self.0.as_mut() };
+        let (no_engine, encrypts) = (std::ptr::null_mut(), encrypts.into());
+        // SAFETY: a live context, a constant or null; the callers have checked the lengths of the others.
+        let code = unsafe { aws::EVP_CipherInit_ex(context, cipher, no_engine, key, iv, encrypts) };
+        succeeded(code)
+    }
+
+    fn control(&mut self, command: i32, len: usize, data: *mut u8) -> Result<(), LocalError> {
+        let len = i32::try_from(len).map_err(|_| LocalError::Failed)?;
+        // SAFETY: a live context; the callers pass `len` bytes that the command reads or writes, or null.
+        succeeded(unsafe { aws::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, len, data.cast()) })
+    }
+
+    /// Sets the key. A message has to start after it.
+    ///
+    /// # Errors
+    /// If the key has another length than the cipher's.
+    pub(crate) fn set_key(&mut self, kind: Aead, key: &[u8]) -> Result<(), LocalError> {
+        if key.len() != kind.row().key_len {
+            return Err(LocalError::Refused("the key has another length"));
+        }
+        self.initialise(std::ptr::null(), key.as_ptr(), std::ptr::null(), true)
+    }
+
+    /// Starts a message with this nonce.
+    ///
+    /// # Errors
+    /// If the cipher has no nonces of this length.
+    pub(crate) fn start(&mut self, nonce: &[u8], encrypts: bool) -> Result<(), LocalError> {
+        self.control(aws::EVP_CTRL_AEAD_SET_IVLEN, nonce.len(), std::ptr::null_mut())?;
+        self.initialise(std::ptr::null(), std::ptr::null(), nonce.as_ptr(), encrypts)
+    }
+
+    /// Takes in data that is authenticated and not encrypted.
+    ///
+    /// # Errors
+    /// If the message has begun, or the data is too long for the cipher.
+    pub(crate) fn authenticate(&mut self, data: &[u8]) -> Result<(), LocalError> {
+        for part in data.chunks(MAX_PART) {
+            // SAFETY: a live context, and bytes that are readable for their length; null says that there is no output.
+            let done = unsafe {
+                let (start, len) = (part.as_ptr(), part.len());
+                aws::EVP_Cipher(self.0.as_ptr(), std::ptr::null_mut(), start, len)
+            };
+            if done < 0 {
+                return Err(LocalError::Refused(
+                    "data to be authenticated stands before the message",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Encrypts or decrypts a part of the message.
+    ///
+    /// # Safety
+    /// `input` is readable and `out` writable for `len` bytes. They are the same place, or do not overlap.
+    ///
+    /// # Errors
+    /// If the message is too long for the cipher.
+    pub(crate) unsafe fn process(
+        &mut self,
+        out: *mut u8,
+        input: *const u8,
+        len: usize,
+    ) -> Result<(), LocalError> {
+        let mut at = 0;
+        while at < len {
+            let part = (len - at).min(MAX_PART);
+            // SAFETY: a live context; both places have `len` bytes by this function's contract, of which `part` follow
+            // at this one.
+            let done =
+                unsafe { aws::EVP_Cipher(self.0.as_ptr(), out.add(at), input.add(at), part) };
+            if done < 0 {
+                return Err(LocalError::Refused("the message is too long for its cipher"));
+            }
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Ends an encryption.
+    ///
+    /// # Errors
+    /// If none was started.
+    pub(crate) fn tag(&mut self) -> Result<[u8; TAG_LEN], LocalError> {
+        self.finish()?;
+        let mut tag = [0; TAG_LEN];
+        self.control(aws::EVP_CTRL_AEAD_GET_TAG, TAG_LEN, tag.as_mut_ptr())?;
+        Ok(tag)
+    }
+
+    /// Ends a decryption: whether this is the start of the message's tag. At least a byte of it is compared.
+    pub(crate) fn verifies(&mut self, tag: &[u8]) -> bool {
+        let mut copy = [0; TAG_LEN];
+        let Some(room) = copy.get_mut(..tag.len()).filter(|room| !room.is_empty()) else {
+            return false;
+        };
+        room.copy_from_slice(tag);
+        let set = self.control(aws::EVP_CTRL_AEAD_SET_TAG, tag.len(), copy.as_mut_ptr());
+        set.is_ok() && self.finish().is_ok()
+    }
+
+    fn finish(&mut self) -> Result<(), LocalError> {
+        // SAFETY: a live context; without an input the function ends the message, and writes nothing for these ciphers.
+        let done =
+            unsafe { aws::EVP_Cipher(self.0.as_ptr(), std::ptr::null_mut(), std::ptr::null(), 0) };
+        if done < 0 { Err(LocalError::Refused("the message is not authentic")) } else { Ok(()) }
+    }
+
+    /// The same cipher at the same place of its message.
+    ///
+    /// # Errors
+    /// If AWS-LC has no memory.
+    pub(crate) fn copy(&self) -> Result<Self, LocalError> {
+        let copy = Self::empty()?;
+        // SAFETY: two live contexts.
+        succeeded(unsafe { aws::EVP_CIPHER_CTX_copy(copy.0.as_ptr(), self.0.as_ptr()) })?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Ciphering {
+    fn drop(&mut self) {
+        // SAFETY: a context of `EVP_CIPHER_CTX_new`, which is not used again.
+        unsafe { aws::EVP_CIPHER_CTX_free(self.0.as_ptr()) };
+    }
+}
+
+/// Most bytes that AWS-LC takes in one call, which counts them by an `int`: a multiple of all block sizes.
+const MAX_PART: usize = 1 << 30;
+
+fn succeeded(code: i32) -> Result<(), LocalError> {
+    if code == 1 { Ok(()) } else { Err(LocalError::Failed) }
 }
 
 /// # Safety
@@ -133,7 +336,7 @@ unsafe fn cleanse<T>(value: &mut T) {
 }
 
 /// Bytes of the longest result of a hash.
-pub(super) const MAX_DIGEST: usize = 64;
+pub(crate) const MAX_DIGEST: usize = 64;
 
 /// Bytes of the longest block of a hash.
 const MAX_BLOCK: usize = 128;
@@ -146,17 +349,17 @@ fn hmac(hash: ScheduleHash, key: &[u8], parts: [&[u8]; 3]) -> Zeroizing<[u8; MAX
     if let Some(room) = block.get_mut(..key.len()) {
         room.copy_from_slice(key);
     } else {
-        let mut short = Digesting::new(hash);
+        let mut short = Digesting::new(hash.sha2());
         short.update(key);
         block[..digest_len].copy_from_slice(&short.finish()[..digest_len]);
     }
     block.iter_mut().for_each(|byte| *byte ^= 0x36);
-    let mut inner = Digesting::new(hash);
+    let mut inner = Digesting::new(hash.sha2());
     inner.update(block);
     parts.iter().for_each(|part| inner.update(part));
     let inner = inner.finish();
     block.iter_mut().for_each(|byte| *byte ^= 0x36 ^ 0x5c);
-    let mut outer = Digesting::new(hash);
+    let mut outer = Digesting::new(hash.sha2());
     outer.update(block);
     outer.update(&inner[..digest_len]);
     outer.finish()
@@ -205,7 +408,7 @@ pub(super) fn equal(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Fresh random bytes.
-pub(super) fn random(bytes: &mut [u8]) {
+pub(crate) fn random(bytes: &mut [u8]) {
     // It never fails: AWS-LC ends the process where there is no entropy.
     // SAFETY: writes the whole slice.
     unsafe { aws::RAND_bytes(bytes.as_mut_ptr(), bytes.len()) };

@@ -5,13 +5,15 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
 
 use millrace_edge::counters;
 
-use super::{Bench, eventually};
+use super::{Bench, PATIENCE, eventually, texts};
 
 /// A running `openssl s_server`, killed at its end.
 pub(crate) struct Server {
@@ -29,12 +31,25 @@ impl Drop for Server {
 impl Server {
     /// Starts it with this configuration; none: stock OpenSSL.
     pub(crate) fn start(bench: &Bench, config: Option<&str>, options: &str) -> Self {
+        Self::start_on(bench, config, options, None)
+    }
+
+    /// Starts it with the libcrypto of this folder; none: that of the release.
+    pub(crate) fn start_on(
+        bench: &Bench,
+        config: Option<&str>,
+        options: &str,
+        library: Option<&Path>,
+    ) -> Self {
         let line =
             format!("s_server -accept 127.0.0.1:0 -cert server.crt -key server.key -www {options}");
         let mut command = match config {
             Some(config) => bench.command_with(config, &line),
             None => bench.command(&line),
         };
+        if let Some(library) = library {
+            command.env("LD_LIBRARY_PATH", library);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().expect("openssl is installed");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
@@ -43,7 +58,7 @@ impl Server {
             line.strip_prefix("ACCEPT ")?.rsplit_once(':')?.1.trim().parse().ok()
         });
         // The rest of the output has a reader, so that the server never waits for one.
-        std::thread::spawn(move || lines.count());
+        thread::spawn(move || lines.count());
         let port = port.expect("s_server says its port");
         Self { child, port }
     }
@@ -100,4 +115,49 @@ pub(crate) fn connect(
     };
     let mut command = command;
     command.output().expect("openssl is installed")
+}
+
+/// Bytes of [`long_file`]: some 64 records of TLS.
+pub(crate) const SENT: u32 = 1 << 20;
+
+/// Writes a file `big`, which [`fetch`] gets.
+pub(crate) fn long_file(bench: &Bench) -> Vec<u8> {
+    let words = (0..SENT / 4).map(|word| word.wrapping_mul(2_654_435_761));
+    let file: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    bench.write("big", &file);
+    file
+}
+
+/// The file `big` over a connection to a server with the option `-WWW`; no configuration: with stock OpenSSL.
+pub(crate) fn fetch(
+    bench: &Bench,
+    config: Option<&str>,
+    server: &Server,
+    options: &str,
+) -> Vec<u8> {
+    let line = format!(
+        "s_client -connect 127.0.0.1:{} -CAfile server.crt -verify_return_error -quiet {options}",
+        server.port
+    );
+    let mut command = match config {
+        Some(config) => bench.command_with(config, &line),
+        None => bench.command(&line),
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = command.spawn().expect("openssl is installed");
+    let mut stdin = client.stdin.take().expect("stdin");
+    // The pipe stays open until the client has ended by itself.
+    let (done, wait) = mpsc::channel::<()>();
+    let writer = thread::spawn(move || {
+        let asked = stdin.write_all(b"GET /big HTTP/1.0\r\n\r\n");
+        let _ = wait.recv_timeout(PATIENCE);
+        asked
+    });
+    let output = client.wait_with_output().expect("a client");
+    drop(done);
+    writer.join().expect("no panic").expect("the client reads");
+    let head = b"\r\n\r\n";
+    let body = output.stdout.windows(head.len()).position(|window| window == head);
+    let body = body.unwrap_or_else(|| panic!("no answer: {options}: {:?}", texts(&output)));
+    output.stdout[body + head.len()..].to_vec()
 }

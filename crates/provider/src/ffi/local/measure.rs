@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Measures each primitive against the installed OpenSSL, as it is used in a handshake of a server: a pair and an
-//! agreement, or an encapsulation, or one expansion of the key schedule. Both sides alternate, and the shortest time of
+//! agreement, or an encapsulation, or one expansion of the key schedule; ciphers and digests with records of a VPN. Both sides alternate, and the shortest time of
 //! each counts, so that other work on the machine disturbs neither more than the other.
 
 use std::ffi::{CStr, c_int};
@@ -13,10 +13,12 @@ use std::time::Instant;
 
 use millrace_engine::KeyType as KeyOfEngine;
 
+use super::aead::AeadSample;
+use super::digest::DigestSample;
 use super::kdf::ScheduleSample;
 use super::sign::SignatureSample;
 use super::stack;
-use crate::algorithms::{Exchange, KeyType, Primitive, Share};
+use crate::algorithms::{Aead, Exchange, KeyType, Primitive, Sha2, Share};
 use crate::config::Here;
 use crate::error::{Error, Result};
 use crate::ffi::ids::{self, select};
@@ -31,6 +33,12 @@ use crate::local::share::ShareKey;
 
 /// Times that each side runs. The first ones find cold caches.
 const ROUNDS: usize = 9;
+
+/// Bytes of a record: what a VPN sends in a packet. TLS has longer ones, which say less about the work around them.
+const RECORD: usize = 1350;
+
+/// Records of a round, so that its time is long against the clock's steps.
+const RECORDS: usize = 8;
 
 /// Primitives that this process computes itself.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +78,7 @@ impl Chosen {
                 Here::No => false,
                 Here::Yes => true,
                 // What cannot be measured is left as it is.
-                Here::IfFaster => cost.is_some_and(|cost| cost.is_lower_here()),
+                Here::IfFaster => cost.is_some_and(|cost| cost.is_lower_here(primitive)),
             };
             chosen.primitives[primitive as usize] = is_asked_for && is_possible(primitive);
         }
@@ -113,10 +121,50 @@ fn costs(provider: &'static Provider) -> Costs {
 /// Whether the primitive could be offered: keys that sign here are OpenSSL's own, and an OpenSSL may have none of the
 /// type. ML-DSA needs more stack than a thread has on musl.
 fn is_possible(primitive: Primitive) -> bool {
+    if let Some(kind) = bulk(primitive) {
+        return inner::context().is_ok_and(|context| match kind {
+            Bulk::Aead(kind) => context.aeads[kind as usize].is_some(),
+            Bulk::Digest(kind) => context.sha2[kind as usize].is_some(),
+        });
+    }
     primitive.row().signs.is_none_or(|keys| {
         let has_room = cfg!(target_env = "gnu") || !matches!(keys.exact, KeyOfEngine::MlDsa(_));
         has_room && inner::key_functions(keys.key_type).is_ok()
     })
+}
+
+/// An algorithm of whole records.
+#[derive(Clone, Copy)]
+enum Bulk {
+    Aead(Aead),
+    Digest(Sha2),
+}
+
+/// The algorithm that stands for a primitive of whole records: the one that most applications choose.
+fn bulk(primitive: Primitive) -> Option<Bulk> {
+    match primitive {
+        Primitive::AesGcm => Some(Bulk::Aead(Aead::Aes256Gcm)),
+        Primitive::ChaCha20Poly1305 => Some(Bulk::Aead(Aead::ChaCha20Poly1305)),
+        Primitive::Sha256 => Some(Bulk::Digest(Sha2::Sha256)),
+        Primitive::Sha512 => Some(Bulk::Digest(Sha2::Sha512)),
+        _ => None,
+    }
+}
+
+fn measure_bulk(provider: &'static Provider, kind: Bulk) -> Result<Cost> {
+    let per_record = RECORDS as u64;
+    let many = |one: &dyn Fn() -> Result<()>| (0..RECORDS).try_for_each(|_| one());
+    let (here, there) = match kind {
+        Bulk::Aead(kind) => {
+            let sample = AeadSample::new(provider, kind, RECORD)?;
+            alternate(|| many(&|| sample.encrypt_here()), || many(&|| sample.encrypt_there()))
+        }
+        Bulk::Digest(kind) => {
+            let sample = DigestSample::new(kind, RECORD)?;
+            alternate(|| many(&|| sample.digest_here()), || many(&|| sample.digest_there()))
+        }
+    }?;
+    Ok(Cost { here: here / per_record, there: Some(there / per_record) })
 }
 
 /// Facts on which the costs depend: the build of libcrypto, the processor, and this library.
@@ -170,6 +218,9 @@ fn alternate(
 
 fn measure(provider: &'static Provider, primitive: Primitive) -> Result<Cost> {
     let context = inner::context()?;
+    if let Some(kind) = bulk(primitive) {
+        return measure_bulk(provider, kind);
+    }
     if let Some(keys) = primitive.row().signs {
         let sample = SignatureSample::new(provider, keys)?;
         let (here, there) = alternate(|| sample.sign_here(), || sample.sign_there())?;

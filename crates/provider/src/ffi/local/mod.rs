@@ -6,11 +6,14 @@
 //!
 //! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
+//! - `aead`, `digest`: ciphers of records, and SHA-2.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
 //! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
 //! - `measure`: which of them are computed here.
 //! - `stack`: ML-KEM and ML-DSA need more stack than an `ASYNC_JOB` has.
 
+mod aead;
+mod digest;
 mod exchange;
 mod groups;
 mod kdf;
@@ -31,9 +34,9 @@ use super::core::guard;
 use super::delegate::{Failure, Rows};
 use super::inner;
 use super::libcrypto::Ptr;
-use super::provider::{LOCAL_PROPERTIES, Provider};
+use super::provider::{Kind, LOCAL_PROPERTIES, Provider, wrapped};
 use super::types::{Algorithm, StaticTable};
-use crate::algorithms::{Primitive, Share};
+use crate::algorithms::{Aead, Primitive, Sha2, Share};
 use crate::error::{Error, Reason, Result};
 use crate::local::LocalError;
 use crate::local::share::ShareKey;
@@ -116,12 +119,23 @@ pub(super) struct Tables {
     pub(super) exchanges: Vec<Algorithm>,
     pub(super) kems: Vec<Algorithm>,
     pub(super) kdfs: Vec<Algorithm>,
+    pub(super) aeads: Vec<Algorithm>,
+    pub(super) digests: Vec<Algorithm>,
 }
 
 impl Tables {
     pub(super) fn new(chosen: &Chosen) -> Result<Self> {
-        let mut tables =
-            Self { keys: Vec::new(), exchanges: Vec::new(), kems: Vec::new(), kdfs: Vec::new() };
+        let context = inner::context()?;
+        let aeads = Aead::ROWS.iter().map(|row| chosen.has(row.primitive));
+        let digests = Sha2::ROWS.iter().map(|row| chosen.has(row.primitive));
+        let mut tables = Self {
+            keys: Vec::new(),
+            exchanges: Vec::new(),
+            kems: Vec::new(),
+            kdfs: Vec::new(),
+            aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], HERE),
+            digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], HERE),
+        };
         for (index, &share) in Share::ALL.iter().enumerate() {
             if !offers(chosen, share)? {
                 continue;
@@ -134,19 +148,23 @@ impl Tables {
                 tables.kems.push(algorithm(names, kem::rows()));
             }
         }
-        if chosen.has(Primitive::Tls13Kdf) && inner::context()?.tls13_kdf.is_some() {
+        if chosen.has(Primitive::Tls13Kdf) && context.tls13_kdf.is_some() {
             tables.kdfs.push(algorithm(kdf::NAME, kdf::rows()));
         }
         Ok(tables)
     }
 }
 
+/// Property and description of what is computed here.
+const HERE: Kind = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
+
 fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
+    let (properties, description) = HERE;
     Algorithm {
         names: names.as_ptr(),
-        properties: LOCAL_PROPERTIES.as_ptr(),
+        properties: properties.as_ptr(),
         implementation: StaticTable::dispatch(rows).as_ptr(),
-        description: c"computed in this process by AWS-LC".as_ptr(),
+        description: description.as_ptr(),
     }
 }
 
