@@ -22,7 +22,7 @@ use millrace_tests::memory::Secret;
 use millrace_tests::node::Node;
 use millrace_tests::openvpn::{End, Key, Signer, Traffic, Tunnel, drop_privileges};
 use millrace_tests::pki::{Identity, KeyKind};
-use millrace_tests::process::{Process, free_port, listens, run, succeed, text_of};
+use millrace_tests::process::{Process, free_port, listens, run, text_of};
 use millrace_tests::proxy::{Fault, Proxy};
 use millrace_tests::release;
 use millrace_tests::servers::{Daemon, Keys, Recipe, Running, is_installed};
