@@ -77,11 +77,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn measure(
-        plan: &PoolPlan,
-        node: &Node,
-        victim: &RemotePool<'_>,
-    ) -> Result<Self, BenchError> {
+    fn measure(plan: &PoolPlan, node: &Node, victim: &RemotePool<'_>) -> Result<Self, BenchError> {
         let (start, cpu) = (Instant::now(), node.cpu_time());
         let round = victim.blocking(plan.duration, THINK_TIME)?;
         let cpu = node.cpu_time().saturating_sub(cpu);

@@ -80,7 +80,7 @@ impl Worker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     InUse,
-    /// Those of every owner with nothing in service, however many wait: the rule that showed the need for the other.
+    /// Those of every owner with nothing in service, however many wait. For comparison.
     AnyBacklog,
 }
 
@@ -174,7 +174,8 @@ fn beside_bursts(rule: Rule, workers: usize, seconds: u64) -> (Vec<u64>, u64) {
     let mut random = fastrand::Rng::with_seed(7);
     let mut exponential = |mean: u64| {
         let unit = 1.0 - random.f64();
-        ((-unit.ln() * mean as f64) as u64 / STEP + 1) * STEP
+        let time = Duration::from_micros(mean).mul_f64(-unit.ln());
+        (u64::try_from(time.as_micros()).unwrap() / STEP + 1) * STEP
     };
     let mut core = Core::new(rule, workers);
     let (mut latencies, mut id, mut of_burst) = (Vec::new(), 0, 0);
@@ -212,11 +213,11 @@ fn beside_bursts(rule: Rule, workers: usize, seconds: u64) -> (Vec<u64>, u64) {
 #[test]
 fn single_job_beside_bursts_waits_for_one_job_at_most() {
     for workers in [1, 2] {
-        let (latencies, overtaken) = beside_bursts(Rule::InUse, workers, 20);
+        let (latencies, overtaken) = beside_bursts(Rule::InUse, workers, 10);
         assert_eq!(overtaken, 0, "jobs of the bursts ran before the victim's");
         let p99 = latencies[latencies.len() * 99 / 100];
         assert!(p99 <= 2 * SERVICE, "{p99} µs");
-        let (_, overtaken) = beside_bursts(Rule::AnyBacklog, workers, 20);
+        let (_, overtaken) = beside_bursts(Rule::AnyBacklog, workers, 10);
         assert!(overtaken > 0, "the simulation shows no difference");
     }
 }
