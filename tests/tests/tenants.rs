@@ -355,11 +355,11 @@ fn client_that_rests_after_refusals_gets_its_quota_with_few_of_them() {
     if !is_root() {
         skip!("not root: clients cannot run as several users");
     }
-    const CONNECTIONS: u64 = 2;
+    const CONNECTIONS: u8 = 2;
     let setup = Setup::new(&acme(100));
     // Ten times its quota: jobs that are refused are offered again when the rest is over.
     let millis = scaled(6_000, 20_000);
-    let load = setup.start_with(VICTIM, CONNECTIONS as usize, 8, millis, Manners::Rests);
+    let load = setup.start_with(VICTIM, CONNECTIONS.into(), 8, millis, Manners::Rests);
     wait::until("the quota is used up", || setup.refused("acme") > 0);
     let seen = measure(&setup, Duration::from_millis(millis as u64 / 2));
     let outcome = load.outcome();
@@ -368,7 +368,7 @@ fn client_that_rests_after_refusals_gets_its_quota_with_few_of_them() {
     assert!(seen.admitted <= 100.0 * (seen.seconds + 0.5), "{rate}");
     assert_eq!((outcome.lost, outcome.failed, outcome.busy), (0, 0, 0), "{outcome:?}");
     // At most all jobs of a connection once for each rest, and a rest is worth a job at least.
-    assert!(outcome.over_quota <= 8 * CONNECTIONS * (outcome.served + 1), "{outcome:?}");
+    assert!(outcome.over_quota <= 8 * u64::from(CONNECTIONS) * (outcome.served + 1), "{outcome:?}");
 }
 
 /// Ends the attacks also when the test fails beside them.
