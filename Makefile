@@ -104,7 +104,7 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-page.sh
 
-test-pool: setup ## More faults of a pool: partitions, slow and lossy links, 5,000 connections (as root)
+test-pool: setup ## Faults of a pool, with recovery times; also partitions, slow and lossy links (as root)
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable, at length

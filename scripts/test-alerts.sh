@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Checks and tests the alert rules with promtool of Debian's package prometheus, unpacked into target/promtool: the
-# package itself would start a server.
+# package itself would start a server. Without a network it says so and passes; with CI=true it fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,12 @@ if [ -z "$promtool" ]; then
     promtool=$PWD/$folder/root/usr/bin/promtool
     if [ ! -x "$promtool" ]; then
         mkdir -p "$folder"
-        (cd "$folder" && apt-get download -q prometheus)
+        if ! (cd "$folder" && apt-get download -q prometheus); then
+            if [[ ${CI:-} == true ]]; then exit 1; fi
+            echo "test-alerts: SKIPPED: no promtool, and no network to the Debian mirror" >&2
+            printf 'no promtool\tthe alert rules (scripts/test-alerts.sh)\n' >>"${MILLRACE_SKIPPED:-/dev/null}"
+            exit 0
+        fi
         dpkg -x "$folder"/prometheus_*.deb "$folder/root"
     fi
 fi

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Every test of the workspace, in the dev profile, then the tests that face servers and OpenSSL once more
-# with Debian 13's. The programs under test are built first, because whole-system tests start them as real
-# programs. Ends with the list of tests that were skipped, by reason; with CI=true a skip whose reason
-# tests/allowed-skips.tsv does not list is a failure. Arguments go to cargo (CI: --locked).
+# with Debian 13's, and what monitors a pool. The programs under test are built first, because whole-system
+# tests start them as real programs. Ends with the list of tests that were skipped, by reason; with CI=true a
+# skip whose reason tests/allowed-skips.tsv does not list is a failure. Arguments go to cargo (CI: --locked).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +24,9 @@ status=0
 cargo test --workspace --no-fail-fast "$@" || status=$?
 step "the same servers and clients, of Debian 13"
 scripts/test-debian13.sh "$@" || status=$?
+step "alert rules by promtool, and the SNMP extension under snmpd"
+scripts/test-alerts.sh || status=$?
+python3 -B tests/snmp/test_snmp.py || status=$?
 
 scripts/skipped.sh "$MILLRACE_SKIPPED"
 if ((status != 0)); then

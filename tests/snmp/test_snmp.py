@@ -51,7 +51,9 @@ def check_daemon(module):
     walk = shutil.which("snmpwalk")
     if not snmpd or not walk:
         print("skipped: no snmpd; apt-get install snmpd snmp")
-        return
+        with open(os.environ.get("MILLRACE_SKIPPED", os.devnull), "a", encoding="utf-8") as file:
+            file.write("no snmpd\tthe walk of a real snmpd (tests/snmp/test_snmp.py)\n")
+        return False
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -84,14 +86,15 @@ def check_daemon(module):
         finally:
             daemon.terminate()
             daemon.wait(20)
+    return True
 
 
 def main():
     module = load()
     check_dialogue(module)
     print("ok: the dialogue")
-    check_daemon(module)
-    print("ok: a walk of snmpd")
+    if check_daemon(module):
+        print("ok: a walk of snmpd")
 
 
 if __name__ == "__main__":

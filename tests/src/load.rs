@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use millrace_engine::error::JobError;
 use millrace_engine::operation::{Hash, Operation};
 use millrace_wire::{
-    ClientMessage, Decoder, Hello, KeySelector, Message, NodeMessage, SubmittedJob, VERSION_MAX,
-    VERSION_MIN,
+    ClientMessage, Decoder, FEATURE_RETRY_AFTER, Hello, KeySelector, Message, NodeMessage,
+    SubmittedJob, VERSION_MAX, VERSION_MIN,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,27 @@ pub struct Load {
     pub in_flight: u64,
     /// Duration, in milliseconds.
     pub millis: u64,
+    /// Answer of the load to refusals.
+    pub manners: Manners,
+}
+
+/// Answer of a load to a node that refuses jobs and says for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manners {
+    /// Sends the next job at once.
+    #[default]
+    Ignores,
+    /// Rests that long.
+    Rests,
+}
+
+impl Manners {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ignores => "ignores",
+            Self::Rests => "rests",
+        }
+    }
 }
 
 /// Result of a load.
@@ -85,10 +106,11 @@ impl Load {
     /// If it cannot be started.
     #[must_use]
     pub fn start(self, program: &Path, socket: &Path, key: &str) -> Running {
-        let Self { user, connections, in_flight, millis } = self;
+        let Self { user, connections, in_flight, millis, manners } = self;
         let numbers = [connections as u64, in_flight, millis].map(|number| number.to_string());
         let mut command = Command::new(program);
-        command.arg(socket).arg(key).args(numbers).uid(user).stdout(Stdio::piped());
+        command.arg(socket).arg(key).args(numbers).arg(manners.name());
+        command.uid(user).stdout(Stdio::piped());
         Running(command.spawn().expect("the load starts"))
     }
 }
@@ -120,12 +142,14 @@ impl Drop for Running {
 /// If the node goes away, or the arguments are wrong.
 pub fn run() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [socket, key, connections, in_flight, millis] = &arguments[..] else {
-        return Err(io::Error::other("usage: load SOCKET KEY CONNECTIONS IN-FLIGHT MILLISECONDS"));
+    let [socket, key, connections, in_flight, millis, manners] = &arguments[..] else {
+        let usage = "usage: load SOCKET KEY CONNECTIONS IN-FLIGHT MILLISECONDS ignores|rests";
+        return Err(io::Error::other(usage));
     };
+    let rests = manners == Manners::Rests.name();
     let number = |text: &str| text.parse::<u64>().map_err(io::Error::other);
     let (in_flight, end) = (number(in_flight)?, Duration::from_millis(number(millis)?));
-    let open = |_| Connection::open(Path::new(socket), key);
+    let open = |_| Connection::open(Path::new(socket), key, rests);
     let mut connections: Vec<Connection> =
         (0..number(connections)?).map(open).collect::<io::Result<_>>()?;
     let start = Instant::now();
@@ -145,10 +169,10 @@ pub fn run() -> io::Result<()> {
         poll(&mut events, Some(&timeout))?;
         let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
         for (connection, _) in connections.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
-            let ended = connection.receive(in_flight == 1, &mut outcome)?;
-            if start.elapsed() < end {
-                connection.submit(ended)?;
-            }
+            connection.due += connection.receive(in_flight == 1, &mut outcome)?;
+        }
+        if start.elapsed() < end {
+            connections.iter_mut().try_for_each(Connection::submit_due)?;
         }
     }
     outcome.lost = waiting(&connections);
@@ -164,21 +188,32 @@ struct Connection {
     /// Jobs without an answer.
     waiting: HashSet<u64>,
     sent: Instant,
+    /// Jobs to submit when the rest is over.
+    due: u64,
+    rests_until: Instant,
 }
 
 impl Connection {
-    fn open(path: &Path, key: &str) -> io::Result<Self> {
+    fn open(path: &Path, key: &str, rests: bool) -> io::Result<Self> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        let (decoder, sent) = (Decoder::new(), Instant::now());
-        let mut connection =
-            Self { socket, decoder, key: 0, next: 0, waiting: HashSet::new(), sent };
+        let now = Instant::now();
+        let mut connection = Self {
+            socket,
+            decoder: Decoder::new(),
+            key: 0,
+            next: 0,
+            waiting: HashSet::new(),
+            sent: now,
+            due: 0,
+            rests_until: now,
+        };
         let agent = "load".to_owned();
         let (min_version, max_version) = (VERSION_MIN, VERSION_MAX);
         connection.send(&ClientMessage::Hello(Hello {
             min_version,
             max_version,
-            features: 0,
+            features: if rests { FEATURE_RETRY_AFTER } else { 0 },
             agent,
         }))?;
         let selector = KeySelector::Name(key.to_owned());
@@ -238,13 +273,27 @@ impl Connection {
         Ok(())
     }
 
+    /// Submits as many jobs as have ended, unless the load rests.
+    fn submit_due(&mut self) -> io::Result<()> {
+        if self.due == 0 || Instant::now() < self.rests_until {
+            return Ok(());
+        }
+        let due = std::mem::take(&mut self.due);
+        self.submit(due)
+    }
+
     /// Reads the messages of the node, and returns the number of jobs that ended.
     fn receive(&mut self, measure: bool, outcome: &mut Outcome) -> io::Result<u64> {
         self.read()?;
         let before = self.waiting.len();
         while let Some(message) = self.message()? {
-            let NodeMessage::Complete(completions) = message else {
-                return Err(io::Error::other("the node says something else"));
+            let completions = match message {
+                NodeMessage::Complete(completions) => completions,
+                NodeMessage::RetryAfter { wait, .. } => {
+                    self.rests_until = Instant::now() + wait;
+                    continue;
+                }
+                other => return Err(io::Error::other(format!("the node says {other:?}"))),
             };
             for completion in completions {
                 if !self.waiting.remove(&completion.id) {

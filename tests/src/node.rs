@@ -212,6 +212,19 @@ impl Node {
         self.process().id()
     }
 
+    /// Resident memory of the process, in KiB.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()));
+        let status = status.expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|number| number.parse().ok()).expect("a size")
+    }
+
     /// The node's log, across restarts.
     #[must_use]
     pub fn log(&self) -> String {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use millrace_testkit::{is_long, skip};
-use millrace_tests::load::{self, Load, Outcome};
+use millrace_tests::load::{self, Load, Manners, Outcome};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
 use millrace_tests::process::copy_for_all;
@@ -37,7 +37,8 @@ impl Setup {
     }
 
     fn start(&self, user: u32, connections: usize, in_flight: u64, millis: usize) -> load::Running {
-        let load = Load { user, connections, in_flight, millis: millis as u64 };
+        let load =
+            Load { user, connections, in_flight, millis: millis as u64, manners: Manners::Ignores };
         load.start(&self.program, &self.node.socket(), "www")
     }
 

@@ -3,8 +3,8 @@
 
 //! Faults of a managed pool of real processes, under a gateway whose key only the pool has: no handshake may fail, so
 //! no completion is lost, doubled or wrong, and afterwards the whole quota is granted again. Recovery times are
-//! printed; `docs/guide/cluster.md` has them. `make test-pool` also runs the tests that are ignored here, for a minute. A
-//! tenant that misbehaves is in `tenants.rs`, the end of processes in `pool.rs`.
+//! printed; `docs/guide/cluster.md` has them. A tenant that misbehaves is in `tenants.rs`, the end of processes in
+//! `pool.rs`. `make test-pool` runs this file alone, with the tests that are ignored here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,6 @@ fn suspended_etcd_and_a_suspended_node_fail_no_handshake() {
 }
 
 #[test]
-#[ignore = "takes a minute: make test-pool"]
 fn suspended_manager_and_leader_of_etcd_fail_no_handshake() {
     let pool = Suspended::start(3);
     // A suspended manager takes connections and answers none.
@@ -473,7 +472,7 @@ impl Separated {
 type Partition = (&'static str, &'static [(&'static str, &'static str)]);
 
 #[test]
-#[ignore = "takes a minute: make test-pool"]
+#[ignore = "half a minute of namespaces more: make test-pool"]
 fn partitions_between_all_parts_fail_no_handshake_and_recover() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -512,7 +511,7 @@ fn partitions_between_all_parts_fail_no_handshake_and_recover() {
 }
 
 #[test]
-#[ignore = "takes a minute: make test-pool"]
+#[ignore = "half a minute of namespaces more: make test-pool"]
 fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -538,7 +537,6 @@ fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
 }
 
 #[test]
-#[ignore = "takes a minute: make test-pool"]
 fn storm_of_5000_connections_leaves_another_tenant_its_node() {
     if !is_root() {
         skip!("not root: clients cannot run as several users");
@@ -562,8 +560,9 @@ fn storm_of_5000_connections_leaves_another_tenant_its_node() {
     let node = Node::start_with(world.dir(), "a", &options);
     let _ = node.import("www", &world.identity(KeyKind::Rsa2048));
     let program = copy_for_all(Path::new(env!("CARGO_BIN_EXE_millrace-tests-load")), world.dir());
+    let manners = load::Manners::Ignores;
     let start = |user, connections, millis| {
-        load::Load { user, connections, in_flight: 1, millis }.start(
+        load::Load { user, connections, in_flight: 1, millis, manners }.start(
             &program,
             &node.socket(),
             "www",
@@ -571,13 +570,13 @@ fn storm_of_5000_connections_leaves_another_tenant_its_node() {
     };
     let millis = scaled(4_000, 20_000) as u64;
     let alone = start(VICTIM, 1, millis).outcome();
-    let before = resident(node.id());
+    let before = node.resident_kib();
     let storm: Vec<_> = (0..10).map(|n| start(STORM + n, 500, 4 * millis)).collect();
     let begun = Instant::now();
     let beside = start(VICTIM, 1, millis).outcome();
     wait::until("all connections of the storm are open", || node.connections() >= 5000);
     println!("5000 connections are open after {:?}", begun.elapsed());
-    let during = resident(node.id());
+    let during = node.resident_kib();
     let outcomes: Vec<_> = storm.into_iter().map(load::Running::outcome).collect();
     println!(
         "victim alone p99 {} µs, beside p99 {} µs; node {before} KiB, then {during} KiB",
@@ -595,12 +594,4 @@ fn storm_of_5000_connections_leaves_another_tenant_its_node() {
     wait::until("the storm is over", || node.connections() == 0);
     let again = start(VICTIM, 1, 1000).outcome();
     assert!(again.served > 0);
-}
-
-/// Resident memory of a process, in KiB.
-fn resident(process: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number.and_then(|number| number.parse().ok()).expect("a size")
 }

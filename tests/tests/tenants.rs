@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::operation::{Hash, Operation};
 use millrace_testkit::{is_long, keys, skip};
-use millrace_tests::load::{self, Load};
+use millrace_tests::load::{self, Load, Manners};
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::pki::KeyKind;
 use millrace_tests::process::copy_for_all;
 use millrace_tests::world::World;
 use millrace_tests::{is_root, scaled, wait};
 use millrace_wire::{
-    ClientMessage, Hello, KeySelector, Message, SubmittedJob, VERSION_MAX, VERSION_MIN,
+    ClientMessage, Decoder, Hello, KeySelector, Message, NodeMessage, SubmittedJob, VERSION_MAX,
+    VERSION_MIN,
 };
 use serde_json::Value;
 
@@ -53,7 +54,18 @@ impl Setup {
     }
 
     fn start(&self, user: u32, connections: usize, in_flight: u64, millis: usize) -> load::Running {
-        let load = Load { user, connections, in_flight, millis: millis as u64 };
+        self.start_with(user, connections, in_flight, millis, Manners::Ignores)
+    }
+
+    fn start_with(
+        &self,
+        user: u32,
+        connections: usize,
+        in_flight: u64,
+        millis: usize,
+        manners: Manners,
+    ) -> load::Running {
+        let load = Load { user, connections, in_flight, millis: millis as u64, manners };
         load.start(&self.program, &self.node.socket(), "www")
     }
 
@@ -67,6 +79,11 @@ impl Setup {
 
     fn count(&self, tenant: &str, what: &str) -> u64 {
         self.tenant(tenant)[what].as_u64().expect("a number")
+    }
+
+    /// Jobs of a tenant that were over its quota.
+    fn refused(&self, tenant: &str) -> u64 {
+        self.tenant(tenant)["throttled"][0]["jobs"].as_u64().expect("a number")
     }
 }
 
@@ -249,6 +266,109 @@ fn hold_connections(setup: &Setup, stop: &AtomicBool) {
             thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// A hundred jobs over the quota, and a ping behind them: the node reads both, though it pauses connections of this
+/// tenant, and ends each job once.
+fn ask_in_the_flood(setup: &Setup) {
+    const JOBS: u64 = 100;
+    let mut client = Hostile::connect(setup).expect("a connection");
+    client.open_key(1).expect("a request");
+    let job = |id| SubmittedJob {
+        id,
+        key: 1,
+        budget: Duration::from_secs(60),
+        operation: Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
+        input: vec![7; 32],
+    };
+    client.send(&ClientMessage::Submit((0..JOBS).map(job).collect())).expect("jobs");
+    client.send(&ClientMessage::Cancel { job: JOBS - 1 }).expect("a request");
+    client.send(&ClientMessage::Ping { token: 9 }).expect("a request");
+    let (mut decoder, mut ended, mut answered) = (Decoder::<NodeMessage>::new(), Vec::new(), false);
+    wait::until("jobs and ping are answered", || {
+        if let Ok(count) = client.0.read(decoder.space()) {
+            assert!(count > 0, "the node closed the connection");
+            decoder.filled(count);
+        }
+        while let Some(message) = decoder.next().expect("the protocol") {
+            match message {
+                NodeMessage::Complete(jobs) => ended.extend(jobs.iter().map(|job| job.id)),
+                NodeMessage::Pong { token } => answered = token == 9,
+                _ => {}
+            }
+        }
+        answered && ended.len() as u64 >= JOBS
+    });
+    ended.sort_unstable();
+    assert!(ended.iter().copied().eq(0..JOBS), "{ended:?}");
+}
+
+/// Jobs of a tenant that the node refuses before it pauses the tenant's connections: at once, and for each second.
+const DENIALS: (f64, f64) = (2_000.0, 5_000.0);
+
+/// Jobs that a connection of such a tenant sends in one turn, and in the turns after its pauses in a second.
+const TURNS: (f64, f64) = (64.0, 8.0 * 20.0);
+
+#[test]
+fn flood_that_ignores_refusals_is_read_at_a_bounded_rate_and_loses_no_answer() {
+    if !is_root() {
+        skip!("not root: clients cannot run as several users");
+    }
+    const CONNECTIONS: u8 = 10;
+    let setup = Setup::new(&format!(
+        "[tenant.acme]\nidentities = [\"uid:{VICTIM}\"]\n\
+         [tenant.evil]\nidentities = [\"uid:{EVIL}\", \"uid:0\"]\nops = 20\n"
+    ));
+    let millis = scaled(4_000, 30_000);
+    let memory = setup.node.resident_kib();
+    let flood = setup.start(EVIL, CONNECTIONS.into(), 200, 2 * millis);
+    wait::until("the flood is refused", || setup.refused("evil") > 4_000);
+    let (start, before) = (Instant::now(), setup.refused("evil"));
+    let victim = setup.start(VICTIM, 1, 1, millis).outcome();
+    let refused = (setup.refused("evil") - before) as f64;
+    // A reading of the counter may be older than the moment at which it arrives here.
+    let seconds = start.elapsed().as_secs_f64() + 1.0;
+    ask_in_the_flood(&setup);
+    let during = setup.node.resident_kib();
+    let evil = flood.outcome();
+    println!("{refused} jobs of the flood refused in {seconds:.1} s; victim {}", victim.served);
+    let of_connection = TURNS.0 + TURNS.1 * seconds;
+    let most = DENIALS.0 + DENIALS.1 * seconds + f64::from(CONNECTIONS) * of_connection;
+    assert!(refused <= most, "{refused} of {most} in {seconds} s");
+    let errors = (victim.busy, victim.over_quota, victim.failed, victim.lost);
+    assert_eq!(errors, (0, 0, 0, 0), "{victim:?}");
+    assert!(victim.served > 0);
+    // A megabyte for each connection is far more than its buffers take.
+    let most = memory + 1024 * u64::from(CONNECTIONS) + 32 * 1024;
+    assert!(during < most, "{memory} KiB, then {during} KiB");
+    // The load fails at a second completion of one job.
+    assert_eq!((evil.lost, evil.failed, evil.busy), (0, 0, 0), "{evil:?}");
+    assert!(evil.served > 0 && evil.over_quota > 4_000, "{evil:?}");
+    wait::until("the tenant holds nothing", || {
+        let row = setup.tenant("evil");
+        ["in_flight", "bytes_in_flight", "connections"].iter().all(|what| row[*what] == 0)
+    });
+}
+
+#[test]
+fn client_that_rests_after_refusals_gets_its_quota_with_few_of_them() {
+    if !is_root() {
+        skip!("not root: clients cannot run as several users");
+    }
+    const CONNECTIONS: u8 = 2;
+    let setup = Setup::new(&acme(100));
+    // Ten times its quota: jobs that are refused are offered again when the rest is over.
+    let millis = scaled(6_000, 20_000);
+    let load = setup.start_with(VICTIM, CONNECTIONS.into(), 8, millis, Manners::Rests);
+    wait::until("the quota is used up", || setup.refused("acme") > 0);
+    let seen = measure(&setup, Duration::from_millis(millis as u64 / 2));
+    let outcome = load.outcome();
+    let rate = seen.admitted / seen.seconds;
+    println!("quota 100/s: {rate:.2}/s; {outcome:?}");
+    assert!(seen.admitted <= 100.0 * (seen.seconds + 0.5), "{rate}");
+    assert_eq!((outcome.lost, outcome.failed, outcome.busy), (0, 0, 0), "{outcome:?}");
+    // At most all jobs of a connection once for each rest, and a rest is worth a job at least.
+    assert!(outcome.over_quota <= 8 * u64::from(CONNECTIONS) * (outcome.served + 1), "{outcome:?}");
 }
 
 /// Ends the attacks also when the test fails beside them.

@@ -36,6 +36,9 @@ pub(crate) struct RemoteRound {
     /// CPU time of this whole process: client and load generator.
     pub(crate) client_cpu: Duration,
     pub(crate) latencies: Latencies,
+    /// Times in the node's queue, and with a backend, as the completions say.
+    pub(crate) queued: Latencies,
+    pub(crate) served: Latencies,
     /// Number of jobs that each backend served, as the completions say.
     pub(crate) served_by: BTreeMap<&'static str, u64>,
 }
@@ -211,6 +214,8 @@ impl<'a> RemotePool<'a> {
             per_s: tally.ended as f64 / elapsed.as_secs_f64(),
             client_cpu: cpu,
             latencies: tally.latencies,
+            queued: tally.queued,
+            served: tally.served,
             served_by: tally.served_by,
         })
     }
@@ -248,6 +253,8 @@ struct Tally {
     max_samples: usize,
     ended: usize,
     latencies: Latencies,
+    queued: Latencies,
+    served: Latencies,
     checks: Checks,
     served_by: BTreeMap<&'static str, u64>,
     failure: Option<ClientError>,
@@ -259,6 +266,8 @@ impl Tally {
         match result {
             Ok(reply) => {
                 self.latencies.push(latency);
+                self.queued.push(reply.queue_time);
+                self.served.push(reply.service_time);
                 let backend = reply.served_by.map_or("unknown", |backend| backend.name());
                 *self.served_by.entry(backend).or_default() += 1;
                 self.checks.keep(self.max_samples, index, || reply.output.to_vec());

@@ -7,14 +7,14 @@
 //! burst give the error of the quota.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_client::Endpoint;
 use serde::Serialize;
 
 use super::fairness::give_way;
 use super::open::{OpenRound, offer};
-use super::remote::{Parcel, RemotePool, RemoteRound, Sender};
+use super::remote::{Parcel, RemotePool, Sender};
 use super::{FirstCase, PoolPlan, measure_first_case};
 use crate::error::BenchError;
 use crate::goals::Goal;
@@ -25,7 +25,7 @@ use crate::stats::{Spread, order};
 use crate::workload::Requests;
 
 /// Version of the JSON report: raised when a field changes its meaning.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The quota, as a part of the node's peak.
 const QUOTA: f64 = 0.2;
@@ -59,11 +59,36 @@ struct TenantsOfNode {
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct TenantsRound {
-    alone_p50_us: f64,
-    alone_p99_us: f64,
-    beside_p50_us: f64,
-    beside_p99_us: f64,
+    alone: Victim,
+    beside: Victim,
     flood: OpenRound,
+}
+
+/// The victim's jobs in one half of a round.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Victim {
+    p50_us: f64,
+    p99_us: f64,
+    /// Of the time in the node's queue, and of the time with a backend.
+    queued_p99_us: f64,
+    served_p99_us: f64,
+    /// Processor time of the node in that half.
+    node_cores: f64,
+}
+
+impl Victim {
+    fn measure(plan: &PoolPlan, node: &Node, victim: &RemotePool<'_>) -> Result<Self, BenchError> {
+        let (start, cpu) = (Instant::now(), node.cpu_time());
+        let round = victim.blocking(plan.duration, THINK_TIME)?;
+        let cpu = node.cpu_time().saturating_sub(cpu);
+        Ok(Self {
+            p50_us: round.latencies.quantile_us(0.5),
+            p99_us: round.latencies.quantile_us(0.99),
+            queued_p99_us: round.queued.quantile_us(0.99),
+            served_p99_us: round.served.quantile_us(0.99),
+            node_cores: cpu.as_secs_f64() / start.elapsed().as_secs_f64(),
+        })
+    }
 }
 
 /// Measures the first case with each worker count.
@@ -88,7 +113,8 @@ impl TenantsOfNode {
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {
             progress.now(&format!("{case}, {workers} workers, round {}", number + 1))?;
-            rounds.push(round(plan, number, quota, &victim, &flood, requests)?);
+            let parties = Parties { node: &node, victim: &victim, flood: &flood };
+            rounds.push(round(plan, number, quota, &parties, requests)?);
             node.check()?;
             progress.step();
         }
@@ -100,7 +126,7 @@ impl TenantsOfNode {
     fn goals(&self) -> Vec<Goal> {
         let workers = self.workers;
         let ratio = Spread::over(&self.rounds, |round: &TenantsRound| {
-            round.beside_p99_us / round.alone_p99_us
+            round.beside.p99_us / round.alone.p99_us
         });
         let what = format!("victim's p99 beside 10 times a quota / alone, workers: {workers}");
         let latency = Goal::at_most(what, 1.25, 1.10, ratio);
@@ -150,21 +176,26 @@ fn open_flood(endpoint: Endpoint, parcel: Parcel) -> Result<Sender, BenchError> 
         .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))
 }
 
+/// A node with its two clients.
+struct Parties<'a> {
+    node: &'a Node,
+    victim: &'a RemotePool<'a>,
+    flood: &'a Sender,
+}
+
 fn round(
     plan: &PoolPlan,
     number: u64,
     quota: u64,
-    victim: &RemotePool<'_>,
-    flood: &Sender,
+    parties: &Parties<'_>,
     requests: &Requests<'_>,
 ) -> Result<TenantsRound, BenchError> {
     let offered = quota as f64 * OFFERED;
+    let Parties { node, victim, flood } = *parties;
     let mut round = TenantsRound::default();
-    let quantiles = |round: &RemoteRound| [0.5, 0.99].map(|part| round.latencies.quantile_us(part));
     for turn in order(2, number) {
         if turn == 0 {
-            let alone = victim.blocking(plan.duration, THINK_TIME)?;
-            [round.alone_p50_us, round.alone_p99_us] = quantiles(&alone);
+            round.alone = Victim::measure(plan, node, victim)?;
             // The quota fills up again.
             thread::sleep(BURST);
             continue;
@@ -176,13 +207,12 @@ fn round(
                 give_way();
                 offer(flood, offered, plan.duration, BUDGET, number + 1000)
             });
-            let beside = victim.blocking(plan.duration, THINK_TIME);
+            let beside = Victim::measure(plan, node, victim);
             (beside, flooding.join())
         });
-        let beside = beside?;
+        round.beside = beside?;
         let flooded =
             flooded.map_err(|_| BenchError::Wrong("the flood's thread panicked".to_owned()))??;
-        [round.beside_p50_us, round.beside_p99_us] = quantiles(&beside);
         round.flood = flooded.verified(requests)?;
     }
     Ok(round)
@@ -204,21 +234,31 @@ pub(super) fn render(report: &TenantsReport) -> String {
     #[rustfmt::skip]
     let table = table(&figures.measured, &[
         ("workers", &|one| one.workers.to_string()),
-        ("alone p50 µs", &|one| median(over(one, |round| round.alone_p50_us), 0)),
-        ("p99", &|one| median(over(one, |round| round.alone_p99_us), 0)),
-        ("beside p50", &|one| median(over(one, |round| round.beside_p50_us), 0)),
-        ("p99", &|one| median(over(one, |round| round.beside_p99_us), 0)),
-        ("p99 ratio", &|one| range(over(one, |round| round.beside_p99_us / round.alone_p99_us), 2)),
+        ("alone p50 µs", &|one| median(over(one, |round| round.alone.p50_us), 0)),
+        ("p99", &|one| median(over(one, |round| round.alone.p99_us), 0)),
+        ("beside p50", &|one| median(over(one, |round| round.beside.p50_us), 0)),
+        ("p99", &|one| median(over(one, |round| round.beside.p99_us), 0)),
+        ("p99 ratio", &|one| range(over(one, |round| round.beside.p99_us / round.alone.p99_us), 2)),
         ("quota/s", &|one| one.quota.to_string()),
         ("offered/s", &|one| median(over(one, |round| round.flood.offered_per_s), 0)),
         ("done/s", &|one| median(over(one, |round| round.flood.good_per_s), 1)),
         ("error %", &|one| range(one.error(), 2)),
     ]);
+    #[rustfmt::skip]
+    let inside = self::table(&figures.measured, &[
+        ("workers", &|one| one.workers.to_string()),
+        ("alone p99 µs: queue", &|one| median(over(one, |round| round.alone.queued_p99_us), 0)),
+        ("backend", &|one| median(over(one, |round| round.alone.served_p99_us), 0)),
+        ("beside: queue", &|one| median(over(one, |round| round.beside.queued_p99_us), 0)),
+        ("backend", &|one| median(over(one, |round| round.beside.served_p99_us), 0)),
+        ("cores of the node alone", &|one| median(over(one, |round| round.alone.node_cores), 2)),
+        ("beside", &|one| median(over(one, |round| round.beside.node_cores), 2)),
+    ]);
     let case = plan.cases.first().map(ToString::to_string).unwrap_or_default();
     format!(
         "{}\n\n{case}: node on core {}, clients on core {}, TCP with mutual TLS 1.3; the flood offers {OFFERED} times\n\
          its quota (open loop); victim: one job at a time, {} ms after the last; {} rounds of {:.1} s, interleaved;\n\
-         outputs checked\n\n{}{}",
+         outputs checked\n\n{}\n{}{}",
         report.machine.describe(),
         plan.node_core,
         plan.load_core,
@@ -226,6 +266,7 @@ pub(super) fn render(report: &TenantsReport) -> String {
         plan.rounds,
         plan.duration.as_secs_f64(),
         table.render(),
+        inside.render(),
         report.goals.render(),
     )
 }

@@ -74,13 +74,11 @@ impl ClassState {
     }
 
     /// Whether the express worker has something to do: an owner below its share has nothing in service, and no
-    /// regular worker is free, or those give way to it. With nothing in service at all, a regular worker takes
-    /// what waits, unless that is a single job.
+    /// regular worker is free, or those give way to it. With nothing in service at all, regular workers take what
+    /// waits, unless they give way and an owner has a single job.
     pub(super) fn has_express_work(&self) -> bool {
-        let beside_others =
-            self.queue.is_serving() && (self.express_first || self.idle_workers == 0);
-        let alone = self.express_first && !self.queue.is_serving() && self.queue.len() == 1;
-        (beside_others || alone) && self.queue.has_unserved()
+        let no_worker_free = self.queue.is_serving() && self.idle_workers == 0;
+        (self.express_first || no_worker_free) && self.queue.has_unserved()
     }
 
     /// Whether to wake the express worker.

@@ -36,6 +36,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
+mod burst_tests;
+#[cfg(test)]
 mod overload_tests;
 mod owned;
 mod owner;
@@ -57,6 +59,10 @@ const COST_SCALE: u128 = 1 << 20;
 /// than the others ([`FairQueue::pop_unserved`]). Virtual time stands still while the others' jobs are in
 /// service, which workers take a turn of several jobs at once.
 const AHEAD_JOBS: u128 = 16;
+
+/// Owners of a level that [`FairQueue::pop_unserved`] looks at, those that were given least. One that has just come is
+/// among them; with more of them waiting, each is served in its turn.
+const MOST_LOOKED_AT: usize = 64;
 
 /// A client whose job would be too late rests for at least one part in this many of the time for which jobs wait.
 /// A shorter rest costs the node more refused jobs; a longer one lets clients come back together, and the projection of
@@ -102,6 +108,8 @@ struct LevelState {
     order: BTreeSet<(u128, u64)>,
     /// Owners with no job waiting or in service that were given more than the others: (virtual time, owner).
     ahead: BTreeSet<(u128, u64)>,
+    /// Owners with jobs in service: (jobs that wait or are in service, owner).
+    served: BTreeSet<(usize, u64)>,
     /// The least virtual time of an owner with jobs waiting, when a job was last taken.
     virtual_time: u128,
     /// Cost of the jobs that this level was given, divided by its weight.
@@ -260,6 +268,10 @@ impl<T: Waiting> FairQueue<T> {
 
     /// Takes up to `max` jobs of one owner that has nothing in service and was not given more than the
     /// others, if there is one: of such owners of the highest level the one with the least virtual time.
+    ///
+    /// An owner with more jobs than one that is being served, of its level or a higher one, is left to [`Self::pop`].
+    /// The caller may run before the workers that serve: an owner whose jobs come in bursts would overtake the only job
+    /// of another one, burst by burst. For the same reason the owner has a single job while none is being served.
     pub(crate) fn pop_unserved(
         &mut self,
         max: usize,
@@ -290,10 +302,16 @@ impl<T: Waiting> FairQueue<T> {
     }
 
     fn unserved(&self) -> Option<u64> {
-        let owners = self.levels.iter().flat_map(|level| &level.order);
-        let owners = owners.map(|(_, id)| (*id, &self.owners[id]));
-        let mut unserved = owners.filter(|(_, owned)| owned.in_service == 0);
-        unserved.find(|(_, owned)| self.is_below_share(owned)).map(|(id, _)| id)
+        let mut most = if self.is_serving() { usize::MAX } else { 1 };
+        self.levels.iter().find_map(|level| {
+            let least = level.served.first().map_or(usize::MAX, |(jobs, _)| *jobs);
+            most = most.min(least);
+            let first = level.order.iter().take(MOST_LOOKED_AT);
+            let mut owners = first.map(|(_, id)| (*id, &self.owners[id]));
+            let fits = |owned: &OwnedJobs<T>| owned.in_service == 0 && owned.waiting <= most;
+            let unserved = owners.find(|(_, owned)| fits(owned) && self.is_below_share(owned));
+            unserved.map(|(id, _)| id)
+        })
     }
 
     /// Whether the owner leads its level, and its level the others, by at most [`AHEAD_JOBS`] jobs of the cost of its
@@ -427,6 +445,7 @@ impl<T: Waiting> FairQueue<T> {
         self.in_service -= owned.in_service;
         let level = &mut self.levels[owned.level.index()];
         level.backlog -= owned.backlog;
+        level.served.remove(&(owned.waiting + owned.in_service, owner));
         if level.order.remove(&place) {
             self.weights -= u64::from(owned.weight);
             level.weights -= u64::from(owned.weight);
@@ -439,6 +458,9 @@ impl<T: Waiting> FairQueue<T> {
         self.in_service += owned.in_service;
         let level = &mut self.levels[owned.level.index()];
         level.backlog += owned.backlog;
+        if owned.in_service > 0 {
+            level.served.insert((owned.waiting + owned.in_service, owner));
+        }
         if owned.waiting > 0 {
             self.weights += u64::from(owned.weight);
             level.weights += u64::from(owned.weight);

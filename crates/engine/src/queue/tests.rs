@@ -102,6 +102,8 @@ impl Fixture {
             assert_eq!(level.order.contains(&place), held > 0);
             let idle = held == 0 && owned.in_service == 0;
             assert_eq!(level.ahead.contains(&place), idle);
+            let served = (held + owned.in_service, *id);
+            assert_eq!(level.served.contains(&served), owned.in_service > 0);
             assert!(!idle || owned.virtual_time > level.virtual_time);
         }
         let mut weights = 0;
@@ -115,6 +117,8 @@ impl Fixture {
             assert_eq!(level.order.len(), waiting().count());
             let idle = owners().filter(|owned| owned.waiting + owned.in_service == 0);
             assert_eq!(level.ahead.len(), idle.count());
+            let served = owners().filter(|owned| owned.in_service > 0);
+            assert_eq!(level.served.len(), served.count());
             weights += sum;
         }
         assert_eq!(queue.weights, weights);
@@ -351,6 +355,46 @@ fn only_an_owner_with_nothing_in_service_is_unserved() {
     assert!(!fixture.queue.has_unserved());
     fixture.queue.release(2, 1);
     assert_eq!(fixture.pop_unserved(), [(2, 1)]);
+}
+
+/// The caller of `pop_unserved` may run before the worker that has the only job of owner 2.
+#[test]
+fn burst_of_one_owner_does_not_overtake_the_only_job_of_another() {
+    let mut fixture = Fixture::new(1_000, 1_000);
+    for id in 0..7 {
+        fixture.push(1, id);
+    }
+    assert!(fixture.pop_unserved().is_empty(), "a backlog is not express");
+    fixture.push(2, 0);
+    assert_eq!(fixture.pop_unserved(), [(2, 0)], "a single job beside a backlog is");
+    fixture.queue.release(2, 1);
+    assert_eq!(fixture.pop(1), [(1, 0)]);
+    fixture.queue.release(1, 1);
+    fixture.push(2, 1);
+    while fixture.pop(1) != [(2, 1)] {
+        fixture.queue.release(1, 1);
+    }
+    assert!(fixture.waiting(1) > 1);
+    assert!(fixture.pop_unserved().is_empty(), "owner 2 has a job in service");
+    fixture.push(3, 0);
+    assert_eq!(fixture.pop_unserved(), [(3, 0)], "as few jobs as owner 2");
+    fixture.check();
+}
+
+#[test]
+fn backlog_of_a_higher_level_is_express_beside_a_single_job_of_a_lower_one() {
+    let mut fixture = Fixture::new(1_000, 1_000);
+    let [low, high] = [PriorityLevel::Low, PriorityLevel::High]
+        .map(|level| Owner::new(level as u64 + 1, 1).at_level(level));
+    let job = fixture.item(low, 1, 0);
+    assert!(fixture.queue.push(job).is_none());
+    assert_eq!(fixture.pop(1).len(), 1);
+    for id in 0..3 {
+        let job = fixture.item(high, 2, id);
+        assert!(fixture.queue.push(job).is_none());
+    }
+    assert_eq!(fixture.pop_unserved(), [(1, 0)]);
+    fixture.check();
 }
 
 #[test]

@@ -6,6 +6,12 @@
 use super::*;
 
 impl Simulation {
+    /// Time until a paused manager goes on, in milliseconds; `None` for one that runs.
+    fn pause_left(&self, m: usize) -> Option<u64> {
+        let left = self.managers[m].paused_until.saturating_sub(self.now);
+        (left > 0).then_some(left)
+    }
+
     pub(super) fn arrive(
         &mut self,
         m: usize,
@@ -15,12 +21,11 @@ impl Simulation {
         message: Message,
         tries: u32,
     ) {
-        let manager = &mut self.managers[m];
-        if manager.paused_until > self.now {
-            let wait = manager.paused_until - self.now;
+        if let Some(wait) = self.pause_left(m) {
             self.after(wait, Event::Arrive { manager: m, node: n, process, sent, message });
             return;
         }
+        let manager = &mut self.managers[m];
         let made = match &message {
             Message::Register(registration) => manager
                 .core
@@ -63,8 +68,7 @@ impl Simulation {
     }
 
     pub(super) fn commit(&mut self, m: usize, mut transaction: Transaction, then: Then) -> Checked {
-        if self.managers[m].paused_until > self.now {
-            let wait = self.managers[m].paused_until - self.now;
+        if let Some(wait) = self.pause_left(m) {
             self.after(wait, Event::Commit { manager: m, transaction, then });
             return Ok(());
         }
@@ -120,8 +124,7 @@ impl Simulation {
         revision: u64,
         lease: Option<millrace_manager::model::Lease>,
     ) {
-        if self.managers[m].paused_until > self.now {
-            let wait = self.managers[m].paused_until - self.now;
+        if let Some(wait) = self.pause_left(m) {
             self.after(
                 wait,
                 Event::Answer { manager: m, node: n, process, sent, message, revision, lease },
@@ -173,7 +176,7 @@ impl Simulation {
     pub(super) fn pull_turn(&mut self, m: usize) {
         let manager = &self.managers[m];
         let pause = if self.calm { 20 } else { 5 + manager.lag };
-        if manager.paused_until <= self.now && !manager.cut {
+        if self.pause_left(m).is_none() && !manager.cut {
             let known = manager.core.view().revision;
             let to = if self.random.percent(30) { known + self.random.below(5) } else { u64::MAX };
             self.pull(m, to);
@@ -196,11 +199,10 @@ impl Simulation {
     pub(super) fn work_turn(&mut self, m: usize) {
         let pause = 50 + self.random.below(100);
         self.after(pause, Event::Work(m));
-        let manager = &mut self.managers[m];
-        if manager.paused_until > self.now {
+        if self.pause_left(m).is_some() {
             return;
         }
-        let local = manager.clock.at(self.now);
+        let local = self.managers[m].clock.at(self.now);
         for _ in 0..4 {
             let Some(transaction) = self.managers[m].core.work(local) else {
                 return;

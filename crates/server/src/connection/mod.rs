@@ -32,6 +32,7 @@ use millrace_engine::{Completion, JobError};
 use millrace_service::Session;
 use millrace_service::bucket::Bucket;
 use millrace_service::outbox::{Order, Outbox, UnsentAnswers};
+use millrace_service::service::Answers;
 use millrace_wire::codec::encode_completions;
 use millrace_wire::{ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -81,9 +82,18 @@ const REFUSALS_PER_SECOND: u64 = 20_000;
 /// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.
 const REFUSALS_AHEAD: u64 = 4_000;
 
-/// Time without a read after the engine's queue refused more jobs of the party than that; twice as long after each
-/// further turn with such a job. Its party holds its whole share of a full queue, and a client that sends refused jobs
-/// again at once would keep the threads that read for others busy.
+/// Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the node
+/// reads its connections less often: about 1 % of a core by estimate. Each connection of a party that honours the rest
+/// which a refusal names has about a hundred such jobs per second. A pause costs such a client no part of its quota if
+/// the burst lasts for longer.
+const DENIALS_PER_SECOND: u64 = 5_000;
+
+/// Such jobs beyond [`DENIALS_PER_SECOND`] at once: what a connection sends before it hears of the first refusal.
+const DENIALS_AHEAD: u64 = 2_000;
+
+/// Time without a read after more jobs of the party were refused than that; twice as long after each further turn with
+/// such a job. Its party holds its whole share of a full queue, or has used up its quota, and a client that sends refused
+/// jobs again at once would keep the threads that read for others busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Doublings of [`BUSY_PAUSE`]: 400 ms at most, so that a client gets the answer to its ping in time.
@@ -97,8 +107,15 @@ const JOBS_AFTER_REFUSAL: usize = 8;
 pub(crate) struct PartyShare {
     /// Permits to decode messages.
     turns: Arc<Semaphore>,
-    /// Jobs that the engine's queue may still refuse before the node pauses connections.
-    refusals: Mutex<Bucket>,
+    refusals: Mutex<RefusalsLeft>,
+}
+
+/// Jobs of a party that may still be refused before the node pauses its connections.
+struct RefusalsLeft {
+    /// By the engine's queue.
+    by_queue: Bucket,
+    /// Before they reach the engine.
+    before: Bucket,
 }
 
 impl PartyShare {
@@ -106,15 +123,22 @@ impl PartyShare {
     pub(crate) fn new(turns: usize, now: Instant) -> Self {
         Self {
             turns: Arc::new(Semaphore::new(turns)),
-            refusals: Mutex::new(Bucket::new(REFUSALS_PER_SECOND, REFUSALS_AHEAD, now)),
+            refusals: Mutex::new(RefusalsLeft {
+                by_queue: Bucket::new(REFUSALS_PER_SECOND, REFUSALS_AHEAD, now),
+                before: Bucket::new(DENIALS_PER_SECOND, DENIALS_AHEAD, now),
+            }),
         }
     }
 
     /// Counts refused jobs. Returns whether the node need not pause the connection for them.
-    fn tolerates(&self, refused: usize, now: Instant) -> bool {
-        let refused = u64::try_from(refused).unwrap_or(u64::MAX);
+    fn tolerates(&self, by_queue: usize, before: usize, now: Instant) -> bool {
+        let count = |jobs| u64::try_from(jobs).unwrap_or(u64::MAX);
         let mut left = lock(&self.refusals);
-        left.take(refused, now)
+        let queue_tolerates = left.by_queue.take(count(by_queue), now);
+        let tolerates = left.before.has(count(before), now);
+        // Those beyond the rate count, too: otherwise each connection would have a turn of them for nothing.
+        left.before.overdraw(count(before), now);
+        tolerates && queue_tolerates
     }
 }
 
@@ -194,7 +218,7 @@ struct Connection<S> {
     deadlines: Deadlines,
 }
 
-/// Turns in a row with a job that the engine's queue refused.
+/// Turns in a row with a refused job.
 #[derive(Default)]
 struct Refusals {
     turns: u32,
@@ -435,11 +459,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Performs the actions that the session returned.
     fn carry_out(&mut self) {
-        let answers = self.session.carry_out();
-        for reply in answers.replies {
+        let Answers { replies, refused } = self.session.carry_out();
+        for reply in replies {
             reply.encode(&mut self.sending.bytes);
         }
-        let refused = answers.refused;
+        let before_engine = refused.len();
         encode_completions(
             refused.map(|(id, error)| JobCompletion {
                 id,
@@ -450,6 +474,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }),
             &mut self.sending.bytes,
         );
+        self.note_refused(0, before_engine);
+    }
+
+    /// Pauses the connection if more jobs of its party were refused than the node tolerates.
+    fn note_refused(&mut self, by_queue: usize, before: usize) {
+        if by_queue + before == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if !self.turns.of_party.tolerates(by_queue, before, now) {
+            self.refusals.pause(&mut self.deadlines.busy, now);
+        }
     }
 
     /// Moves the contents of the outbox, filled by other threads, into the send buffer. Returns `false` if
@@ -458,12 +494,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut completions = mem::take(&mut self.waiting.completions);
         let refused = |c: &&Completion| matches!(c.result, Err(JobError::Busy));
         let refused = completions.iter().filter(refused).count();
-        if refused > 0 {
-            let now = Instant::now();
-            if !self.turns.of_party.tolerates(refused, now) {
-                self.refusals.pause(&mut self.deadlines.busy, now);
-            }
-        }
+        self.note_refused(refused, 0);
         self.session.completed(&mut completions);
         // When to try again comes before the refusals that it is about.
         if self.session.replies_waiting() > 0 {

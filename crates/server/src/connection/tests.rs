@@ -8,11 +8,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
+use millrace_engine::operation::{Hash, Operation};
 use millrace_engine::{CompletionSink, Engine, EngineConfig};
 use millrace_service::store::{KekSource, KeyStore};
 use millrace_service::{Service, Settings};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
-use millrace_wire::Hello;
+use millrace_wire::{Hello, SubmittedJob};
 
 use super::*;
 use crate::imports::Imports;
@@ -177,6 +178,56 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
     assert!(begin.elapsed() >= BUSY_PAUSE);
     // The socket is empty, so what comes next has not waited.
     assert_eq!(connection.unread_time.resume(Instant::now()), Duration::ZERO);
+}
+
+/// Jobs with a key that the client has not opened: the session refuses them.
+fn submit_denied(jobs: u64, said: &mut Vec<u8>) {
+    for first in (0..jobs).step_by(JOBS_PER_TURN) {
+        let job = |id| SubmittedJob {
+            id,
+            key: 1,
+            budget: Duration::from_secs(60),
+            operation: Operation::RsaPkcs1Sign { hash: Hash::Sha256 },
+            input: vec![7; 32],
+        };
+        let ids = first..(first + JOBS_PER_TURN as u64).min(jobs);
+        ClientMessage::Submit(ids.map(job).collect()).encode(said);
+    }
+}
+
+#[tokio::test]
+async fn client_that_ignores_refusals_is_read_at_their_rate_and_gets_each_answer_once() {
+    const OVER: u64 = 2_000;
+    let directory = tempfile::tempdir().unwrap();
+    let mut connection = pinged(0, directory.path());
+    connection.stream.room = usize::MAX;
+    submit_denied(DENIALS_AHEAD + OVER, &mut connection.stream.said);
+    ClientMessage::Ping { token: 5 }.encode(&mut connection.stream.said);
+    let begin = Instant::now();
+    let (mut decoder, mut ended, mut taken) = (Decoder::<NodeMessage>::new(), Vec::new(), 0);
+    let mut pong = false;
+    while !pong {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} jobs ended", ended.len());
+        poll_while_woken(&mut connection);
+        let heard = mem::take(&mut *connection.stream.heard.lock().unwrap());
+        for piece in heard.chunks(1024) {
+            decoder.space()[..piece.len()].copy_from_slice(piece);
+            decoder.filled(piece.len());
+            taken += piece.len();
+            while let Some(message) = decoder.next().unwrap() {
+                match message {
+                    NodeMessage::Complete(jobs) => ended.extend(jobs.iter().map(|job| job.id)),
+                    NodeMessage::Pong { token } => pong = token == 5,
+                    _ => {}
+                }
+            }
+        }
+        tokio::time::sleep(BUSY_PAUSE / 4).await;
+    }
+    assert!(ended.iter().copied().eq(0..DENIALS_AHEAD + OVER), "{} in {taken} bytes", ended.len());
+    // However fast this machine is: what the bucket did not hold came at its rate, but for the turns that emptied it.
+    let least = (OVER - 2 * JOBS_PER_TURN as u64) as f64 / DENIALS_PER_SECOND as f64;
+    assert!(begin.elapsed().as_secs_f64() >= least, "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
