@@ -13,8 +13,9 @@
 //! device; the host knows only their positions. After each use the device squares both halves. After
 //! [`BLINDING_USES`] uses the pair is made anew. A pair whose task failed is not used again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
@@ -262,10 +263,6 @@ impl Places {
             Some(place)
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Size {

@@ -30,11 +30,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Health as Presence, OpenedKey, Queue, Unusable,
 };
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
@@ -98,7 +99,7 @@ impl Health {
 
     /// Marks the device as lost for good; the first reason is kept.
     fn give_up(&self, error: &DeviceError) {
-        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reason = lock(&self.reason);
         if !self.lost.swap(true, Ordering::AcqRel) {
             *reason = error.to_string();
         }
@@ -124,8 +125,7 @@ enum DeviceState {
 impl CudaShared {
     fn state(&self) -> DeviceState {
         if self.health.is_lost() {
-            let reason = self.health.reason.lock();
-            DeviceState::Lost(reason.unwrap_or_else(PoisonError::into_inner).clone())
+            DeviceState::Lost(lock(&self.health.reason).clone())
         } else {
             DeviceState::Usable
         }
@@ -203,7 +203,7 @@ impl Cuda {
     /// The kernels in use, one per size of key. A size gets its kernel when its first key is opened.
     #[must_use]
     pub fn variants(&self) -> Vec<&'static Variant> {
-        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let sizes = lock(&self.sizes);
         sizes.iter().flatten().map(|size| size.variant).collect()
     }
 
@@ -240,7 +240,7 @@ impl Cuda {
     ) -> Option<Resident> {
         let parts = Parts::parse(pkcs8).ok()?;
         let at = parts.size()?;
-        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sizes = lock(&self.sizes);
         let admitted = match &sizes[at] {
             Some(size) => size.admit(&parts),
             None => measure::open_size(
