@@ -3,8 +3,8 @@
 
 //! Faults of a managed pool of real processes, under a gateway whose key only the pool has: no handshake may fail, so
 //! no completion is lost, doubled or wrong, and afterwards the whole quota is granted again. Recovery times are
-//! printed; `docs/guide/cluster.md` has them. `make test-pool` also runs the tests that are ignored here, for a minute. A
-//! tenant that misbehaves is in `tenants.rs`, the end of processes in `pool.rs`.
+//! printed; `docs/guide/cluster.md` has them. `make test-pool` also runs the tests that are ignored here, for a minute.
+//! A tenant that misbehaves is in `tenants.rs`, the end of processes in `pool.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

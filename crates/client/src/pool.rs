@@ -62,8 +62,8 @@ pub struct JobHandle {
 /// ```
 ///
 /// After [`Self::drive_from_host`], jobs submitted by that thread are collected until [`Self::before_wait`], and
-/// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool is
-/// due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
+/// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool
+/// is due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
 pub struct HostLoop {
     instance: Arc<Instance>,
 }

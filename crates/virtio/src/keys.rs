@@ -195,8 +195,8 @@ fn subject_public_key(spki: &[u8]) -> Option<&[u8]> {
     fields.take(tag::BIT_STRING)?.strip_prefix(&[0])
 }
 
-/// An `RSAPublicKey`, also one whose modulus lacks the zero byte that makes it positive: Linux 6.1 tests the driver with
-/// such a key, and does not use the device if that is refused.
+/// An `RSAPublicKey`, also one whose modulus lacks the zero byte that makes it positive: Linux 6.1 tests the driver
+/// with such a key, and does not use the device if that is refused.
 fn public_key(der: &[u8]) -> Option<Rsa> {
     let mut outer = DerReader::new(der);
     let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);

@@ -6,8 +6,8 @@
 //! Requests alternate between the two in rounds; the figure is the CPU time of the worker for each request, which
 //! other work on the machine disturbs less than rates. Requests go round many pages of a kind: with a single one the
 //! processor predicts every branch of zlib's search, which halves its time at 10 KB, and no real server sends one page
-//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed bodies
-//! from files: no compression can gain more than that.
+//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed
+//! bodies from files: no compression can gain more than that.
 
 pub(crate) mod corpus;
 mod site;

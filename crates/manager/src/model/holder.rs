@@ -205,8 +205,8 @@ impl Holder {
         self.retry = FIRST_RETRY;
     }
 
-    /// Whether an answer is for the present lease, not older than what is in force, and in time; returns the life of its
-    /// grants.
+    /// Whether an answer is for the present lease, not older than what is in force, and in time; returns the life of
+    /// its grants.
     ///
     /// # Errors
     /// [`SetError::OtherLease`], [`SetError::OutOfDate`], [`SetError::TooLate`].
