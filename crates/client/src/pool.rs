@@ -257,9 +257,9 @@ impl Pool {
 
     /// Makes a [report](PoolConfig::report) due although no job has ended: the caller has counted an
     /// operation that it did itself. Does nothing before the first use.
-    pub fn counted(&self) {
+    pub fn report_soon(&self) {
         if let Some(instance) = self.shared.existing() {
-            instance.counted();
+            instance.report_soon();
         }
     }
 

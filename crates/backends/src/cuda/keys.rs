@@ -19,7 +19,7 @@ use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
-use super::Health;
+use super::DeviceHealth;
 use super::capabilities::MAX_RSA_BITS;
 use super::device::{CudaStore, DeviceError};
 use super::variants::{Arithmetic, SIZES, Variant};
@@ -240,7 +240,7 @@ pub(super) struct Size {
     pub(super) store: Box<dyn CudaStore>,
     slots: Mutex<Places>,
     pairs: Mutex<Places>,
-    health: Arc<Health>,
+    health: Arc<DeviceHealth>,
 }
 
 /// Free positions: those given back, and those never used.
@@ -270,7 +270,7 @@ impl Size {
         device: &dyn super::device::CudaDevice,
         variant: &'static Variant,
         device_from: usize,
-        health: Arc<Health>,
+        health: Arc<DeviceHealth>,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             variant,

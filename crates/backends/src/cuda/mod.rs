@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_engine::backend::{
-    Backend, BackendKey, Capability, Description, Health as Presence, OpenedKey, Queue, Unusable,
+    Backend, BackendKey, Capability, Description, Health, OpenedKey, Queue, Unusable,
 };
 use millrace_engine::sync::lock;
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
@@ -55,6 +55,7 @@ use crate::key_table::{KeyTable, MAX_KEYS};
 use crate::software;
 use device::{CudaDevice, DeviceError};
 use keys::{CudaKey, Parts, Resident, Size};
+use measure::KernelChoice;
 use queue::CudaQueue;
 use variants::SIZES;
 
@@ -84,12 +85,12 @@ struct Counters {
 
 /// Whether the device still works. The backend, its keys and its queues share it.
 #[derive(Debug, Default)]
-struct Health {
+struct DeviceHealth {
     lost: AtomicBool,
     reason: Mutex<String>,
 }
 
-impl Health {
+impl DeviceHealth {
     /// Marks the device as lost if the error is fatal.
     fn note(&self, error: &DeviceError) {
         if queue::is_fatal(error) {
@@ -114,7 +115,7 @@ impl Health {
 struct CudaShared {
     keys: KeyTable<CudaKey>,
     counters: Counters,
-    health: Arc<Health>,
+    health: Arc<DeviceHealth>,
 }
 
 enum DeviceState {
@@ -246,7 +247,7 @@ impl Cuda {
             None => measure::open_size(
                 device,
                 SIZES[at],
-                (&self.kernels, self.device_from),
+                KernelChoice { kernels: &self.kernels, device_from: self.device_from },
                 (key, &parts),
                 &self.shared.health,
             )
@@ -306,8 +307,8 @@ impl Backend for Cuda {
     fn probe(&self) -> Result<(), Unusable> {
         self.device().as_ref().map_err(Unusable::clone)?;
         match self.health() {
-            Presence::Up => Ok(()),
-            Presence::Away(reason) => Err(reason),
+            Health::Up => Ok(()),
+            Health::Away(reason) => Err(reason),
         }
     }
 
@@ -327,11 +328,11 @@ impl Backend for Cuda {
         self.shared.keys.remove(key);
     }
 
-    fn health(&self) -> Presence {
+    fn health(&self) -> Health {
         match self.shared.state() {
-            DeviceState::Usable => Presence::Up,
+            DeviceState::Usable => Health::Up,
             DeviceState::Lost(reason) => {
-                Presence::Away(Unusable(format!("{reason}; restart the node to try it again")))
+                Health::Away(Unusable(format!("{reason}; restart the node to try it again")))
             }
         }
     }
