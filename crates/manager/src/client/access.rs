@@ -59,9 +59,9 @@ pub enum AccessError {
     /// A certificate in it is no PEM.
     #[error("the {what} of the access file is no PEM: {reason}")]
     Pem {
-        /// Which.
+        /// Name of the field.
         what: &'static str,
-        /// The problem.
+        /// Reason of the failure.
         reason: String,
     },
 }

@@ -115,9 +115,9 @@ pub enum SetError {
     /// A later one is in force.
     #[error("the grants have revision {set}, and {applied} is in force")]
     OutOfDate {
-        /// Of the set.
+        /// Revision of the set.
         set: u64,
-        /// In force.
+        /// Revision in force.
         applied: u64,
     },
     /// The answer took longer than the grants live.
