@@ -100,7 +100,8 @@ impl Outcome {
 pub struct Running(Child);
 
 impl Load {
-    /// Starts `program`, a copy of `millrace-tests-load` that every user may run (see [`crate::process::copy_for_all`]).
+    /// Starts `program`, a copy of `millrace-tests-load` that every user may run (see
+    /// [`crate::process::copy_for_all`]).
     ///
     /// # Panics
     /// If it cannot be started.

@@ -213,8 +213,9 @@ pub fn succeed(command: &mut Command) -> String {
     text
 }
 
-/// Copies a program or library into `folder`, where every user may run it. Another process writes the file: a child that
-/// a thread of this one forks at that moment would have it open for writing, and Linux runs no such file (`ETXTBSY`).
+/// Copies a program or library into `folder`, where every user may run it. Another process writes the file: a child
+/// that a thread of this one forks at that moment would have it open for writing, and Linux runs no such file
+/// (`ETXTBSY`).
 ///
 /// # Panics
 /// If it cannot be copied.

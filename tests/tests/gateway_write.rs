@@ -176,7 +176,7 @@ fn write_shows_tests_and_applies_changes_once() {
     let second = text_of(&write(&machine, &[]));
     assert!(second.contains("nothing to do") && !second.contains("include"), "{second}");
     // A changed setting: the command shows the changed lines and tests the result again.
-    let third = text_of(&write(&machine, &["--deadline-ms", "300"]));
+    let third = text_of(&write(&machine, &["--deadline", "300ms"]));
     assert!(
         third.contains("+ deadline_ms = 300\n") && third.contains("nginx -t: passed"),
         "{third}"

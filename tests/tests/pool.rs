@@ -3,8 +3,8 @@
 
 //! Managed pools of real processes: one machine with everything inside, and managers on a real etcd with nodes and a
 //! gateway, through the end of each part. Quotas are above what a gateway on this machine asks for, even a quarter of
-//! them: a handshake that fails, fails for another reason. Recovery times are printed; `docs/guide/cluster.md` has those of an idle
-//! machine.
+//! them: a handshake that fails, fails for another reason. Recovery times are printed; `docs/guide/cluster.md` has
+//! those of an idle machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

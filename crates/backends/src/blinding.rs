@@ -7,8 +7,9 @@
 //! **Blinding.** The host blinds every operation: the device exponentiates `input·r^e`, and the host multiplies the
 //! result by `1/r` (ADR 23 has the cost). A pair is squared after each use, and belongs to one request at a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+pub(crate) use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, KeyError, KeyInfo};
 use zeroize::Zeroizing;
 
@@ -38,10 +39,6 @@ pub(crate) struct Blinding {
     factor: Factor,
     inverse: Factor,
     uses: u32,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl BlindedRsa {

@@ -10,9 +10,11 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use millrace_engine::sync::lock;
 
 use crate::error::BenchError;
 
@@ -61,10 +63,6 @@ impl Drop for Relay {
         drop(UnixStream::connect(&self.path));
         let _ = self.thread.take().map(JoinHandle::join);
     }
-}
-
-fn lock(open: &Connections) -> MutexGuard<'_, Option<Vec<UnixStream>>> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn relay(listener: &UnixListener, open: &Connections, node: &Path, latency: Duration) {

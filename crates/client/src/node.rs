@@ -230,13 +230,13 @@ impl Node {
     }
 
     /// Records that the node answered a job.
-    pub(crate) fn served(&mut self, latency: Duration, now: Instant) {
+    pub(crate) fn record_answer(&mut self, latency: Duration, now: Instant) {
         self.failures = 0;
         self.latency.add(latency, now);
     }
 
     /// Records that a job waited for `latency` without an answer, and waits no longer.
-    pub(crate) fn waited(&mut self, latency: Duration, now: Instant) {
+    pub(crate) fn record_wait(&mut self, latency: Duration, now: Instant) {
         self.latency.add(latency, now);
     }
 
@@ -370,7 +370,7 @@ mod tests {
     fn old_latency_decays() {
         let now = Instant::now();
         let mut node = node("unix:/x", now);
-        node.served(Duration::from_millis(800), now);
+        node.record_answer(Duration::from_millis(800), now);
         assert_eq!(node.cost(0, now), 800_000);
         assert_eq!(node.cost(1, now), 1_600_000);
         assert_eq!(node.cost(0, now + LATENCY_HALF_LIFE), 400_000);

@@ -62,8 +62,8 @@ pub struct JobHandle {
 /// ```
 ///
 /// After [`Self::drive_from_host`], jobs submitted by that thread are collected until [`Self::before_wait`], and
-/// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool is
-/// due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
+/// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool
+/// is due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
 pub struct HostLoop {
     instance: Arc<Instance>,
 }
@@ -257,9 +257,9 @@ impl Pool {
 
     /// Makes a [report](PoolConfig::report) due although no job has ended: the caller has counted an
     /// operation that it did itself. Does nothing before the first use.
-    pub fn counted(&self) {
+    pub fn report_soon(&self) {
         if let Some(instance) = self.shared.existing() {
-            instance.counted();
+            instance.report_soon();
         }
     }
 

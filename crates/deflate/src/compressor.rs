@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The engines of a thread: each chunk goes to the one that is chosen for it, is verified, and to another if that fails.
+//! The engines of a thread: each chunk goes to the one that is chosen for it, is verified, and to another if that
+//! fails.
 
 use std::time::Instant;
 

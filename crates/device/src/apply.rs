@@ -284,7 +284,7 @@ pub enum SavedStateError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason of the failure.
         source: io::Error,
     },
     /// The file is damaged.

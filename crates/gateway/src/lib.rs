@@ -12,9 +12,9 @@
 //! check      a running server ──► Report
 //! ```
 //!
-//! The crate reads and writes files with `hostfs`, which also looks at processes, and makes TLS handshakes from outside; of other crates it knows
-//! nothing. Answers that only a node has come in through [`check::Nodes`]. It starts only the servers' own tests
-//! (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
+//! The crate reads and writes files with `hostfs`, which also looks at processes, and makes TLS handshakes from
+//! outside; of other crates it knows nothing. Answers that only a node has come in through [`check::Nodes`]. It starts
+//! only the servers' own tests (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -19,7 +19,11 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<
     replace_with(path, mode, |file| file.write_all(bytes))
 }
 
-fn replace_with(
+/// Replaces or makes a file as [`replace_file`] does; `write` gives it its content, and may set its time.
+///
+/// # Errors
+/// The operating system refuses, or `write` fails. The former file is as it was, unless flushing the folder failed.
+pub fn replace_with(
     path: &Path,
     mode: Option<u32>,
     write: impl FnOnce(&mut File) -> io::Result<()>,

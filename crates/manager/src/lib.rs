@@ -24,6 +24,7 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod http_head;
 pub mod managed_node;
 pub mod manager;
 pub mod model;

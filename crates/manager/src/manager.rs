@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use millrace_engine::sync::lock;
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
 use crate::model::audit::{AuditEntry, AuditError, AuditVerifier};
@@ -139,7 +140,7 @@ impl Manager {
                 std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
             let thread = thread
                 .map_err(|error| StoreError::Configuration(format!("thread {name}: {error}")))?;
-            manager.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            lock(&manager.0.threads).push(thread);
         }
         Ok(manager)
     }
@@ -148,8 +149,7 @@ impl Manager {
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Release);
         self.0.moved.notify_all();
-        let threads =
-            std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *lock(&self.0.threads));
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the manager panicked");
@@ -326,7 +326,7 @@ impl Manager {
 
 impl Shared {
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.core)
     }
 
     fn is_stopping(&self) -> bool {

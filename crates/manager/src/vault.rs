@@ -16,10 +16,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use millrace_engine::sync::lock;
 use millrace_engine::{HashAlgorithms, KeyError, KeyInfo, OperationSet, PrivateKey};
 use millrace_service::KeyPolicy;
 use millrace_service::store::bundle::KeyBundle;
@@ -290,7 +291,7 @@ impl Vault {
         match self.try_transit(key, public, context) {
             Ok(sealed) => Some(sealed),
             Err(reason) => {
-                let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut complained = lock(&self.complained);
                 if complained.len() >= crate::model::keys::MAX_POOL_KEYS {
                     complained.clear();
                 }

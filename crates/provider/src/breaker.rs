@@ -37,8 +37,8 @@ struct BreakerState {
 
 impl Breaker {
     /// Whether an operation may be tried now. If the breaker is open and its pause is over, `true` makes
-    /// the caller the one that tries, and the next pause begins.
-    pub fn admits(&self, now: Instant) -> bool {
+    /// the caller the one that tries, and the next pause begins: ask once per operation.
+    pub fn try_admit(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
         match state.next_try {
             None => true,
@@ -51,15 +51,15 @@ impl Breaker {
         }
     }
 
-    /// The pool answered, with a result or an error.
-    pub fn alive(&self) {
+    /// Records that the pool answered, with a result or an error.
+    pub fn record_answer(&self) {
         let mut state = lock(&self.state);
         *state = BreakerState::default();
     }
 
-    /// The pool did not answer. Of many operations that were in flight when it died, only those that
+    /// Records that the pool did not answer. Of many operations that were in flight when it died, only those that
     /// open the breaker count.
-    pub fn dead(&self, now: Instant) {
+    pub fn record_silence(&self, now: Instant) {
         let mut state = lock(&self.state);
         if state.next_try.is_none() {
             state.failures += 1;
@@ -89,15 +89,15 @@ mod tests {
         let breaker = Breaker::default();
         let now = Instant::now();
         for _ in 0..FAILURES {
-            assert!(breaker.admits(now));
-            breaker.dead(now);
+            assert!(breaker.try_admit(now));
+            breaker.record_silence(now);
         }
-        assert!(!breaker.admits(now));
+        assert!(!breaker.try_admit(now));
         let later = now + FIRST_PAUSE;
-        assert!(breaker.admits(later));
-        assert!(!breaker.admits(later));
-        breaker.alive();
-        assert!(breaker.admits(later));
+        assert!(breaker.try_admit(later));
+        assert!(!breaker.try_admit(later));
+        breaker.record_answer();
+        assert!(breaker.try_admit(later));
     }
 
     #[test]
@@ -105,13 +105,13 @@ mod tests {
         let breaker = Breaker::default();
         let now = Instant::now();
         for _ in 0..1000 {
-            breaker.dead(now);
+            breaker.record_silence(now);
         }
-        assert!(!breaker.admits(now));
-        assert!(breaker.admits(now + FIRST_PAUSE));
-        breaker.dead(now + FIRST_PAUSE);
-        assert!(!breaker.admits(now + FIRST_PAUSE * 2));
-        assert!(breaker.admits(now + FIRST_PAUSE * 3));
+        assert!(!breaker.try_admit(now));
+        assert!(breaker.try_admit(now + FIRST_PAUSE));
+        breaker.record_silence(now + FIRST_PAUSE);
+        assert!(!breaker.try_admit(now + FIRST_PAUSE * 2));
+        assert!(breaker.try_admit(now + FIRST_PAUSE * 3));
     }
 
     #[test]

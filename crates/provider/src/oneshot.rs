@@ -6,14 +6,12 @@
 //! A oneshot is shared by reference count: the waiting thread may give up (its connection died, its
 //! process exits), and a late result goes into memory that is still there.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Locks a mutex. A panic while it was locked is caught at the C boundary, and leaves no value half
-/// written that is guarded by a mutex of this crate.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+// A panic while a mutex was locked is caught at the C boundary, and leaves no value half written that is guarded by a
+// mutex of this crate.
+pub(crate) use millrace_engine::sync::lock;
 
 /// Wakes a paused job. Called from the client's I/O thread: must not block and must not panic.
 pub trait Wake: Send + Sync {

@@ -137,7 +137,7 @@ impl Process {
             let opened = oneshot.wait(pause, deadline).unwrap_or_else(|| Err(unanswered(pause)));
             match opened {
                 // The caller that opened the key had an earlier deadline.
-                Err(error) if error.silent() && Instant::now() < deadline => {}
+                Err(error) if error.is_silent() && Instant::now() < deadline => {}
                 opened => return opened,
             }
         }

@@ -69,7 +69,7 @@ impl PoolError {
 
     /// Whether the pool did not answer at all.
     #[must_use]
-    pub fn silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         matches!(self.kind, FailureKind::NoNode | FailureKind::TimedOut)
     }
 }
@@ -121,8 +121,8 @@ pub trait Pool: Send + Sync {
     /// Why it was not taken.
     fn import(&self, key: PrivateKey, deadline: Instant) -> Result<Arc<dyn Remote>, PoolError>;
 
-    /// Something was counted without a job having ended just now: the nodes may be told.
-    fn counted(&self) {}
+    /// Makes a report to the nodes due: an operation was counted although no job ended just now.
+    fn report_soon(&self) {}
 
     /// Handle for an event loop that may drive the pool's sockets; none before the first key is open.
     fn host_loop(&self) -> Option<HostLoop> {
@@ -197,8 +197,8 @@ impl Pool for Client {
         Ok(Arc::new(ClientKey { pool: self.0.clone(), key }))
     }
 
-    fn counted(&self) {
-        self.0.counted();
+    fn report_soon(&self) {
+        self.0.report_soon();
     }
 
     fn host_loop(&self) -> Option<HostLoop> {

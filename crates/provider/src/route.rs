@@ -53,22 +53,22 @@ impl Request<'_> {
         check: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Output, PoolError> {
         let breaker = &self.process.breaker;
-        if self.local && !breaker.admits(Instant::now()) {
+        if self.local && !breaker.try_admit(Instant::now()) {
             let result =
                 Err(PoolError::new(FailureKind::Breaker, "the pool did not answer recently"));
             self.count(&result);
-            self.process.pool().counted();
+            self.process.pool().report_soon();
             return result;
         }
         let result = self.attempts(operation, input, source, check);
         match &result {
             Err(error) if error.kind == FailureKind::Abandoned || !error.asked => {}
-            Err(error) if error.silent() => breaker.dead(Instant::now()),
-            _ => breaker.alive(),
+            Err(error) if error.is_silent() => breaker.record_silence(Instant::now()),
+            _ => breaker.record_answer(),
         }
         self.count(&result);
         if result.is_err() {
-            self.process.pool().counted();
+            self.process.pool().report_soon();
         }
         result
     }

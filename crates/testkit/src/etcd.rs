@@ -187,7 +187,7 @@ impl EtcdCluster {
         leader.expect("etcd has a leader")
     }
 
-    /// Waits until each running member answers a linearizable read; returns the time.
+    /// Waits until a running member answers a linearizable read, which needs a leader; returns the time.
     ///
     /// # Panics
     /// If there is no leader within two minutes.

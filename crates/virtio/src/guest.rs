@@ -204,8 +204,8 @@ impl Guest {
         Ok((frontend, changes, features))
     }
 
-    /// Leaves the device, and connects to another one with its memory and rings as they are: what the front process does
-    /// for a guest whose device process has died.
+    /// Leaves the device, and connects to another one with its memory and rings as they are: what the front process
+    /// does for a guest whose device process has died.
     ///
     /// # Errors
     /// If the other device refuses anything.

@@ -16,7 +16,7 @@ use millrace_engine::key::MIN_MODULUS_BITS;
 use millrace_engine::{Curve, KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_wire::{KeyHandle, KeyRefusal};
 
-use crate::pool::Pool;
+use crate::pool::DevicePool;
 use crate::primitives::{self, EcPublic, Rsa};
 use crate::spec::Status;
 
@@ -79,7 +79,7 @@ impl GuestKeys {
         &mut self,
         form: Form,
         der: &[u8],
-        pool: &mut dyn Pool,
+        pool: &mut dyn DevicePool,
         now: Instant,
     ) -> Result<Arc<GuestKey>, Status> {
         let name = (form, primitives::sha256(der));
@@ -96,7 +96,7 @@ impl GuestKeys {
     }
 
     /// Forgets every key that no session uses.
-    pub(crate) fn clear(&mut self, pool: &mut dyn Pool, now: Instant) {
+    pub(crate) fn clear(&mut self, pool: &mut dyn DevicePool, now: Instant) {
         let unused: Vec<Name> = self.unused().map(|(name, _)| *name).collect();
         for name in unused {
             self.forget(&name, pool, now);
@@ -111,7 +111,7 @@ impl GuestKeys {
         self.keys.iter().filter(|(_, entry)| Arc::strong_count(&entry.key) == 1)
     }
 
-    fn make_room(&mut self, pool: &mut dyn Pool, now: Instant) -> Result<(), Status> {
+    fn make_room(&mut self, pool: &mut dyn DevicePool, now: Instant) -> Result<(), Status> {
         if self.keys.len() < MAX_KEYS {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl GuestKeys {
         Ok(())
     }
 
-    fn forget(&mut self, name: &Name, pool: &mut dyn Pool, now: Instant) {
+    fn forget(&mut self, name: &Name, pool: &mut dyn DevicePool, now: Instant) {
         if let Some(entry) = self.keys.remove(name)
             && let Some(Private::Pool(handle)) = entry.key.private
         {
@@ -130,7 +130,12 @@ impl GuestKeys {
     }
 }
 
-fn parse(form: Form, der: &[u8], pool: &mut dyn Pool, now: Instant) -> Result<GuestKey, Status> {
+fn parse(
+    form: Form,
+    der: &[u8],
+    pool: &mut dyn DevicePool,
+    now: Instant,
+) -> Result<GuestKey, Status> {
     match form {
         Form::RsaPublic => {
             Ok(GuestKey { half: Half::Rsa(public_key(der).ok_or(Status::Err)?), private: None })
@@ -167,7 +172,7 @@ fn parse(form: Form, der: &[u8], pool: &mut dyn Pool, now: Instant) -> Result<Gu
 fn pooled(
     handle: KeyHandle,
     info: &KeyInfo,
-    pool: &mut dyn Pool,
+    pool: &mut dyn DevicePool,
     now: Instant,
 ) -> Result<GuestKey, Status> {
     let half = subject_public_key(&info.spki).and_then(|key| match info.key_type {
@@ -195,8 +200,8 @@ fn subject_public_key(spki: &[u8]) -> Option<&[u8]> {
     fields.take(tag::BIT_STRING)?.strip_prefix(&[0])
 }
 
-/// An `RSAPublicKey`, also one whose modulus lacks the zero byte that makes it positive: Linux 6.1 tests the driver with
-/// such a key, and does not use the device if that is refused.
+/// An `RSAPublicKey`, also one whose modulus lacks the zero byte that makes it positive: Linux 6.1 tests the driver
+/// with such a key, and does not use the device if that is refused.
 fn public_key(der: &[u8]) -> Option<Rsa> {
     let mut outer = DerReader::new(der);
     let mut fields = DerReader::new(outer.take(tag::SEQUENCE)?);

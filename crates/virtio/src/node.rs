@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Pool as Nodes, RemoteKey, Reply};
+use millrace_client::{ClientError, Pool, RemoteKey, Reply};
 use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
 use millrace_service::service::SessionSink;
@@ -26,7 +26,7 @@ use millrace_wire::{JobId, KeyHandle, KeyRefusal};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
 
-use crate::pool::{EndedJob, Pool, PoolJob, ServicePool};
+use crate::pool::{DevicePool, EndedJob, PoolJob, ServicePool};
 use crate::statistics::ServedBy;
 
 /// Bound on the time of a job at the nodes; the rest of its time is for this process.
@@ -41,7 +41,7 @@ const OFFER_AGAIN: Duration = Duration::from_secs(5);
 /// A pool of nodes, over one in this process.
 pub struct NodePool {
     local: ServicePool,
-    nodes: Nodes,
+    nodes: Pool,
     keys: HashMap<KeyHandle, Arc<NodeKey>>,
     /// Jobs at the nodes.
     jobs: HashMap<JobId, NodeJob>,
@@ -75,7 +75,7 @@ impl NodePool {
     ///
     /// # Errors
     /// If the thread that offers keys cannot be started.
-    pub fn new(local: ServicePool, nodes: Nodes, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
+    pub fn new(local: ServicePool, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
         let (offers, offered) = mpsc::channel();
         let offering = nodes.clone();
         thread::Builder::new()
@@ -127,7 +127,7 @@ impl NodePool {
 }
 
 /// Gives keys to the nodes, one after the other.
-fn offer_all(nodes: &Nodes, offered: &Receiver<Arc<NodeKey>>) {
+fn offer_all(nodes: &Pool, offered: &Receiver<Arc<NodeKey>>) {
     for key in offered {
         let private = copy(&key.private);
         match nodes.import_key(private, Instant::now() + IMPORT_TIMEOUT) {
@@ -168,7 +168,7 @@ fn falls_back(error: &ClientError) -> bool {
     error.fall_back() && *error != ClientError::Job(JobError::OverQuota)
 }
 
-impl Pool for NodePool {
+impl DevicePool for NodePool {
     fn import(
         &mut self,
         key: PrivateKey,

@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::statistics::ServedBy;
 
 /// The pool that a device's private-key jobs go to.
-pub trait Pool: Send {
+pub trait DevicePool: Send {
     /// Hands over a key for private operations. Takes milliseconds of a core.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl ServicePool {
     }
 }
 
-impl Pool for ServicePool {
+impl DevicePool for ServicePool {
     fn import(
         &mut self,
         key: PrivateKey,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 use crate::keys::{Form, GuestKey, GuestKeys};
-use crate::pool::Pool;
+use crate::pool::DevicePool;
 use crate::primitives::{self, Aead, Cipher};
 use crate::request::{Check, CipherParameters, Parameters};
 use crate::spec::{Direction, HashAlgorithm, MacAlgorithm, RsaPadding, Service, Status};
@@ -83,7 +83,7 @@ impl Material {
     pub(crate) fn new(
         parameters: &Parameters<'_>,
         keys: &mut GuestKeys,
-        pool: &mut dyn Pool,
+        pool: &mut dyn DevicePool,
         now: Instant,
     ) -> Result<Self, Status> {
         match parameters {

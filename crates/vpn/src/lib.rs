@@ -16,8 +16,9 @@
 //! supervise   machine: events and time in, actions out; shell: processes, sockets, probes, routes
 //! ```
 //!
-//! [`link`], [`choice`], [`plan`], [`ipsec`], [`management`] and [`supervise::LinkMachine`] do no I/O. [`apply`] and [`supervise::run`] start
-//! only `ip`, `taskset`, `openvpn`, `charon-systemd` and `swanctl`, with the commands that the plan shows.
+//! [`link`], [`choice`], [`plan`], [`ipsec`], [`management`] and [`supervise::LinkMachine`] do no I/O. [`apply`] and
+//! [`supervise::run`] start only `ip`, `taskset`, `openvpn`, `charon-systemd` and `swanctl`, with the commands that the
+//! plan shows.
 #![forbid(unsafe_code)]
 
 pub mod apply;

@@ -21,7 +21,7 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("Kernel",     &["backends", "inspect"], "the kernel as a backend, and its cryptography as a machine has it"),
     ("Node",       &["bench", "client", "manager", "server"], "one node as its process, its client and its manager see it"),
     ("Operation",  &["engine", "provider"], "an operation, and OpenSSL's implementation of its kind"),
-    ("Pool",       &["client", "provider", "virtio"], "the pool, and what an edge needs of it (a trait)"),
+    ("Pool",       &["client", "provider"], "the pool, and what an edge needs of it (a trait)"),
     ("Qat",        &["backends", "inspect"], "QAT as a backend, and as hardware that a machine has"),
     ("Quota",      &["manager", "service"], "a tenant's quota in the pool, and its slice in one node"),
     ("Session",    &["engine", "service"], "one session as the engine and as the service see it"),

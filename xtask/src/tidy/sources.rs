@@ -16,6 +16,8 @@ const LICENCE: &str = "SPDX-License-Identifier: Apache-2.0 OR MIT";
 const MAX_LINES: usize = 1_000;
 /// Lines from which a file is worth a look: reported, not refused.
 const LOOK_LINES: usize = 800;
+/// Characters of a line of comment: what the width of the code leaves room for, and two windows side by side show.
+const COMMENT_WIDTH: usize = 120;
 /// A file above [`MAX_LINES`] carries a comment that begins so and gives the reason.
 const LONG_BECAUSE: &str = "Long because:";
 
@@ -109,6 +111,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         complaints.extend(unfinished(&name, &text));
         complaints.extend(size(&name, &text));
         if kind == Some(Kind::Rust) {
+            complaints.extend(wide_comments(&name, &text));
             complaints.extend(test_names(&name, &text));
             complaints.extend(silent_skips(&name, &text));
             complaints.extend(import_groups(&name, &text));
@@ -172,6 +175,20 @@ fn size(name: &str, text: &str) -> Option<String> {
             "{name}: {lines} lines (more than {MAX_LINES}): split it, or say '// {LONG_BECAUSE} …'"
         )
     })
+}
+
+/// rustfmt leaves comments as they are. A row of a table cannot be wrapped.
+fn wide_comments(name: &str, text: &str) -> Vec<String> {
+    let is_wide = |line: &str| {
+        let Some(comment) = line.trim_start().strip_prefix("//") else { return false };
+        let is_row = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
+        line.chars().count() > COMMENT_WIDTH && !is_row
+    };
+    let wide = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+    wide.map(|(number, _)| {
+        format!("{name}:{}: wrap the comment at {COMMENT_WIDTH} characters", number + 1)
+    })
+    .collect()
 }
 
 /// The name of a test begins with its subject, so that names sort and can be searched by it.
@@ -309,6 +326,19 @@ mod tests {
         assert!(test_names("x.rs", "fn a_helper() {}").is_empty());
         let silent = concat!("eprintln!(\"SKIP", "PED: no GPU\");");
         assert!(silent_skips("x.rs", silent).is_some());
+    }
+
+    #[test]
+    fn comments_are_wrapped_except_in_tables() {
+        let line = |start: &str, width: usize| {
+            start.to_owned() + &"é".repeat(width - start.chars().count())
+        };
+        let found = |text: &str| wide_comments("x.rs", text).len();
+        assert_eq!(found(&line("    /// ", COMMENT_WIDTH)), 0);
+        assert_eq!(found(&line("    /// ", COMMENT_WIDTH + 1)), 1);
+        assert_eq!(found(&line("// ", COMMENT_WIDTH + 1)), 1);
+        assert_eq!(found(&line("//! | ", COMMENT_WIDTH + 1)), 0);
+        assert_eq!(found(&line("let x = 1; ", COMMENT_WIDTH + 1)), 0);
     }
 
     #[test]

@@ -13,12 +13,13 @@
 //! device; the host knows only their positions. After each use the device squares both halves. After
 //! [`BLINDING_USES`] uses the pair is made anew. A pair whose task failed is not used again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
-use super::Health;
+use super::DeviceHealth;
 use super::capabilities::MAX_RSA_BITS;
 use super::device::{CudaStore, DeviceError};
 use super::variants::{Arithmetic, SIZES, Variant};
@@ -239,7 +240,7 @@ pub(super) struct Size {
     pub(super) store: Box<dyn CudaStore>,
     slots: Mutex<Places>,
     pairs: Mutex<Places>,
-    health: Arc<Health>,
+    health: Arc<DeviceHealth>,
 }
 
 /// Free positions: those given back, and those never used.
@@ -264,16 +265,12 @@ impl Places {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Size {
     pub(super) fn new(
         device: &dyn super::device::CudaDevice,
         variant: &'static Variant,
         device_from: usize,
-        health: Arc<Health>,
+        health: Arc<DeviceHealth>,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             variant,

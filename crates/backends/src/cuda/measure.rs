@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Health;
+use super::DeviceHealth;
 use super::device::{CudaDevice, CudaStream, DeviceError, Launch, LaunchEntry};
 use super::keys::{Parts, Size};
 use super::queue::LAUNCH_TASKS;
@@ -46,13 +46,22 @@ struct Speed {
     tasks: usize,
 }
 
+/// The settings of the backend that bound the choice.
+#[derive(Clone, Copy)]
+pub(super) struct KernelChoice<'a> {
+    /// Kernels of all sizes that may be chosen.
+    pub(super) kernels: &'a [&'static Variant],
+    /// Tasks from which a launch is worth it; `None`: measured.
+    pub(super) device_from: Option<usize>,
+}
+
 /// Chooses a kernel for a size of key, and allocates memory for keys.
 pub(super) fn open_size(
     device: &dyn CudaDevice,
     half_bits: usize,
-    (kernels, device_from): (&[&'static Variant], Option<usize>),
+    KernelChoice { kernels, device_from }: KernelChoice<'_>,
     (key, parts): (&LoadedKey, &Parts<'_>),
-    health: &Arc<Health>,
+    health: &Arc<DeviceHealth>,
 ) -> Result<Size, DeviceError> {
     let candidates: Vec<&'static Variant> =
         kernels.iter().copied().filter(|variant| variant.half_bits == half_bits).collect();
@@ -265,8 +274,8 @@ mod tests {
         let kernels: Vec<_> = VARIANTS.iter().collect();
         let size = parts.size().map(|at| super::super::SIZES[at]);
         let half_bits = size.expect("a size that there are kernels for");
-        open_size(&device, half_bits, (&kernels, None), (&key, &parts), &Arc::default())
-            .expect("a kernel")
+        let choice = KernelChoice { kernels: &kernels, device_from: None };
+        open_size(&device, half_bits, choice, (&key, &parts), &Arc::default()).expect("a kernel")
     }
 
     #[test]

@@ -30,11 +30,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_engine::backend::{
-    Backend, BackendKey, Capability, Description, Health as Presence, OpenedKey, Queue, Unusable,
+    Backend, BackendKey, Capability, Description, Health, OpenedKey, Queue, Unusable,
 };
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
@@ -54,6 +55,7 @@ use crate::key_table::{KeyTable, MAX_KEYS};
 use crate::software;
 use device::{CudaDevice, DeviceError};
 use keys::{CudaKey, Parts, Resident, Size};
+use measure::KernelChoice;
 use queue::CudaQueue;
 use variants::SIZES;
 
@@ -83,12 +85,12 @@ struct Counters {
 
 /// Whether the device still works. The backend, its keys and its queues share it.
 #[derive(Debug, Default)]
-struct Health {
+struct DeviceHealth {
     lost: AtomicBool,
     reason: Mutex<String>,
 }
 
-impl Health {
+impl DeviceHealth {
     /// Marks the device as lost if the error is fatal.
     fn note(&self, error: &DeviceError) {
         if queue::is_fatal(error) {
@@ -98,7 +100,7 @@ impl Health {
 
     /// Marks the device as lost for good; the first reason is kept.
     fn give_up(&self, error: &DeviceError) {
-        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reason = lock(&self.reason);
         if !self.lost.swap(true, Ordering::AcqRel) {
             *reason = error.to_string();
         }
@@ -113,7 +115,7 @@ impl Health {
 struct CudaShared {
     keys: KeyTable<CudaKey>,
     counters: Counters,
-    health: Arc<Health>,
+    health: Arc<DeviceHealth>,
 }
 
 enum DeviceState {
@@ -124,8 +126,7 @@ enum DeviceState {
 impl CudaShared {
     fn state(&self) -> DeviceState {
         if self.health.is_lost() {
-            let reason = self.health.reason.lock();
-            DeviceState::Lost(reason.unwrap_or_else(PoisonError::into_inner).clone())
+            DeviceState::Lost(lock(&self.health.reason).clone())
         } else {
             DeviceState::Usable
         }
@@ -203,7 +204,7 @@ impl Cuda {
     /// The kernels in use, one per size of key. A size gets its kernel when its first key is opened.
     #[must_use]
     pub fn variants(&self) -> Vec<&'static Variant> {
-        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let sizes = lock(&self.sizes);
         sizes.iter().flatten().map(|size| size.variant).collect()
     }
 
@@ -240,13 +241,13 @@ impl Cuda {
     ) -> Option<Resident> {
         let parts = Parts::parse(pkcs8).ok()?;
         let at = parts.size()?;
-        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sizes = lock(&self.sizes);
         let admitted = match &sizes[at] {
             Some(size) => size.admit(&parts),
             None => measure::open_size(
                 device,
                 SIZES[at],
-                (&self.kernels, self.device_from),
+                KernelChoice { kernels: &self.kernels, device_from: self.device_from },
                 (key, &parts),
                 &self.shared.health,
             )
@@ -306,8 +307,8 @@ impl Backend for Cuda {
     fn probe(&self) -> Result<(), Unusable> {
         self.device().as_ref().map_err(Unusable::clone)?;
         match self.health() {
-            Presence::Up => Ok(()),
-            Presence::Away(reason) => Err(reason),
+            Health::Up => Ok(()),
+            Health::Away(reason) => Err(reason),
         }
     }
 
@@ -327,11 +328,11 @@ impl Backend for Cuda {
         self.shared.keys.remove(key);
     }
 
-    fn health(&self) -> Presence {
+    fn health(&self) -> Health {
         match self.shared.state() {
-            DeviceState::Usable => Presence::Up,
+            DeviceState::Usable => Health::Up,
             DeviceState::Lost(reason) => {
-                Presence::Away(Unusable(format!("{reason}; restart the node to try it again")))
+                Health::Away(Unusable(format!("{reason}; restart the node to try it again")))
             }
         }
     }

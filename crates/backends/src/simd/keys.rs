@@ -13,8 +13,9 @@
 //! out of the key's store and returns it after the result is verified. A pair is used at most
 //! [`BLINDING_USES`] times.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use millrace_engine::sync::lock;
 use millrace_engine::{KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
@@ -174,13 +175,13 @@ impl LaneKey {
 
     /// Takes a blinding pair out of the store; `None` if the store is empty.
     pub(super) fn take_blinding(&self) -> Option<Blinding> {
-        self.blindings.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        lock(&self.blindings).pop()
     }
 
     /// Returns a pair after its result was verified. The caller has squared the pair.
     pub(super) fn return_blinding(&self, mut blinding: Blinding) {
         blinding.uses -= 1;
-        let mut store = self.blindings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = lock(&self.blindings);
         if blinding.uses > 0 && store.len() < MAX_BLINDINGS {
             store.push(blinding);
         }

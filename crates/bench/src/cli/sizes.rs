@@ -4,11 +4,12 @@
 //! The options of `millrace bench sizes`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::{MAX_ROUNDS, count};
+use super::{MAX_ROUNDS, count, time_within};
 use crate::report::OutputArgs;
 use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
 
@@ -45,9 +46,12 @@ pub struct SizesArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
-    /// Milliseconds per measurement
-    #[arg(hide_short_help = true, long, value_name = "MS", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=MAX_SLICE_MS))]
-    pub(crate) slice_ms: u64,
+    /// Time of a measurement
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "40ms", value_parser = time_within(Duration::from_millis(1)..=Duration::from_millis(MAX_SLICE_MS)))]
+    pub(crate) slice: Duration,
+    /// Former form of --slice
+    #[arg(hide = true, long, value_name = "MS", conflicts_with = "slice", value_parser = clap::value_parser!(u64).range(1..=MAX_SLICE_MS))]
+    pub(crate) slice_ms: Option<u64>,
     /// Core to measure on [default: the first usable one]
     #[arg(hide_short_help = true, long, value_name = "CORE")]
     pub(crate) core: Option<usize>,

@@ -55,7 +55,8 @@ pub struct TlsArgs {
     /// Servers to measure, separated by commas [default: haproxy,nginx; nginx with --local]
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) server: Vec<Server>,
-    /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local, which alone takes p-384, ed25519]
+    /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local, which alone takes p-384,
+    /// ed25519]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
     pub(crate) key: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas [default: 1.2,1.3]

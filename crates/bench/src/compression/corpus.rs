@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::MAX_PAGE;
 use crate::error::BenchError;
 
-/// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kind` has by default.
+/// Kinds of content, by the ending of files. The numbers to reach are about the first three, which `--kind` has by
+/// default.
 pub(crate) const KINDS: [&str; 8] = ["html", "json", "js", "css", "svg", "xml", "txt", "png"];
 
 /// Folder of documents that Debian's packages install.

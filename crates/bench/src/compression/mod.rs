@@ -6,8 +6,8 @@
 //! Requests alternate between the two in rounds; the figure is the CPU time of the worker for each request, which
 //! other work on the machine disturbs less than rates. Requests go round many pages of a kind: with a single one the
 //! processor predicts every branch of zlib's search, which halves its time at 10 KB, and no real server sends one page
-//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed bodies
-//! from files: no compression can gain more than that.
+//! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed
+//! bodies from files: no compression can gain more than that.
 
 pub(crate) mod corpus;
 mod site;
@@ -139,6 +139,22 @@ struct Plan {
     files: String,
 }
 
+impl Plan {
+    fn of(args: &CompressionArgs, texts: &[Text], server_core: usize, load_core: usize) -> Self {
+        let files = args.files.as_ref();
+        Self {
+            server_core,
+            load_core,
+            rounds: args.rounds,
+            kinds: texts.iter().map(|text| text.kind).collect(),
+            files: files.map_or_else(
+                || "documents of this machine".to_owned(),
+                |dir| dir.display().to_string(),
+            ),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Figures {
     rows: Vec<Row>,
@@ -171,9 +187,29 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
         .map(|variant| Ok((variant, start(variant)?)))
         .collect::<Result<Vec<_>, BenchError>>()?;
     let steps = args.rounds * (pages.len() * args.level.len()) as u64;
-    let mut progress = Progress::start(steps)?;
-    let mut rows: BTreeMap<(usize, usize), Row> = BTreeMap::new();
+    let progress = Progress::start(steps)?;
     cores::pin(load_core)?;
+    let rows = rounds(args, &pages, &mut sites, progress)?;
+    let plan = Plan::of(args, &texts, server_core, load_core);
+    let summary = summarize(&rows, args.rounds);
+    let mut report = BenchReport::new("compression", 2, plan, Figures { rows, summary });
+    report.goals = goals(&report.figures.summary);
+    if let Some(svg) = &args.svg {
+        write(&plot(&report.figures.summary)?, svg)?;
+    }
+    let page = if args.demo { demonstration(&report.figures.summary) } else { text(&report) };
+    report.deliver(&args.report, &page)?;
+    report.goals.require(args.report.require)
+}
+
+/// Measures each page at each level on each site, in every round.
+fn rounds(
+    args: &CompressionArgs,
+    pages: &[Page],
+    sites: &mut [(Variant, Site)],
+    mut progress: Progress,
+) -> Result<Vec<Row>, BenchError> {
+    let mut rows: BTreeMap<(usize, usize), Row> = BTreeMap::new();
     for round in 0..args.rounds {
         for (at, page) in pages.iter().enumerate() {
             for (of, level) in args.level.iter().enumerate() {
@@ -195,27 +231,7 @@ pub fn run_compression(args: &CompressionArgs) -> Result<(), BenchError> {
             }
         }
     }
-    drop(progress);
-    let plan = Plan {
-        server_core,
-        load_core,
-        rounds: args.rounds,
-        kinds: texts.iter().map(|text| text.kind).collect(),
-        files: args.files.as_ref().map_or_else(
-            || "documents of this machine".to_owned(),
-            |dir| dir.display().to_string(),
-        ),
-    };
-    let rows: Vec<Row> = rows.into_values().collect();
-    let summary = summarize(&rows, args.rounds);
-    let mut report = BenchReport::new("compression", 2, plan, Figures { rows, summary });
-    report.goals = goals(&report.figures.summary);
-    if let Some(svg) = &args.svg {
-        write(&plot(&report.figures.summary)?, svg)?;
-    }
-    let page = if args.demo { demonstration(&report.figures.summary) } else { text(&report) };
-    report.deliver(&args.report, &page)?;
-    report.goals.require(args.report.require)
+    Ok(rows.into_values().collect())
 }
 
 /// Pages of one kind and length, from different places of a text.

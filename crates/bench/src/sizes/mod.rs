@@ -106,17 +106,17 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
     let machine = MachineRecord::here();
     let json = serde_json::to_value(&machine)
         .map_err(|error| BenchError::Setup(format!("cannot encode the machine: {error}")))?;
+    let slice = args.slice_ms.map_or(args.slice, Duration::from_millis);
     let mut report = SizesReport {
         machine: json,
         described: machine.describe(),
         rounds: args.rounds,
-        slice_ms: args.slice_ms,
+        slice_ms: u64::try_from(slice.as_millis()).unwrap_or(u64::MAX),
         packet: args.packet,
         ..SizesReport::default()
     };
     let mut workers = start(args, &mut report)?;
     let mut progress = Progress::start(points.len() as u64 * args.rounds)?;
-    let slice = Duration::from_millis(args.slice_ms);
     for round in 0..args.rounds {
         for &(row, size) in &points {
             progress.now(&format!("round {}: {} {size}", round + 1, row.name))?;

@@ -80,8 +80,8 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts a server on one core, with the pool under it if the mode is pooled, and in front of the origin, if there is
-    /// one.
+    /// Starts a server on one core, with the pool under it if the mode is pooled, and in front of the origin, if there
+    /// is one.
     pub(super) fn start(
         (server, mode): (Server, KeyPlace),
         edge: Option<&Edge>,
@@ -211,8 +211,8 @@ impl Origin {
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
 
-/// Directives that the provider needs in HAProxy. Unless root runs it, HAProxy would give up its right to start threads, and
-/// the provider starts one.
+/// Directives that the provider needs in HAProxy. Unless root runs it, HAProxy would give up its right to start
+/// threads, and the provider starts one.
 pub(super) const ASYNCHRONOUS: &str = "  ssl-mode-async\n  insecure-fork-wanted\n";
 
 /// The first sections of a template, without their marks; absent ones are empty.

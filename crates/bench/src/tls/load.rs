@@ -3,9 +3,9 @@
 
 //! A TLS load generator: full handshakes from one thread, a fixed number at a time.
 //!
-//! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN. It then waits for the gateway's
-//! end, so that all its work is done when it counts. Its latency is the time from before `connect` until the client
-//! has finished the handshake. With a *request* it also asks for a small response, and the gateway ends the
+//! Each connection does one handshake and ends: connect, handshake, `close_notify`, FIN. It then waits for the
+//! gateway's end, so that all its work is done when it counts. Its latency is the time from before `connect` until the
+//! client has finished the handshake. With a *request* it also asks for a small response, and the gateway ends the
 //! connection; the latency then lasts until that end. The load is closed (a new connection starts when one has ended,
 //! so throughput and offered load are the same) or paced (at a given rate, and the latency counts from the time at
 //! which a handshake was due).

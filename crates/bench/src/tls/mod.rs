@@ -11,8 +11,8 @@
 //!             names the key
 //! ```
 //!
-//! One *cell* is a server, a key, a TLS version and a mode. Each round measures each cell once, local next to pooled, in
-//! an order that is permuted from round to round; ratios are taken within the round. Each load is sampled while it
+//! One *cell* is a server, a key, a TLS version and a mode. Each round measures each cell once, local next to pooled,
+//! in an order that is permuted from round to round; ratios are taken within the round. Each load is sampled while it
 //! runs: the share of private-key work in the gateway's CPU time is the offload ceiling.
 //!
 //! | file | what |

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use millrace_bench::cli::time_within;
+
+use super::time_within;
 
 const CEILING_EXAMPLE: &str = "\
 Examples:

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::cli::time_within;
 use millrace_device::settings::{FunctionDriver, Services};
+
+use super::{OnOff, time_within};
 
 /// Configure accelerator cards: services, state, virtual functions
 ///
@@ -113,22 +114,13 @@ pub(crate) struct DeviceStateArgs {
     #[arg(value_name = "DEVICE")]
     pub(crate) device: String,
     /// Whether the kernel resets it after a fatal error
-    #[arg(long, value_name = "SWITCH", value_enum)]
+    #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true)]
     pub(crate) auto_reset: Option<OnOff>,
     /// Also write it to the policy
     #[arg(long)]
     pub(crate) save: bool,
     #[command(flatten)]
     pub(crate) change: DeviceChangeArgs,
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnOff {
-    /// On
-    On,
-    /// Off
-    Off,
 }
 
 /// Stop a card; its virtual functions go with it

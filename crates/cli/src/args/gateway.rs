@@ -4,6 +4,7 @@
 //! `millrace gateway` and `millrace gateway check`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -12,9 +13,11 @@ use millrace_gateway::Application;
 use millrace_gateway::check::Server;
 use millrace_gateway::settings::WaitMode;
 
-use super::{Cli, ConfigArg, SocketArg};
+use super::{Cli, ConfigArg, OnOff, SocketArg, time_within};
 
-/// Bound on `--deadline-ms` and the other times, in milliseconds: the provider's own bound.
+/// Bounds on `--deadline` and the other times: the provider counts milliseconds, and has the same upper bound.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(MAX_MS);
 const MAX_MS: u64 = 60_000;
 
 /// Bound on `--connections`: three descriptors per connection must fit the kernel's `nr_open`.
@@ -30,7 +33,7 @@ Examples:
   millrace gateway nginx --compression=only
   millrace gateway nginx --write --connections 20000
   millrace gateway haproxy --pool tcp:node-1:7400 --certs /etc/millrace/gw-1
-  millrace gateway openssl --plain-keys --fallback-after-ms 200 > openssl.cnf
+  millrace gateway openssl --plain-keys --fallback-after 200ms > openssl.cnf
   millrace gateway check nginx
 
 Without --write nothing is changed: the output is printed, and its comments
@@ -46,7 +49,9 @@ service is restarted.";
     after_long_help = GATEWAY_EXAMPLE,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    mut_arg("socket", |socket| socket.help("Unix socket of the local node; used where no --pool is given"))
+    mut_arg("socket", |socket| {
+        socket.help("Unix socket of the local node; used where no --pool is given").help_heading("Pool")
+    })
 )]
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
@@ -55,10 +60,10 @@ pub(crate) struct GatewayArgs {
     #[arg(value_enum, required = true)]
     pub(crate) application: Option<Application>,
     /// Name of a key in the pool; names of files are derived from it
-    #[arg(long, value_name = "NAME", default_value = "www")]
+    #[arg(help_heading = "Pool", long, value_name = "NAME", default_value = "www")]
     pub(crate) key: String,
     /// Node to use, unix:PATH or tcp:HOST:PORT; repeatable [default: the local node]
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(help_heading = "Pool", long, value_name = "ENDPOINT")]
     pub(crate) pool: Vec<String>,
     #[command(flatten)]
     pub(crate) socket: SocketArg,
@@ -67,7 +72,7 @@ pub(crate) struct GatewayArgs {
     /// The files stay on the gateway. Each process of the application sends its
     /// keys to the nodes, which hold them in memory until the connection ends.
     /// OpenSSL's own implementation is the fallback if no node answers in time.
-    #[arg(hide_short_help = true, long)]
+    #[arg(help_heading = "Pool", hide_short_help = true, long)]
     pub(crate) plain_keys: bool,
     /// Make handshakes cheaper in the server's own process: no node, no key moved
     ///
@@ -75,16 +80,17 @@ pub(crate) struct GatewayArgs {
     /// with P-384, Ed25519 and ML-DSA keys; the preload library spares OpenSSL
     /// repeated look-ups. For nginx, haproxy and openssl. With --pool as well, keys
     /// that stubs name go to the pool and the rest stays; docs/guide/local.md.
-    #[arg(long)]
+    #[arg(help_heading = "Local", long)]
     pub(crate) local: bool,
     /// Offer the post-quantum group X25519MLKEM768 by name, also on OpenSSL 3.0
-    #[arg(long, requires = "local")]
+    #[arg(help_heading = "Local", long, requires = "local")]
     pub(crate) pq: bool,
     /// Remove the files that --write wrote; a file that was edited since stays
-    #[arg(long, conflicts_with = "write")]
+    #[arg(help_heading = "Write", long, conflicts_with = "write")]
     pub(crate) remove: bool,
     /// Folder with ca.pem, cert.pem and key.pem, for tcp: endpoints
     #[arg(
+        help_heading = "Pool",
         hide_short_help = true,
         long,
         value_name = "DIR",
@@ -98,10 +104,16 @@ pub(crate) struct GatewayArgs {
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) preload: Option<PathBuf>,
     /// Also compress nginx's responses with Millrace's library; `only`: without the pool
-    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
+    #[arg(help_heading = "Compression", long, value_enum, value_name = "WHAT", num_args = 0..=1, default_missing_value = "also", require_equals = true)]
     pub(crate) compression: Option<Compression>,
     /// The library that compresses [default: found next to this binary]
-    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "compression")]
+    #[arg(
+        help_heading = "Compression",
+        hide_short_help = true,
+        long,
+        value_name = "FILE",
+        requires = "compression"
+    )]
     pub(crate) compression_library: Option<PathBuf>,
     /// Concurrent connections that the server is sized for
     ///
@@ -109,10 +121,11 @@ pub(crate) struct GatewayArgs {
     #[arg(hide_short_help = true, long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
     pub(crate) connections: u32,
     /// Show the changes and write the files instead of printing them
-    #[arg(long)]
+    #[arg(help_heading = "Write", long)]
     pub(crate) write: bool,
     /// Write, or remove, below this folder instead of /
     #[arg(
+        help_heading = "Write",
         hide_short_help = true,
         long,
         value_name = "DIR",
@@ -121,10 +134,10 @@ pub(crate) struct GatewayArgs {
     )]
     pub(crate) root: PathBuf,
     /// Show what --write would change, and change nothing
-    #[arg(long, requires = "write")]
+    #[arg(help_heading = "Write", long, requires = "write")]
     pub(crate) dry_run: bool,
     /// Also replace files that Millrace did not generate; a copy is kept
-    #[arg(hide_short_help = true, long, requires = "write")]
+    #[arg(help_heading = "Write", hide_short_help = true, long, requires = "write")]
     pub(crate) force: bool,
     /// Print JSON (schema: share/doc/millrace/recipe.schema.json)
     ///
@@ -154,12 +167,18 @@ pub(crate) struct ProviderArgs {
         value_name = "ON|OFF",
         hide_possible_values = true
     )]
-    pub(crate) fallback: Option<Switch>,
-    /// Fall back after this many milliseconds without an answer [default: 500]
-    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    pub(crate) fallback: Option<OnOff>,
+    /// Fall back after this time without an answer [default: 500ms]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
+    pub(crate) fallback_after: Option<Duration>,
+    /// Former form of --fallback-after
+    #[arg(hide = true, long, value_name = "MS", conflicts_with = "fallback_after", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) fallback_after_ms: Option<u64>,
-    /// Deadline of an operation, in milliseconds [default: 2000]
-    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    /// Deadline of an operation [default: 2s]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
+    pub(crate) deadline: Option<Duration>,
+    /// Former form of --deadline
+    #[arg(hide = true, long, value_name = "MS", conflicts_with = "deadline", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) deadline_ms: Option<u64>,
     /// Whether a slow operation is also sent to a second node [default: off]
     #[arg(
@@ -169,9 +188,12 @@ pub(crate) struct ProviderArgs {
         value_name = "ON|OFF",
         hide_possible_values = true
     )]
-    pub(crate) hedge: Option<Switch>,
-    /// Hedge after this many milliseconds [default: recent 95th percentile]
-    #[arg(hide_short_help = true, long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
+    pub(crate) hedge: Option<OnOff>,
+    /// Hedge after this time [default: recent 95th percentile]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
+    pub(crate) hedge_after: Option<Duration>,
+    /// Former form of --hedge-after
+    #[arg(hide = true, long, value_name = "MS", conflicts_with = "hedge_after", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) hedge_after_ms: Option<u64>,
     /// Which signatures to verify before use: RSA (on) or all [default: on]
     #[arg(hide_short_help = true, long, value_enum, value_name = "SIGNATURES")]
@@ -188,22 +210,28 @@ impl ProviderArgs {
             mode: _,
             algorithms,
             fallback,
+            fallback_after,
             fallback_after_ms,
+            deadline,
             deadline_ms,
             hedge,
+            hedge_after,
             hedge_after_ms,
             verify,
             tls_server_name,
         } = self;
         let text = |key, value: &Option<String>| value.clone().map(|value| (key, value));
-        let number = |key, value: &Option<u64>| value.map(|value| (key, value.to_string()));
+        let time = |key, time: &Option<Duration>, former: &Option<u64>| {
+            let ms = time.map(|time| time.as_millis()).or(former.map(u128::from));
+            ms.map(|ms| (key, ms.to_string()))
+        };
         [
             text("tls_server_name", tls_server_name),
-            number("deadline_ms", deadline_ms),
-            number("fallback_after_ms", fallback_after_ms),
+            time("deadline_ms", deadline, deadline_ms),
+            time("fallback_after_ms", fallback_after, fallback_after_ms),
             fallback.map(|fallback| ("fallback", value_name(fallback))),
             hedge.map(|hedge| ("hedge", value_name(hedge))),
-            number("hedge_after_ms", hedge_after_ms),
+            time("hedge_after_ms", hedge_after, hedge_after_ms),
             text("algorithms", algorithms),
             verify.map(|verify| ("verify", value_name(verify))),
         ]
@@ -226,23 +254,6 @@ pub(crate) enum Compression {
     Also,
     /// Without the pool
     Only,
-}
-
-/// The values of a switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    /// Yes
-    #[value(alias = "true")]
-    On,
-    /// No
-    #[value(alias = "false")]
-    Off,
-}
-
-impl Switch {
-    pub(crate) const fn is_on(self) -> bool {
-        matches!(self, Self::On)
-    }
 }
 
 /// The signatures to verify.
@@ -410,6 +421,37 @@ mod tests {
                 let names_both = text.contains(own) && text.contains(&name);
                 assert!(needs_another || names_both, "{line:?}: {text}");
                 assert_eq!(error.exit_code(), 2, "{line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn times_have_units_and_their_former_options_mean_milliseconds() {
+        let keys = |line: &str| {
+            let cli = Cli::read(line.split_whitespace())?;
+            let super::super::Command::Gateway(args) = cli.command else { panic!("gateway") };
+            Ok::<_, clap::Error>(args.provider.keys())
+        };
+        for name in ["deadline", "fallback-after", "hedge-after"] {
+            let key = format!("{}_ms", name.replace('-', "_"));
+            for (option, value) in [
+                (format!("--{name} 200ms"), "200"),
+                (format!("--{name} 1.5s"), "1500"),
+                (format!("--{name} 60"), "60000"),
+                (format!("--{name}-ms 200"), "200"),
+                (format!("--{name}-ms=60000"), "60000"),
+            ] {
+                let keys = keys(&format!("millrace gateway nginx {option}")).expect(&option);
+                assert_eq!(keys, [(key.as_str(), value.to_owned())], "{option}");
+            }
+            for option in [
+                format!("--{name} 0"),
+                format!("--{name} 61s"),
+                format!("--{name}-ms 60001"),
+                format!("--{name}-ms 200ms"),
+                format!("--{name} 1s --{name}-ms 200"),
+            ] {
+                assert!(keys(&format!("millrace gateway nginx {option}")).is_err(), "{option}");
             }
         }
     }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::cli::time_within;
 use millrace_engine::{Hash, OperationKind};
 use millrace_manager::client::ManagerUrl;
 use millrace_manager::model::name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
@@ -16,8 +15,7 @@ use millrace_manager::model::principal::Role;
 use millrace_service::rates::JobClass;
 use millrace_service::tenants::{IdentityPattern, Priority};
 
-use super::UpArgs;
-use super::gateway::Switch;
+use super::{OnOff, UpArgs, time_within};
 
 /// Managers of the pool, and access to them.
 #[derive(Clone, Debug, Args)]
@@ -146,12 +144,20 @@ The node measures its capacity at the first start, registers at a manager, and
 serves the tenants for which it gets grants. It goes on without a manager: with
 its grants until they expire, and then with a quarter of each.";
 
+const CHECK_OF_NODE: &str = "\
+Check the configuration and exit: 0 if the node would take it, else 2
+
+Prints every problem of the configuration file and of the flags. Also reads
+the access file and the certificates of the TCP listener. Asks no manager,
+starts and changes nothing.";
+
 /// Run a node of a managed pool, or look after the nodes
 #[derive(Debug, Args)]
 #[command(
     after_long_help = NODE_EXAMPLE,
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
+    subcommand_negates_reqs = true,
+    mut_arg("check", |check| check.long_help(CHECK_OF_NODE))
 )]
 pub(crate) struct NodeArgs {
     #[command(subcommand)]
@@ -362,7 +368,7 @@ pub(crate) struct TenantPlaceArgs {
     pub(crate) zone: Vec<Zone>,
     /// Whether slices may exceed the free capacity of the nodes
     #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true)]
-    pub(crate) over_commit: Option<Switch>,
+    pub(crate) over_commit: Option<OnOff>,
     #[command(flatten)]
     pub(crate) json: JsonArg,
     #[command(flatten)]

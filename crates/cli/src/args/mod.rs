@@ -30,14 +30,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use millrace_bench::cli::{
     CompressionArgs as BenchCompressionArgs, CryptoArgs, ManagerBenchArgs, PoolArgs, SizesArgs,
-    SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs, time_within,
+    SizesWorkerArgs, TlsArgs, VirtioArgs as BenchVirtioArgs,
 };
+// A time means the same in every command, and the arguments of `bench` are in its crate.
+pub(crate) use millrace_bench::cli::time_within;
 
-pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand, Switch};
+pub(crate) use gateway::{CheckArgs, Compression, GatewayArgs, GatewayCommand};
 
 pub(crate) use self::advise::AdviseArgs;
 pub(crate) use self::ceiling::CeilingArgs;
@@ -45,9 +47,7 @@ pub(crate) use self::cert::{
     CertAuthorityArgs, CertClientArgs, CertCommand, CertListArgs, CertNodeArgs, CertRevokeArgs,
 };
 pub(crate) use self::compression::{CompressArgs, CompressFormat, CompressionReportArgs};
-pub(crate) use self::device::{
-    DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs, OnOff,
-};
+pub(crate) use self::device::{DeviceChangeArgs, DeviceCommand, DeviceTreeArgs, DeviceVyosArgs};
 pub(crate) use self::doctor::{Channel, DoctorArgs, WatchArgs};
 pub(crate) use self::inspect::{
     InspectArgs, InspectCommand, InspectOpensslArgs, InspectQatArgs, InspectUsedArgs, TreeArgs,
@@ -192,6 +192,23 @@ pub(crate) struct SocketArg {
     /// Unix socket of the node, to which clients connect
     #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
+}
+
+/// The values of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    /// Yes
+    #[value(alias = "true")]
+    On,
+    /// No
+    #[value(alias = "false")]
+    Off,
+}
+
+impl OnOff {
+    pub(crate) const fn is_on(self) -> bool {
+        matches!(self, Self::On)
+    }
 }
 
 /// Location of the key store, for `up` and for every command that works on it.

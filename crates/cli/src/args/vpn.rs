@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::cli::{VpnArgs, time_within};
+use millrace_bench::cli::VpnArgs;
 use millrace_vpn::Side;
 
-use super::time;
+use super::{time, time_within};
 
 /// Bound on `--confirm-within`: a day.
 const LONGEST_TRIAL: Duration = Duration::from_secs(86_400);
@@ -84,9 +84,9 @@ pub(crate) struct VpnFoldersArgs {
 /// An end of a link.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum EndName {
-    /// [ends.a]
+    /// The end [ends.a] of link.toml
     A,
-    /// [ends.b]
+    /// The end [ends.b] of link.toml
     B,
 }
 

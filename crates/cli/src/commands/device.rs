@@ -37,7 +37,7 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<()> {
         DeviceCommand::List(args) => list(&args.tree),
         DeviceCommand::Show(args) => show(&args.tree, &args.device),
         DeviceCommand::Enable(args) => {
-            let auto_reset = args.auto_reset.map(|switch| switch == OnOff::On);
+            let auto_reset = args.auto_reset.map(OnOff::is_on);
             let wanted = DeviceSettings { state: Some(DeviceState::Up), auto_reset, ..none() };
             change(&args.change, &args.device, &wanted, args.save)
         }

@@ -155,7 +155,7 @@ fn default_address(node: &Node, name: &str) -> String {
 }
 
 /// `--check`: lists every problem for which a node with this configuration would not start.
-fn check(args: &UpArgs) -> Result<()> {
+pub(crate) fn check(args: &UpArgs) -> Result<()> {
     let Settings { node, tls } = Settings::for_node(args)?;
     let mut problems = node.problems();
     let filter = &node.settings.log_filter;

@@ -43,6 +43,8 @@ fn check_lists_every_problem_of_the_configuration() {
     place.run(&["up", "--check", "--config", &named]).failed(2, &["tcp: ", "/c"]);
     let made = file("made.toml", tcp);
     place.run(&["up", "--check", "--config", &made]).done();
+    let managed = ["node", "--check", "--config", &good, "--access", "/nonexistent/access"];
+    place.run(&managed).failed(2, &["/nonexistent/access"]);
     assert!(!place.path("node.sock").exists(), "nothing was started");
 }
 

@@ -405,17 +405,17 @@ impl Connection {
     }
 
     /// Counts a job that will be sent as soon as its key is open.
-    pub(crate) fn promised(&mut self) {
+    pub(crate) fn add_promised_job(&mut self) {
         self.in_flight += 1;
     }
 
-    /// The node answered a job, or a job no longer waits for its key.
-    pub(crate) fn settled(&mut self) {
+    /// Releases the place of a job that the node answered, or that no longer waits for its key.
+    pub(crate) fn release_job(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// The node did a job that was waited for.
-    pub(crate) fn served(&mut self) {
+    /// Counts a job that was waited for and that the node did.
+    pub(crate) fn record_served(&mut self) {
         self.done_since_report += 1;
     }
 

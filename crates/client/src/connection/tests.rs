@@ -188,10 +188,10 @@ fn job_is_sent_unchanged_and_counts_until_it_is_settled() {
     };
     assert_eq!((first[0].id, first[0].key, first[0].budget), (77, 9, ms(1500)));
     assert_eq!((&first[0].operation, &first[0].input[..]), (&SIGN, &[5; 32][..]));
-    connection.settled();
+    connection.release_job();
     assert!(connection.has_room());
-    connection.settled();
-    connection.settled();
+    connection.release_job();
+    connection.release_job();
     assert_eq!(connection.in_flight(), 0);
 }
 
@@ -221,7 +221,7 @@ fn any_byte_is_a_sign_of_life() {
     let pong = NodeMessage::Pong { token: 1 };
     assert!(matches!(say(&mut connection, &pong, now + ms(700)), Ok(None)));
     assert_eq!(connection.next_timer(), Some(now + ms(950)));
-    connection.settled();
+    connection.release_job();
     assert_eq!(connection.next_timer(), None);
 }
 

@@ -111,7 +111,7 @@ impl Dispatcher {
                 connection.open_key(&job.key, now);
             }
             // It counts as in flight from here. Otherwise a burst would go to a node without the key open.
-            connection.promised();
+            connection.add_promised_job();
         }
         if slot == Slot::First {
             self.hedge_from(id, now);

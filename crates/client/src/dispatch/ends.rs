@@ -66,7 +66,7 @@ impl Dispatcher {
             let node = &mut self.nodes[attempt.node];
             if matches!(attempt.stage, Stage::AwaitingKey) {
                 if let Some(connection) = node.connection() {
-                    connection.settled();
+                    connection.release_job();
                 }
                 job.attempts[slot] = None;
             } else {

@@ -76,7 +76,7 @@ impl Hedging {
     }
 
     /// Records how long a node took, or has taken so far.
-    pub(super) fn took(&mut self, latency: Duration) {
+    pub(super) fn record_latency(&mut self, latency: Duration) {
         self.latencies.add(latency);
     }
 }
@@ -161,9 +161,9 @@ impl Dispatcher {
         let first = self.jobs.get(id).and_then(|job| job.attempts[Slot::First].as_ref());
         if let Some(Attempt { node, stage: Stage::Sent { at, .. }, .. }) = first {
             let waited = now.saturating_duration_since(*at);
-            self.nodes[*node].waited(waited, now);
+            self.nodes[*node].record_wait(waited, now);
             if let Some(hedging) = &mut self.hedging {
-                hedging.took(waited);
+                hedging.record_latency(waited);
             }
         }
     }

@@ -180,7 +180,7 @@ impl Dispatcher {
             if let Some(hedging) = &mut self.hedging {
                 hedging.deposit();
             }
-            self.counted(now);
+            self.report_soon(now);
         }
         Ok(id)
     }
@@ -242,8 +242,8 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that the edge has counted something, or will soon, so that a report becomes due.
-    pub(crate) fn counted(&mut self, now: Instant) {
+    /// Makes a report due: the edge has counted something, or will soon.
+    pub(crate) fn report_soon(&mut self, now: Instant) {
         if let Some(reporter) = &mut self.reporter {
             reporter.activity(now);
         }
@@ -508,7 +508,7 @@ impl Dispatcher {
                     welcomed.welcomed(&name);
                 }
                 // What was counted while no node could be told.
-                self.counted(now);
+                self.report_soon(now);
                 self.reassign(now);
             }
             ConnectionEvent::KeyOpened { key, handle, facts } => {
@@ -608,7 +608,7 @@ impl Dispatcher {
     /// A job does not wait for a key at this node any more.
     fn settle_key_wait(&mut self, node: NodeIndex) {
         if let Some(connection) = self.connection(node) {
-            connection.settled();
+            connection.release_job();
         }
     }
 
@@ -657,7 +657,7 @@ impl Dispatcher {
         self.totals.late_completions += 1;
         self.nodes[node].late_replies -= 1;
         if let Some(connection) = self.connection(node) {
-            connection.settled();
+            connection.release_job();
         }
         self.remove_if_over(id);
     }
@@ -671,20 +671,20 @@ impl Dispatcher {
         now: Instant,
     ) {
         let node = &mut self.nodes[node];
-        node.served(latency, now);
+        node.record_answer(latency, now);
         if succeeded {
             node.counters.succeeded += 1;
             if let Some(hedging) = &mut self.hedging {
-                hedging.took(latency);
+                hedging.record_latency(latency);
             }
         } else {
             node.counters.failed += 1;
         }
         if let Some(connection) = node.connection() {
-            connection.settled();
-            connection.served();
+            connection.release_job();
+            connection.record_served();
         }
-        self.counted(now);
+        self.report_soon(now);
     }
 
     fn on_job_error(

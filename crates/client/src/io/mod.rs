@@ -259,9 +259,9 @@ impl Instance {
         self.flush_all(&mut inner);
     }
 
-    pub(crate) fn counted(&self) {
+    pub(crate) fn report_soon(&self) {
         let mut inner = self.lock();
-        inner.dispatcher.counted(Instant::now());
+        inner.dispatcher.report_soon(Instant::now());
         self.wake_all(&mut inner);
     }
 

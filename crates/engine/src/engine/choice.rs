@@ -191,6 +191,15 @@ pub(crate) struct Decision {
     pub(crate) trial: Option<Trial>,
 }
 
+/// Jobs to choose a backend for, and the tasks beside which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchLoad {
+    /// Jobs of the group that run together.
+    pub(crate) jobs: usize,
+    /// Tasks that devices hold for the same worker.
+    pub(crate) company: usize,
+}
+
 /// A backend that is measured although it does not serve, and the number of jobs that it gets for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trial {
@@ -203,12 +212,12 @@ impl Choices {
         Self { groups: (0..GROUPS).map(|_| Mutex::default()).collect() }
     }
 
-    /// Chooses among the backends of `candidates` (not empty) for `jobs` jobs of a group that run together, beside `company` tasks that devices hold for the same worker. `together`
-    /// gives the number of jobs that a backend computes at once.
+    /// Chooses among the backends of `candidates`, which is not empty, for the jobs of a group. `together` gives the
+    /// number of jobs that a backend computes at once.
     pub(crate) fn decide(
         &self,
         group: Group,
-        (jobs, company): (usize, usize),
+        load: BatchLoad,
         candidates: BackendSet,
         together: impl Fn(usize) -> usize,
     ) -> Decision {
@@ -217,7 +226,7 @@ impl Choices {
         }
         let mut row = lock(&self.groups[group.0]);
         let row = row.get_or_insert_default();
-        row.decide(jobs, company, candidates, together)
+        row.decide(load, candidates, together)
     }
 
     /// Records one measurement: `backend` needed `cost_ns` for each job it got of `jobs` run together.
@@ -252,8 +261,7 @@ impl Choices {
 impl GroupStats {
     fn decide(
         &mut self,
-        jobs: usize,
-        company: usize,
+        BatchLoad { jobs, company }: BatchLoad,
         candidates: BackendSet,
         together: impl Fn(usize) -> usize,
     ) -> Decision {
@@ -359,6 +367,10 @@ mod tests {
     const ALL: BackendSet = BOTH.with(2);
     const LAST_TWO: BackendSet = ALL.without(0);
 
+    fn alone(jobs: usize) -> BatchLoad {
+        BatchLoad { jobs, company: 0 }
+    }
+
     /// Serves `jobs` jobs in batches of `size` on backends that take four together. `cost` gives the cost of a
     /// job by backend and number of the batch. Returns the number of jobs that each backend got.
     fn serve(
@@ -370,7 +382,7 @@ mod tests {
     ) -> [usize; 4] {
         let mut served = [0; 4];
         for batch in 0..jobs.div_ceil(size) {
-            let Decision { serving, trial } = choices.decide(RSA, (size, 0), candidates, |_| 4);
+            let Decision { serving, trial } = choices.decide(RSA, alone(size), candidates, |_| 4);
             let tried = trial.map_or(0, |trial| trial.jobs);
             let trial = trial.map(|trial| (trial.backend, trial.jobs));
             for (backend, jobs) in trial.into_iter().chain([(serving, size - tried)]) {
@@ -468,7 +480,7 @@ mod tests {
         let choices = Choices::new();
         let mut tried = 0;
         for _ in 0..10_000 {
-            match choices.decide(RSA, (1, 0), BOTH, |_| 1).trial {
+            match choices.decide(RSA, alone(1), BOTH, |_| 1).trial {
                 None => choices.record(RSA, 1, 0, 100.0),
                 Some(trial) => {
                     assert_eq!(trial, Trial { backend: 1, jobs: 1 });
@@ -518,7 +530,7 @@ mod tests {
             let (mut jobs, mut explored) = (0_u64, 0_u64);
             for size in sizes {
                 // No backend is ever measured, so the preferred one serves.
-                let decision = choices.decide(RSA, (size, 0), candidates, |backend| 1 << (3 * backend));
+                let decision = choices.decide(RSA, alone(size), candidates, |backend| 1 << (3 * backend));
                 prop_assert_eq!(Some(decision.serving), candidates.first());
                 jobs += size as u64;
                 if let Some(Trial { backend, jobs: tried }) = decision.trial {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::backend_set::{AtomicBackendSet, BackendSet};
-use super::choice::{Choices, Decision, Group, KnownCosts};
+use super::choice::{BatchLoad, Choices, Decision, Group, KnownCosts};
 use super::lock;
 use super::measure::Measurement;
 use super::{BackendEvent, BackendStatus, Observer, StartError};
@@ -241,7 +241,7 @@ impl Backends {
         able: BackendSet,
     ) -> Decision {
         let together = |index: usize| self.usable[index].description.batch;
-        self.choices.decide(group, (jobs, company), self.preferred(able), together)
+        self.choices.decide(group, BatchLoad { jobs, company }, self.preferred(able), together)
     }
 
     /// The backends of `able` that are there and not in quarantine; else those that are there; else all.

@@ -132,7 +132,8 @@ impl fmt::Debug for Job {
     }
 }
 
-/// The end of a job: output or error, its backend and its times. `Debug` shows the length of the output, never its bytes.
+/// The end of a job: output or error, its backend and its times. `Debug` shows the length of the output, never its
+/// bytes.
 pub struct Completion {
     /// Id of the job, as its caller gave it.
     pub id: JobId,

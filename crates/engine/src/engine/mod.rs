@@ -11,7 +11,8 @@
 //! waking a worker would cost as much as the operation. With one worker per class (on one core) a whole
 //! batch is, unless several owners use the class.
 //!
-//! A job that would wait beyond its deadline, by the measured service rate of its class, ends as [`JobError::Busy`] at once.
+//! A job that would wait beyond its deadline, by the measured service rate of its class, ends as [`JobError::Busy`] at
+//! once.
 //!
 //! Every job ends as exactly one completion. A job that still waits at its deadline ends as
 //! [`JobError::Expired`] within [`SWEEP_INTERVAL`]; so does a job that a device holds. A job that a backend on

@@ -4,14 +4,14 @@
 //! Workers: take what waits in their class and give it to their [`Runner`], which takes more while it waits for a
 //! device.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WorkerThread;
 use super::job::Queued;
 use super::runner::{Intake, Runner};
-use super::shared::{ClassState, Shared};
+use super::shared::{ClassQueue, ClassState, Shared};
 use crate::error::JobError;
 use crate::operation::Class;
 use crate::sync::lock;
@@ -88,11 +88,7 @@ impl ClassLine<'_> {
             device_turn
         };
         self.take_share(&mut state, most, ready, expired);
-        let express = state.needs_express();
-        drop(state);
-        if express {
-            class.express.notify_one();
-        }
+        wake_express(class, state);
         true
     }
 
@@ -136,6 +132,15 @@ impl ClassLine<'_> {
     }
 }
 
+/// Unlocks a class, and wakes its express worker if that has work.
+fn wake_express(class: &ClassQueue, state: MutexGuard<'_, ClassState>) {
+    let express = state.needs_express();
+    drop(state);
+    if express {
+        class.express.notify_one();
+    }
+}
+
 impl Intake for ClassLine<'_> {
     fn behind(&self) -> usize {
         let class = &self.shared.classes[self.class.index()];
@@ -150,11 +155,7 @@ impl Intake for ClassLine<'_> {
             return;
         }
         self.take_share(&mut state, most, ready, &mut expired);
-        let express = state.needs_express();
-        drop(state);
-        if express {
-            class.express.notify_one();
-        }
+        wake_express(class, state);
         end_expired(self.shared, &mut expired);
     }
 

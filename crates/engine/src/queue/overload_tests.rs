@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! More load than a worker can take, in simulated time: the queue and its refusals are the real ones, the worker takes a
-//! fixed time for each job, and clients offer jobs at random times (open loop).
+//! More load than a worker can take, in simulated time: the queue and its refusals are the real ones, the worker takes
+//! a fixed time for each job, and clients offer jobs at random times (open loop).
 //!
 //! ```text
 //!  arrival ─► client ──way──► queue or refusal ──► worker, 16 jobs a turn ──way──► good, if within its budget

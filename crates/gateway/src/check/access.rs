@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Whether a user may connect to a unix socket, or read a file: search permission on every folder of its path,
-//! write or read permission at its end. The module evaluates only permission bits: for an access control list it reports
-//! the list instead of a verdict, and it does not see security modules.
+//! write or read permission at its end. The module evaluates only permission bits: for an access control list it
+//! reports the list instead of a verdict, and it does not see security modules.
 
 use std::fmt;
 use std::fs;

@@ -67,7 +67,7 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
             "`millrace compression` says why; the error log has the reason from the card's library";
         return (Outcome::Warning, seen, Some(remedy.to_owned()));
     }
-    (Outcome::Ok, seen, None)
+    (Outcome::Good, seen, None)
 }
 
 #[cfg(test)]
@@ -89,12 +89,12 @@ mod tests {
     fn compression_is_judged_by_what_was_counted() {
         let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).0;
         assert_eq!(outcome(&[]), Outcome::Warning);
-        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), Outcome::Ok);
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), Outcome::Good);
         assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]), Outcome::Failure);
         assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]), Outcome::Warning);
         assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]), Outcome::Failure);
         // The first chunks of each worker come before its library has started.
-        for (missed, wanted) in [(8, Outcome::Ok), (11, Outcome::Warning)] {
+        for (missed, wanted) in [(8, Outcome::Good), (11, Outcome::Warning)] {
             let values =
                 [(Counter::Streams, 30), (Counter::QatChunks, 10), (Counter::QatAway, missed)];
             assert_eq!(outcome(&values), wanted, "{missed}");

@@ -9,6 +9,7 @@ use millrace_edge::local_counts::LocalCounts;
 use millrace_hostfs::process::Proc;
 
 use super::judge::Provider;
+use super::proof::TlsTarget;
 use super::{CheckOptions, CheckReport, Outcome, tls};
 
 /// The counters of the server that is checked.
@@ -35,7 +36,7 @@ pub(super) fn judge(
         let remedy =
             "restart the server, and run this as root: a server takes openssl.cnf at its start";
         let seen = "the server shows no counters of what it computes itself";
-        return report.add(CHECK, Outcome::Unseen, seen, remedy.to_owned());
+        return report.add(CHECK, Outcome::Unseen, seen, remedy);
     };
     let (outcome, seen, remedy) = finding(&now.since(before));
     report.add(CHECK, outcome, seen, remedy.map(str::to_owned));
@@ -70,22 +71,22 @@ fn finding(counted: &LocalCounts) -> (Outcome, String, Option<&'static str>) {
     if !costs.is_empty() {
         seen.push_str(&format!("; measured at the start: {}", costs.join(", ")));
     }
-    (Outcome::Ok, seen, None)
+    (Outcome::Good, seen, None)
 }
 
 /// Adds the finding about the group that the server chooses for a client that prefers the post-quantum hybrid.
-pub(super) fn group(address: &str, name: &str, report: &mut CheckReport) {
+pub(super) fn group(target: &TlsTarget, report: &mut CheckReport) {
     const CHECK: &str = "group";
-    match tls::post_quantum_group(address, name) {
+    match tls::post_quantum_group(&target.address, &target.server_name) {
         Ok(group) if group.contains("MLKEM") => {
             let seen = format!("{group} with a client that offers it");
-            report.add(CHECK, Outcome::Ok, seen, None);
+            report.add(CHECK, Outcome::Good, seen, None);
         }
         Ok(group) => {
             let seen = format!("{group} with a client that offers X25519MLKEM768");
             let remedy = "name X25519MLKEM768 first in ssl_ecdh_curve (nginx) or ssl-default-bind-curves (HAProxy): \
                           millrace gateway SERVER --local --pq";
-            report.add(CHECK, Outcome::Warning, seen, remedy.to_owned());
+            report.add(CHECK, Outcome::Warning, seen, remedy);
         }
         Err(error) => report.add(CHECK, Outcome::Unseen, error.to_string(), None),
     }
@@ -112,7 +113,7 @@ enum GroupState {
 /// Adds the finding about each group that the provider computes, offered alone: refused, agreed, and by whom computed.
 /// `named` has the groups of the server's configuration.
 pub(super) fn groups(
-    (address, name): (&str, &str),
+    TlsTarget { address, server_name }: &TlsTarget,
     options: &CheckOptions,
     provider: &Provider,
     named: &[String],
@@ -125,7 +126,7 @@ pub(super) fn groups(
             continue;
         }
         let before = counts(options, report);
-        let agreed = match tls::agrees(address, name, exchange) {
+        let agreed = match tls::agrees(address, server_name, exchange) {
             Ok(agreed) => agreed,
             Err(error) => return report.add(CHECK, Outcome::Unseen, error.to_string(), None),
         };
@@ -187,7 +188,7 @@ fn groups_finding(
             exported.join(", ")
         )
     } else {
-        return (Outcome::Ok, seen, None);
+        return (Outcome::Good, seen, None);
     };
     (Outcome::Warning, seen, Some(remedy))
 }
@@ -207,7 +208,7 @@ mod tests {
         assert!(seen.contains("default provider") && remedy.is_some());
         let cells = [("X25519", 32), ("fetch-hits", 30), ("fetch-misses", 10)];
         let (outcome, seen, _) = finding(&counts(cells));
-        assert_eq!(outcome, Outcome::Ok);
+        assert_eq!(outcome, Outcome::Good);
         assert!(seen.contains("X25519 32; 30 of 40"), "{seen}");
         let cells = [("X25519", 7), ("pairs-ahead", 7), ("ns X25519", 30), ("stock X25519", 80)];
         let (_, seen, _) = finding(&counts(cells));
@@ -224,9 +225,9 @@ mod tests {
             groups_finding(&states, &named)
         };
         let (outcome, seen, _) = judged([Here, Here]);
-        assert_eq!((outcome, seen.matches("in the server").count()), (Outcome::Ok, 2));
-        assert_eq!(judged([Agreed, Agreed]).0, Outcome::Ok);
-        assert_eq!(judged([Left, Here]).0, Outcome::Ok);
+        assert_eq!((outcome, seen.matches("in the server").count()), (Outcome::Good, 2));
+        assert_eq!(judged([Agreed, Agreed]).0, Outcome::Good);
+        assert_eq!(judged([Left, Here]).0, Outcome::Good);
         let measured = counts([("ns X25519", 80), ("stock X25519", 30)]);
         assert!(is_left(&measured, "X25519") && !is_left(&measured, "X25519MLKEM768"));
         let (outcome, seen, remedy) = judged([Exported, Here]);
@@ -237,6 +238,6 @@ mod tests {
         assert_eq!(outcome, Outcome::Warning);
         assert!(remedy.expect("a remedy").contains("no client gets it"));
         let unnamed = groups_finding(&[("SecP256r1MLKEM768", Refused)], &named);
-        assert_eq!(unnamed.0, Outcome::Ok, "a group that is not asked for may be refused");
+        assert_eq!(unnamed.0, Outcome::Good, "a group that is not asked for may be refused");
     }
 }

@@ -108,7 +108,8 @@ pub enum Silence {
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// The subject of the check works.
-    Ok,
+    #[serde(rename = "ok")]
+    Good,
     /// The subject is not visible to this user.
     Unseen,
     /// The subject works, but not as well as possible, or not for long.
@@ -173,9 +174,31 @@ impl CheckReport {
         check: &'static str,
         outcome: Outcome,
         seen: impl Into<String>,
-        remedy: impl Into<Option<String>>,
+        remedy: impl Into<Remedy>,
     ) {
-        self.findings.push(Finding { check, outcome, seen: seen.into(), remedy: remedy.into() });
+        let Remedy(remedy) = remedy.into();
+        self.findings.push(Finding { check, outcome, seen: seen.into(), remedy });
+    }
+}
+
+/// Advice of a finding, if there is any: what [`CheckReport::add`] takes.
+struct Remedy(Option<String>);
+
+impl From<&str> for Remedy {
+    fn from(text: &str) -> Self {
+        Self(Some(text.to_owned()))
+    }
+}
+
+impl From<String> for Remedy {
+    fn from(text: String) -> Self {
+        Self(Some(text))
+    }
+}
+
+impl From<Option<String>> for Remedy {
+    fn from(text: Option<String>) -> Self {
+        Self(text)
     }
 }
 

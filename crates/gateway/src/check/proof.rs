@@ -12,7 +12,7 @@ use super::judge::{Pool, Provider};
 use super::pool::{Edges, NodeAnswer};
 use super::{CheckOptions, CheckReport, Nodes, Outcome, Proportion, Silence, local, tls};
 
-use Outcome::{Failure, Ok as Good, Unseen, Warning};
+use Outcome::{Failure, Good, Unseen, Warning};
 
 /// Time to wait for reports of edges: they come within two seconds; the rest is for a loaded machine.
 const REPORTS_TAKE: Duration = Duration::from_secs(4);
@@ -79,6 +79,15 @@ fn edges_of(answer: &NodeAnswer) -> Option<&Edges> {
     answer.answer.as_ref().ok()?.edges.as_ref()
 }
 
+/// A server to make handshakes with.
+#[derive(Debug)]
+pub(super) struct TlsTarget {
+    /// Host and port.
+    pub(super) address: String,
+    /// Name that the client asks for (SNI), and that the certificate should have.
+    pub(super) server_name: String,
+}
+
 /// Makes the handshakes and adds the findings about them.
 pub(super) fn prove(
     options: &CheckOptions,
@@ -91,38 +100,38 @@ pub(super) fn prove(
     if options.handshakes == 0 {
         return;
     }
-    let Some((address, name)) = target(options, evidence) else {
+    let Some(target) = target(options, evidence) else {
         let seen = "the configuration has no address that TLS is served at";
-        let remedy = "give one with --connect".to_owned();
+        let remedy = "give one with --connect";
         return report.add("handshakes", Unseen, seen, remedy);
     };
+    let TlsTarget { address, server_name } = &target;
     // What happens once per process (a connection to the node, a key) comes before, and is reported before.
     let settling = pool.and_then(|pool| Counters::start(nodes, pool));
-    if let Err(error) = tls::handshakes(&address, &name, 1) {
-        let remedy = "give the right address with --connect".to_owned();
+    if let Err(error) = tls::handshakes(address, server_name, 1) {
+        let remedy = "give the right address with --connect";
         return report.add("handshakes", Failure, error.to_string(), remedy);
     }
     if let Some(provider) = provider.filter(|provider| provider.local) {
-        local::group(&address, &name, report);
+        local::group(&target, report);
         let named = evidence.map_or(&[][..], |evidence| &evidence.config.groups);
-        local::groups((&address, &name), options, provider, named, report);
+        local::groups(&target, options, provider, named, report);
     }
     if provider.is_some_and(|provider| provider.poolless) {
-        match tls::handshakes(&address, &name, options.handshakes) {
+        match tls::handshakes(address, server_name, options.handshakes) {
             Ok(held) => {
-                let _ = handshakes(&address, &held, report);
+                let _ = handshakes(address, &held, report);
             }
             Err(error) => report.add("handshakes", Failure, error.to_string(), None),
         }
         return;
     }
-    let target = (address.as_str(), name.as_str());
-    prove_pooled(target, options, evidence, nodes, pool, settling, report);
+    prove_pooled(&target, options, evidence, nodes, pool, settling, report);
 }
 
 /// Makes handshakes, and adds findings about where they were signed and how the server waited.
 fn prove_pooled(
-    (address, name): (&str, &str),
+    TlsTarget { address, server_name }: &TlsTarget,
     options: &CheckOptions,
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
@@ -136,7 +145,7 @@ fn prove_pooled(
     }
     let before = nodes.completed(socket);
     let counters = pool.and_then(|pool| Counters::start(nodes, pool));
-    let held = match tls::handshakes(address, name, options.handshakes) {
+    let held = match tls::handshakes(address, server_name, options.handshakes) {
         Ok(held) => held,
         Err(error) => return report.add("handshakes", Failure, error.to_string(), None),
     };
@@ -171,13 +180,13 @@ fn fallbacks(told: &Edges, report: &mut CheckReport) {
         told.fallbacks.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     if !reasons.is_empty() {
         let seen = format!("done by the gateway itself: {}", reasons.join(", "));
-        let remedy = "docs/guide/openssl.md says what each reason means".to_owned();
+        let remedy = "docs/guide/openssl.md says what each reason means";
         report.add("fallbacks", Warning, seen, remedy);
     }
 }
 
 /// The address and the server name of the handshakes.
-fn target(options: &CheckOptions, evidence: Option<&Evidence>) -> Option<(String, String)> {
+fn target(options: &CheckOptions, evidence: Option<&Evidence>) -> Option<TlsTarget> {
     let config = evidence.map(|evidence| &evidence.config);
     let listens = config.and_then(|config| config.listens.first());
     let address = options.connect.as_ref().or(listens)?.clone();
@@ -190,7 +199,8 @@ fn target(options: &CheckOptions, evidence: Option<&Evidence>) -> Option<(String
         .clone()
         .or_else(|| named_host.filter(|_| options.connect.is_some()))
         .or_else(|| config.and_then(|config| config.names.first().cloned()));
-    Some((address, name.unwrap_or_else(|| "localhost".to_owned())))
+    let server_name = name.unwrap_or_else(|| "localhost".to_owned());
+    Some(TlsTarget { address, server_name })
 }
 
 fn handshakes(
@@ -204,7 +214,7 @@ fn handshakes(
     match first {
         None => report.add("handshakes", Good, format!("{share} with {address}"), None),
         Some(error) => {
-            let remedy = "see what is above; the server's log has its side".to_owned();
+            let remedy = "see what is above; the server's log has its side";
             report.add("handshakes", Failure, format!("{share} with {address}: {error}"), remedy);
         }
     }
@@ -227,12 +237,12 @@ fn pooled_here(
             pooled(after.saturating_sub(before), of, "the node on this machine", report);
         }
         (Err(Silence::Hidden(error)), _) | (_, Err(Silence::Hidden(error))) => {
-            report.add(CHECK, Unseen, error, "run this as root".to_owned());
+            report.add(CHECK, Unseen, error, "run this as root");
         }
         (Err(Silence::NoNode(error)), _) | (_, Err(Silence::NoNode(error))) => {
             // Without a local one the nodes are elsewhere.
             let outcome = if local { Failure } else { Unseen };
-            let remedy = "start the node; or run this on the gateway, as root".to_owned();
+            let remedy = "start the node; or run this on the gateway, as root";
             report.add(CHECK, outcome, error, remedy);
         }
     }
@@ -248,7 +258,7 @@ fn pooled(count: u64, of: u64, by: &str, report: &mut CheckReport) {
         return report.add("pooled", Good, seen, None);
     }
     let outcome = if share.count == 0 { Failure } else { Warning };
-    let remedy = "see what is above; `millrace status` has the node's side".to_owned();
+    let remedy = "see what is above; `millrace status` has the node's side";
     report.add("pooled", outcome, seen, remedy);
 }
 
@@ -287,14 +297,14 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Chec
     };
     let Some(waited) = seen.max(told) else {
         let seen = "the descriptors of the workers are hidden from this user";
-        return report.add(CHECK, Unseen, seen, "run this as root".to_owned());
+        return report.add(CHECK, Unseen, seen, "run this as root");
     };
     // An operation that was answered at once leaves no descriptor, and no edge has reported it.
     if waited < of && told.is_none() && like(report, Good) {
         let seen = format!(
             "at least {waited} of {of} waited without blocking; only the node knows about the others"
         );
-        return report.add(CHECK, Unseen, seen, "run this as root, where the node is".to_owned());
+        return report.add(CHECK, Unseen, seen, "run this as root, where the node is");
     }
     let share = Proportion { count: waited.min(of), of };
     report.asynchronous = Some(share);
@@ -302,7 +312,7 @@ fn asynchronous(seen: Option<u64>, told: Option<u64>, of: u64, report: &mut Chec
     if share.count == of {
         return report.add(CHECK, Good, seen, None);
     }
-    let remedy = "the others blocked, or did not go to the pool: see what is above".to_owned();
+    let remedy = "the others blocked, or did not go to the pool: see what is above";
     // `mode = sync` is a choice and already has a warning.
     let none = share.count == 0 && !like(report, Warning);
     let outcome = if none { Failure } else { Warning };

@@ -182,7 +182,7 @@ fn stub() -> String {
 fn correct_server_has_no_findings() {
     for server in [Server::Nginx, Server::Haproxy] {
         let report = Machine::new(server).report();
-        let good = report.findings.iter().all(|finding| finding.outcome == Outcome::Ok);
+        let good = report.findings.iter().all(|finding| finding.outcome == Outcome::Good);
         assert!(good, "{:#?}", report.findings);
         assert_eq!(report.pid, Some(MASTER));
         let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
@@ -288,7 +288,7 @@ fn effect_of_systemd_on_the_environment_is_reported() {
         evidence.unread = vec!["EnvironmentFile=/etc/v in /u: not text".to_owned()];
     });
     let outcomes: Vec<Outcome> = unread.iter().map(|finding| finding.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Unseen, Outcome::Ok], "{unread:?}");
+    assert_eq!(outcomes, [Outcome::Unseen, Outcome::Good], "{unread:?}");
     assert!(unread[0].seen.contains("/etc/v") && unread[0].remedy.is_some());
 }
 

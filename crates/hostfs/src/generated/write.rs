@@ -118,9 +118,9 @@ pub struct FileChanges<'a> {
 pub struct Verified {
     /// Name of the test.
     pub name: &'static str,
-    /// With the old files.
+    /// Verdict with the old files.
     pub before: ConfigVerdict,
-    /// With the new files.
+    /// Verdict with the new files.
     pub after: ConfigVerdict,
 }
 

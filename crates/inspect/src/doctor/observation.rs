@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_hostfs::Root;
 
-use super::watch::{self, CounterRates};
+use super::watch::{self, CounterRates, WatchReading};
 use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
 use crate::network::Network;
 use crate::qat::Qat;
@@ -111,8 +111,11 @@ impl<'a> Observation<'a> {
     pub fn rates(&self, elapsed: Duration) -> Option<CounterRates> {
         let (qat, network) = self.earlier.as_ref()?;
         Some(watch::rates(
-            (qat.known.as_ref(), network.known.as_ref()),
-            (self.report.qat.known.as_ref(), self.report.network.known.as_ref()),
+            WatchReading { qat: qat.known.as_ref(), network: network.known.as_ref() },
+            WatchReading {
+                qat: self.report.qat.known.as_ref(),
+                network: self.report.network.known.as_ref(),
+            },
             elapsed,
         ))
     }

@@ -226,13 +226,18 @@ pub struct InterfaceRate {
     pub sent_bytes_per_second: f64,
 }
 
+/// The counters of a machine at one time; `None` where it has none or they could not be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WatchReading<'a> {
+    /// Intel QAT cards.
+    pub qat: Option<&'a Qat>,
+    /// Network interfaces and the kernel's cryptography.
+    pub network: Option<&'a Network>,
+}
+
 /// Rates of the counters. A counter that decreased was reset and has no rate.
 #[must_use]
-pub fn rates(
-    before: (Option<&Qat>, Option<&Network>),
-    after: (Option<&Qat>, Option<&Network>),
-    elapsed: Duration,
-) -> CounterRates {
+pub fn rates(before: WatchReading<'_>, after: WatchReading<'_>, elapsed: Duration) -> CounterRates {
     let seconds = elapsed.as_secs_f64();
     // Counters stay far below 2^53.
     #[expect(clippy::cast_precision_loss, reason = "a rate is displayed with three digits")]
@@ -246,13 +251,13 @@ pub fn rates(
         wanted.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count))
     };
     let of_network = |pick: fn(&Network) -> Option<&BTreeMap<String, u64>>, names: &[&str]| {
-        let (before, after) = (before.1.and_then(pick)?, after.1.and_then(pick)?);
+        let (before, after) = (before.network.and_then(pick)?, after.network.and_then(pick)?);
         rate(sum(before, names), sum(after, names))
     };
     CounterRates {
         seconds,
-        qat: devices(before.0, after.0, &rate),
-        interfaces: interfaces(before.1, after.1, &rate),
+        qat: devices(before.qat, after.qat, &rate),
+        interfaces: interfaces(before.network, after.network, &rate),
         ktls_per_second: of_network(
             |network| network.ktls.as_ref(),
             &["TlsTxSw", "TlsRxSw", "TlsTxDevice", "TlsRxDevice"],
@@ -418,13 +423,14 @@ mod tests {
             network
         };
         let (low, high) = (network(1_000), network(3_000));
+        let reading = |network| WatchReading { network: Some(network), ..WatchReading::default() };
         let two = Duration::from_secs(2);
-        let moved = rates((None, Some(&low)), (None, Some(&high)), two);
+        let moved = rates(reading(&low), reading(&high), two);
         assert_eq!(moved.interfaces[0].received_bytes_per_second, 1_000.0);
         assert_eq!(moved.ktls_per_second, Some(1_000.0));
-        let fell = rates((None, Some(&high)), (None, Some(&low)), two);
+        let fell = rates(reading(&high), reading(&low), two);
         assert!(fell.interfaces.is_empty() && fell.ktls_per_second.is_none());
-        let at_once = rates((None, Some(&low)), (None, Some(&high)), Duration::ZERO);
+        let at_once = rates(reading(&low), reading(&high), Duration::ZERO);
         assert!(at_once.interfaces.is_empty());
     }
 }

@@ -8,8 +8,10 @@
 //! the write itself: names are unique, registrations are fenced, and every other write sets a value.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use millrace_engine::sync::lock;
 
 use super::Reply;
 use super::problem::{Code, Problem};
@@ -62,7 +64,7 @@ impl Answered {
             let detail = format!("an idempotency key has 1 to {MAX_KEY_LEN} bytes");
             return Err(Problem::new(Code::Invalid, detail));
         }
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = lock(&self.0);
         memory.forget(now);
         let key = (caller.to_owned(), key.to_owned());
         match memory.answers.get(&key) {
@@ -86,11 +88,13 @@ impl Answered {
 
     /// Keeps the answer. A failure that may pass is forgotten, so that a repetition tries again.
     pub(super) fn finish(&self, caller: &str, key: &str, reply: &Result<Reply, Problem>) {
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = lock(&self.0);
         let key = (caller.to_owned(), key.to_owned());
         let passes = |problem: &Problem| matches!(problem.code, Code::Unavailable | Code::Internal);
         if reply.as_ref().is_err_and(passes) {
             memory.answers.remove(&key);
+            // The repetition appends it again: with two places the answer would go when the first is the oldest.
+            memory.order.retain(|kept| *kept != key);
         } else if let Some(kept) = memory.answers.get_mut(&key) {
             kept.reply = Some(reply.clone());
         }
@@ -136,6 +140,23 @@ mod tests {
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
         answered.finish("a", "k", &Err(Problem::new(Code::Unavailable, "")));
         assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
+    }
+
+    #[test]
+    fn repetition_after_a_failure_is_kept_as_long_as_any_other() {
+        let (answered, now) = (Answered::default(), Instant::now());
+        assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
+        answered.finish("a", "k", &Err(Problem::new(Code::Unavailable, "")));
+        for number in 0..MAX_KEPT / 2 {
+            answered.begin("a", &format!("before {number}"), [1; 32], now).unwrap();
+        }
+        assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(None));
+        let reply = Ok(Reply::empty());
+        answered.finish("a", "k", &reply);
+        for number in 0..3 * MAX_KEPT / 4 {
+            answered.begin("a", &format!("after {number}"), [1; 32], now).unwrap();
+        }
+        assert_eq!(answered.begin("a", "k", [1; 32], now), Ok(Some(reply)));
     }
 
     #[test]

@@ -153,7 +153,7 @@ pub struct NodeView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatReport {
-    /// For the lease and the grants.
+    /// Report of the node, for the lease and the grants.
     pub heartbeat: Heartbeat,
     /// For the page. A report in the form of another version is left out, and the heartbeat counts.
     #[serde(default, deserialize_with = "readable")]
@@ -169,7 +169,7 @@ fn readable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Overview
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Leave {
-    /// Of the lease.
+    /// Fence of the lease.
     pub fence: u64,
 }
 

@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use millrace_service::overview::{
     ClassRate, Event, MAX_ROWS, NodeRow, Overview, TenantLine, VerdictLevel, now_ms,
 };
@@ -51,7 +52,7 @@ impl PoolState {
 
     /// Takes the report of a node.
     pub(super) fn take(&self, node: NodeName, overview: Overview) {
-        let mut reports = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.0.reports);
         reports.insert(node, (Instant::now(), Arc::new(overview)));
     }
 
@@ -74,7 +75,7 @@ impl PoolState {
 
     /// The reports that are not stale, of nodes with a lease.
     fn fresh(&self, view: &View) -> HashMap<NodeName, Arc<Overview>> {
-        let mut reports = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.0.reports);
         reports.retain(|name, (at, _)| at.elapsed() < STALE && view.nodes.contains_key(name));
         let present = reports.iter().filter(|(name, _)| {
             view.node(name)

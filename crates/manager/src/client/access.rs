@@ -18,6 +18,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use millrace_server::tls::exposed_bits;
 use millrace_service::store::write_private;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -58,9 +59,9 @@ pub enum AccessError {
     /// A certificate in it is no PEM.
     #[error("the {what} of the access file is no PEM: {reason}")]
     Pem {
-        /// Which.
+        /// Name of the field.
         what: &'static str,
-        /// The problem.
+        /// Reason of the failure.
         reason: String,
     },
 }
@@ -150,20 +151,25 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// Reads an access file. It holds a secret, so no other user may be able to read it.
+    /// Reads an access file. It holds a secret, so no other user may be able to read it; the group of root's file
+    /// may ([`exposed_bits`]).
     ///
     /// # Errors
     /// [`AccessError`].
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let failed = |source| AccessError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.mode() & 0o037 != 0 {
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.mode() & exposed_bits(metadata.uid()) != 0 {
             return Err(AccessError::Exposed(path.to_owned()));
         }
+        let form = |reason| AccessError::Form { path: path.to_owned(), reason };
         let mut text = Zeroizing::new(String::new());
-        file.take(MAX_LEN).read_to_string(&mut text).map_err(failed)?;
-        serde_json::from_str(&text)
-            .map_err(|error| AccessError::Form { path: path.to_owned(), reason: error.to_string() })
+        let length = file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(failed)?;
+        if length as u64 > MAX_LEN {
+            return Err(form(format!("it is longer than {MAX_LEN} bytes")));
+        }
+        serde_json::from_str(&text).map_err(|error| form(error.to_string()))
     }
 
     /// Writes it, mode 0600; replaces a former one only if `replace`.
@@ -220,6 +226,31 @@ mod tests {
         assert!(!format!("{read:?}").contains("secret"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Access::read(&path), Err(AccessError::Exposed(_))));
+        let owner = fs::metadata(&path).unwrap().uid();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let exposed = matches!(Access::read(&path), Err(AccessError::Exposed(_)));
+        assert_eq!(exposed, owner != 0, "the group may read root's file alone");
+        if owner == 0 {
+            std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+            assert!(matches!(Access::read(&path), Err(AccessError::Exposed(_))));
+        }
+    }
+
+    #[test]
+    fn access_file_that_is_too_long_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access");
+        let read = |length: u64| {
+            let mut text = r#"{"managers": [], "ca": ""}"#.to_owned();
+            text.extend(std::iter::repeat_n(' ', usize::try_from(length).unwrap() - text.len()));
+            write_private(&path, text.as_bytes(), true).unwrap();
+            Access::read(&path)
+        };
+        assert!(read(MAX_LEN).is_ok());
+        let Err(AccessError::Form { reason, .. }) = read(MAX_LEN + 1) else {
+            panic!("a byte more than the bound")
+        };
+        assert!(reason.contains("longer than 262144 bytes"), "{reason}");
     }
 
     #[test]

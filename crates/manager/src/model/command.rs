@@ -244,7 +244,7 @@ pub enum Refusal {
     /// A newer manager has changed the form of the store.
     #[error("the store has schema {found}, and this manager knows {known}: upgrade millrace")]
     Schema {
-        /// In the store.
+        /// Revision in the store.
         found: u32,
         /// Highest that is known here.
         known: u32,

@@ -115,9 +115,9 @@ pub enum SetError {
     /// A later one is in force.
     #[error("the grants have revision {set}, and {applied} is in force")]
     OutOfDate {
-        /// Of the set.
+        /// Revision of the set.
         set: u64,
-        /// In force.
+        /// Revision in force.
         applied: u64,
     },
     /// The answer took longer than the grants live.
@@ -205,8 +205,8 @@ impl Holder {
         self.retry = FIRST_RETRY;
     }
 
-    /// Whether an answer is for the present lease, not older than what is in force, and in time; returns the life of its
-    /// grants.
+    /// Whether an answer is for the present lease, not older than what is in force, and in time; returns the life of
+    /// its grants.
     ///
     /// # Errors
     /// [`SetError::OtherLease`], [`SetError::OutOfDate`], [`SetError::TooLate`].

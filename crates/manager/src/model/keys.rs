@@ -93,9 +93,9 @@ pub enum KeyRefused {
     /// A later version is there.
     #[error("version {given} of the key is out of date: this node has {held}")]
     OutOfDate {
-        /// Of the key that was offered.
+        /// Version of the key that was offered.
         given: u64,
-        /// Of the key that is there.
+        /// Version of the key that is there.
         held: u64,
     },
     /// The answer names no such key.

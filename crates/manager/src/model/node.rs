@@ -68,7 +68,7 @@ pub struct Registration {
 pub struct Heartbeat {
     /// Name of the node.
     pub node: NodeName,
-    /// Of the lease that the node holds.
+    /// Fence of the lease that the node holds.
     pub fence: u64,
     /// Revision of the grants that are in force at the node; 0 before the first.
     pub applied: u64,

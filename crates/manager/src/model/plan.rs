@@ -56,49 +56,49 @@ pub struct Plan {
 }
 
 /// State of a registration that holds part of a quota.
-enum Fate {
+enum RegistrationState {
     /// The registration has the lease.
     Live,
     /// The node has fallen silent and may go on with its safe share.
     Silent,
-    /// The registration may have grants in force until then.
-    Until(Instant),
+    /// The registration may have grants in force until this time.
+    EndsAt(Instant),
     /// The registration holds nothing.
-    Over,
+    Ended,
 }
 
-fn fate(
+fn registration_state(
     entry: &Entry,
     node: Option<&Node>,
     endings: &mut Endings,
     life: Duration,
     now: Instant,
-) -> Fate {
-    let mut after = |then: Fate| {
+) -> RegistrationState {
+    let mut after = |then: RegistrationState| {
         let until = endings.seen(&entry.node, entry.fence, now) + life;
-        if until <= now { then } else { Fate::Until(until) }
+        if until <= now { then } else { RegistrationState::EndsAt(until) }
     };
     let Some(node) = node.filter(|node| !node.removed) else {
-        return after(Fate::Over);
+        return after(RegistrationState::Ended);
     };
     let lease = &node.lease;
     if lease.fence == entry.fence {
         return match (lease.open, lease.left) {
-            (true, _) => Fate::Live,
-            (false, true) => Fate::Over,
+            (true, _) => RegistrationState::Live,
+            (false, true) => RegistrationState::Ended,
             // A lease is closed after a silence that is longer than any grant lives.
-            (false, false) => Fate::Silent,
+            (false, false) => RegistrationState::Silent,
         };
     }
     match lease.unproven.get(&entry.fence) {
-        None => Fate::Over,
+        None => RegistrationState::Ended,
         // The same process: its first grants under the later fence replaced these.
-        Some(process) if *process == lease.process && node.applied > 0 => Fate::Over,
-        Some(process) if *process == lease.process => after(Fate::Silent),
+        Some(process) if *process == lease.process && node.applied > 0 => RegistrationState::Ended,
+        Some(process) if *process == lease.process => after(RegistrationState::Silent),
         // Another process of the node serves since: an operator does not run two. A registration alone proves nothing:
         // it may be a late message of a process that has ended.
-        Some(_) if node.applied > 0 => after(Fate::Over),
-        Some(_) => after(Fate::Silent),
+        Some(_) if node.applied > 0 => after(RegistrationState::Ended),
+        Some(_) => after(RegistrationState::Silent),
     }
 }
 
@@ -118,8 +118,8 @@ pub fn plan(
     ledger.settle(record);
     let mut again = None;
     ledger.entries.retain_mut(|entry| {
-        let fate = fate(entry, view.node(&entry.node), endings, life, now);
-        keep(entry, &fate, view, record, &mut again)
+        let state = registration_state(entry, view.node(&entry.node), endings, life, now);
+        keep(entry, &state, view, record, &mut again)
     });
     let tenant = view.tenants.get(name).map(|tenant| &tenant.value);
     let wanted = tenant.map(|tenant| Wanted::of(view, tenant, &ledger, from)).unwrap_or_default();
@@ -134,13 +134,13 @@ pub fn plan(
 /// Takes back what is free; returns whether the entry stays.
 fn keep(
     entry: &mut Entry,
-    fate: &Fate,
+    state: &RegistrationState,
     view: &View,
     record: u64,
     again: &mut Option<Instant>,
 ) -> bool {
-    match fate {
-        Fate::Live => {
+    match state {
+        RegistrationState::Live => {
             let applied = view.node(&entry.node).map_or(0, |node| node.applied);
             if entry.is_falling() && entry.is_replaced(applied, record) {
                 match &entry.target {
@@ -150,7 +150,7 @@ fn keep(
             }
             true
         }
-        Fate::Silent => {
+        RegistrationState::Silent => {
             entry.target = None;
             if !entry.safe {
                 entry.held = entry.held.safe_share();
@@ -158,12 +158,12 @@ fn keep(
             }
             true
         }
-        Fate::Until(until) => {
+        RegistrationState::EndsAt(until) => {
             entry.target = None;
             *again = Some(again.map_or(*until, |earlier| earlier.min(*until)));
             true
         }
-        Fate::Over => false,
+        RegistrationState::Ended => false,
     }
 }
 

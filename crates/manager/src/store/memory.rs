@@ -4,8 +4,10 @@
 //! A store in memory, for simulations and tests. It ends with the process.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use millrace_engine::sync::lock;
 
 use super::{Change, Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};
 
@@ -34,21 +36,17 @@ impl MemoryStore {
 
     /// Forgets changes up to a revision, as etcd does after a compaction.
     pub fn compact(&self, revision: u64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.compacted = revision.min(state.revision);
         let compacted = state.compacted;
         state.log.retain(|change| change.revision > compacted);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for MemoryStore {
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
         transaction.check()?;
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let holds = transaction.when.iter().all(|condition| {
             let entry = state.entries.get(&condition.key);
             entry.map_or(0, |(_, revision)| *revision) == condition.revision
@@ -84,7 +82,7 @@ impl Store for MemoryStore {
     }
 
     fn page(&self, prefix: &str, from: &str, limit: usize) -> Result<Snapshot, StoreError> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let below = state.entries.range(from.max(prefix).to_owned()..);
         let below = below.take_while(|(key, _)| key.starts_with(prefix));
         let entry = |(key, (value, revision)): (&String, &(Arc<[u8]>, u64))| StoreEntry {
@@ -97,7 +95,7 @@ impl Store for MemoryStore {
 
     fn changes(&self, prefix: &str, after: u64, wait: Duration) -> Result<Changes, StoreError> {
         let until = Instant::now() + wait;
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if after < state.compacted {
                 return Err(StoreError::Compacted(after));

@@ -8,9 +8,10 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::{Change, Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};
@@ -104,20 +105,16 @@ impl SqliteStore {
     /// # Errors
     /// The database fails.
     pub fn set_max_pages(&self, pages: u32) -> Result<(), StoreError> {
-        let connection = self.lock();
+        let connection = lock(&self.connection);
         let set = connection.query_row(&format!("PRAGMA max_page_count={pages}"), [], |_| Ok(()));
         set.map_err(failed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for SqliteStore {
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
         transaction.check()?;
-        let mut connection = self.lock();
+        let mut connection = lock(&self.connection);
         let done = write(&mut connection, transaction).map_err(failed)?;
         drop(connection);
         self.changed.notify_all();
@@ -129,7 +126,7 @@ impl Store for SqliteStore {
     }
 
     fn page(&self, prefix: &str, from: &str, limit: usize) -> Result<Snapshot, StoreError> {
-        let connection = self.lock();
+        let connection = lock(&self.connection);
         let read = || {
             let mut query = connection.prepare(
                 "SELECT key, value, revision FROM records WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
@@ -153,7 +150,7 @@ impl Store for SqliteStore {
 
     fn changes(&self, prefix: &str, after: u64, wait: Duration) -> Result<Changes, StoreError> {
         let until = Instant::now() + wait;
-        let mut connection = self.lock();
+        let mut connection = lock(&self.connection);
         loop {
             let changes = since(&connection, prefix, after).map_err(failed)?;
             let left = until.saturating_duration_since(Instant::now());

@@ -129,8 +129,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// A node with grants of its present lease holds keys of tenants that it serves, and that the ledger says are on it.
-    /// Others are about to be deleted.
+    /// A node with grants of its present lease holds keys of tenants that it serves, and that the ledger says are on
+    /// it. Others are about to be deleted.
     pub(super) fn check_keys(&self, node: &SimNode) -> Checked {
         let now = node.clock.at(self.now);
         let (InForce::Whole(grants) | InForce::Safe(grants)) = node.holder.in_force(now) else {

@@ -9,8 +9,8 @@
 //! pool must be as the operator wants it.
 //!
 //! `MILLRACE_SEED=n cargo test -p millrace-manager --test simulation` runs one schedule again;
-//! `MILLRACE_LONG=1` runs 20,000 instead of 200. Each rule of the hand-over is taken away once (`Mutation`), to show that the checks
-//! notice.
+//! `MILLRACE_LONG=1` runs 20,000 instead of 200. Each rule of the hand-over is taken away once (`Mutation`), to show
+//! that the checks notice.
 
 mod checks;
 mod faults;

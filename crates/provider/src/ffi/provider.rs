@@ -414,9 +414,9 @@ unsafe extern "C" fn query_operation<const ID: i32>(
     })
 }
 
-/// The capabilities of the inner provider, and TLS groups that it does not have: TLS groups and, since OpenSSL 3.5, TLS signature algorithms.
-/// libssl takes one only from the provider whose key type it fetches, and that is this one wherever it
-/// is preferred.
+/// The capabilities of the inner provider, and TLS groups that it does not have: TLS groups and, since OpenSSL 3.5, TLS
+/// signature algorithms. libssl takes one only from the provider whose key type it fetches, and that is this one
+/// wherever it is preferred.
 unsafe extern "C" fn get_capabilities<const ID: i32>(
     provctx: Ptr,
     capability: *const c_char,

@@ -75,8 +75,9 @@ const JOBS_PER_TURN: usize = 64;
 const ROUNDS_PER_POLL: usize = 4;
 
 /// Jobs of one party per second that the engine's queue may refuse before the node reads its connections less often:
-/// about 5 % of a core by estimate. Clients that honour the rest which a refusal names stay below that at five times the
-/// load of RSA-2048 on one core, even if they keep their jobs for the end of the rest. A pause would cost them the jobs that wait in the socket.
+/// about 5 % of a core by estimate. Clients that honour the rest which a refusal names stay below that at five times
+/// the load of RSA-2048 on one core, even if they keep their jobs for the end of the rest. A pause would cost them the
+/// jobs that wait in the socket.
 const REFUSALS_PER_SECOND: u64 = 20_000;
 
 /// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.

@@ -268,13 +268,18 @@ const EXPOSED: u32 = 0o077;
 /// Debian's `ssl-cert` stores keys so, and PostgreSQL has the same rule.
 const EXPOSED_OF_ROOT: u32 = 0o037;
 
+/// Mode bits that a file with a secret must not have if the user `owner` owns it.
+#[must_use]
+pub const fn exposed_bits(owner: u32) -> u32 {
+    if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED }
+}
+
 fn check_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), TlsError> {
     let path = || path.to_owned();
     if owner != user && owner != 0 {
         return Err(TlsError::Owner { path: path(), owner });
     }
-    let exposed = if owner == 0 { EXPOSED_OF_ROOT } else { EXPOSED };
-    if mode & exposed != 0 {
+    if mode & exposed_bits(owner) != 0 {
         return Err(TlsError::Exposed { path: path(), mode });
     }
     Ok(())

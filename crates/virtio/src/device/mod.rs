@@ -26,7 +26,7 @@ use millrace_service::bucket::Bucket;
 use self::asymmetric::{DeviceJob, Step};
 pub use self::limits::{DeviceLimits, Limit, LimitsChange};
 use crate::keys::{GuestKeys, Private};
-use crate::pool::{EndedJob, Pool, PoolJob};
+use crate::pool::{DevicePool, EndedJob, PoolJob};
 use crate::request::{self, AkcipherOperation, ChainWork, Control, Data, Layout, Subject, Work};
 use crate::session::{GuestSessions, Material};
 use crate::spec::{Direction, Service, Status};
@@ -138,7 +138,7 @@ pub struct Device {
     layout: Layout,
     sessions: GuestSessions,
     keys: GuestKeys,
-    pool: Box<dyn Pool>,
+    pool: Box<dyn DevicePool>,
     next_token: DataToken,
     pending: HashMap<DataToken, Pending>,
     /// Jobs for the next submission.
@@ -161,7 +161,7 @@ impl Device {
     /// A device without sessions over a pool, which counts in `counters`.
     #[must_use]
     pub fn new(
-        pool: Box<dyn Pool>,
+        pool: Box<dyn DevicePool>,
         counters: Arc<DeviceCounters>,
         limits: DeviceLimits,
         now: Instant,

@@ -33,7 +33,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::backend::{Backend, Mailbox};
 use super::journal::Journal;
 use crate::device::{Device, DeviceLimits, LimitsChange};
-use crate::pool::{Pool, ServicePool, SessionOpenError};
+use crate::pool::{DevicePool, ServicePool, SessionOpenError};
 use crate::statistics::{DeviceCounters, DeviceStatistics};
 
 /// Mode of a socket: its owner and group connect, as a monitor runs as a user of its own.
@@ -92,7 +92,9 @@ struct Shared {
 
 /// Opens the pool of one connection: the identity of its device, and the sink of its completions.
 pub type PoolOpener = Arc<
-    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn Pool>, SessionOpenError> + Send + Sync,
+    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn DevicePool>, SessionOpenError>
+        + Send
+        + Sync,
 >;
 
 struct Entry {

@@ -6,15 +6,18 @@
 mod formats;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use millrace_engine::sync::lock;
+use millrace_hostfs::replace::replace_with;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -27,9 +30,6 @@ const MAX_LENGTH: u64 = 256 << 20;
 
 /// Deepest folder, so that a loop of mounts ends.
 const MAX_DEPTH: usize = 64;
-
-/// Suffix of a file that is being written.
-const UNFINISHED: &str = ".millrace-unfinished";
 
 /// The outcome of one pass over the folder.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -46,7 +46,7 @@ pub(crate) struct Compressed {
     in_bytes: u64,
     /// Bytes of these outputs
     out_bytes: u64,
-    /// Files that could not be compressed, with the reason
+    /// Files that could not be compressed and folders that could not be read, with the reason
     failures: Vec<String>,
 }
 
@@ -56,18 +56,18 @@ pub(crate) fn run(args: &CompressArgs) -> Result<()> {
     }
     let mut known = BTreeSet::new();
     loop {
-        let files = files(&args.dir, args);
+        let found = Found::below(&args.dir, args);
         for gone in known.iter().filter(|path: &&PathBuf| !path.exists()) {
             forget(gone, args);
         }
-        known = files.iter().cloned().collect();
-        let done = compress(&files, args);
+        known = found.files.iter().cloned().collect();
+        let done = compress(found, args);
         if !args.watch || done.written > 0 || !done.failures.is_empty() {
             report(&done, args)?;
         }
         if !args.watch {
             let failures = done.failures.len();
-            let message = format!("{failures} files could not be compressed");
+            let message = format!("{failures} files or folders could not be compressed");
             return if failures == 0 { Ok(()) } else { Err(fail(Failure::Failed, message)) };
         }
         thread::sleep(args.interval);
@@ -101,13 +101,37 @@ fn report(done: &Compressed, args: &CompressArgs) -> Result<()> {
     ))
 }
 
-/// The files to compress. Symbolic links are not followed.
-fn files(dir: &Path, args: &CompressArgs) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![(dir.to_owned(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        let entries = fs::read_dir(&folder).map(|entries| entries.flatten().collect::<Vec<_>>());
-        for entry in entries.unwrap_or_default() {
+/// The files to compress.
+#[derive(Debug, Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    /// Folders that could not be read, with the reason.
+    failures: Vec<String>,
+}
+
+impl Found {
+    /// Looks through a folder. Symbolic links are not followed.
+    fn below(dir: &Path, args: &CompressArgs) -> Self {
+        let mut found = Self::default();
+        let mut folders = vec![(dir.to_owned(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            if let Err(error) = found.look_into(&folder, depth, &mut folders, args) {
+                found.failures.push(format!("{}: {error}", folder.display()));
+            }
+        }
+        found.files.sort();
+        found
+    }
+
+    fn look_into(
+        &mut self,
+        folder: &Path,
+        depth: usize,
+        folders: &mut Vec<(PathBuf, usize)>,
+        args: &CompressArgs,
+    ) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
             let path = entry.path();
             match entry.metadata() {
                 Ok(data) if data.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
@@ -116,22 +140,22 @@ fn files(dir: &Path, args: &CompressArgs) -> Vec<PathBuf> {
                     let wanted =
                         ending.is_some_and(|ending| args.ending.iter().any(|one| one == ending));
                     if wanted && (args.min_length..=MAX_LENGTH).contains(&data.len()) {
-                        found.push(path);
+                        self.files.push(path);
                     }
                 }
                 _ => {}
             }
         }
+        Ok(())
     }
-    found.sort();
-    found
 }
 
-fn compress(files: &[PathBuf], args: &CompressArgs) -> Compressed {
+fn compress(Found { files, failures }: Found, args: &CompressArgs) -> Compressed {
     let threads = args.threads.map(usize::from);
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let threads = threads.unwrap_or(cores).min(files.len().max(1));
-    let (next, total) = (AtomicUsize::new(0), Mutex::new(Compressed::default()));
+    let (next, total) =
+        (AtomicUsize::new(0), Mutex::new(Compressed { failures, ..Compressed::default() }));
     // Indicatif draws nothing where standard error is no terminal.
     let bar = if args.watch { ProgressBar::hidden() } else { ProgressBar::new(files.len() as u64) };
     let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} {msg}");
@@ -145,15 +169,13 @@ fn compress(files: &[PathBuf], args: &CompressArgs) -> Compressed {
                         done.failures.push(format!("{}: {error:#}", path.display()));
                     }
                     bar.inc(1);
-                    if let Ok(mut total) = total.lock() {
-                        total.add(done);
-                    }
+                    lock(&total).add(done);
                 }
             });
         }
     });
     bar.finish_and_clear();
-    let mut done = total.into_inner().unwrap_or_default();
+    let mut done = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.files = files.len();
     done
 }
@@ -210,21 +232,12 @@ fn all_formats(path: &Path, args: &CompressArgs, done: &mut Compressed) -> Resul
 
 /// Writes a whole file under its name at once, with mode and time of the original.
 fn put(target: &Path, bytes: &[u8], original: &fs::Metadata) -> Result<()> {
-    let mut name = target.as_os_str().to_owned();
-    name.push(UNFINISHED);
-    let unfinished = PathBuf::from(name);
-    let write = || -> std::io::Result<()> {
-        // What a run that was ended has left; a symbolic link there is not followed.
-        drop(fs::remove_file(&unfinished));
-        let mut file = File::create_new(&unfinished)?;
+    let mode = original.permissions().mode() & 0o7777;
+    let written = replace_with(target, Some(mode), |file| {
         file.write_all(bytes)?;
-        file.set_permissions(original.permissions())?;
-        file.set_modified(original.modified()?)?;
-        fs::rename(&unfinished, target)
-    };
-    write().with_context(|| format!("writing {}", target.display())).inspect_err(|_| {
-        drop(fs::remove_file(&unfinished));
-    })
+        file.set_modified(original.modified()?)
+    });
+    written.with_context(|| format!("writing {}", target.display()))
 }
 
 #[cfg(test)]
@@ -255,7 +268,7 @@ mod tests {
         fs::write(dir.path().join("photo.jpeg"), "x".repeat(5000)).expect("a file");
         let args = arguments(dir.path(), &[]);
         let once = |wanted: [usize; 3]| {
-            let done = compress(&files(dir.path(), &args), &args);
+            let done = compress(Found::below(dir.path(), &args), &args);
             assert_eq!([done.written, done.fresh, done.not_smaller], wanted, "{done:?}");
             assert!(done.failures.is_empty());
         };
@@ -271,12 +284,12 @@ mod tests {
             (0..4000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         fs::write(&page, noise).expect("a file");
         let later = time(&page) + Duration::from_secs(5);
-        File::options()
+        fs::File::options()
             .write(true)
             .open(&page)
             .and_then(|file| file.set_modified(later))
             .expect("a time");
-        let done = compress(&files(dir.path(), &args), &args);
+        let done = compress(Found::below(dir.path(), &args), &args);
         assert_eq!(done.written + done.not_smaller, 3, "{done:?}");
         for format in [CompressFormat::Gz, CompressFormat::Br, CompressFormat::Zst] {
             let beside = formats::beside(&page, format);
@@ -285,10 +298,17 @@ mod tests {
                 "no form of the former page is left"
             );
         }
-        let left = fs::read_dir(dir.path().join("sub")).expect("a folder").flatten();
-        assert!(
-            left.into_iter().all(|entry| !entry.path().display().to_string().contains(UNFINISHED))
-        );
+        let mut left = fs::read_dir(dir.path().join("sub")).expect("a folder").flatten();
+        assert!(left.all(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")));
+    }
+
+    #[test]
+    fn unreadable_folder_is_a_failure() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let args = arguments(&dir.path().join("none"), &[]);
+        let done = compress(Found::below(&args.dir, &args), &args);
+        let [failure] = &done.failures[..] else { panic!("{done:?}") };
+        assert!(failure.starts_with(&format!("{}: No such file", args.dir.display())), "{failure}");
     }
 
     #[test]
@@ -296,7 +316,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("page.html"), "words ".repeat(500)).expect("a file");
         let args = arguments(dir.path(), &["--dry-run"]);
-        let done = compress(&files(dir.path(), &args), &args);
+        let done = compress(Found::below(dir.path(), &args), &args);
         assert_eq!(done.written, 3);
         assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 1);
     }

@@ -52,7 +52,7 @@ fn page(report: &CheckReport) -> String {
     let mut page = String::new();
     for finding in &report.findings {
         let (word, colour) = match finding.outcome {
-            Outcome::Ok => ("ok", "32"),
+            Outcome::Good => ("ok", "32"),
             Outcome::Unseen => ("unseen", "36"),
             Outcome::Warning => ("warning", "33"),
             Outcome::Failure => ("FAILURE", "31"),

@@ -25,6 +25,10 @@ use crate::settings::Settings;
 
 pub(crate) fn run(args: &NodeArgs) -> Result<()> {
     match &args.command {
+        None if args.run.up.check => {
+            access(&args.run.access)?;
+            up::check(&args.run.up)
+        }
         None => up::run_as(&args.run.up, Some(&args.run), None),
         Some(NodeCommand::List(args)) => list(args),
         Some(NodeCommand::Drain(args)) => act(args, "drain", "moves its tenants to other nodes"),

@@ -12,7 +12,7 @@ use millrace_service::rates::Rate;
 
 use super::{addresses, client, coded, print_list};
 use crate::args::{
-    ListArgs, QuotaCommand, QuotaSetArgs, QuotaValues, Switch, TenantCommand, TenantCreateArgs,
+    ListArgs, OnOff, QuotaCommand, QuotaSetArgs, QuotaValues, TenantCommand, TenantCreateArgs,
     TenantNameArgs, TenantPlaceArgs, TenantSetArgs, TenantShowArgs, TenantValues,
 };
 use crate::output::{self, Table, joined};
@@ -70,7 +70,7 @@ fn place(args: &TenantPlaceArgs) -> Result<()> {
     change(&client, &args.name, args.json.json, |tenant| {
         let placement = &mut tenant.placement;
         placement.spread = args.spread.unwrap_or(placement.spread);
-        placement.over_commit = args.over_commit.map_or(placement.over_commit, Switch::is_on);
+        placement.over_commit = args.over_commit.map_or(placement.over_commit, OnOff::is_on);
         if !args.node.is_empty() {
             placement.nodes = args.node.iter().cloned().collect();
         }

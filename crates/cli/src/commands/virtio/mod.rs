@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_client::{Pool as Nodes, PoolConfig, ReportSource, TlsConfig};
+use millrace_client::{Pool, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
 use millrace_server::config::{NodeConfig, Pin};
 use millrace_service::{KekSource, KeyStore, Service, Settings};
@@ -239,7 +239,7 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     let devices = Devices::default();
     let counted = devices.clone();
     let report = ReportSource::new(move || counted.report());
-    let nodes = nodes(args)?.map(|config| Nodes::new(config.report(report)));
+    let nodes = nodes(args)?.map(|config| Pool::new(config.report(report)));
     let pools = pools(service, nodes.clone());
     for (settings, listener, journal) in orders.devices {
         devices
@@ -260,13 +260,13 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
             && let Some(nodes) = &nodes
         {
             // What was computed in place is no job of the nodes.
-            nodes.counted();
+            nodes.report_soon();
         }
     });
     Ok(())
 }
 
-fn pools(service: Service, nodes: Option<Nodes>) -> PoolOpener {
+fn pools(service: Service, nodes: Option<Pool>) -> PoolOpener {
     Arc::new(move |identity, sink| {
         let local = ServicePool::open(&service, identity, Arc::clone(&sink))?;
         let Some(nodes) = &nodes else {

@@ -587,7 +587,7 @@ fn edge_reports_once_per_second_while_there_is_news() {
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 11, "cumulative");
     // Activity without a new count makes no report.
-    pool.dispatcher.counted(pool.now);
+    pool.dispatcher.report_soon(pool.now);
     pool.tick(1000);
     assert!(pool.reports(at).is_empty());
     assert_eq!(pool.dispatcher.poll_timeout(), None);
@@ -631,7 +631,7 @@ fn counts_made_without_a_node_go_to_the_next_one() {
     pool.now += Duration::from_secs(2);
     pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
     count(&counts, EdgeCounter::FallbackNoNode);
-    pool.dispatcher.counted(pool.now);
+    pool.dispatcher.report_soon(pool.now);
     pool.tick(1000);
     assert_eq!(pool.dispatcher.poll_timeout(), None, "no node to report to");
     let at = pool.connect();

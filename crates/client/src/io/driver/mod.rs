@@ -143,8 +143,9 @@ impl Driver {
     // ---- the leader ---------------------------------------------------------------------------
 
     /// Whether a blocked caller may lead. A pending callback keeps the role for the I/O thread, unless
-    /// that resolves a name. Without an I/O thread any caller may. In host mode only the host's own thread may lead while it is blocked, since
-    /// its loop does not look then; another thread would read in `epoll_wait` what the loop waits for.
+    /// that resolves a name. Without an I/O thread any caller may. In host mode only the host's own thread may lead
+    /// while it is blocked, since its loop does not look then; another thread would read in `epoll_wait` what the loop
+    /// waits for.
     pub(super) fn may_lead(&self, thread: ThreadId, has_callbacks: bool) -> bool {
         let role_is_free = match self.mode {
             _ if self.lacks_io_thread() => true,

@@ -17,35 +17,36 @@ use crate::recipe::{OPENSSL_CNF, provider_loads};
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
 
+/// The files in the server's memory. Where this user may not see them, that becomes the finding of `check`.
+fn mapped<'a>(
+    evidence: &'a Evidence,
+    check: &'static str,
+    report: &mut CheckReport,
+) -> Option<&'a [MappedFile]> {
+    if let Ok(mapped) = &evidence.mapped {
+        return Some(mapped);
+    }
+    report.add(check, Unseen, "this user may not read the server's memory map", run_as_root());
+    None
+}
+
 /// OpenSSL must be version 3, a shared library, and support asynchronous jobs.
 pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
-    let Ok(mapped) = &evidence.mapped else {
-        return report.add(
-            "openssl",
-            Unseen,
-            "this user may not read the server's memory map",
-            run_as_root(),
-        );
-    };
+    let Some(mapped) = mapped(evidence, "openssl", report) else { return };
     let (Some(libssl), Some(libcrypto)) =
         (library(mapped, "libssl.so"), library(mapped, "libcrypto.so"))
     else {
         let remedy = "OpenSSL is linked into the program, where neither the preload library nor \
                       asynchronous jobs of the provider reach it: use a build with a shared OpenSSL, as \
                       distributions have";
-        return report.add(
-            "openssl",
-            Failure,
-            "there is no shared libssl in the server",
-            remedy.to_owned(),
-        );
+        return report.add("openssl", Failure, "there is no shared libssl in the server", remedy);
     };
     let version = file_name(&libcrypto.path).strip_prefix("libcrypto.so.").unwrap_or("");
     let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
     if major.is_some_and(|major| major < 3) {
         let remedy =
             "providers came with OpenSSL 3.0: use a server that is linked with that or later";
-        return report.add("openssl", Failure, format!("OpenSSL {version}"), remedy.to_owned());
+        return report.add("openssl", Failure, format!("OpenSSL {version}"), remedy);
     }
     if let Some(old) = [libssl, libcrypto].into_iter().find(|library| library.deleted) {
         return report.add("openssl", Warning, replaced(old), evidence.restart());
@@ -56,7 +57,7 @@ pub(super) fn openssl(evidence: &Evidence, report: &mut CheckReport) {
             "openssl",
             Warning,
             "the C library is musl: OpenSSL has no asynchronous jobs there, handshakes block",
-            remedy.to_owned(),
+            remedy,
         );
     }
     report.add("openssl", Good, libcrypto.path.display().to_string(), None);
@@ -69,7 +70,7 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
     if !evidence.unread.is_empty() {
         let remedy = "correct it, or run this as root if only root may read it; or name the server's \
                       openssl.cnf with --openssl-conf";
-        report.add(CHECK, Unseen, evidence.unread.join("; "), remedy.to_owned());
+        report.add(CHECK, Unseen, evidence.unread.join("; "), remedy);
     }
     if let Some(path) = &variable.value {
         let seen = format!("OPENSSL_CONF={path} ({})", variable.source);
@@ -130,13 +131,8 @@ fn provider_library<'a>(
 pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &mut CheckReport) {
     const CHECK: &str = "provider";
     let running = evidence.running.is_some();
-    if running && evidence.mapped.is_err() {
-        return report.add(
-            CHECK,
-            Unseen,
-            "this user may not read the server's memory map",
-            run_as_root(),
-        );
+    if running && mapped(evidence, CHECK, report).is_none() {
+        return;
     }
     if let Some(library) = provider_library(evidence, provider) {
         if library.deleted {
@@ -162,8 +158,20 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
             format!("correct `module` in {}, then {}", conf.display(), evidence.restart()),
         );
     }
-    let shown = conf.display();
     let verdict = provider.and_then(|_| loads(evidence, &conf));
+    not_loaded(evidence, &conf, verdict, report);
+}
+
+/// Adds the finding about a provider that is not in the server, by what OpenSSL's own program said.
+fn not_loaded(
+    evidence: &Evidence,
+    conf: &Path,
+    verdict: Option<ConfigVerdict>,
+    report: &mut CheckReport,
+) {
+    const CHECK: &str = "provider";
+    let running = evidence.running.is_some();
+    let shown = conf.display();
     match verdict {
         Some(ConfigVerdict::Passed) if running => {
             let seen = "the provider is not loaded into the server, although OpenSSL loads it with this openssl.cnf: \
@@ -185,7 +193,7 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
                 "the provider is not loaded: OpenSSL does not load it with {shown}: {said}"
             );
             let remedy = "correct what is said of openssl.cnf and the module";
-            report.add(CHECK, Failure, seen, remedy.to_owned());
+            report.add(CHECK, Failure, seen, remedy);
         }
         Some(ConfigVerdict::Skipped(_)) | None if running => report.add(
             CHECK,
@@ -214,7 +222,7 @@ pub(super) fn waiting(
     const CHECK: &str = "waiting";
     if provider.is_some_and(|provider| provider.mode == "sync") {
         let remedy = "remove `mode = sync` from the provider's section, unless it is meant";
-        return report.add(CHECK, Warning, "mode = sync: handshakes block", remedy.to_owned());
+        return report.add(CHECK, Warning, "mode = sync: handshakes block", remedy);
     }
     match options.server {
         Server::Haproxy if evidence.config.mode_async => {
@@ -228,7 +236,7 @@ pub(super) fn waiting(
             CHECK,
             Failure,
             "there is no ssl-mode-async in the configuration: handshakes block",
-            "add `ssl-mode-async` to the section `global` and restart".to_owned(),
+            "add `ssl-mode-async` to the section `global` and restart",
         ),
         Server::Nginx if evidence.running.is_none() => {}
         Server::Nginx => preloaded(evidence, report),
@@ -248,14 +256,7 @@ fn memory_kept(evidence: &Evidence, report: &mut CheckReport) {
 
 fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
     const CHECK: &str = "waiting";
-    let Ok(mapped) = &evidence.mapped else {
-        return report.add(
-            CHECK,
-            Unseen,
-            "this user may not read the server's memory map",
-            run_as_root(),
-        );
-    };
+    let Some(mapped) = mapped(evidence, CHECK, report) else { return };
     match library(mapped, PRELOAD) {
         Some(library) if library.deleted => {
             report.add(CHECK, Warning, replaced(library), evidence.restart());

@@ -18,7 +18,7 @@ use super::evidence::{Evidence, Running};
 use super::pool::{ProcessContext, Question};
 use super::{CheckOptions, CheckReport, Nodes, Outcome};
 
-use Outcome::{Failure, Ok as Good, Unseen, Warning};
+use Outcome::{Failure, Good, Unseen, Warning};
 pub(super) use provider::Provider;
 
 /// The pool of the server, as the judge asked it.

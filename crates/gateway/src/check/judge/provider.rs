@@ -166,7 +166,7 @@ pub(super) fn openssl_cnf(
     if let Some((path, Err(error))) = &evidence.client {
         let seen = format!("{}: {error}", path.display());
         let remedy = "the provider refuses to load with it: correct it or remove it";
-        return report.add(CHECK, Failure, seen, remedy.to_owned());
+        return report.add(CHECK, Failure, seen, remedy);
     }
     let Some(provider) = provider else {
         let seen =

@@ -132,7 +132,7 @@ fn answered(node: &str, user: u32, state: &NodeReport, report: &mut CheckReport)
     }
     if state.draining {
         seen.push_str(", draining: it takes no new jobs");
-        let remedy = "it ends soon; start it again if it is to stay in the pool".to_owned();
+        let remedy = "it ends soon; start it again if it is to stay in the pool";
         report.add("node", Warning, seen, remedy);
     } else {
         report.add("node", Good, seen, None);

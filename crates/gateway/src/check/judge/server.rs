@@ -46,7 +46,7 @@ pub(super) fn configuration(options: &CheckOptions, evidence: &Evidence, report:
                     "no `env {};` in nginx.conf: after an upgrade of the binary (SIGUSR2) the pool is gone",
                     missing.join("; env ")
                 ),
-                "add `include millrace.conf;` at the top of nginx.conf (millrace gateway nginx --write)".to_owned(),
+                "add `include millrace.conf;` at the top of nginx.conf (millrace gateway nginx --write)",
             );
         }
     }
@@ -65,7 +65,7 @@ fn threads(evidence: &Evidence, report: &mut CheckReport) {
             format!("process {} may not start threads, so it does not reach the pool", worker.pid);
         let remedy =
             "add `insecure-fork-wanted` to the section `global` of haproxy.cfg and restart";
-        report.add("threads", Failure, seen, remedy.to_owned());
+        report.add("threads", Failure, seen, remedy);
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) fn key_files(
             "plain keys, and openssl.cnf has no property query that prefers the pool: {}",
             plain.join(", ")
         );
-        report.add(CHECK, Failure, seen, remedy.to_owned());
+        report.add(CHECK, Failure, seen, remedy);
     }
     if !odd.is_empty() {
         report.add(CHECK, Warning, format!("neither a key nor a stub: {}", odd.join(", ")), None);

@@ -40,7 +40,7 @@ pub(super) fn own_test(evidence: &Evidence, report: &mut CheckReport) {
         }
         ConfigVerdict::Failed(said) => {
             let seen = format!("{} fails: {}", test.name, last_words(&said));
-            let remedy = "see what is above; the rest is the server's own configuration".to_owned();
+            let remedy = "see what is above; the rest is the server's own configuration";
             report.add(CHECK, Failure, seen, remedy);
         }
         ConfigVerdict::Skipped(why) => {

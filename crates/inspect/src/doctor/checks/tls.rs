@@ -4,7 +4,7 @@
 //! TLS servers: versions, ciphers, kernel TLS.
 
 use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
-use crate::libcrypto::Maker;
+use crate::libcrypto::{Library, Maker};
 
 /// The settings that name ciphers.
 const CIPHERS: [(Program, &str); 3] = [
@@ -104,26 +104,7 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
     if openssl.is_empty() || !all_since(TAKES_GROUPS) {
         return None;
     }
-    let hybrid = |(_, setting): &(&str, &Setting)| setting.value.contains("MLKEM768");
-    let named = || facts.settings_of(&GROUPS);
-    let provided = facts
-        .settings(Program::Openssl, "local")
-        .any(|(_, setting)| setting.value == "on" || setting.value.contains("MLKEM768"));
-    let evidence = if let Some(list) =
-        named().find(|one| !hybrid(one)).filter(|_| !named().any(|one| hybrid(&one)))
-    {
-        // A list without it takes it away from every OpenSSL.
-        vec![quote(list)]
-    } else if named().any(|one| hybrid(&one)) || all_since(OFFERS_HYBRID) {
-        return None;
-    } else {
-        let old = openssl.iter().filter(|library| !library.identity.since(OFFERS_HYBRID));
-        let old = old.map(|library| {
-            let version = library.identity.version.as_deref().unwrap_or("of unknown version");
-            format!("{}: OpenSSL {version} has none", library.path)
-        });
-        old.collect()
-    };
+    let evidence = missing_hybrid(facts, &openssl)?;
     let finding = Finding::notice()
         .evidence([quote(listener)])
         .evidence(evidence)
@@ -131,27 +112,53 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
             "An attacker who records the traffic today can read it once there is a large quantum computer. Two thirds of \
              browser connections offer X25519MLKEM768; this server answers them with X25519.",
         );
-    Some(if all_since(OFFERS_HYBRID) {
-        finding
+    Some(hybrid_remedy(finding, facts, server, all_since(OFFERS_HYBRID)))
+}
+
+/// Evidence that the server offers no post-quantum group; `None` if it offers one.
+fn missing_hybrid(facts: &Facts<'_>, openssl: &[&Library]) -> Option<Vec<String>> {
+    let hybrid = |(_, setting): &(&str, &Setting)| setting.value.contains("MLKEM768");
+    let named = || facts.settings_of(&GROUPS);
+    let is_named = named().any(|one| hybrid(&one));
+    if let Some(list) = named().find(|one| !hybrid(one)).filter(|_| !is_named) {
+        // A list without it takes it away from every OpenSSL.
+        return Some(vec![quote(list)]);
+    }
+    let old = openssl.iter().filter(|library| !library.identity.since(OFFERS_HYBRID));
+    let old: Vec<String> = old
+        .map(|library| {
+            let version = library.identity.version.as_deref().unwrap_or("of unknown version");
+            format!("{}: OpenSSL {version} has none", library.path)
+        })
+        .collect();
+    (!is_named && !old.is_empty()).then_some(old)
+}
+
+/// Adds the ways to a post-quantum group. `offered`: every OpenSSL of the server has one.
+fn hybrid_remedy(finding: Finding, facts: &Facts<'_>, server: &str, offered: bool) -> Finding {
+    if offered {
+        return finding
             .advise("nginx: ssl_ecdh_curve X25519MLKEM768:X25519:prime256v1; or no such line")
-            .advise("HAProxy: ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1, or no such line")
+            .advise("HAProxy: ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1, or no such line");
+    }
+    let provided = facts
+        .settings(Program::Openssl, "local")
+        .any(|(_, setting)| setting.value == "on" || setting.value.contains("MLKEM768"));
+    let finding = if provided {
+        finding.advise(
+            "the provider brings the group, and the server's list has to name it: ssl_ecdh_curve or \
+             ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1",
+        )
     } else {
-        let finding = if provided {
-            finding.advise(
-                "the provider brings the group, and the server's list has to name it: ssl_ecdh_curve or \
-                 ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1",
-            )
-        } else {
-            finding.run(format!(
-                "millrace gateway {server} --local --pq --write        # OpenSSL gets the group from a provider"
-            ))
-        };
-        finding.advise(format!(
-            "a misconfiguration falls back silently to X25519: check the negotiated group with \
-             millrace gateway check {server}. A server that names the group does not start without the provider: \
-             nginx -t needs OPENSSL_CONF=/etc/millrace/openssl.cnf, too"
+        finding.run(format!(
+            "millrace gateway {server} --local --pq --write        # OpenSSL gets the group from a provider"
         ))
-    })
+    };
+    finding.advise(format!(
+        "a misconfiguration falls back silently to X25519: check the negotiated group with \
+         millrace gateway check {server}. A server that names the group does not start without the provider: \
+         nginx -t needs OPENSSL_CONF=/etc/millrace/openssl.cnf, too"
+    ))
 }
 
 pub(super) fn ktls_unused(facts: &Facts<'_>) -> Option<Finding> {

@@ -6,7 +6,7 @@
 use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, bound, json, valid};
 use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
 use crate::model::command::{Command, Kind, Refusal};
-use crate::model::keys::MAX_POOL_KEYS;
+use crate::model::keys::{MAX_POOL_KEYS, PoolKey};
 use crate::model::name::{NodeName, TenantName};
 use crate::model::node::Node;
 use crate::model::tenant::Tenant;
@@ -70,16 +70,11 @@ impl Core {
                 self.put_tenant(tenant, revision, to)
             }
             Command::SetQuota { tenant, quota } => {
-                let present = self.tenant(tenant, if_match)?;
-                let mut changed = present.value.clone();
-                changed.quota = quota.clone();
-                self.put_tenant(&changed, present.revision, to)
+                self.change_tenant(tenant, if_match, to, |tenant| tenant.quota = quota.clone())
             }
             Command::Place { tenant, placement } => {
-                let present = self.tenant(tenant, if_match)?;
-                let mut changed = present.value.clone();
-                changed.placement = placement.clone();
-                self.put_tenant(&changed, present.revision, to)
+                let change = |tenant: &mut Tenant| tenant.placement = placement.clone();
+                self.change_tenant(tenant, if_match, to, change)
             }
             Command::RemoveTenant { tenant } => {
                 let revision = self.tenant(tenant, if_match)?.revision;
@@ -92,17 +87,7 @@ impl Core {
             Command::RemoveNode { node } => {
                 self.change_node(node, if_match, to, |node| node.removed = true)
             }
-            Command::ReadmitNode { node } => {
-                let present =
-                    self.present(Kind::Node, self.view.nodes.get(node), node.as_str(), if_match)?;
-                if !present.value.removed {
-                    return Err(Refusal::Exists(Kind::Node, node.to_string()));
-                }
-                // The lease stays as it was: if the node was not reached, its grants may still be in force.
-                let mut changed = present.value.clone();
-                changed.removed = false;
-                self.put(Table::Node, node.as_str(), present.revision, &changed, to)
-            }
+            Command::ReadmitNode { node } => self.readmit_node(node, if_match, to),
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
                 if present.is_none() {
@@ -117,29 +102,34 @@ impl Core {
                     self.present(Kind::Principal, present, principal.as_str(), if_match)?;
                 self.remove(Table::Principal, principal.as_str(), present.revision, to)
             }
-            Command::SetKey(key) => {
-                valid(key.problems())?;
-                let present = self.view.keys.get(&key.name);
-                if present.is_none() {
-                    bound(Kind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
-                }
-                for tenant in &key.tenants {
-                    self.tenant(tenant, None)?;
-                }
-                if present.is_some_and(|present| present.value.version >= key.version) {
-                    return Err(Refusal::Invalid(vec![
-                        "version: higher than the present one".to_owned(),
-                    ]));
-                }
-                let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
-                self.put(Table::Key, key.name.as_str(), revision, key, to)
-            }
+            Command::SetKey(key) => self.set_key(key, if_match, to),
             Command::RemoveKey { key } => {
                 let present =
                     self.present(Kind::Key, self.view.keys.get(key), key.as_str(), if_match)?;
                 self.remove(Table::Key, key.as_str(), present.revision, to)
             }
         }
+    }
+
+    fn set_key(
+        &self,
+        key: &PoolKey,
+        if_match: Option<u64>,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        valid(key.problems())?;
+        let present = self.view.keys.get(&key.name);
+        if present.is_none() {
+            bound(Kind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
+        }
+        for tenant in &key.tenants {
+            self.tenant(tenant, None)?;
+        }
+        if present.is_some_and(|present| present.value.version >= key.version) {
+            return Err(Refusal::Invalid(vec!["version: higher than the present one".to_owned()]));
+        }
+        let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
+        self.put(Table::Key, key.name.as_str(), revision, key, to)
     }
 
     /// Keys stay when their tenant goes, so that none is lost by mistake.
@@ -188,6 +178,36 @@ impl Core {
             }
         }
         self.put(Table::Tenant, tenant.name.as_str(), revision, tenant, to)
+    }
+
+    fn change_tenant(
+        &self,
+        name: &TenantName,
+        if_match: Option<u64>,
+        to: &mut Transaction,
+        change: impl FnOnce(&mut Tenant),
+    ) -> Result<(), Refusal> {
+        let present = self.tenant(name, if_match)?;
+        let mut changed = present.value.clone();
+        change(&mut changed);
+        self.put_tenant(&changed, present.revision, to)
+    }
+
+    fn readmit_node(
+        &self,
+        name: &NodeName,
+        if_match: Option<u64>,
+        to: &mut Transaction,
+    ) -> Result<(), Refusal> {
+        let present =
+            self.present(Kind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
+        if !present.value.removed {
+            return Err(Refusal::Exists(Kind::Node, name.to_string()));
+        }
+        // The lease stays as it was: if the node was not reached, its grants may still be in force.
+        let mut changed = present.value.clone();
+        changed.removed = false;
+        self.put(Table::Node, name.as_str(), present.revision, &changed, to)
     }
 
     fn change_node(

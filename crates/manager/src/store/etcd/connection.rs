@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::answers::refused;
 use super::{EtcdConfig, encode};
+use crate::http_head::Head;
 use crate::store::StoreError;
 use crate::timed::TimedSocket;
 
@@ -280,7 +281,7 @@ pub(super) fn send(
 
 /// Status and body of an answer that ends with its connection.
 pub(super) fn receive(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>)> {
-    let (status, mut body) = receive_head(stream)?;
+    let (head, mut body) = Head::read(stream)?;
     let read = stream.take(MAX_ANSWER).read_to_end(&mut body);
     match read {
         Ok(_) => {}
@@ -288,32 +289,7 @@ pub(super) fn receive(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>)> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
         Err(error) => return Err(error),
     }
-    Ok((status, body))
-}
-
-/// Status of an answer, and what has been read of its body.
-pub(super) fn receive_head(stream: &mut impl Read) -> io::Result<(u16, Vec<u8>)> {
-    // Far more than etcd sends.
-    const MAX_HEAD: usize = 16 * 1024;
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP");
-    let (mut head, mut part) = (Vec::new(), [0; 4096]);
-    loop {
-        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
-            let body = head.split_off(end + 4);
-            let text = std::str::from_utf8(&head).map_err(|_| wrong())?;
-            let mut words = text.split(' ');
-            let version = words.next().ok_or_else(wrong)?;
-            let status = words.next().and_then(|word| word.parse().ok()).ok_or_else(wrong)?;
-            return if version.starts_with("HTTP/1.") { Ok((status, body)) } else { Err(wrong()) };
-        }
-        if head.len() > MAX_HEAD {
-            return Err(wrong());
-        }
-        match stream.read(&mut part)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => head.extend_from_slice(&part[..count]),
-        }
-    }
+    Ok((head.status, body))
 }
 
 #[cfg(test)]
@@ -344,22 +320,6 @@ mod tests {
             ..EtcdConfig::default()
         });
         assert!(error.unwrap_err().to_string().contains("CA file"));
-    }
-
-    #[test]
-    fn answers_that_are_no_http_are_refused() {
-        let head = |bytes: &[u8]| receive_head(&mut io::Cursor::new(bytes.to_vec()));
-        assert_eq!(head(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nbody").unwrap(), (200, b"body".to_vec()));
-        for wrong in [
-            &b"HTTP/1.0 200 OK\r\n"[..],
-            b"SSH-2.0-x\r\n\r\n",
-            b"HTTP/2 200\r\n\r\n",
-            b"HTTP/1.1 x\r\n\r\n",
-            b"",
-        ] {
-            assert!(head(wrong).is_err(), "{wrong:?}");
-        }
-        assert!(head(&vec![b'a'; 100_000]).is_err());
     }
 
     #[test]

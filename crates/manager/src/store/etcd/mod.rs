@@ -20,11 +20,12 @@ mod watch;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use millrace_engine::sync::lock;
 use serde_json::json;
 
 use super::{Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};
@@ -267,10 +268,6 @@ fn decode(text: &str) -> Result<Vec<u8>, StoreError> {
 fn decode_key(text: &str) -> Result<String, StoreError> {
     String::from_utf8(decode(text)?)
         .map_err(|_| StoreError::Damaged("a key in etcd is no text".to_owned()))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

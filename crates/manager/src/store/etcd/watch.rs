@@ -9,11 +9,13 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use serde_json::json;
 
 use super::answers::{WatchAnswer, WatchEvent, WatchMessage, refused};
-use super::connection::{CALL, Client, Stream, receive_head, send};
-use super::{decode, decode_key, encode, end, lock};
+use super::connection::{CALL, Client, Stream, send};
+use super::{decode, decode_key, encode, end};
+use crate::http_head::Head;
 use crate::store::{Change, StoreError};
 
 /// Changes that are kept for readers that fall behind; older ones are asked of etcd again.
@@ -96,11 +98,11 @@ impl Watch {
             let endpoint = &client.endpoints[member];
             let opened = client.connect(endpoint, deadline).and_then(|mut stream| {
                 send(&mut stream, endpoint, "/v3/watch", &body)?;
-                let (status, rest) = receive_head(&mut stream)?;
+                let (head, rest) = Head::read(&mut stream)?;
                 let timed = stream.timed();
                 (timed.silence, timed.deadline) = (PROBE, None);
                 let socket = timed.socket.try_clone()?;
-                Ok((status, stream, socket, rest))
+                Ok((head.status, stream, socket, rest))
             });
             match opened {
                 Ok((200, stream, socket, rest)) => {
