@@ -147,9 +147,8 @@ its grants until they expire, and then with a quarter of each.";
 const CHECK_OF_NODE: &str = "\
 Check the configuration and exit: 0 if the node would take it, else 2
 
-Prints every problem of the configuration file and of the flags. Also reads
-the access file and the certificates of the TCP listener. Asks no manager,
-starts and changes nothing.";
+Prints every problem of the configuration file and of the flags. Also reads the access file and the certificates of \
+the TCP listener. Asks no manager, starts and changes nothing.";
 
 /// Run a node of a managed pool, or look after the nodes
 #[derive(Debug, Args)]
