@@ -57,13 +57,25 @@ fn generate(kind: BenchKey) -> Result<KeyPair, BenchError> {
         BenchKey::Rsa2048 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         BenchKey::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         BenchKey::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
-        BenchKey::Ed25519 => KeyPair::generate_for(&PKCS_ED25519),
+        BenchKey::Ed25519 => {
+            KeyPair::generate_for(&PKCS_ED25519).and_then(|key| private_half(&key))
+        }
         _ => {
             let problem = format!("gateways are not measured with {kind} keys");
             return Err(BenchError::Setup(problem));
         }
     }
     .map_err(|error| BenchError::Setup(format!("cannot make a {kind} key: {error}")))
+}
+
+/// An Ed25519 key without its public half, which OpenSSL 3.0 does not read (RFC 8410 section 7, RFC 5958).
+fn private_half(key: &KeyPair) -> Result<KeyPair, rcgen::Error> {
+    // Behind the outer head and the version, up to the public half.
+    let half = 5..48;
+    let whole = Zeroizing::new(key.serialize_der());
+    let rest = whole.get(half).ok_or(rcgen::Error::CouldNotParseKeyPair)?;
+    let version_0 = [&[0x30, 0x2e, 2, 1, 0][..], rest].concat();
+    KeyPair::from_pkcs8_der_and_sign_algo(&version_0.into(), &PKCS_ED25519)
 }
 
 /// Writes a file that only its owner can read.
@@ -74,4 +86,16 @@ pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), BenchError> {
         .open(path)
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(BenchError::file("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ed25519_key_is_in_the_form_that_every_openssl_reads() {
+        let key = generate(BenchKey::Ed25519).expect("a key");
+        let der = key.serialize_der();
+        assert_eq!((der.len(), &der[..5]), (48, &[0x30, 0x2e, 2, 1, 0][..]));
+    }
 }
