@@ -222,7 +222,7 @@ impl ProviderArgs {
         } = self;
         let text = |key, value: &Option<String>| value.clone().map(|value| (key, value));
         let time = |key, time: &Option<Duration>, former: &Option<u64>| {
-            let ms = time.map(|time| time.as_millis()).or(former.map(u128::from));
+            let ms = time.map(|time| time.as_millis()).or_else(|| former.map(u128::from));
             ms.map(|ms| (key, ms.to_string()))
         };
         [
