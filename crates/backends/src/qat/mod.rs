@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! RSA private operations and key agreements on Intel QAT cards of generation 4 and later, through Intel's user-space
-//! library. `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was at hand, and all of this
-//! is tested on a stand-in for the card under the unmodified library.
+//! library. `docs/backends/qat.md` says what a machine needs, and what is unproven: no card was at hand, and all of
+//! this is tested on a stand-in for the card under the unmodified library.
 //!
 //! | file | contents |
 //! |---|---|

@@ -82,19 +82,18 @@ const REFUSALS_PER_SECOND: u64 = 20_000;
 
 /// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.
 const REFUSALS_AHEAD: u64 = 4_000;
-
-/// Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the node
-/// reads its connections less often: about 1 % of a core by estimate. Each connection of a party that honours the rest
-/// which a refusal names has about a hundred such jobs per second. A pause costs such a client no part of its quota if
-/// the burst lasts for longer.
+///  Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the
+/// node reads its connections less often: about 1 % of a core by estimate. Each connection of a party that honours
+/// the rest which a refusal names has about a hundred such jobs per second. A pause costs such a client no part of
+/// its quota if the burst lasts for longer.
 const DENIALS_PER_SECOND: u64 = 5_000;
 
 /// Such jobs beyond [`DENIALS_PER_SECOND`] at once: what a connection sends before it hears of the first refusal.
 const DENIALS_AHEAD: u64 = 2_000;
 
-/// Time without a read after more jobs of the party were refused than that; twice as long after each further turn with
-/// such a job. Its party holds its whole share of a full queue, or has used up its quota, and a client that sends refused
-/// jobs again at once would keep the threads that read for others busy.
+/// Time without a read after more jobs of the party were refused than that; twice as long after each further turn
+/// with such a job. Its party holds its whole share of a full queue, or has used up its quota, and a client that
+/// sends refused jobs again at once would keep the threads that read for others busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Doublings of [`BUSY_PAUSE`]: 400 ms at most, so that a client gets the answer to its ping in time.

@@ -230,8 +230,8 @@ impl Route {
 }
 
 impl LinkLayout {
-    /// Actions that send packets over these members and no others. `all` are the known members, and `bonded` the devices
-    /// that the bond of a bridged link has now.
+    /// Actions that send packets over these members and no others. `all` are the known members, and `bonded` the
+    /// devices that the bond of a bridged link has now.
     #[must_use]
     pub fn over(
         &self,

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Measures each primitive against the installed OpenSSL, as it is used in a handshake of a server: a pair and an
-//! agreement, or an encapsulation, or one expansion of the key schedule; ciphers and digests with records of a VPN. Both sides alternate, and the shortest time of
-//! each counts, so that other work on the machine disturbs neither more than the other.
+//! agreement, or an encapsulation, or one expansion of the key schedule; ciphers and digests with records of a VPN.
+//! Both sides alternate, and the shortest time of each counts, so that other work on the machine disturbs neither
+//! more than the other.
 
 use std::ffi::{CStr, c_int};
 use std::fs;
