@@ -74,7 +74,7 @@ struct KeyUse {
 /// There are four kinds of methods. [`crate::io`] calls them in this order:
 ///
 /// 1. **Callers**, at any time: [`submit`](Self::submit), [`cancel`](Self::cancel),
-///    [`close_key`](Self::close_key), [`counted`](Self::counted). A blocked caller asks
+///    [`close_key`](Self::close_key), [`report_soon`](Self::report_soon). A blocked caller asks
 ///    [`take_done`](Self::take_done) for its answer and calls [`give_up`](Self::give_up) at its deadline.
 /// 2. **`handle_*`**, after an I/O event: the connection asked for by
 ///    [`poll_connect`](Self::poll_connect) was started ([`handle_connected`](Self::handle_connected)) or is
