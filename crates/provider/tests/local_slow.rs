@@ -53,6 +53,9 @@ const TAKEN: [(&str, &str); 6] = [
 /// Those that no assembly at all makes slower by far more than a measurement errs, on every processor.
 const SURE: [&str; 2] = ["AES-GCM", "ChaCha20-Poly1305"];
 
+/// The one of them that no release computes much slower. AES-GCM on AVX-512 is in newer releases alone.
+const KEPT: &str = "ChaCha20-Poly1305";
+
 #[test]
 fn slow_libcrypto_is_relieved_of_records_and_a_fast_one_keeps_them() {
     let slow = match slow_library() {
@@ -70,6 +73,7 @@ fn slow_libcrypto_is_relieved_of_records_and_a_fast_one_keeps_them() {
         "req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2 \
          -keyout server.key -out server.crt",
     ));
+    let mut taken = Vec::new();
     for (library, is_slow) in [(Some(&*slow), true), (None, false)] {
         // One file for both: it has a section for each build.
         let known = fs::read_to_string(&choice).unwrap_or_default();
@@ -84,10 +88,15 @@ fn slow_libcrypto_is_relieved_of_records_and_a_fast_one_keeps_them() {
             let mut cost = || costs.next().expect("a cost").parse::<u64>().expect("a number");
             let (here, there) = (cost(), cost());
             println!("slow {is_slow}: {primitive}: {here} ns here, {there} ns in libcrypto");
-            assert_eq!(offers(&listed, name), here * 2 < there, "{name}: {here} {there}");
-            if SURE.contains(&primitive) {
-                assert_eq!(offers(&listed, name), is_slow, "{name}: {here} {there}");
+            let is_taken = offers(&listed, name);
+            assert_eq!(is_taken, here * 2 < there, "{name}: {here} {there}");
+            if is_slow && SURE.contains(&primitive) {
+                assert!(is_taken, "{name}: {here} {there}");
             }
+            if !is_slow && primitive == KEPT {
+                assert!(!is_taken, "{name}: {here} {there}");
+            }
+            taken.push((is_slow, primitive, is_taken));
         }
     }
     let sent = long_file(&bench);
@@ -97,8 +106,10 @@ fn slow_libcrypto_is_relieved_of_records_and_a_fast_one_keeps_them() {
             assert!(fetch(&bench, None, &server, &format!("-ciphersuites {suite}")) == sent);
         }
         let computed = server.computed();
-        for primitive in SURE {
-            assert_eq!(computed[primitive] >= 64, is_slow, "{computed:?}");
+        for (_, primitive, is_taken) in taken.iter().filter(|(slow, ..)| *slow == is_slow) {
+            if SURE.contains(primitive) {
+                assert_eq!(computed[*primitive] >= 64, *is_taken, "{computed:?}");
+            }
         }
     }
     for cipher in ["aes-256-gcm", "chacha20-poly1305", "sha256"] {
