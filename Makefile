@@ -107,8 +107,8 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 test-pool: setup ## Faults of a pool, with recovery times; also partitions, slow and lossy links (as root)
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
 
-test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable, at length
-	@MILLRACE_LONG=1 $(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)
+test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-deflate --test qat
 
 test-release: build ## The whole-system tests on the release artefacts, as they are shipped
