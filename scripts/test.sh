@@ -28,7 +28,7 @@ step "alert rules by promtool, and the SNMP extension under snmpd"
 scripts/test-alerts.sh || status=$?
 python3 -B tests/snmp/test_snmp.py || status=$?
 
-scripts/skipped.sh "$MILLRACE_SKIPPED"
+scripts/skipped.sh "$MILLRACE_SKIPPED" || status=$?
 if ((status != 0)); then
     printf '\n== test: FAILED\n'
     exit "$status"
