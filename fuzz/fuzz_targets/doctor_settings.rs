@@ -9,18 +9,18 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_hostfs::Root;
-use millrace_inspect::doctor::{Facts, MAX_SETTINGS, Program, Settings, System, examine};
+use millrace_inspect::doctor::{Facts, MAX_SETTINGS, ConfiguredProgram, FileSettings, System, examine};
 use millrace_inspect::report::Report;
 
-const PROGRAMS: [Program; 8] = [
-    Program::Strongswan,
-    Program::Openvpn,
-    Program::Nginx,
-    Program::Haproxy,
-    Program::Openssl,
-    Program::Systemd,
-    Program::Limits,
-    Program::Modprobe,
+const PROGRAMS: [ConfiguredProgram; 8] = [
+    ConfiguredProgram::Strongswan,
+    ConfiguredProgram::Openvpn,
+    ConfiguredProgram::Nginx,
+    ConfiguredProgram::Haproxy,
+    ConfiguredProgram::Openssl,
+    ConfiguredProgram::Systemd,
+    ConfiguredProgram::Limits,
+    ConfiguredProgram::Modprobe,
 ];
 
 /// A machine of which nothing is known.
@@ -35,11 +35,11 @@ fn nothing() -> &'static Report {
 fuzz_target!(|text: &str| {
     let mut system = System::default();
     for program in PROGRAMS {
-        let settings = Settings::read(program, text);
+        let settings = FileSettings::read(program, text);
         assert!(settings.len() <= MAX_SETTINGS);
         assert!(settings.iter().all(|setting| text.contains(&setting.name)));
         let file = "etc/any.conf".to_owned();
-        system.settings.push(Settings { program, file, settings });
+        system.settings.push(FileSettings { program, file, settings });
     }
     for finding in examine(&Facts::new(nothing(), &system), |_| true) {
         assert!(!finding.title.is_empty() && !finding.evidence.is_empty());

@@ -19,7 +19,7 @@ fuzz_target!(|text: &str| {
                 assert_eq!(plan.layout.members.len(), usize::from(link.members));
                 assert!(!plan.text().is_empty());
                 let all: Vec<&LinkMember> = plan.layout.members.iter().collect();
-                let devices: Vec<String> = all.iter().map(|one| one.device.clone()).collect();
+                let devices: Vec<String> = all.iter().map(|member| member.device.clone()).collect();
                 if plan.layout.bond.is_some() {
                     // A bond that has its members already stays as it is.
                     assert!(plan.layout.over(&all, &all, &devices).is_empty());

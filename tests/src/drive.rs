@@ -9,6 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use millrace_testkit::wait::SOON;
 use rustls::client::Resumption;
@@ -280,6 +281,17 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Closes connections with a RST.
+///
+/// # Panics
+/// If the option cannot be set.
+pub fn reset(sockets: Vec<TcpStream>) {
+    for socket in sockets {
+        let linger = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&socket, linger).expect("SO_LINGER");
     }
 }
 

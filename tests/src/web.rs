@@ -117,10 +117,9 @@ pub fn counters(id: u32) -> Option<CounterSnapshot> {
 #[must_use]
 pub fn html(length: usize) -> Vec<u8> {
     let mut found = b"<!doctype html><title>List</title><ul>\n".to_vec();
-    let mut number = 1_u64;
+    let mut random = fastrand::Rng::with_seed(1);
     while found.len() < length {
-        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let word = number >> 33;
+        let word = random.u32(..);
         let line = format!(
             "<li class=\"entry\"><a href=\"/item/{}\">Item {word:x}</a></li>\n",
             word % 977
@@ -134,12 +133,7 @@ pub fn html(length: usize) -> Vec<u8> {
 /// Bytes that do not compress.
 #[must_use]
 pub fn noise(length: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    std::iter::repeat_with(next).take(length).collect()
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
+    bytes
 }

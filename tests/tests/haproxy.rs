@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use millrace_tests::drive::{Tls, finish};
+use millrace_tests::drive::{Tls, finish, reset};
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::Site;
 use millrace_tests::haproxy::{Haproxy, HaproxyOptions, bundle};
@@ -400,13 +400,6 @@ fn give_up(pool: &Pool, port: u16, end: End, closed: impl FnMut() -> bool) {
     }
     pool.proxy.set(Fault::None);
     wait::until("HAProxy has closed everything", closed);
-}
-
-fn reset(sockets: Vec<TcpStream>) {
-    for socket in sockets {
-        let linger = Some(Duration::ZERO);
-        rustix::net::sockopt::set_socket_linger(&socket, linger).expect("SO_LINGER");
-    }
 }
 
 #[test]

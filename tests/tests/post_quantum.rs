@@ -159,10 +159,10 @@ fn bench_of_local_primitives_verifies_every_server() {
     assert_eq!(list("servers").len(), 3 * if has_hybrid { 8 } else { 7 });
     let questions: Vec<String> = list("comparisons")
         .iter()
-        .map(|one| one["question"].as_str().unwrap_or_default().to_owned())
+        .map(|entry| entry["question"].as_str().unwrap_or_default().to_owned())
         .collect();
     for (question, count) in [("one-ticket", 6), ("local-and-pool", 6)] {
-        let found = questions.iter().filter(|one| *one == question).count();
+        let found = questions.iter().filter(|entry| *entry == question).count();
         assert_eq!(found, count, "{question}: {questions:?}");
     }
     assert_eq!(questions.contains(&"post-quantum".to_owned()), !has_hybrid);

@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::clients::Program;
-use millrace_tests::drive::{Outcome, Tls, finish};
+use millrace_tests::drive::{Outcome, Tls, finish, reset};
 use millrace_tests::edge::{Edge, EdgeOptions};
 use millrace_tests::gateway::{Gateway, Server, Site};
 use millrace_tests::nginx::{Nginx, NginxOptions, certificate_lines, signal_to};
@@ -287,13 +287,6 @@ fn give_up(pool: &Pool, address: SocketAddr, leave: Leave, closed: impl FnMut() 
     }
     pool.proxy.set(Fault::None);
     wait::until("nginx has closed everything", closed);
-}
-
-fn reset(sockets: Vec<TcpStream>) {
-    for socket in sockets {
-        let linger = Some(Duration::ZERO);
-        rustix::net::sockopt::set_socket_linger(&socket, linger).expect("SO_LINGER");
-    }
 }
 
 #[test]

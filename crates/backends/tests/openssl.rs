@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_backends::Software;
 use millrace_engine::{BackendError, Hash, KeyType, Operation};
-use millrace_testkit::conformance::Driver;
+use millrace_testkit::conformance::QueueDriver;
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::verify;
 use openssl::rand::rand_bytes;
@@ -23,8 +23,8 @@ fn random(len: usize) -> Vec<u8> {
     bytes
 }
 
-fn driver() -> Driver {
-    Driver::new(Arc::new(Software::new()))
+fn driver() -> QueueDriver {
+    QueueDriver::new(Arc::new(Software::new()))
 }
 
 /// RSA keys with a number of rounds for each: an operation takes 0.2 to 10 ms.
@@ -240,13 +240,13 @@ fn key_agreement_secrets_equal_those_of_openssl() {
 fn many_threads_use_one_key_at_once() {
     let backend = Arc::new(Software::new());
     let key = keys::rsa_2048();
-    let opened = Driver::new(backend.clone()).open_good(&key);
+    let opened = QueueDriver::new(backend.clone()).open_good(&key);
     let operation = Operation::RsaPkcs1Sign { hash: Hash::Sha256 };
     let expected = verify::sign(&key, &operation, &[7; 32]);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mut driver = Driver::new(backend.clone());
+                let mut driver = QueueDriver::new(backend.clone());
                 for _ in 0..50 {
                     assert_eq!(*driver.output(opened.key, &operation, &[7; 32]), expected);
                 }

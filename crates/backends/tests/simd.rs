@@ -13,6 +13,7 @@ use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
+use millrace_testkit::random::Random;
 use millrace_testkit::{is_long, verify};
 
 /// The implementations that this processor runs; prints the names of the others.
@@ -70,21 +71,8 @@ fn portable_lanes_conform() {
     conform(Simd::with(Implementation::Portable).lanes_from(lanes_from), 1);
 }
 
-/// Random bytes from a seed, so that a failure can be repeated.
-fn random(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state.to_be_bytes()[0]
-        })
-        .collect()
-}
-
 fn raw(token: u32, opened: &OpenedKey, seed: u64) -> Task {
-    let len = opened.info.key_type.modulus_len();
-    let mut input = random(seed, len);
-    input[0] &= 0x3f;
+    let input = Random::new(seed).number(opened.info.key_type.modulus_len());
     Task { token, key: opened.key, operation: Operation::RsaRaw, input }
 }
 
@@ -142,7 +130,7 @@ fn queue_serves_many_keys_of_all_sizes() {
                 .map(|token| {
                     seed += 1;
                     // Keys in random order, so that runs of one key and all orders occur.
-                    let key = usize::from(random(seed, 3)[2]) % opened.len();
+                    let key = Random::new(seed).below(opened.len());
                     raw(token, &opened[key], seed)
                 })
                 .collect();

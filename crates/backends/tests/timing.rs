@@ -16,35 +16,13 @@ use millrace_backends::simd::{Implementation, Simd};
 use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{Backend, Curve, Hash, Operation};
 use millrace_testkit::keys;
+use millrace_testkit::random::Random;
 use millrace_testkit::timing::{Timing, nanoseconds};
 use openssl::pkey::PKey;
 use openssl::rsa::{Padding, Rsa};
 
 /// Keys of each class.
 const KEYS: usize = 8;
-
-/// Random bytes from a seed (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len)
-            .map(|_| {
-                self.0 ^= self.0 << 13;
-                self.0 ^= self.0 >> 7;
-                self.0 ^= self.0 << 17;
-                self.0.to_be_bytes()[1]
-            })
-            .collect()
-    }
-
-    /// A number below any modulus of this length.
-    fn number(&mut self, len: usize) -> Vec<u8> {
-        let mut number = self.bytes(len);
-        number[0] &= 0x3f;
-        number
-    }
-}
 
 /// The backends that are fast on this processor, each with its number of tasks per batch.
 fn subjects() -> Vec<(String, Arc<dyn Backend>, usize)> {
@@ -125,7 +103,7 @@ fn rsa_keys() -> Vec<Vec<u8>> {
 #[test]
 fn rsa_keys_take_the_same_time() {
     let others = rsa_keys();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for (name, backend, batch) in subjects() {
         let fixed = keys::rsa_2048().der;
         let classes: [Vec<_>; 2] = [
@@ -142,7 +120,7 @@ fn rsa_keys_take_the_same_time() {
 
 #[test]
 fn rsa_messages_take_the_same_time() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for (name, backend, batch) in subjects() {
         let keys = [open(&*backend, keys::rsa_2048().der)];
         let mut bench = Bench::new(&*backend, batch);
@@ -164,7 +142,7 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
     let key = keys::rsa_2048();
     let rsa = PKey::private_key_from_der(key.der).expect("a key");
     let rsa = rsa.rsa().expect("an RSA key");
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     // Too many for a branch predictor to learn.
     let good: Vec<Vec<u8>> = (0..64)
         .map(|_| {
@@ -196,7 +174,7 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
 #[test]
 fn keys_on_curves_take_the_same_time() {
     let backend = Software::new();
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let mut scalar = || {
         let mut scalar = random.bytes(32);
         scalar[0] &= 0x7f;

@@ -41,7 +41,7 @@ pub enum BenchError {
     /// Resource: a program that is needed is not installed.
     #[error("{program} is not installed: {remedy}")]
     Missing {
-        /// The program.
+        /// Name of the program.
         program: String,
         /// Command that installs it.
         remedy: String,

@@ -33,8 +33,15 @@ pub(crate) struct NodeOptions {
     pub(crate) quota: Option<u64>,
 }
 
+impl NodeOptions {
+    /// A node with one worker per class and all backends, on its unix socket alone.
+    pub(crate) fn on(core: usize) -> Self {
+        Self { core, workers: 1, software_only: false, tcp: false, quota: None }
+    }
+}
+
 /// A running node.
-pub(crate) struct Node {
+pub(crate) struct NodeProcess {
     process: ChildProcess,
     program: PathBuf,
     socket: PathBuf,
@@ -56,7 +63,7 @@ struct Completed {
     completed: u64,
 }
 
-impl Node {
+impl NodeProcess {
     /// Starts a node in a temporary folder and waits until it listens.
     pub(crate) fn start(options: &NodeOptions) -> Result<Self, BenchError> {
         let program = env::current_exe().map_err(BenchError::system("find this program"))?;
@@ -163,8 +170,8 @@ impl Node {
         let status: Status = serde_json::from_str(&text)
             .map_err(|error| BenchError::Setup(format!("the node's status: {error}")))?;
         let mut completed = BTreeMap::new();
-        for one in status.operations {
-            *completed.entry(one.operation).or_default() += one.completed;
+        for row in status.operations {
+            *completed.entry(row.operation).or_default() += row.completed;
         }
         Ok(completed)
     }

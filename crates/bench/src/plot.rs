@@ -99,7 +99,7 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// An axis.
+/// Label and scale of an axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The quantity, with its unit: `gateway CPU per handshake (ms)`.
@@ -164,12 +164,12 @@ impl BarChart {
             let middle = TOP + row * (place as f64 + 0.5);
             canvas.text((left - 6.0, middle + 4.0), "end", 13, category);
             // Bars that are there stand next to each other, in the middle of their row.
-            let there = self.series.iter().zip(COLOURS.iter().cycle());
-            let there =
-                there.filter_map(|(bars, colour)| Some(((*bars.values.get(place)?)?, colour)));
-            let there: Vec<_> = there.filter(|(value, _)| values.shows(*value)).collect();
-            let top = middle - BAR * there.len() as f64 / 2.0;
-            for (turn, (value, colour)) in there.iter().enumerate() {
+            let shown = self.series.iter().zip(COLOURS.iter().cycle());
+            let shown =
+                shown.filter_map(|(bars, colour)| Some(((*bars.values.get(place)?)?, colour)));
+            let shown: Vec<_> = shown.filter(|(value, _)| values.shows(*value)).collect();
+            let top = middle - BAR * shown.len() as f64 / 2.0;
+            for (turn, (value, colour)) in shown.iter().enumerate() {
                 let top = top + BAR * turn as f64;
                 let [from, to, low, high] =
                     [values.zero(), value.middle, value.low(), value.high()]

@@ -83,7 +83,7 @@ impl Spread {
         Self::of(ours.into_iter().zip(peer).map(|(ours, peer)| ours / peer))
     }
 
-    /// `0.97 (0.95 to 0.98)`
+    /// Median and range: `0.97 (0.95 to 0.98)`
     pub(crate) fn show(&self, decimals: usize) -> String {
         let Self { median, min, max } = self;
         format!("{median:.decimals$} ({min:.decimals$} to {max:.decimals$})")
@@ -133,7 +133,7 @@ impl MeanRatio {
         })
     }
 
-    /// `0.87 (0.84 to 0.90)`
+    /// Mean and interval: `0.87 (0.84 to 0.90)`
     pub(crate) fn show(&self, decimals: usize) -> String {
         let Self { mean, low, high, .. } = self;
         format!("{mean:.decimals$} ({low:.decimals$} to {high:.decimals$})")
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn order_is_a_permutation_that_differs_between_rounds_and_not_between_runs() {
         let orders: Vec<Vec<usize>> = (0..20).map(|round| order(5, round)).collect();
-        for one in &orders {
-            let mut sorted = one.clone();
+        for seen in &orders {
+            let mut sorted = seen.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, [0, 1, 2, 3, 4]);
         }

@@ -186,7 +186,7 @@ impl Settings {
     /// # Errors
     /// The folder or the key-encryption key cannot be used, or the keys of the store or the running node have
     /// another one.
-    pub(crate) fn open_store(&self) -> Result<Store> {
+    pub(crate) fn open_store(&self) -> Result<OwnedStore> {
         let store = self.unlock(&self.node.store.kek)?;
         store.act(KeyStore::check_kek)?;
         let node = self.running_node(&store);
@@ -210,7 +210,7 @@ impl Settings {
     ///
     /// # Errors
     /// The folder cannot be used.
-    pub(crate) fn view_store(&self) -> Result<(Store, Option<String>)> {
+    pub(crate) fn view_store(&self) -> Result<(OwnedStore, Option<String>)> {
         let kek = match &self.node.store.kek {
             KekSource::File { path, .. } => KekSource::File { path: path.clone(), create: false },
             other => other.clone(),
@@ -221,7 +221,7 @@ impl Settings {
         }
     }
 
-    fn unlock(&self, kek: &KekSource) -> Result<Store> {
+    fn unlock(&self, kek: &KekSource) -> Result<OwnedStore> {
         let keys = self.look_at_store()?.keys;
         // Root may own the key-encryption key and the node the store, so each is opened with its owner's
         // rights.
@@ -230,7 +230,7 @@ impl Settings {
             KekSource::Credential | KekSource::Absent => &self.node.store.directory,
         };
         let keys = as_owner_of(place, || keys.unlock(kek))??;
-        Ok(Store { keys })
+        Ok(OwnedStore { keys })
     }
 
     fn kek_place(&self) -> String {
@@ -241,7 +241,7 @@ impl Settings {
     }
 
     /// The keys of the node that serves `store`, if it runs here and this user may ask it.
-    pub(crate) fn running_node(&self, store: &Store) -> Option<KeyReport> {
+    pub(crate) fn running_node(&self, store: &OwnedStore) -> Option<KeyReport> {
         let admin = self.node.admin.as_ref()?;
         let report = status::request(&admin.socket, "/keys").ok()?;
         let report: KeyReport = serde_json::from_slice(&report).ok()?;
@@ -253,20 +253,20 @@ impl Settings {
     ///
     /// # Errors
     /// The folder cannot be used.
-    pub(crate) fn look_at_store(&self) -> Result<Store> {
+    pub(crate) fn look_at_store(&self) -> Result<OwnedStore> {
         let folder = self.node.store.directory.as_path();
         let keys = as_owner_of(folder, || KeyStore::open(folder, &KekSource::Absent))??;
-        Ok(Store { keys })
+        Ok(OwnedStore { keys })
     }
 }
 
 /// The key store, used with the rights of its owner.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct OwnedStore {
     keys: KeyStore,
 }
 
-impl Store {
+impl OwnedStore {
     /// Runs an operation on the store.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub trait NodeSource: fmt::Debug + Send + Sync {
     /// A number that is another one whenever [`Self::nodes`] may give another answer. It must be cheap.
     fn stamp(&self) -> u64;
 
-    /// The nodes; `None` if they cannot be told now: then the pool keeps those that it has.
+    /// The nodes; `None` if the source is not readable now: then the pool keeps those that it has.
     fn nodes(&self) -> Option<Vec<Endpoint>>;
 }
 
@@ -211,7 +211,7 @@ pub enum Endpoint {
     Tcp {
         /// Address or name.
         host: String,
-        /// Port.
+        /// Port of the node.
         port: u16,
         /// The trusted CA, and the client's certificate and key.
         tls: TlsConfig,

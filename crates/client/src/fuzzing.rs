@@ -352,7 +352,7 @@ impl World {
         let _ = self.dispatcher.poll_timeout();
     }
 
-    /// Nothing is owed to anybody once the pool is closed.
+    /// No answer is due once the pool is closed.
     fn end(&mut self) {
         self.dispatcher.close();
         self.call_back();

@@ -3,7 +3,7 @@
 
 //! Jobs under way, and the table that holds them.
 //!
-//! A [`Job`] has an [`JobOutcome`], which says who waits for its answer, and up to two [`Attempt`]s: the
+//! A [`Job`] has a [`JobOutcome`], which names the recipient of its answer, and up to two [`Attempt`]s: the
 //! first, and a hedge at another node. Opening a key is a job too, whose request is
 //! [`JobRequest::OpenKey`].
 //!

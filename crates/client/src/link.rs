@@ -44,7 +44,7 @@ pub(crate) enum LinkError {
 }
 
 /// One socket, connected or connecting.
-pub(crate) struct Link {
+pub(crate) struct NodeSocket {
     fd: OwnedFd,
     tls: Option<Box<ClientConnection>>,
     connecting: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Link {
     distrust: Option<String>,
 }
 
-impl Link {
+impl NodeSocket {
     /// Starts a connection. Only the resolution of a name may block.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for NodeSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -233,15 +233,20 @@ fn stream(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<Link> {
+fn connect_unix(endpoint: &Endpoint, path: &Path) -> io::Result<NodeSocket> {
     let fd = stream(AddressFamily::UNIX)?;
     // A full backlog is an error here (`EAGAIN`), not a wait: the next attempt comes soon.
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     let distrust = trust::objection(&fd, path).map(|why| format!("{endpoint}: {why}"));
-    Ok(Link { fd, tls: None, connecting: false, blocked: false, distrust })
+    Ok(NodeSocket { fd, tls: None, connecting: false, blocked: false, distrust })
 }
 
-fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result<Link, LinkError> {
+fn connect_tcp(
+    host: &str,
+    port: u16,
+    tls: &TlsConfig,
+    attempt: usize,
+) -> Result<NodeSocket, LinkError> {
     let config = tls::client_config(tls)?;
     let name = tls.server_name.as_deref().unwrap_or(host);
     let name = ServerName::try_from(name.to_owned())
@@ -249,7 +254,13 @@ fn connect_tcp(host: &str, port: u16, tls: &TlsConfig, attempt: usize) -> Result
     let tls = ClientConnection::new(Arc::new(config), name)?;
     let address = resolve(host, port, attempt)?;
     let fd = start_tcp(address)?;
-    Ok(Link { fd, tls: Some(Box::new(tls)), connecting: true, blocked: false, distrust: None })
+    Ok(NodeSocket {
+        fd,
+        tls: Some(Box::new(tls)),
+        connecting: true,
+        blocked: false,
+        distrust: None,
+    })
 }
 
 /// One address of a name: each attempt takes the next one.

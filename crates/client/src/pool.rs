@@ -3,7 +3,7 @@
 
 //! The handle that callers hold, and how it behaves across fork.
 //!
-//! Thread, sockets and lock are in an [`Instance`], which belongs to one process. A handle keeps one slot
+//! Thread, sockets and lock are in an [`ProcessPool`], which belongs to one process. A handle keeps one slot
 //! per process that used it: the slots are claimed by process id, one after the other, and never given
 //! back. A forked child finds no slot of its own, claims the next and starts anew; it reads nothing in
 //! its parent's slot except the id. So the child never waits for a lock that another thread of the parent
@@ -26,7 +26,7 @@ use millrace_wire::{KeyRefusal, KeySelector};
 
 use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
-use crate::io::Instance;
+use crate::io::ProcessPool;
 use crate::job::{Job, JobRef, JobRequest, Recipient, Reply};
 use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
 use crate::stats::ClientStats;
@@ -65,7 +65,7 @@ pub struct JobHandle {
 /// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool
 /// is due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
 pub struct HostLoop {
-    instance: Arc<Instance>,
+    instance: Arc<ProcessPool>,
 }
 
 impl HostLoop {
@@ -113,7 +113,7 @@ pub(crate) struct PoolShared {
 #[derive(Default)]
 struct ProcessSlot {
     pid: AtomicU32,
-    instance: OnceLock<Arc<Instance>>,
+    instance: OnceLock<Arc<ProcessPool>>,
     /// Held by the thread that starts the instance, so that there is one.
     starting: Mutex<()>,
 }
@@ -323,7 +323,7 @@ impl PoolShared {
     }
 
     /// The pool in this process, started if need be.
-    fn instance(&self) -> Result<&Arc<Instance>, ClientError> {
+    fn instance(&self) -> Result<&Arc<ProcessPool>, ClientError> {
         let slot = self.slot().ok_or(ClientError::Forked)?;
         if let Some(instance) = slot.instance.get() {
             return Ok(instance);
@@ -333,12 +333,12 @@ impl PoolShared {
             return Ok(instance);
         }
         // A failure is not kept: descriptors and threads may be available again later.
-        let instance = Instance::start(&self.config)?;
+        let instance = ProcessPool::start(&self.config)?;
         Ok(slot.instance.get_or_init(|| instance))
     }
 
     /// The pool in this process, if it was started.
-    fn existing(&self) -> Option<&Arc<Instance>> {
+    fn existing(&self) -> Option<&Arc<ProcessPool>> {
         let pid = process::id();
         let own = self.slots.iter().find(|slot| slot.pid.load(Ordering::Acquire) == pid)?;
         own.instance.get()

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::buffer::OutBuffer;
 use crate::config::Endpoint;
-use crate::link::{Link, LinkError};
+use crate::link::{LinkError, NodeSocket};
 use crate::tls::{TlsFailure, TlsFault};
 
 /// Addresses of one name that are tried: an address that drops packets takes the time of those after it.
@@ -153,7 +153,7 @@ fn unexpected(what: &str) -> ProbeError {
     ProbeError::Protocol(what.to_owned())
 }
 
-fn certificates(endpoint: &Endpoint, link: &Link) -> Option<Certificates> {
+fn certificates(endpoint: &Endpoint, link: &NodeSocket) -> Option<Certificates> {
     let Endpoint::Tcp { tls, .. } = endpoint else {
         return None;
     };
@@ -163,7 +163,7 @@ fn certificates(endpoint: &Endpoint, link: &Link) -> Option<Certificates> {
 
 /// One connection, question by question.
 struct Conversation {
-    link: Link,
+    link: NodeSocket,
     out: OutBuffer,
     decoder: Decoder<NodeMessage>,
     draining: bool,
@@ -176,7 +176,7 @@ impl Conversation {
     fn open(endpoint: &Endpoint, timeout: Duration, until: Instant) -> Result<Self, ProbeError> {
         let mut attempt = 0;
         loop {
-            let link = Link::connect(endpoint, attempt).map_err(link_error);
+            let link = NodeSocket::connect(endpoint, attempt).map_err(link_error);
             let connected = link.and_then(|link| {
                 let mut talk = Self {
                     link,

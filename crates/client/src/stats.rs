@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct ClientStats {
     /// One per configured node, in their order. Empty before the first use.
     pub nodes: Vec<NodeStats>,
-    /// Totals.
+    /// Counters of all nodes and jobs together.
     pub totals: Totals,
     /// Jobs that have not ended.
     pub in_flight: usize,
@@ -95,13 +95,13 @@ pub struct NodeStats {
     pub in_flight: u32,
     /// Moving average of the time from sending a job to its completion.
     pub latency: Duration,
-    /// Counters.
+    /// Counters since the first use.
     pub counters: NodeCounters,
     /// Why the last connection ended or could not be made; empty if none did.
     pub last_error: String,
 }
 
-/// Counters of one node.
+/// Counters of one node since the first use of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeCounters {

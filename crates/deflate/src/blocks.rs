@@ -314,7 +314,7 @@ impl Code {
         for length in 1..=MAX_BITS {
             code <<= 1;
             for (symbol, _) in
-                lengths.iter().enumerate().filter(|(_, one)| usize::from(**one) == length)
+                lengths.iter().enumerate().filter(|(_, bits)| usize::from(**bits) == length)
             {
                 let what = what(symbol);
                 self.whats.push(what);

@@ -102,14 +102,9 @@ mod tests {
     use super::*;
 
     fn noise(length: usize) -> Vec<u8> {
-        let mut state = 1_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[3]
-        };
-        (0..length).map(|_| next()).collect()
+        let mut bytes = vec![0; length];
+        fastrand::Rng::with_seed(1).fill(&mut bytes);
+        bytes
     }
 
     fn first(level: u8, goal: CompressionGoal, chunk: &[u8]) -> (EngineKind, u8) {

@@ -14,7 +14,7 @@ use crate::engine::{Chunk, Engine, EngineError};
 use crate::isal::Isal;
 use crate::libdeflate::{Decompressor, Libdeflate};
 use crate::qat::QatEngine;
-use crate::settings::{ChunkVerification, DeviceUse, Settings};
+use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
@@ -27,7 +27,7 @@ const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
 /// The engines of one thread. Nothing of a stream stays in it between two calls.
 #[derive(Debug)]
 pub struct Compressor {
-    settings: Settings,
+    settings: CompressionSettings,
     counters: Counters,
     engines: Engines,
     verifier: Option<Verifier>,
@@ -56,7 +56,7 @@ impl Compressor {
     /// A compressor with libdeflate, and with ISA-L and a device where they are given; the settings may take out each.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: CompressionSettings,
         counters: Counters,
         isal: Option<Isal>,
         qat: Option<QatEngine>,
@@ -71,7 +71,11 @@ impl Compressor {
 
     /// A compressor with other engines in their places.
     #[must_use]
-    pub fn with_engines(settings: Settings, counters: Counters, engines: Engines) -> Self {
+    pub fn with_engines(
+        settings: CompressionSettings,
+        counters: Counters,
+        engines: Engines,
+    ) -> Self {
         let processor = settings.device != DeviceUse::Only;
         Self {
             settings,

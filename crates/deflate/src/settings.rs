@@ -77,9 +77,9 @@ pub enum ChunkVerification {
     Off,
 }
 
-/// All settings.
+/// Settings of a process, from its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct CompressionSettings {
     /// `MILLRACE_GZIP`: `on`, `any`, `off`.
     pub scope: ServedPrograms,
     /// `MILLRACE_GZIP_GOAL`: `same`, `cpu`.
@@ -100,7 +100,7 @@ pub struct Settings {
     pub device_time: Duration,
 }
 
-impl Default for Settings {
+impl Default for CompressionSettings {
     fn default() -> Self {
         Self {
             scope: ServedPrograms::default(),
@@ -116,7 +116,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl CompressionSettings {
     /// Reads the variables; a value that is not understood is named in the second part, and the default holds.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut found = Self::default();
@@ -188,8 +188,8 @@ fn choose<T: Copy>(words: &[(&str, T)], word: &str, place: &mut T) -> bool {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> (Settings, Vec<String>) {
-        Settings::read(|name| {
+    fn read(variables: &[(&str, &str)]) -> (CompressionSettings, Vec<String>) {
+        CompressionSettings::read(|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn each_variable_is_read_and_defaults_hold_without_them() {
-        assert_eq!(read(&[]), (Settings::default(), vec![]));
+        assert_eq!(read(&[]), (CompressionSettings::default(), vec![]));
         let (found, problems) = read(&[
             (SCOPE, "any"),
             (GOAL, "cpu"),
@@ -208,7 +208,7 @@ mod tests {
             (DEVICE_MIN, "256"),
             (DEVICE_MS, "20"),
         ]);
-        let wanted = Settings {
+        let wanted = CompressionSettings {
             scope: ServedPrograms::Any,
             goal: CompressionGoal::Cpu,
             verify: ChunkVerification::All,
@@ -241,7 +241,7 @@ mod tests {
             (DEVICE_MS, "10001"),
         ] {
             let (found, problems) = read(&[(name, value)]);
-            assert_eq!(found, Settings::default(), "{name}={value}");
+            assert_eq!(found, CompressionSettings::default(), "{name}={value}");
             assert!(problems.len() == 1 && problems[0].contains(name), "{problems:?}");
         }
         assert_eq!(read(&[(GATHER, "16k")]).0.gather, 16 * 1024);

@@ -13,7 +13,7 @@ use millrace_deflate::blocks::{self, FINAL_EMPTY};
 use millrace_deflate::compressor::{Compressor, Engines};
 use millrace_deflate::engine::{Chunk, Engine, EngineError, WINDOW};
 use millrace_deflate::isal::Isal;
-use millrace_deflate::settings::{ChunkVerification, Settings};
+use millrace_deflate::settings::{ChunkVerification, CompressionSettings};
 use millrace_edge::compression::{Counter, Counters, EngineKind};
 use proptest::prelude::*;
 
@@ -39,11 +39,11 @@ fn sample(kind: usize, length: usize) -> Vec<u8> {
 }
 
 fn compressors() -> Vec<(&'static str, Compressor, Counters)> {
-    let only = |isal: bool| Settings {
+    let only = |isal: bool| CompressionSettings {
         isal,
         libdeflate: !isal,
         verify: ChunkVerification::All,
-        ..Settings::default()
+        ..CompressionSettings::default()
     };
     let mut found = Vec::new();
     let counters = Counters::private();
@@ -204,7 +204,10 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
         for spare in [true, false] {
             for last in [true, false] {
                 let counters = Counters::private();
-                let settings = Settings { verify: ChunkVerification::All, ..Settings::default() };
+                let settings = CompressionSettings {
+                    verify: ChunkVerification::All,
+                    ..CompressionSettings::default()
+                };
                 let liar = Liar { kind: EngineKind::Isal, lie };
                 let honest = spare.then(|| {
                     Box::new(millrace_deflate::libdeflate::Libdeflate::default()) as Box<dyn Engine>
@@ -234,15 +237,8 @@ fn wrong_output_is_replaced_and_its_engine_quarantined() {
 
 #[test]
 fn bytes_that_do_not_compress_are_stored() {
-    let mut state = 1_u64;
-    let noise: Vec<u8> = (0..100_000)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[3]
-        })
-        .collect();
+    let mut noise = vec![0; 100_000];
+    fastrand::Rng::with_seed(1).fill(&mut noise);
     for (name, mut compressor, counters) in compressors() {
         let mut stream = Vec::new();
         let chunk = Chunk { level: 6, history: &[], input: &noise, last: true };
@@ -290,7 +286,7 @@ fn packed_bytes_that_one_engine_cannot_shorten_are_stored_without_the_other() {
         };
         let counters = Counters::private();
         let mut compressor = Compressor::with_engines(
-            Settings::default(),
+            CompressionSettings::default(),
             counters,
             Engines {
                 isal: engine(EngineKind::Isal, &calls[0]),

@@ -13,7 +13,7 @@ use millrace_deflate::blocks::FINAL_EMPTY;
 use millrace_deflate::compressor::Compressor;
 use millrace_deflate::engine::Chunk;
 use millrace_deflate::qat::{Card, CardFiles, QatEngine};
-use millrace_deflate::settings::{ChunkVerification, DeviceUse, Settings};
+use millrace_deflate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 use millrace_edge::compression::{Counter, Counters};
 use millrace_testkit::qat::{
     ALL_COMPRESSION, ANSWERS, CardEvent, DMA_FAULTS, FAIL_EVERY, LATENCY_US, LOSE_EVERY,
@@ -51,19 +51,13 @@ fn inflate(stream: &[u8]) -> Vec<u8> {
 
 /// Text that compresses like a page with a list; with `noise`, bytes that do not compress.
 fn sample(noise: bool, length: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     let mut found = Vec::with_capacity(length + 64);
     while found.len() < length {
         if noise {
-            found.push(next().to_le_bytes()[3]);
+            found.push(random.u8(..));
         } else {
-            found.extend(format!("<li id=\"{}\">item</li>\n", next() % 977).into_bytes());
+            found.extend(format!("<li id=\"{}\">item</li>\n", random.u32(..977)).into_bytes());
         }
     }
     found.truncate(length);
@@ -79,14 +73,14 @@ struct OnCard {
 /// Messages of the library about the card.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn settings(device: DeviceUse, time: Duration) -> Settings {
-    Settings {
+fn settings(device: DeviceUse, time: Duration) -> CompressionSettings {
+    CompressionSettings {
         device,
         device_min: 1024,
         device_time: time,
         // A device's output is verified all the same.
         verify: ChunkVerification::Off,
-        ..Settings::default()
+        ..CompressionSettings::default()
     }
 }
 

@@ -140,9 +140,9 @@ fn perform_step(
         DeviceStep::VirtualFunctions(count) => {
             write(format!("{folder}/sriov_numvfs"), &count.to_string())?;
             wait(sysfs, device, limit, |found| {
-                let there = found.functions.len();
-                (there != *count as usize)
-                    .then(|| format!("{there} virtual functions appeared, not {count}"))
+                let appeared = found.functions.len();
+                (appeared != *count as usize)
+                    .then(|| format!("{appeared} virtual functions appeared, not {count}"))
                     .into_iter()
                     .collect()
             })
@@ -197,7 +197,7 @@ fn explained(error: &io::Error) -> String {
 }
 
 fn now(sysfs: &dyn Sysfs, device: &str) -> Result<Observed, String> {
-    let found = sysfs.observe().into_iter().find(|one| one.device.address == device);
+    let found = sysfs.observe().into_iter().find(|observed| observed.device.address == device);
     found.ok_or_else(|| format!("{device} is gone: see dmesg"))
 }
 

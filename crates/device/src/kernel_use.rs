@@ -25,11 +25,11 @@ pub struct KernelUse {
     pub priority: i64,
     /// The implementation that the kernel prefers
     pub preferred: String,
-    /// Its priority
+    /// Priority of the preferred implementation
     pub preferred_priority: i64,
-    /// Whether the card serves it
+    /// Whether the preferred implementation is the card's
     pub by_card: bool,
-    /// Warning about a change of that; null if there is none
+    /// Why a change of that would matter; null if there is nothing to warn about
     pub warning: Option<String>,
 }
 
@@ -40,12 +40,14 @@ pub fn kernel_uses(kernel: &Kernel) -> Vec<KernelUse> {
 }
 
 fn of(choice: &AlgorithmChoice) -> Option<KernelUse> {
-    let card =
-        choice.candidates.iter().find(|one| one.driver.to_ascii_lowercase().starts_with("qat"))?;
+    let card = choice
+        .candidates
+        .iter()
+        .find(|candidate| candidate.driver.to_ascii_lowercase().starts_with("qat"))?;
     let preferred = choice.candidates.first()?;
     let by_card = card.driver == preferred.driver;
     let with_instructions =
-        choice.candidates.iter().find(|one| one.site == ComputeSite::Instructions);
+        choice.candidates.iter().find(|candidate| candidate.site == ComputeSite::Instructions);
     let warning = with_instructions.filter(|_| by_card).map(|other| {
         format!(
             "the processor has {}: for packets of a network (1,500 bytes and less) it is faster, and the card adds \
@@ -82,7 +84,7 @@ mod tests {
                 candidate("qat_aes_cbc", card, ComputeSite::Device),
                 candidate("cbc-aes-aesni", 400, ComputeSite::Instructions),
             ];
-            candidates.sort_by_key(|one| std::cmp::Reverse(one.priority));
+            candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.priority));
             AlgorithmChoice {
                 algorithm: "cbc(aes)".to_owned(),
                 for_what: "IPsec".to_owned(),

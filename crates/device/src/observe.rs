@@ -92,7 +92,7 @@ impl Observed {
             virtual_functions: self.device.functions.map(|functions| functions.enabled),
             function_driver: drivers
                 .into_iter()
-                .find(|one| !self.functions.is_empty() && driver(*one)),
+                .find(|candidate| !self.functions.is_empty() && driver(*candidate)),
             auto_reset: self.device.resets_itself,
         }
     }
@@ -123,12 +123,12 @@ pub struct NoSuchDevice {
 /// # Errors
 /// There is none.
 pub fn find<'a>(devices: &'a [Observed], name: &str) -> Result<Vec<&'a Observed>, NoSuchDevice> {
-    let is_named = |one: &&Observed| {
-        name == "all" || one.device.address == full_address(name) || one.name() == name
+    let is_named = |observed: &&Observed| {
+        name == "all" || observed.device.address == full_address(name) || observed.name() == name
     };
     let found: Vec<&Observed> = devices.iter().filter(is_named).collect();
     if found.is_empty() {
-        let known = devices.iter().map(|one| one.device.address.clone());
+        let known = devices.iter().map(|observed| observed.device.address.clone());
         return Err(NoSuchDevice { name: name.to_owned(), known: known.collect() });
     }
     Ok(found)

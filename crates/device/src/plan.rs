@@ -71,7 +71,7 @@ pub enum PlanError {
     NoFile {
         /// Bus address.
         device: String,
-        /// The file.
+        /// Name of the file in the device's folder `qat`.
         file: &'static str,
         /// The first version with it.
         since: &'static str,

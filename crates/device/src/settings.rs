@@ -58,7 +58,7 @@ impl FromStr for Services {
         let found = SERVICES
             .iter()
             .map(|(services, _)| Self((*services).to_owned()))
-            .find(|one| one.are(&parts));
+            .find(|services| services.are(&parts));
         found.ok_or_else(|| {
             let all: Vec<&str> = SERVICES.iter().map(|(services, _)| *services).collect();
             format!("there are no services {text:?}; name one of {}", all.join(", "))

@@ -13,14 +13,14 @@ use thiserror::Error;
 use crate::observe::Observed;
 use crate::settings::{DeviceSettings, DeviceState, Services};
 
-/// A command.
+/// A line of a VyOS configuration about acceleration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VyosCommand {
     /// All devices up, for the kernel's IPsec and for programs.
     Set,
     /// All devices down.
     Delete,
-    /// Tell something.
+    /// Prints a state.
     Show(VyosShow),
     /// `configure`, `commit`, `save`, `exit`: a change here takes effect at once, so they say nothing more.
     Session,
@@ -47,7 +47,7 @@ pub struct VyosError {
     pub line: usize,
     /// The line.
     pub text: String,
-    /// The problem.
+    /// What is wrong with the line.
     pub problem: &'static str,
     /// The line to write instead.
     pub remedy: &'static str,
@@ -136,12 +136,12 @@ pub fn show(
     devices: &[Observed],
     root: &Root,
 ) -> Result<String, crate::observe::NoSuchDevice> {
-    let one = |name: &str| crate::observe::find(devices, name).map(|found| found[0]);
+    let named = |name: &str| crate::observe::find(devices, name).map(|found| found[0]);
     Ok(match what {
         VyosShow::Summary => summary(devices),
         VyosShow::Status => status(devices),
-        VyosShow::Config(name) => config(one(name)?, root),
-        VyosShow::Flows(name) => flows(one(name)?),
+        VyosShow::Config(name) => config(named(name)?, root),
+        VyosShow::Flows(name) => flows(named(name)?),
     })
 }
 

@@ -130,10 +130,10 @@ impl EngineKind {
     }
 }
 
-/// The counters of one engine.
+/// Names of the counters of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineCounters {
-    /// Chunks.
+    /// Chunks that the engine compressed.
     pub chunks: Counter,
     /// Bytes in.
     pub input: Counter,

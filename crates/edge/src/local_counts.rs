@@ -52,12 +52,12 @@ impl LocalCounts {
 
     /// The primitives that were measured on both sides: the name, the nanoseconds here, and those of OpenSSL's own.
     pub fn costs(&self) -> impl Iterator<Item = (&str, u64, u64)> {
-        self.0.iter().filter_map(|(name, here)| {
+        self.0.iter().filter_map(|(name, own_cost)| {
             let (CellKind::CostHere, primitive) = CellKind::of(name) else {
                 return None;
             };
-            let there = self.of(&format!("{COST_THERE}{primitive}"));
-            (*here > 0 && there > 0).then_some((primitive, *here, there))
+            let openssl_cost = self.of(&format!("{COST_THERE}{primitive}"));
+            (*own_cost > 0 && openssl_cost > 0).then_some((primitive, *own_cost, openssl_cost))
         })
     }
 }

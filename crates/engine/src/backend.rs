@@ -306,7 +306,7 @@ pub struct Description {
 /// One row of what a backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// The operation.
+    /// Operation that the backend can run.
     pub operation: OperationKind,
     /// The smallest key of that operation's family, as a bound on [`KeyType`] in its order.
     pub smallest: KeyType,

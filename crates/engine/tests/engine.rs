@@ -147,7 +147,7 @@ fn cheaper_backend_takes_over_and_choices_show_it() {
     };
     let alone = || {
         let choices = fixture.engine.choices();
-        choices.into_iter().find(|one| one.max_batch == Some(1))
+        choices.into_iter().find(|choice| choice.max_batch == Some(1))
     };
     // It takes eight wins in a row, one in a hundred jobs, and a trial that is interrupted loses.
     for round in 0..MOST_ROUNDS {

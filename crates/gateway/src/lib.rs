@@ -27,4 +27,4 @@ pub mod write;
 
 pub use plan::Plan;
 pub use recipe::Application;
-pub use settings::Settings;
+pub use settings::RecipeSettings;

@@ -19,10 +19,10 @@ pub(crate) const GENERATOR: Generator = Generator {
     advice: "Edit it and it is yours: --write then leaves it alone.",
 };
 
-/// The steps for one application.
+/// The steps that put the pool under one application.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Plan {
-    /// The application.
+    /// Application that the steps configure.
     pub application: Application,
     /// Commands that come first.
     pub before: Vec<CommandStep>,
@@ -51,7 +51,7 @@ pub struct Snippet {
     pub marker: String,
 }
 
-/// A command.
+/// A command that the user runs before or after the files are in place.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CommandStep {
     /// The command line.

@@ -29,17 +29,17 @@ pub enum SettingsError {
          unquoted; choose another"
     )]
     Unquotable {
-        /// The setting.
+        /// Name of the setting.
         what: &'static str,
-        /// Its value.
+        /// Value that was given.
         value: String,
     },
     /// A value that the provider refuses.
     #[error("{what} {value}: give {accepted}")]
     Refused {
-        /// The setting.
+        /// Name of the setting.
         what: &'static str,
-        /// Its value.
+        /// Value that was given.
         value: String,
         /// The values that the provider accepts.
         accepted: String,
@@ -68,9 +68,9 @@ pub enum WaitMode {
     Off,
 }
 
-/// The input of a recipe. [`Settings::new`] checks it.
+/// The input of a recipe. [`RecipeSettings::new`] checks it.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RecipeSettings {
     /// Name of a key in the pool; names of files are derived from it.
     pub key: String,
     /// The nodes, as endpoints.
@@ -99,7 +99,7 @@ pub struct Settings {
     pub systemd: bool,
 }
 
-impl Settings {
+impl RecipeSettings {
     /// Checks that every value can be written to every file without quotes.
     ///
     /// # Errors
@@ -199,8 +199,8 @@ fn check_endpoint(endpoint: &str) -> Result<(), SettingsError> {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn settings(nodes: &[&str]) -> Settings {
-        let settings = Settings {
+    pub(crate) fn settings(nodes: &[&str]) -> RecipeSettings {
+        let settings = RecipeSettings {
             key: "www".to_owned(),
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             certificates: nodes
@@ -218,7 +218,7 @@ pub(crate) mod tests {
             cores: 4,
             systemd: true,
         };
-        Settings::new(settings).expect("settings of a test")
+        RecipeSettings::new(settings).expect("settings of a test")
     }
 
     #[test]
@@ -244,10 +244,10 @@ pub(crate) mod tests {
 
     #[test]
     fn values_that_need_quotes_are_refused() {
-        let with = |change: &dyn Fn(&mut Settings)| {
+        let with = |change: &dyn Fn(&mut RecipeSettings)| {
             let mut settings = settings(&["unix:/run/millrace/node.sock"]);
             change(&mut settings);
-            Settings::new(settings)
+            RecipeSettings::new(settings)
         };
         assert!(with(&|_| ()).is_ok());
         for module in ["/usr/lib/mill race.so", "/lib/$HOME/x.so", "lib/x.so", "/a\n[x]"] {

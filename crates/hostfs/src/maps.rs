@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The kernel's suffix for a file that no longer has this name.
 const DELETED: &str = " (deleted)";
 
-/// A mapped file.
+/// A file that a process has mapped as code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MappedFile {
     /// Name of the file when it was mapped.

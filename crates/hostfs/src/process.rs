@@ -98,7 +98,7 @@ pub struct Proc {
     root: Root,
 }
 
-/// A process.
+/// Facts about one process, from `/proc/PID`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
@@ -386,7 +386,8 @@ mod tests {
             let status = STATUS.replace("S (sleeping)", state);
             fs::write(folder.join("status"), status).expect("file");
         }
-        let pids = |found: Vec<Process>| -> Vec<u32> { found.iter().map(|one| one.pid).collect() };
+        let pids =
+            |found: Vec<Process>| -> Vec<u32> { found.iter().map(|process| process.pid).collect() };
         let proc = Proc::open(&dir.path().join("proc")).expect("folder");
         assert_eq!(pids(proc.named(|name| name == "nginx").expect("listed")), [8]);
         let root = Root::open(dir.path()).expect("root");

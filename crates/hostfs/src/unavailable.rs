@@ -31,12 +31,12 @@ pub enum Unavailable {
     },
     /// The system reported an error, or nothing in time
     Unreadable {
-        /// The reason
+        /// Error of the system, in words
         reason: String,
     },
     /// The content is not of the form that such a file has
     Malformed {
-        /// The reason
+        /// Expected form, in words
         reason: String,
     },
     /// Only the running machine can say it, not files below `--root`

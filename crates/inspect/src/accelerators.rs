@@ -53,7 +53,7 @@ pub struct Gpu {
     pub compute_capability: Option<String>,
     /// Its driver; null if it has none
     pub driver: Option<String>,
-    /// NUMA node
+    /// NUMA node; null if the machine has one only
     pub numa_node: Option<u32>,
 }
 
@@ -71,7 +71,7 @@ pub struct Bound {
 pub struct AcceleratorUnit {
     /// `dsa0`, `iax1`
     pub name: String,
-    /// Whether it is enabled
+    /// Whether the driver has enabled the engine
     pub enabled: bool,
 }
 

@@ -22,7 +22,7 @@ const MAX_NEEDED: usize = 256;
 pub struct Elf {
     /// Processor that the code is for
     pub architecture: Architecture,
-    /// 32 or 64 bits
+    /// Bits of an address: 32 or 64
     pub bits: u8,
     /// Big-endian byte order
     pub big_endian: bool,

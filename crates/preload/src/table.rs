@@ -89,8 +89,8 @@ impl SocketTable {
         if before.is_some_and(|before| before.epoll != epoll) {
             actions = disarm(before, &entry.shadows);
         }
-        let there = before.is_some_and(|before| before.epoll == epoll);
-        actions.extend(arm(now, &entry.shadows, |_| there));
+        let was_armed = before.is_some_and(|before| before.epoll == epoll);
+        actions.extend(arm(now, &entry.shadows, |_| was_armed));
         self.without_shared(actions)
     }
 
@@ -199,9 +199,9 @@ impl SocketTable {
     }
 }
 
-fn arm(at: Registration, shadows: &[i32], there: impl Fn(i32) -> bool) -> Vec<Action> {
+fn arm(at: Registration, shadows: &[i32], was_armed: impl Fn(i32) -> bool) -> Vec<Action> {
     let Registration { epoll, data } = at;
-    let arm = |&fd| Action::Arm { epoll, fd, data, again: there(fd) };
+    let arm = |&fd| Action::Arm { epoll, fd, data, again: was_armed(fd) };
     shadows.iter().map(arm).collect()
 }
 

@@ -51,7 +51,7 @@ macro_rules! rows {
     };
 }
 
-/// A key type.
+/// A key type of OpenSSL that the provider offers.
 #[derive(Debug)]
 pub struct KeyTypeRow {
     /// First name of the key type in the `default` provider.
@@ -64,7 +64,7 @@ pub struct KeyTypeRow {
 }
 
 rows! { $ each_key_type,
-    /// The types of keys.
+    /// Key types of OpenSSL that the provider offers.
     KeyType: KeyTypeRow = {
         Rsa     { name: c"RSA",       pooled: true,  oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1] }
         RsaPss  { name: c"RSA-PSS",   pooled: false, oid: &[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 10] }
@@ -142,7 +142,7 @@ const RSA: &[KeyType] = &[KeyType::Rsa, KeyType::RsaPss];
 // Those with a digest in their name came with OpenSSL 3.4, ML-DSA with 3.5; the digests are the pool's.
 // The first row of a scheme takes any digest: results are verified with it.
 rows! { $ each_signature,
-    /// The signatures.
+    /// Signature algorithms of OpenSSL that the provider offers.
     Signature: AlgorithmRow = {
         Rsa            { name: "RSA",               scheme: Scheme::Rsa,     keys: RSA }
         Ecdsa          { name: "ECDSA",             scheme: Scheme::Ecdsa,   keys: &[KeyType::Ec] }
@@ -188,7 +188,7 @@ rows! { $ each_cipher,
     }
 }
 
-/// One row of [`Primitive`].
+/// A group of algorithms that the setting `local` names as one.
 #[derive(Debug)]
 pub struct PrimitiveRow {
     /// The word in the setting `local`, and the name of the algorithm.
@@ -239,7 +239,7 @@ const ED25519: SigningKeys = SigningKeys {
 };
 
 rows! { $ each_primitive,
-    /// The primitives.
+    /// Groups of algorithms that the setting `local` names as one.
     Primitive: PrimitiveRow = {
         X25519            { name: "X25519",            counter: c"millrace-local-x25519",            signs: None, least_gain: CHEAPER }
         X25519MlKem768    { name: "X25519MLKEM768",    counter: c"millrace-local-x25519mlkem768",    signs: None, least_gain: CHEAPER }
@@ -259,7 +259,7 @@ rows! { $ each_primitive,
     }
 }
 
-/// One row of [`Aead`].
+/// A cipher of TLS records that the provider may compute in the process.
 #[derive(Debug)]
 pub struct AeadRow {
     /// First name of the cipher in the `default` provider.
@@ -288,7 +288,7 @@ impl Aead {
     }
 }
 
-/// One row of [`Sha2`].
+/// A digest that the provider may compute in the process.
 #[derive(Debug)]
 pub struct Sha2Row {
     /// First name of the digest in the `default` provider.
@@ -342,7 +342,7 @@ pub struct GroupRow {
     pub id: u32,
 }
 
-/// One row of [`Share`].
+/// A key share that the provider may compute in the process.
 #[derive(Debug)]
 pub struct ShareRow {
     /// Names of the share in the `default` provider.

@@ -83,7 +83,7 @@ pub enum Here {
 /// Checked configuration of the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The nodes.
+    /// Nodes that the provider may use.
     pub nodes: Vec<Endpoint>,
     /// Time limit of a job that only the pool can do.
     pub deadline: Duration,
@@ -243,7 +243,7 @@ enum SwitchOrWords {
     Words(Words),
 }
 
-/// `5` or `"5"`.
+/// A number, or a string of its digits: `5` or `"5"`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Number {

@@ -10,9 +10,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use millrace_engine::sync::lock;
 use millrace_engine::{Hash, Operation, OperationKind};
 
-use crate::oneshot::lock;
 use crate::remote::Remote;
 
 /// Time for which a denied operation is not sent again. A policy that was widened is seen within it, and a

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
 use millrace_engine::PrivateKey;
+use millrace_engine::sync::lock;
 
 use crate::breaker::Breaker;
-use crate::oneshot::{Oneshot, Pause, lock};
+use crate::oneshot::{Oneshot, Pause};
 use crate::open_key::OpenKey;
 use crate::remote::{FailureKind, Pool, PoolError};
 use crate::stats::Stats;
@@ -55,7 +56,7 @@ impl std::fmt::Debug for Source {
 type Opened = Result<Arc<OpenKey>, PoolError>;
 
 /// The state of one process.
-pub struct Process {
+pub struct ProcessState {
     pool: Arc<dyn Pool>,
     /// Opens when the pool stops answering.
     pub breaker: Breaker,
@@ -63,9 +64,9 @@ pub struct Process {
     keys: Mutex<HashMap<Arc<KeyIdentity>, KeyEntry>>,
 }
 
-impl std::fmt::Debug for Process {
+impl std::fmt::Debug for ProcessState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Process").field("breaker", &self.breaker).finish_non_exhaustive()
+        f.debug_struct("ProcessState").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
 
@@ -81,7 +82,7 @@ enum KeyState {
     Refused(PoolError, Instant),
 }
 
-impl Process {
+impl ProcessState {
     /// A process that uses `pool`.
     #[must_use]
     pub fn new(pool: Arc<dyn Pool>) -> Self {
@@ -93,7 +94,7 @@ impl Process {
         }
     }
 
-    /// The pool.
+    /// The nodes that this process uses.
     #[must_use]
     pub fn pool(&self) -> &Arc<dyn Pool> {
         &self.pool
@@ -233,7 +234,7 @@ impl KeyEntry {
 
 /// Ends an opening for all that wait for it, also if it panics.
 struct Opening {
-    process: Arc<Process>,
+    process: Arc<ProcessState>,
     identity: Arc<KeyIdentity>,
     settled: bool,
 }
@@ -324,7 +325,7 @@ mod tests {
 
     /// Answers the first opening when another caller has joined it, and then with an error.
     struct Late {
-        process: OnceLock<Weak<Process>>,
+        process: OnceLock<Weak<ProcessState>>,
         openings: AtomicU32,
     }
 
@@ -368,7 +369,7 @@ mod tests {
     #[test]
     fn caller_that_joined_an_opening_goes_on_when_that_ends_early() {
         let pool = Arc::new(Late { process: OnceLock::new(), openings: AtomicU32::new(0) });
-        let process = Arc::new(Process::new(Arc::new(Arc::clone(&pool))));
+        let process = Arc::new(ProcessState::new(Arc::new(Arc::clone(&pool))));
         let _ = pool.process.set(Arc::downgrade(&process));
         let user = Arc::new(KeyIdentity { spki: vec![1], name: Some("www".to_owned()) });
         let open = || {

@@ -13,19 +13,19 @@ use millrace_engine::{Operation, Output};
 
 use crate::config::Config;
 use crate::oneshot::{Oneshot, Pause};
-use crate::process::{KeyIdentity, Process, Source};
+use crate::process::{KeyIdentity, ProcessState, Source};
 use crate::remote::{FailureKind, PoolError, Remote};
 use crate::stats::Stats;
 
 /// A private operation that is to be done in the pool: where, how, and with which key.
-pub struct Request<'a> {
-    /// The process in which the operation is done.
-    pub process: &'a Arc<Process>,
-    /// The configuration.
+pub struct PooledOperation<'a> {
+    /// Pool, open keys and breaker of this process.
+    pub process: &'a Arc<ProcessState>,
+    /// Deadlines of the configuration.
     pub config: &'a Config,
-    /// The counters.
+    /// Counters of results, fallbacks and waits.
     pub stats: &'a Arc<Stats>,
-    /// The key.
+    /// Key to use, by its public half or its name in the pool.
     pub key: &'a Arc<KeyIdentity>,
     /// Whether this process may do the operation itself: it has the private key, and `fallback` is on.
     pub local: bool,
@@ -33,13 +33,13 @@ pub struct Request<'a> {
     pub pause: Option<&'a dyn Pause>,
 }
 
-impl std::fmt::Debug for Request<'_> {
+impl std::fmt::Debug for PooledOperation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("PooledOperation").field("local", &self.local).finish_non_exhaustive()
     }
 }
 
-impl Request<'_> {
+impl PooledOperation<'_> {
     /// Does the operation in the pool. `check` says whether a result is right; a wrong one is never
     /// returned.
     ///
@@ -234,7 +234,7 @@ mod tests {
     }
 
     struct Bench {
-        process: Arc<Process>,
+        process: Arc<ProcessState>,
         config: Config,
         stats: Arc<Stats>,
         key: Arc<KeyIdentity>,
@@ -245,7 +245,7 @@ mod tests {
         fn new(answers: impl IntoIterator<Item = Result<Vec<u8>, FailureKind>>) -> Self {
             let script: Script = Arc::new(Mutex::new(answers.into_iter().collect()));
             Self {
-                process: Arc::new(Process::new(Arc::new(Scripted(Arc::clone(&script))))),
+                process: Arc::new(ProcessState::new(Arc::new(Scripted(Arc::clone(&script))))),
                 config: Config::default(),
                 stats: Arc::default(),
                 key: Arc::new(KeyIdentity { spki: vec![1, 2, 3], name: Some("key".to_owned()) }),
@@ -254,7 +254,7 @@ mod tests {
         }
 
         fn sign(&self, local: bool, hash: Hash) -> Result<Output, FailureKind> {
-            let request = Request {
+            let request = PooledOperation {
                 process: &self.process,
                 config: &self.config,
                 stats: &self.stats,
@@ -362,7 +362,7 @@ mod tests {
         let dead = || Err(FailureKind::TimedOut);
         let bench = Bench::new([dead(), dead(), dead(), right()]);
         for _ in 0..3 {
-            // The key does not have SHA-384, which its opening has told.
+            // The answer to the opening of the key did not list SHA-384.
             let denied = bench.sign(true, Hash::Sha384).err();
             assert_eq!(denied, Some(FailureKind::Denied));
             let silent = bench.sign(true, Hash::Sha256).err();

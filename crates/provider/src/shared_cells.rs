@@ -34,7 +34,7 @@ pub enum LocalEvent {
     PairDropped,
 }
 
-/// The cells.
+/// Counters in memory that forked processes share.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedCells(&'static [AtomicU64; LEN]);
 

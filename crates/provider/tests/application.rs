@@ -30,12 +30,6 @@ const MOST_STACK: u64 = 20 * 1024;
 fn harness() -> Option<&'static Path> {
     static BUILT: LazyLock<Option<PathBuf>> =
         LazyLock::new(|| common::compiled("harness.c", &["-lssl", "-lcrypto", "-lpthread"]));
-    if BUILT.is_none() {
-        millrace_testkit::skip::record(
-            concat!(file!(), ":", line!()),
-            "no C compiler or no headers of OpenSSL",
-        );
-    }
     BUILT.as_deref()
 }
 

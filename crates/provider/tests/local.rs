@@ -16,17 +16,6 @@ use millrace_testkit::vectors::{Vectors, bytes, tests, text};
 /// Everything here, nothing of the pool.
 const LOCAL: &str = "local = all\nalgorithms = none\nmode = off";
 
-/// A folder with a certificate, and with configurations that prefer what is computed here.
-fn prepared() -> Bench {
-    let bench = Bench::new();
-    bench.write_config("local.cnf", "default_properties = ?millrace.local=yes", LOCAL);
-    must(&bench.stock(
-        "req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2 \
-         -keyout server.key -out server.crt",
-    ));
-    bench
-}
-
 /// Whether this OpenSSL has ML-DSA.
 fn has_ml_dsa(bench: &Bench) -> bool {
     must(&bench.stock("list -key-managers")).contains("ML-DSA-65")
@@ -39,7 +28,7 @@ fn has_ml_kem(bench: &Bench) -> bool {
 
 #[test]
 fn handshake_with_x25519_is_computed_here_on_both_sides() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     for (server_config, client_config) in [
         (Some("local.cnf"), None),
         (None, Some("local.cnf")),
@@ -63,7 +52,7 @@ fn handshake_with_x25519_is_computed_here_on_both_sides() {
 
 #[test]
 fn hybrid_groups_are_served_by_every_openssl_3() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let has_ml_kem = has_ml_kem(&bench);
     let mut groups =
         vec![("X25519MLKEM768", "X25519MLKEM768"), ("SecP256r1MLKEM768", "SecP256r1MLKEM768")];
@@ -88,7 +77,7 @@ fn hybrid_groups_are_served_by_every_openssl_3() {
 
 #[test]
 fn nothing_is_computed_here_unless_the_setting_names_it() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let prefer = "default_properties = ?millrace.local=yes";
     bench.write_config("off.cnf", prefer, "algorithms = none\nmode = off");
     let list = |config| {
@@ -156,7 +145,7 @@ fn wycheproof_ml_kem_decapsulation_agrees() {
 
 #[test]
 fn x25519_keys_are_made_written_read_and_used_as_by_openssl() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let local = |line: &str| must(&bench.with_config("local.cnf", line));
     let stock = |line: &str| must(&bench.stock(line));
     local("genpkey -algorithm X25519 -out ours.pem");
@@ -186,7 +175,7 @@ fn x25519_keys_are_made_written_read_and_used_as_by_openssl() {
 
 #[test]
 fn key_derivation_agrees_with_openssl_for_every_digest_and_mode() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     for digest in ["SHA256", "SHA384", "SHA512", "SHA1", "SHA3-256"] {
         for (mode, options, len) in [
@@ -223,7 +212,7 @@ fn key_derivation_agrees_with_openssl_for_every_digest_and_mode() {
 
 #[test]
 fn x25519_key_of_the_pool_is_refused_with_a_reason_and_the_rest_stays() {
-    let mut bench = prepared();
+    let mut bench = Bench::with_local(LOCAL);
     bench.generate("x25519", "-algorithm X25519");
     bench.generate("p256", "-algorithm EC -pkeyopt ec_paramgen_curve:P-256");
     for name in ["x25519", "p256"] {
@@ -253,7 +242,7 @@ fn costs(bench: &Bench) -> Vec<(String, u64, Option<u64>)> {
 
 #[test]
 fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let prefer = "default_properties = ?millrace.local=yes";
     let file = bench.path("choice.tsv");
     let settings = |local: &str| {
@@ -309,7 +298,7 @@ fn pairs_made_ahead_are_used_once_and_counted() {
     if !millrace_provider::local::ahead::is_available() {
         millrace_testkit::skip!("no AVX-512 IFMA: this processor makes no pairs ahead");
     }
-    let bench = prepared();
+    let bench = Bench::with_local(LOCAL);
     let prefer = "default_properties = ?millrace.local=yes";
     bench.write_config("ahead.cnf", prefer, LOCAL);
     bench.write_config("fresh.cnf", prefer, &format!("{LOCAL}\npairs_ahead = off"));

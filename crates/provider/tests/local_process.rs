@@ -18,12 +18,6 @@ use common::{Bench, application, must};
 fn harness() -> Option<&'static Path> {
     static BUILT: LazyLock<Option<PathBuf>> =
         LazyLock::new(|| common::compiled("local_harness.c", &["-lcrypto", "-lpthread"]));
-    if BUILT.is_none() {
-        millrace_testkit::skip::record(
-            concat!(file!(), ":", line!()),
-            "no C compiler or no headers of OpenSSL",
-        );
-    }
     BUILT.as_deref()
 }
 

@@ -377,7 +377,7 @@ mod tests {
         }
         let image = Image::open(path).expect("libcrypto");
         assert!(image.build_id().is_some_and(|id| id.len() >= 16));
-        let unnamed = image.regions().iter().filter(|one| one.name.is_none());
+        let unnamed = image.regions().iter().filter(|region| region.name.is_none());
         assert!(unnamed.count() > 3000, "{image:?}");
         assert!(
             image.regions().iter().any(|region| region.name.as_deref() == Some("EVP_DigestSign"))

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::calibrate::Calibrations;
-use super::rules::{Kind, by_name, has_crypto_inside, kind};
+use super::rules::{FileClass, by_name, has_crypto_inside, kind};
 use super::samples::Samples;
 use super::unmix::unmix;
 use super::{Image, SymbolClass};
@@ -149,7 +149,7 @@ impl Samples {
         let mut objects: Vec<ObjectShare> = sorter.objects.into_iter().map(object).collect();
         objects.sort_by(|a, b| b.share.samples.total_cmp(&a.share.samples));
         let mut functions = sorter.functions;
-        functions.sort_by_key(|one| Reverse(one.3));
+        functions.sort_by_key(|function| Reverse(function.3));
         functions.truncate(MAX_FUNCTIONS);
         Profile {
             samples: total,
@@ -200,7 +200,7 @@ impl Sorter {
         let object = plain(&image.path().display().to_string());
         *self.objects.entry(object.clone()).or_default() += all;
         let kind = kind(image);
-        let is_libcrypto = kind == Kind::Libcrypto;
+        let is_libcrypto = kind == FileClass::Libcrypto;
         let calibration = if is_libcrypto { calibrations.of(image) } else { None };
         if is_libcrypto && calibration.is_none() {
             self.notes.push(format!(
@@ -214,7 +214,7 @@ impl Sorter {
         }
         let divided = calibration.map(|calibration| unmix(counts, calibration.templates()));
         let divided = divided.unwrap_or_default();
-        let inside = kind == Kind::Other && has_crypto_inside(image);
+        let inside = kind == FileClass::Other && has_crypto_inside(image);
         for (start, count) in counts {
             let region = image.region(*start);
             let name = region.and_then(|region| region.name.as_deref());
@@ -246,16 +246,16 @@ fn plain(text: &str) -> String {
 }
 
 /// The class of a function without calibration.
-fn class_by_rule(kind: Kind, name: Option<&str>, crypto_inside: bool) -> SymbolClass {
+fn class_by_rule(kind: FileClass, name: Option<&str>, crypto_inside: bool) -> SymbolClass {
     match kind {
-        Kind::Whole(class) => class,
-        Kind::Libcrypto => {
+        FileClass::Whole(class) => class,
+        FileClass::Libcrypto => {
             name.and_then(|name| by_name(name, true)).unwrap_or(SymbolClass::CryptoUnknown)
         }
-        Kind::Other if crypto_inside => {
+        FileClass::Other if crypto_inside => {
             name.and_then(|name| by_name(name, false)).unwrap_or(SymbolClass::Application)
         }
-        Kind::Other => SymbolClass::Application,
+        FileClass::Other => SymbolClass::Application,
     }
 }
 
@@ -269,9 +269,9 @@ impl Profile {
     /// The share of all classes for which `fits` holds.
     #[must_use]
     pub fn sum(&self, fits: impl Fn(SymbolClass) -> bool) -> Share {
-        let fitting = self.classes.iter().filter(|one| fits(one.class));
+        let fitting = self.classes.iter().filter(|row| fits(row.class));
         // A sum of nothing is -0.0, which would print as -0.
-        let samples = fitting.map(|one| one.share.samples).fold(0.0, |a, b| a + b);
+        let samples = fitting.map(|row| row.share.samples).fold(0.0, |a, b| a + b);
         Share::of(samples, self.samples)
     }
 

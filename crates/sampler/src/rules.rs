@@ -10,7 +10,7 @@ use super::image::Image;
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileClass {
     Libcrypto,
     /// The whole file is one class.
     Whole(SymbolClass),
@@ -19,35 +19,35 @@ pub(super) enum Kind {
 }
 
 /// Beginnings of file names. The first match decides.
-const FILES: &[(&str, Kind)] = &[
-    ("libcrypto.so", Kind::Libcrypto),
-    ("libcrypto-", Kind::Libcrypto),
-    ("libssl.so", Kind::Whole(SymbolClass::Tls)),
-    ("libmillrace_", Kind::Whole(SymbolClass::Edge)),
-    ("libc.so", Kind::Whole(SymbolClass::Libc)),
-    ("libc-", Kind::Whole(SymbolClass::Libc)),
-    ("libc.musl", Kind::Whole(SymbolClass::Libc)),
-    ("ld-linux", Kind::Whole(SymbolClass::Libc)),
-    ("ld-musl", Kind::Whole(SymbolClass::Libc)),
-    ("ld.so", Kind::Whole(SymbolClass::Libc)),
-    ("libpthread", Kind::Whole(SymbolClass::Libc)),
-    ("libjemalloc", Kind::Whole(SymbolClass::Libc)),
-    ("libtcmalloc", Kind::Whole(SymbolClass::Libc)),
+const FILES: &[(&str, FileClass)] = &[
+    ("libcrypto.so", FileClass::Libcrypto),
+    ("libcrypto-", FileClass::Libcrypto),
+    ("libssl.so", FileClass::Whole(SymbolClass::Tls)),
+    ("libmillrace_", FileClass::Whole(SymbolClass::Edge)),
+    ("libc.so", FileClass::Whole(SymbolClass::Libc)),
+    ("libc-", FileClass::Whole(SymbolClass::Libc)),
+    ("libc.musl", FileClass::Whole(SymbolClass::Libc)),
+    ("ld-linux", FileClass::Whole(SymbolClass::Libc)),
+    ("ld-musl", FileClass::Whole(SymbolClass::Libc)),
+    ("ld.so", FileClass::Whole(SymbolClass::Libc)),
+    ("libpthread", FileClass::Whole(SymbolClass::Libc)),
+    ("libjemalloc", FileClass::Whole(SymbolClass::Libc)),
+    ("libtcmalloc", FileClass::Whole(SymbolClass::Libc)),
 ];
 
-pub(super) fn kind(image: &Image) -> Kind {
+pub(super) fn kind(image: &Image) -> FileClass {
     kind_of(image.file_name())
 }
 
 /// Whether the file of a mapping is a libcrypto.
 pub(super) fn is_libcrypto(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| kind_of(name) == Kind::Libcrypto)
+    name.is_some_and(|name| kind_of(name) == FileClass::Libcrypto)
 }
 
-fn kind_of(name: &str) -> Kind {
+fn kind_of(name: &str) -> FileClass {
     let rule = FILES.iter().find(|(start, _)| name.starts_with(start));
-    rule.map_or(Kind::Other, |(_, kind)| *kind)
+    rule.map_or(FileClass::Other, |(_, kind)| *kind)
 }
 
 /// Parts of the names of functions in OpenSSL, AWS-LC, BoringSSL and our own lanes, in lower case. The

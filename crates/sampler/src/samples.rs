@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::image::Image;
 use super::perf::open_image;
-use super::rules::{Kind, is_libcrypto, kind};
+use super::rules::{FileClass, is_libcrypto, kind};
 use super::target::code_of;
 
 /// Samples, counted by file and function. Runs can be added.
@@ -31,7 +31,7 @@ pub struct Samples {
 #[must_use]
 pub fn libcryptos_of(pid: u32) -> Vec<Image> {
     let mut images: Vec<Image> = Vec::new();
-    for mapping in code_of(pid).iter().filter(|one| is_libcrypto(&one.path)) {
+    for mapping in code_of(pid).iter().filter(|mapping| is_libcrypto(&mapping.path)) {
         if images.iter().all(|image| image.path() != mapping.path) {
             images.extend(open_image(pid, mapping));
         }
@@ -80,7 +80,7 @@ impl Samples {
     #[must_use]
     pub fn libcryptos(&self) -> Vec<Arc<Image>> {
         let images = self.images.iter();
-        images.filter(|image| kind(image) == Kind::Libcrypto).cloned().collect()
+        images.filter(|image| kind(image) == FileClass::Libcrypto).cloned().collect()
     }
 
     /// Adds the samples of another run with the same settings.

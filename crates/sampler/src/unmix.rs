@@ -113,7 +113,7 @@ type Row = (u64, f64, Vec<f64>);
 
 fn rows(counts: &BTreeMap<u64, u64>, templates: &[Template]) -> Vec<Row> {
     let all = counts.iter().map(|(&function, &count)| {
-        let shares = templates.iter().map(|one| one.share(function)).collect();
+        let shares = templates.iter().map(|template| template.share(function)).collect();
         (function, count as f64, shares)
     });
     all.filter(|(_, _, shares): &Row| shares.iter().any(|share| *share > 0.0)).collect()

@@ -101,7 +101,7 @@ fn own(profile: &Profile, fits: impl Fn(SymbolClass) -> bool) -> Share {
 fn shares(profile: &Profile) -> String {
     let classes = profile.classes.iter();
     let text: Vec<_> =
-        classes.map(|one| format!("{} {:.1} %", one.class, one.share.share * 100.0)).collect();
+        classes.map(|row| format!("{} {:.1} %", row.class, row.share.share * 100.0)).collect();
     format!("{}; {:?}", text.join(", "), profile.functions)
 }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 use millrace_engine::sync::lock;
 use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
-use millrace_service::metrics::Refusal;
+use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Outbox;
 use millrace_service::service::ConnectionSlot;
 use millrace_service::settings::Applied;
@@ -129,7 +129,7 @@ pub enum StartError {
     /// A TCP address cannot be bound.
     #[error("cannot listen on {address} for {what}: {source}; is another node running?")]
     Address {
-        /// The address.
+        /// Address from the configuration.
         address: SocketAddr,
         /// Purpose of the listener.
         what: &'static str,
@@ -425,7 +425,7 @@ async fn accept_tcp(listener: TcpListener, acceptor: Arc<Acceptor>, node: Arc<No
                 if let Some(place) = node.service.admit() {
                     begin_handshake(stream, address, &acceptor, place, &node);
                 } else {
-                    node.service.refuse(Refusal::TooMany, &address);
+                    node.service.refuse(ConnectionRefusal::TooMany, &address);
                 }
             }
             Err(error) => node.pause(&error).await,
@@ -452,7 +452,7 @@ fn begin_handshake(
     drop(handshakes);
     if let Some(task) = displaced {
         task.abort();
-        node.service.refuse(Refusal::Displaced, &address);
+        node.service.refuse(ConnectionRefusal::Displaced, &address);
     }
 }
 
@@ -478,11 +478,11 @@ impl Drop for Handshake {
 
 async fn admit_unix(stream: UnixStream, node: Arc<NodeInner>) {
     let Some(place) = node.service.admit() else {
-        node.service.refuse(Refusal::TooMany, &"unix socket");
+        node.service.refuse(ConnectionRefusal::TooMany, &"unix socket");
         return tell(stream, Fault::TooManyConnections).await;
     };
     let Some(identity) = unix_identity(&stream) else {
-        node.service.refuse(Refusal::Identity, &"no peer credentials");
+        node.service.refuse(ConnectionRefusal::Identity, &"no peer credentials");
         return tell(stream, Fault::Unauthorized).await;
     };
     match OnDemandWritable::new(stream) {
@@ -507,15 +507,16 @@ async fn admit_tcp(
     let patience = service.settings().settings.limits.handshake_timeout;
     let began = tokio::time::Instant::now();
     let first = timeout(patience.min(FIRST_MESSAGE_TIMEOUT), tls::first_message(stream));
-    let failed = |error| service.refuse(Refusal::Tls, &format_args!("{address}: {error}"));
+    let failed =
+        |error| service.refuse(ConnectionRefusal::Tls, &format_args!("{address}: {error}"));
     let start = match first.await {
         Ok(Ok(start)) => start,
         Ok(Err(error)) => return failed(error),
-        Err(_) => return service.refuse(Refusal::TimedOut, &address),
+        Err(_) => return service.refuse(ConnectionRefusal::TimedOut, &address),
     };
     handshake.spoke();
     if !tls::offers_our_protocol(&start.client_hello()) {
-        service.refuse(Refusal::Alpn, &address);
+        service.refuse(ConnectionRefusal::Alpn, &address);
         return send_last(start.io, &tls::NO_PROTOCOL_ALERT).await;
     }
     let in_force = acceptor.current();
@@ -523,12 +524,12 @@ async fn admit_tcp(
     let stream = match timeout_at(began + patience, finish).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return failed(error),
-        Err(_) => return service.refuse(Refusal::TimedOut, &address),
+        Err(_) => return service.refuse(ConnectionRefusal::TimedOut, &address),
     };
     drop(handshake);
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let Some(identity) = chain.first().and_then(tls::identity) else {
-        service.refuse(Refusal::Identity, &address);
+        service.refuse(ConnectionRefusal::Identity, &address);
         return tell(stream, Fault::Unauthorized).await;
     };
     let outbox = Arc::new(Outbox::default());
@@ -549,7 +550,7 @@ async fn enter_and_serve<S: AsyncRead + AsyncWrite + Unpin>(
     let imports = node.imports.line(party);
     match place.open(identity, Arc::clone(&outbox) as _) {
         Ok(session) => serve(stream, session, outbox, turns, imports).await,
-        Err(Refusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
+        Err(ConnectionRefusal::NotAdmitted) => tell(stream, Fault::Unauthorized).await,
         Err(_) => tell(stream, Fault::TooManyConnections).await,
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use common::{ECDSA_SIGN, Setup, TestNode, eventually, job, my_uid, only};
 use millrace_engine::{Completion, CompletionSink, JobError};
 use millrace_service::KeyPolicy;
-use millrace_service::metrics::Refusal;
+use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;
 use millrace_service::settings::IdentityLimits;
@@ -46,7 +46,7 @@ struct InMemory {
 }
 
 impl InMemory {
-    fn open(service: &Service, identity: &str) -> Result<Self, Refusal> {
+    fn open(service: &Service, identity: &str) -> Result<Self, ConnectionRefusal> {
         let mailbox = Arc::new(Mailbox::default());
         let session = service.open(identity.into(), Arc::clone(&mailbox) as _)?;
         let mut client = Self { session, mailbox };
@@ -134,7 +134,7 @@ fn connection_caps_count_the_sessions_of_both_front_ends() {
     let me = my_uid();
     let _first = node.connect();
     let second = InMemory::open(&service, &me).unwrap();
-    assert_eq!(InMemory::open(&service, &me).err(), Some(Refusal::TooManyOfIdentity));
+    assert_eq!(InMemory::open(&service, &me).err(), Some(ConnectionRefusal::TooManyOfIdentity));
     assert_eq!(node.silent().fault(), millrace_wire::Fault::TooManyConnections);
     drop(second);
     assert!(InMemory::open(&service, &me).is_ok());
@@ -203,13 +203,13 @@ fn changed_settings_reach_open_sessions_of_both_front_ends() {
     }
     // The bound on keys, and on connections of one identity.
     assert_eq!(beside.open_key("all"), Err(KeyRefusal::TooManyKeys));
-    assert_eq!(InMemory::open(&service, &me).err(), Some(Refusal::TooManyOfIdentity));
+    assert_eq!(InMemory::open(&service, &me).err(), Some(ConnectionRefusal::TooManyOfIdentity));
 
     // An identity that is removed from the list.
     settings.identities = vec![me];
     service.apply(settings.clone(), "test").unwrap();
     assert_eq!(*beside.mailbox.order.lock().unwrap(), Order::Drain);
-    assert_eq!(InMemory::open(&service, "guest:1").err(), Some(Refusal::NotAdmitted));
+    assert_eq!(InMemory::open(&service, "guest:1").err(), Some(ConnectionRefusal::NotAdmitted));
     assert!(client.run(there, &ECDSA_SIGN, &[7; 32]).is_ok());
 
     // Settings with one wrong value change nothing.

@@ -81,7 +81,7 @@ impl<T> ImportQueue<T> {
     }
 
     /// Whether a session with `pending` imports that are not answered yet must wait before it asks for another. A
-    /// session without one never waits, so the answer to one of its own always tells it to go on.
+    /// session without a pending import never waits, so a session that waits always gets an answer that wakes it.
     #[must_use]
     pub fn must_wait(&self, identity: &Arc<str>, pending: usize) -> bool {
         let own = self.identities.lines.get(identity);
@@ -114,7 +114,7 @@ impl<K: Clone + Eq + Hash, L: Default> Turns<K, L> {
         self.lines.entry(owner.clone()).or_default()
     }
 
-    /// Takes from the next line with `take`, which also tells whether the line is empty afterwards.
+    /// Takes from the next line with `take`, which returns the value and whether the line is empty afterwards.
     fn next<T>(&mut self, take: impl FnOnce(&mut L) -> (Option<T>, bool)) -> Option<T> {
         let owner = self.order.pop_front()?;
         let (taken, empty) = take(self.lines.get_mut(&owner)?);

@@ -124,7 +124,7 @@ impl Label for KeyRefusal {
 
 /// Reason for which a connection was refused before it became a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ConnectionRefusal {
     /// The bound on connections is reached.
     TooMany,
     /// The bound on connections of one identity is reached.
@@ -143,7 +143,7 @@ pub enum Refusal {
     Displaced,
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     /// The value of the label, also for the log.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -151,7 +151,7 @@ impl Refusal {
     }
 }
 
-impl Label for Refusal {
+impl Label for ConnectionRefusal {
     const KEY: &'static str = "reason";
     fn names() -> Vec<&'static str> {
         vec![
@@ -287,7 +287,7 @@ macro_rules! metrics {
 metrics! {
     connections_accepted: Counter, "millrace_connections_accepted_total",
         "Connections accepted, before any handshake.";
-    connections_refused: Family<Refusal>, "millrace_connections_refused_total",
+    connections_refused: Family<ConnectionRefusal>, "millrace_connections_refused_total",
         "Connections refused before they became sessions, by reason.";
     connections_open: Gauge, "millrace_connections",
         "Connections open now.";

@@ -34,11 +34,11 @@ struct Buckets {
 /// The rate that a job exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceeded {
-    /// Operations in all.
+    /// Operations of all classes.
     Ops,
     /// Operations of a job class.
     Class,
-    /// Bytes.
+    /// Bytes of input.
     Bytes,
 }
 

@@ -349,7 +349,7 @@ fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) 
 pub struct SettingsSnapshot {
     /// Number of the change: 1 at the start, incremented by each change.
     pub revision: u64,
-    /// The settings.
+    /// Settings as they were given.
     pub settings: Settings,
     pub(crate) rules: Arc<Rules>,
     pub(crate) directory: Arc<Directory>,

@@ -201,7 +201,7 @@ pub struct WaitingRow {
     pub jobs: usize,
 }
 
-/// A backend.
+/// State and counters of a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
     /// Name, as `--backends` has it.

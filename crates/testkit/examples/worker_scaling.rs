@@ -41,7 +41,7 @@ struct Count {
 
 impl CompletionSink for Count {
     fn complete(&self, completions: &mut Vec<Completion>) {
-        assert!(completions.iter().all(|one| one.result.is_ok()), "refused");
+        assert!(completions.iter().all(|completion| completion.result.is_ok()), "refused");
         self.waiting.fetch_sub(completions.len(), Ordering::SeqCst);
         self.done.fetch_add(completions.len(), Ordering::SeqCst);
         completions.clear();

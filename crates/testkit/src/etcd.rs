@@ -83,7 +83,7 @@ impl EtcdCluster {
 
     fn run(folder: &Path, members: Vec<Member>) -> Self {
         let mut cluster = Self { members, folder: folder.to_owned() };
-        (0..cluster.members.len()).for_each(|at| cluster.start_member(at));
+        (0..cluster.members.len()).for_each(|member| cluster.start_member(member));
         let _ = cluster.wait_for_leader();
         cluster
     }
@@ -92,9 +92,9 @@ impl EtcdCluster {
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start_member(&mut self, at: usize) {
+    pub fn start_member(&mut self, member: usize) {
         let url = |host: &str, port: u16| format!("http://{host}:{port}");
-        let Member { host, client, peer, under, .. } = &self.members[at];
+        let Member { host, client, peer, under, .. } = &self.members[member];
         let (client, peer) = (url(host, *client), url(host, *peer));
         let all = self
             .members
@@ -110,9 +110,9 @@ impl EtcdCluster {
             None => Command::new(program()),
         };
         let child = command
-            .args(["--name", &format!("m{at}"), "--log-level", "error"])
+            .args(["--name", &format!("m{member}"), "--log-level", "error"])
             .arg("--data-dir")
-            .arg(self.folder.join(format!("m{at}")))
+            .arg(self.folder.join(format!("m{member}")))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &all.collect::<Vec<_>>().join(",")])
@@ -121,15 +121,15 @@ impl EtcdCluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("etcd starts");
-        self.members[at].child = Some(child);
+        self.members[member].child = Some(child);
     }
 
     /// Sends a signal, `-STOP` for example, to a member.
     ///
     /// # Panics
     /// If it does not run.
-    pub fn signal(&self, at: usize, signal: &str) {
-        let child = self.members[at].child.as_ref().expect("the member runs");
+    pub fn signal(&self, member: usize, signal: &str) {
+        let child = self.members[member].child.as_ref().expect("the member runs");
         let done = Command::new("kill").args([signal, &child.id().to_string()]).status();
         assert!(done.expect("kill starts").success());
     }
@@ -138,8 +138,8 @@ impl EtcdCluster {
     ///
     /// # Panics
     /// If it does not run.
-    pub fn kill(&mut self, at: usize) {
-        let mut child = self.members[at].child.take().expect("the member runs");
+    pub fn kill(&mut self, member: usize) {
+        let mut child = self.members[member].child.take().expect("the member runs");
         child.kill().expect("a signal");
         child.wait().expect("its end");
     }

@@ -12,7 +12,7 @@ use millrace_engine::der::{element, tag};
 use millrace_engine::{Curve, KeyError, KeyType, MlDsaSet, PrivateKey};
 use zeroize::Zeroizing;
 
-/// A good key.
+/// A valid key for tests.
 #[derive(Clone, Copy, Debug)]
 pub struct TestKey {
     /// Name of the key and of its file.

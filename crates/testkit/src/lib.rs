@@ -12,6 +12,7 @@
 //! - [`faulty`]: wraps a backend and makes it fail, lie, panic, wait or refuse, on command.
 //! - [`machine`]: a folder in the place of a machine's `/`.
 //! - [`qat`]: machines with QAT cards, by a stand-in under Intel's library.
+//! - [`random`]: random numbers from a seed.
 //! - [`mod@skip`]: records tests that cannot run here; in CI they fail unless the reason is listed.
 //! - [`timing`]: compares the times of two classes of secrets.
 //! - [`vectors`]: known answers, mostly of Wycheproof.
@@ -30,6 +31,7 @@ pub mod faulty;
 pub mod keys;
 pub mod machine;
 pub mod qat;
+pub mod random;
 pub mod skip;
 pub mod timing;
 pub mod vectors;

@@ -92,11 +92,8 @@ mod tests {
 
     /// Times between 1000 and 1099 ns in some order, plus `adds` for class 1.
     fn noisy(adds: u64) -> impl FnMut(usize) -> u64 {
-        let mut state = 1_u64;
-        move |class| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            1_000 + (state >> 33) % 100 + class as u64 * adds
-        }
+        let mut random = fastrand::Rng::with_seed(1);
+        move |class| 1_000 + random.u64(..100) + class as u64 * adds
     }
 
     const SHORT: Timing = Timing { measurements: 300 };

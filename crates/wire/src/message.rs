@@ -40,7 +40,7 @@ pub enum ClientMessage {
     ImportKey {
         /// Echoed in the answer.
         request: RequestId,
-        /// The key.
+        /// Private key, for this connection only.
         key: PrivateKey,
     },
     /// Closes a handle. Not answered; jobs in flight end normally.
@@ -256,7 +256,7 @@ coded_enum! {
         /// This identity may not use this node.
         #[error("this identity may not use this node")]
         Unauthorized = 0x04 "unauthorized",
-        /// Too many connections.
+        /// This identity, or the node, has as many connections as it may.
         #[error("too many connections: use another node, or later")]
         TooManyConnections = 0x05 "too-many-connections",
         /// The client stayed silent in the handshake, or never read its completions.

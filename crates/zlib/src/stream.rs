@@ -67,7 +67,7 @@ enum FormerCall {
 
 /// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// All that could be done was done.
     Ok,
     /// The stream is complete and out.
@@ -240,7 +240,7 @@ impl Stream {
         tools: &mut Tools,
         io: &mut Io<'_>,
         flush: Flush,
-    ) -> Outcome {
+    ) -> CallOutcome {
         if let Some(refused) = self.refuse(io, flush) {
             return refused;
         }
@@ -249,14 +249,14 @@ impl Stream {
             self.drain(memory, io);
             if self.waiting() > 0 {
                 self.former = FormerCall::OutputFull;
-                return Outcome::Ok;
+                return CallOutcome::Ok;
             }
             match self.phase {
-                Phase::Finished => return Outcome::End,
-                Phase::System => return Outcome::System,
+                Phase::Finished => return CallOutcome::End,
+                Phase::System => return CallOutcome::System,
                 Phase::Flushed if !io.rest().is_empty() => {
                     self.phase = Phase::System;
-                    return Outcome::System;
+                    return CallOutcome::System;
                 }
                 Phase::Flushed if flush == Flush::Finish => {
                     self.emit(memory, tools, io, Source::Memory, true);
@@ -272,28 +272,28 @@ impl Stream {
     }
 
     /// zlib's rules on calls that make no sense.
-    fn refuse(&self, io: &Io<'_>, flush: Flush) -> Option<Outcome> {
+    fn refuse(&self, io: &Io<'_>, flush: Flush) -> Option<CallOutcome> {
         let finished = self.phase == Phase::Finished;
         if finished && flush != Flush::Finish {
-            return Some(Outcome::Misuse);
+            return Some(CallOutcome::Misuse);
         }
         // The rest: after the system's zlib has taken the input of this call, the end of the stream is no misuse.
         if io.output.is_empty() || finished && !io.rest().is_empty() {
-            return Some(Outcome::Nothing);
+            return Some(CallOutcome::Nothing);
         }
         // A weaker flush after a stronger one asks for nothing new.
         let is_weaker = matches!(self.former, FormerCall::Done(former) if flush <= former);
         let asks_nothing = io.input.is_empty() && flush != Flush::Finish && is_weaker;
         let idle = asks_nothing && self.waiting() == 0 && !self.is_system();
-        idle.then_some(Outcome::Nothing)
+        idle.then_some(CallOutcome::Nothing)
     }
 
     /// Everything that was asked is done. With a full output the same flush may come again.
-    fn rested(&mut self, io: &Io<'_>) -> Outcome {
+    fn rested(&mut self, io: &Io<'_>) -> CallOutcome {
         if io.written == io.output.len() {
             self.former = FormerCall::OutputFull;
         }
-        Outcome::Ok
+        CallOutcome::Ok
     }
 
     fn drain(&mut self, memory: &[u8], io: &mut Io<'_>) {
@@ -310,7 +310,7 @@ impl Stream {
         tools: &mut Tools,
         io: &mut Io<'_>,
         flush: Flush,
-    ) -> Option<Outcome> {
+    ) -> Option<CallOutcome> {
         let capacity = memory.len() - self.base() - SLACK;
         let input = io.rest();
         if flush == Flush::Finish && self.gathered == 0 && input.len() <= capacity {
@@ -331,7 +331,7 @@ impl Stream {
             return None;
         }
         match flush {
-            Flush::None => return Some(Outcome::Ok),
+            Flush::None => return Some(CallOutcome::Ok),
             Flush::Finish => self.emit(memory, tools, io, Source::Memory, true),
             Flush::Partial | Flush::Sync | Flush::Full | Flush::Block => {
                 self.emit(memory, tools, io, Source::Memory, false);

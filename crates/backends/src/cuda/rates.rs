@@ -29,7 +29,7 @@ const INSTRUCTIONS: [(&str, &str, f64); 6] = [
     ("rate_shfl", "SHFL.IDX", 32.0),
 ];
 
-/// The rate of one instruction.
+/// Measured throughput of one instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstructionRate {
     /// Name of the instruction.

@@ -17,9 +17,9 @@ pub(super) enum Scope {
     Backend,
     /// The key: the kernel has lost it, so it is added again.
     Key,
-    /// The room for keys.
+    /// The room for keys: no further key until one is removed.
     Quota,
-    /// One call.
+    /// One call: the next one may succeed.
     Call,
 }
 

@@ -58,7 +58,7 @@ pub(super) trait Lanes: Copy + Send + 'static {
     const APART: bool;
 
     /// Runs a kernel, compiled for these instructions.
-    fn run<K: Kernel>(self, kernel: K) -> K::Output;
+    fn run<K: LaneKernel>(self, kernel: K) -> K::Output;
 
     /// A word that is `value` in each lane.
     fn splat(self, value: u64) -> Self::Word;
@@ -112,7 +112,7 @@ pub(super) trait Lanes: Copy + Send + 'static {
 
 /// Code that [`Lanes::run`] compiles for an implementation. `run` and everything that it calls must be
 /// inlined.
-pub(super) trait Kernel {
+pub(super) trait LaneKernel {
     type Output;
     fn run<L: Lanes>(self, lanes: L) -> Self::Output;
 }
@@ -140,7 +140,7 @@ impl Lanes for Portable {
     const HIGH_BIAS: u64 = 0;
     const APART: bool = false;
 
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    fn run<K: LaneKernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
     }
 

@@ -25,7 +25,7 @@
 //!
 //! The sequence of instructions depends only on the number of digits.
 
-use super::lanes::{DIGIT_MASK, Kernel, Lanes, Octet};
+use super::lanes::{DIGIT_MASK, LaneKernel, Lanes, Octet};
 
 /// Digits per block. Five divides the number of digits of every size of key (20, 30, 40, and twice those),
 /// and the 18 sums and 5 digits of a tile fit into 32 registers.
@@ -273,7 +273,7 @@ pub(super) struct Multiply<'a> {
     pub(super) quotients: &'a mut [Block],
 }
 
-impl Kernel for Multiply<'_> {
+impl LaneKernel for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -315,7 +315,7 @@ pub(super) struct Square<'a> {
     pub(super) quotients: &'a mut [Block],
 }
 
-impl Kernel for Square<'_> {
+impl LaneKernel for Square<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -357,7 +357,7 @@ impl Kernel for Square<'_> {
 /// Converts words to digits in place.
 pub(super) struct ToDigits<'a>(pub(super) &'a mut [Block]);
 
-impl Kernel for ToDigits<'_> {
+impl LaneKernel for ToDigits<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -372,7 +372,7 @@ impl Kernel for ToDigits<'_> {
 /// Converts digits to words in place.
 pub(super) struct FromDigits<'a>(pub(super) &'a mut [Block]);
 
-impl Kernel for FromDigits<'_> {
+impl LaneKernel for FromDigits<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -391,7 +391,7 @@ pub(super) struct Add<'a> {
     pub(super) other: Option<&'a [Block]>,
 }
 
-impl Kernel for Add<'_> {
+impl LaneKernel for Add<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -421,7 +421,7 @@ pub(super) struct Reduce<'a> {
     pub(super) room: &'a mut [Block],
 }
 
-impl Kernel for Reduce<'_> {
+impl LaneKernel for Reduce<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -453,7 +453,7 @@ pub(super) struct Lookup<'a> {
     pub(super) out: &'a mut [Block],
 }
 
-impl Kernel for Lookup<'_> {
+impl LaneKernel for Lookup<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -487,7 +487,7 @@ pub(super) struct TakeOdd<'a> {
     pub(super) other: &'a [Block],
 }
 
-impl Kernel for TakeOdd<'_> {
+impl LaneKernel for TakeOdd<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -505,7 +505,7 @@ pub(super) struct TakeWhere<'a> {
     pub(super) lanes: &'a Octet,
 }
 
-impl Kernel for TakeWhere<'_> {
+impl LaneKernel for TakeWhere<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -531,7 +531,7 @@ pub(super) struct Difference<'a> {
     pub(super) other: Option<&'a [Block]>,
 }
 
-impl Kernel for Difference<'_> {
+impl LaneKernel for Difference<'_> {
     type Output = Octet;
 
     #[inline(always)]

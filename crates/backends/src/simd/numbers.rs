@@ -19,8 +19,8 @@ pub(crate) type Digits = Zeroizing<Vec<u64>>;
 /// Converts big-endian bytes. The number must fit.
 pub(crate) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
     let mut out = Zeroizing::new(vec![0; digits]);
-    for (at, byte) in bytes.iter().rev().enumerate() {
-        let (digit, bit) = (8 * at / DIGIT_BITS, 8 * at % DIGIT_BITS);
+    for (index, byte) in bytes.iter().rev().enumerate() {
+        let (digit, bit) = (8 * index / DIGIT_BITS, 8 * index % DIGIT_BITS);
         let shifted = u64::from(*byte) << bit;
         if let Some(place) = out.get_mut(digit) {
             *place |= shifted & DIGIT_MASK;
@@ -34,8 +34,8 @@ pub(crate) fn from_bytes(bytes: &[u8], digits: usize) -> Digits {
 
 /// Writes big-endian bytes to `out`; higher bytes that do not fit are lost.
 pub(crate) fn to_bytes(digits: &[u64], out: &mut [u8]) {
-    for (at, byte) in out.iter_mut().rev().enumerate() {
-        let bits = bits_at(digits, 8 * at, 8);
+    for (index, byte) in out.iter_mut().rev().enumerate() {
+        let bits = bits_at(digits, 8 * index, 8);
         *byte = bits.to_le_bytes()[0];
     }
 }
@@ -51,8 +51,8 @@ fn bits_at(digits: &[u64], position: usize, count: usize) -> u64 {
 /// Splits an exponent of `bits` bits into windows of `width` bits, most significant first.
 pub(super) fn windows(exponent: &[u64], bits: usize, width: usize) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(vec![0; bits.div_ceil(width)]);
-    for (at, window) in out.iter_mut().rev().enumerate() {
-        *window = bits_at(exponent, at * width, width).to_le_bytes()[0];
+    for (index, window) in out.iter_mut().rev().enumerate() {
+        *window = bits_at(exponent, index * width, width).to_le_bytes()[0];
     }
     out
 }
@@ -76,8 +76,8 @@ pub(crate) fn subtract(a: &[u64], b: &[u64]) -> Digits {
 fn subtract_with_borrow(a: &[u64], b: &[u64]) -> (Digits, u64) {
     let mut out = Zeroizing::new(vec![0; a.len()]);
     let mut borrow = 0_u64;
-    for (at, place) in out.iter_mut().enumerate() {
-        let raw = a[at].wrapping_sub(b.get(at).copied().unwrap_or(0)).wrapping_add(borrow);
+    for (index, place) in out.iter_mut().enumerate() {
+        let raw = a[index].wrapping_sub(b.get(index).copied().unwrap_or(0)).wrapping_add(borrow);
         *place = raw & DIGIT_MASK;
         borrow = (raw.cast_signed() >> 63).cast_unsigned();
     }

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
     _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64, _mm512_sub_pd, _mm512_xor_si512,
 };
 
-use super::lanes::{DIGIT_BITS, DIGIT_MASK, Kernel, Lanes, Octet};
+use super::lanes::{DIGIT_BITS, DIGIT_MASK, LaneKernel, Lanes, Octet};
 
 /// Bits of a digit, as shifts take them.
 const SHIFT: u32 = 52;
@@ -163,7 +163,7 @@ macro_rules! common {
 /// Compiles a kernel for IFMA instructions.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
 #[inline(never)]
-fn enter_ifma<K: Kernel>(lanes: Ifma, kernel: K) -> K::Output {
+fn enter_ifma<K: LaneKernel>(lanes: Ifma, kernel: K) -> K::Output {
     kernel.run(lanes)
 }
 
@@ -176,7 +176,7 @@ impl Lanes for Ifma {
     const APART: bool = true;
 
     #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    fn run<K: LaneKernel>(self, kernel: K) -> K::Output {
         // SAFETY: the token proves the features that the function is compiled for.
         unsafe { enter_ifma(self, kernel) }
     }
@@ -220,7 +220,7 @@ const BITS_OF_2_104: u64 = (1023 + 104) << 52;
 /// Compiles a kernel for AVX-512F and DQ instructions.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline(never)]
-fn enter_fp52<K: Kernel>(lanes: Fp52, kernel: K) -> K::Output {
+fn enter_fp52<K: LaneKernel>(lanes: Fp52, kernel: K) -> K::Output {
     kernel.run(lanes)
 }
 
@@ -233,7 +233,7 @@ impl Lanes for Fp52 {
     const APART: bool = false;
 
     #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    fn run<K: LaneKernel>(self, kernel: K) -> K::Output {
         // SAFETY: the token proves the features that the function is compiled for.
         unsafe { enter_fp52(self, kernel) }
     }

@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::Implementation;
-use super::lanes::{Kernel, LANES, Lanes, Octet, Portable};
+use super::lanes::{LANES, LaneKernel, Lanes, Octet, Portable};
 #[cfg(target_arch = "x86_64")]
 use super::sys;
 
@@ -168,8 +168,8 @@ impl<L: Lanes> Field<L> {
     #[inline(always)]
     fn splat(lanes: L, value: &[u64; LIMBS]) -> Self {
         let mut digits = [lanes.zero(); LIMBS];
-        for at in 0..LIMBS {
-            digits[at] = lanes.splat(value[at]);
+        for limb in 0..LIMBS {
+            digits[limb] = lanes.splat(value[limb]);
         }
         Self(digits)
     }
@@ -179,9 +179,9 @@ impl<L: Lanes> Field<L> {
     fn carried(lanes: L, digits: [L::Word; LIMBS]) -> Self {
         let mask = lanes.splat(MASK);
         let (mut carries, mut low) = (digits, digits);
-        for at in 0..LIMBS {
-            carries[at] = lanes.shift_right::<BITS>(digits[at]);
-            low[at] = lanes.and(digits[at], mask);
+        for limb in 0..LIMBS {
+            carries[limb] = lanes.shift_right::<BITS>(digits[limb]);
+            low[limb] = lanes.and(digits[limb], mask);
         }
         let top = times_fold(lanes, carries[4]);
         Self([
@@ -196,8 +196,8 @@ impl<L: Lanes> Field<L> {
     #[inline(always)]
     fn add(self, lanes: L, other: Self) -> Self {
         let (mut sum, other) = (self.0, other.0);
-        for at in 0..LIMBS {
-            sum[at] = lanes.add(sum[at], other[at]);
+        for limb in 0..LIMBS {
+            sum[limb] = lanes.add(sum[limb], other[limb]);
         }
         Self::carried(lanes, sum)
     }
@@ -205,9 +205,9 @@ impl<L: Lanes> Field<L> {
     #[inline(always)]
     fn subtract(self, lanes: L, other: Self) -> Self {
         let mut difference = self.0;
-        for at in 0..LIMBS {
-            let raised = lanes.add(difference[at], lanes.splat(TWO_P[at]));
-            difference[at] = lanes.subtract(raised, other.0[at]);
+        for limb in 0..LIMBS {
+            let raised = lanes.add(difference[limb], lanes.splat(TWO_P[limb]));
+            difference[limb] = lanes.subtract(raised, other.0[limb]);
         }
         Self::carried(lanes, difference)
     }
@@ -243,9 +243,9 @@ impl<L: Lanes> Field<L> {
             }
         }
         // The products of two different digits count twice.
-        for at in 0..2 * LIMBS {
-            low[at] = lanes.add(low[at], low[at]);
-            high[at] = lanes.add(high[at], high[at]);
+        for limb in 0..2 * LIMBS {
+            low[limb] = lanes.add(low[limb], low[limb]);
+            high[limb] = lanes.add(high[limb], high[limb]);
         }
         for i in 0..LIMBS {
             let digit = self.0[i];
@@ -260,12 +260,12 @@ impl<L: Lanes> Field<L> {
     fn reduced(lanes: L, low: [L::Word; 2 * LIMBS], high: [L::Word; 2 * LIMBS]) -> Self {
         // A high half has the weight 2^52, which is twice that of the next digit.
         let mut sums = low;
-        for at in 0..2 * LIMBS {
-            sums[at] = lanes.add(sums[at], lanes.add(high[at], high[at]));
+        for limb in 0..2 * LIMBS {
+            sums[limb] = lanes.add(sums[limb], lanes.add(high[limb], high[limb]));
         }
         let mut digits = [lanes.zero(); LIMBS];
-        for at in 0..LIMBS {
-            digits[at] = lanes.add(sums[at], times_fold(lanes, sums[at + LIMBS]));
+        for limb in 0..LIMBS {
+            digits[limb] = lanes.add(sums[limb], times_fold(lanes, sums[limb + LIMBS]));
         }
         Self::carried(lanes, digits)
     }
@@ -300,8 +300,8 @@ impl<L: Lanes> Field<L> {
     #[inline(always)]
     fn select(lanes: L, mask: L::Mask, yes: Self, no: Self) -> Self {
         let (mut selected, yes) = (no.0, yes.0);
-        for at in 0..LIMBS {
-            selected[at] = lanes.select(mask, yes[at], selected[at]);
+        for limb in 0..LIMBS {
+            selected[limb] = lanes.select(mask, yes[limb], selected[limb]);
         }
         Self(selected)
     }
@@ -311,8 +311,8 @@ impl<L: Lanes> Field<L> {
     fn stored(self, lanes: L) -> [Octet; LIMBS] {
         let mut octets = [Octet::default(); LIMBS];
         let digits = self.0;
-        for at in 0..LIMBS {
-            lanes.store(&mut octets[at], digits[at]);
+        for limb in 0..LIMBS {
+            lanes.store(&mut octets[limb], digits[limb]);
         }
         octets
     }
@@ -486,16 +486,16 @@ impl PublicValues<'_> {
     fn add_digits<L: Lanes>(&self, lanes: L, start: Point<L>, parity: usize) -> Point<L> {
         let mut sum = start;
         for (place, multiples) in self.table.iter().enumerate() {
-            let at = 2 * place + parity;
-            let amount = lanes.load(&self.digits.amounts[at]);
-            let sign = lanes.load(&self.digits.signs[at]);
+            let limb = 2 * place + parity;
+            let amount = lanes.load(&self.digits.amounts[limb]);
+            let sign = lanes.load(&self.digits.signs[limb]);
             sum = sum.add(lanes, &Addend::selected(lanes, multiples, amount, sign));
         }
         sum
     }
 }
 
-impl Kernel for PublicValues<'_> {
+impl LaneKernel for PublicValues<'_> {
     type Output = [[u8; X25519_BYTES]; LANES];
 
     #[inline(always)]
@@ -523,7 +523,7 @@ impl Kernel for PublicValues<'_> {
 /// The table, made once in each process.
 struct MakeTable;
 
-impl Kernel for MakeTable {
+impl LaneKernel for MakeTable {
     type Output = Box<Table>;
 
     #[inline(always)]
@@ -568,17 +568,18 @@ impl Kernel for MakeTable {
 
 #[cfg(test)]
 mod tests {
+    use millrace_testkit::random::Random;
+
     use super::*;
     use crate::software;
 
     /// Scalars with many digits at their edges, and pseudo-random ones.
     fn scalars(seed: u64) -> [[u8; X25519_BYTES]; LANES] {
-        let mut state = seed;
+        let mut numbers = Random::new(seed);
         let mut scalars = [[0; X25519_BYTES]; LANES];
         for (lane, scalar) in scalars.iter_mut().enumerate() {
             for byte in scalar.iter_mut() {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let random = state.to_be_bytes()[0];
+                let random = numbers.word().to_le_bytes()[0];
                 *byte = match (seed, lane) {
                     (0, 0) => 0,
                     (0, 1) => 0xff,

@@ -28,7 +28,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
         engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
     let key = engine.load_key(&keys::rsa_2048().private_key()).expect("a good key");
     device.plan(plan);
-    let mut random = Random(20);
+    let mut random = Random::new(20);
     let inputs: Vec<Vec<u8>> = (0..count)
         .map(|_| {
             let mut input = random.bytes(256);

@@ -34,13 +34,13 @@ pub struct CompressionArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) files: Option<PathBuf>,
     /// Lengths of the pages in bytes, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000], value_parser = count(MAX_PAGE))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000,100000,1000000", value_parser = count(MAX_PAGE))]
     pub(crate) size: Vec<usize>,
     /// nginx's gzip_comp_level, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 6, 9], value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,6,9", value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) level: Vec<u8>,
     /// Kinds of content, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["html", "json", "js"], value_parser = KINDS)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "html,json,js", value_parser = KINDS)]
     pub(crate) kind: Vec<String>,
     /// Most different pages of each kind and length
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(1_000))]

@@ -142,9 +142,9 @@ fn named<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    let names = PossibleValuesParser::new(all.iter().map(|one| name(*one)));
+    let names = PossibleValuesParser::new(all.iter().map(|value| name(*value)));
     names.try_map(move |typed| {
-        let found = all.iter().copied().find(|one| name(*one) == typed);
+        let found = all.iter().copied().find(|value| name(*value) == typed);
         found.ok_or("expected one of the listed values")
     })
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use super::{MAX_CONCURRENCY, MAX_ROUNDS, count, key};
 use crate::keys::GATEWAY_KEYS;
 use crate::report::ReportArgs;
-use crate::tls::{KeyPlace, Part, Server, TlsCipher, TlsGroup, TlsVersion};
+use crate::tls::{KeyPlace, Part, TlsCipher, TlsGroup, TlsServer, TlsVersion};
 use crate::workload::BenchKey;
 
 const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
@@ -54,7 +54,7 @@ pub struct TlsArgs {
     pub(crate) part: Vec<Part>,
     /// Servers to measure, separated by commas [default: haproxy,nginx; nginx with --local]
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
-    pub(crate) server: Vec<Server>,
+    pub(crate) server: Vec<TlsServer>,
     /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local, which alone takes p-384,
     /// ed25519]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
@@ -142,4 +142,18 @@ pub struct TlsArgs {
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+#[cfg(test)]
+impl TlsArgs {
+    /// The arguments of `bench tls` with these words.
+    pub(crate) fn typed(words: &[&str]) -> Result<Self, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            args: TlsArgs,
+        }
+        use clap::Parser as _;
+        Typed::try_parse_from(["tls"].iter().chain(words)).map(|typed| typed.args)
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::load::Loaded;
 use super::rates::{MeasuredRates, RateSeries};
-use super::results::{CryptoReport, Parts, at_load, contender};
+use super::results::{CryptoFigures, CryptoReport, at_load, contender};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value, stack};
 use crate::stats::Spread;
@@ -13,7 +13,7 @@ use crate::workload::Subject;
 
 /// All charts that have a value, below each other.
 pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
-    let Parts { rates, loads, .. } = &report.figures;
+    let CryptoFigures { rates, loads, .. } = &report.figures;
     let mut charts = Vec::new();
     if !rates.is_empty() {
         charts.push(rates_chart(rates).render()?);
@@ -33,17 +33,17 @@ pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
 /// Operations per second at full batches.
 fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
     // At the largest batch; that lanes are worse for a single task is in the table.
-    let best = |one: &MeasuredRates| -> Vec<(String, Option<Value>)> {
+    let best = |case: &MeasuredRates| -> Vec<(String, Option<Value>)> {
         let largest = |series: &&RateSeries| match series.subject {
             None => true,
             Some(Subject::SimdAlways(_)) => false,
-            Some(subject) => one.full(subject).is_some_and(|full| full.at_once == series.at_once),
+            Some(subject) => case.full(subject).is_some_and(|full| full.at_once == series.at_once),
         };
-        let series = one.series.iter().filter(largest).map(|series| {
+        let series = case.series.iter().filter(largest).map(|series| {
             let rate = Spread::of(series.rates.iter().copied());
             (contender(series.subject, "AWS-LC"), rate.map(Value::from))
         });
-        let openssl = Spread::of(one.openssl.iter().copied());
+        let openssl = Spread::of(case.openssl.iter().copied());
         series.chain([("OpenSSL".to_owned(), openssl.map(Value::from))]).collect()
     };
     let cases: Vec<_> = measured.iter().map(best).collect();
@@ -61,7 +61,7 @@ fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
         name: name.clone(),
         values: cases.iter().map(|case| value(case, name)).collect(),
     };
-    let category = |one: &MeasuredRates| format!("{} {}", one.operation, one.key);
+    let category = |case: &MeasuredRates| format!("{} {}", case.operation, case.key);
     BarChart {
         title: "Operations per second on one core, full batches".to_owned(),
         axis: Axis::logarithmic("operations per second of processor time"),
@@ -72,14 +72,14 @@ fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
 
 /// The p99 by the offered rate, in absolute terms: the chart shows where each engine ends.
 fn latency(loaded: &[Loaded]) -> LineChart {
-    let line = |one: &Loaded| {
-        let percents = one.rounds.first().map(|round| &round.loads);
+    let line = |loaded: &Loaded| {
+        let percents = loaded.rounds.first().map(|round| &round.loads);
         let points = percents.into_iter().flatten().filter_map(|load| {
-            let x = at_load(&one.rounds, load.percent, |load| load.offered_per_s)?;
-            let y = at_load(&one.rounds, load.percent, |load| load.p99_us / 1e3)?;
+            let x = at_load(&loaded.rounds, load.percent, |load| load.offered_per_s)?;
+            let y = at_load(&loaded.rounds, load.percent, |load| load.p99_us / 1e3)?;
             Some((x.median, Value::from(y)))
         });
-        PlotLine { name: one.serving.to_string(), points: points.collect() }
+        PlotLine { name: loaded.serving.to_string(), points: points.collect() }
     };
     let title = loaded.first().map(|Loaded { operation, key, .. }| {
         format!("{operation} {key}: p99 by offered load, one core")

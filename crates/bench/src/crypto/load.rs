@@ -118,9 +118,9 @@ pub(super) fn measure(
 /// The first other backend with this operation beside the software backend, and the software backend alone.
 fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
     let offering = plan.subjects.iter().copied();
-    let offering = offering.filter(|one| one.offers(case.operation));
+    let offering = offering.filter(|subject| subject.offers(case.operation));
     let (software, others): (Vec<Subject>, Vec<Subject>) =
-        offering.partition(|one| *one == Subject::Software);
+        offering.partition(|subject| *subject == Subject::Software);
     let beside = others.first().map(|other| vec![*other, Subject::Software]);
     let alone = software.first().map(|software| vec![*software]);
     beside.into_iter().chain(alone).map(ServingBackends).collect()

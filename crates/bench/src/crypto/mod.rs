@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 pub(crate) use self::rates::MeasuredRates;
-use self::results::{CryptoReport, Parts};
+use self::results::{CryptoFigures, CryptoReport};
 pub(crate) use self::results::{best_gain, rates_table};
 use crate::cli::{CryptoArgs, check_seconds};
 use crate::cores;
@@ -160,8 +160,8 @@ impl CryptoPlan {
         let fp52 = self.subjects.contains(&Subject::Simd(LanesKind::Fp52));
         let rsa = self.keys.contains(&BenchKey::Rsa2048)
             && self.operations.contains(&OperationKind::RsaPkcs1Sign);
-        let here = LanesKind::Ifma.is_available() && self.ia32cap.is_none();
-        fp52 && rsa && here && self.has(CryptoPart::Rates)
+        let has_ifma = LanesKind::Ifma.is_available() && self.ia32cap.is_none();
+        fp52 && rsa && has_ifma && self.has(CryptoPart::Rates)
     }
 }
 
@@ -218,7 +218,7 @@ fn measure(plan: CryptoPlan) -> Result<CryptoReport, BenchError> {
     let extra = usize::from(plan.wants_a_run_without_ifma());
     let mut progress = Progress::start((groups * plan.rounds + extra) as u64)?;
     let mut keys = KeyRing::default();
-    let mut parts = Parts::default();
+    let mut parts = CryptoFigures::default();
     for case in cases {
         let keys = keys.of(case.key, &mut progress)?;
         let rates = || rates::measure(&plan, case, keys, &mut progress);
@@ -312,5 +312,5 @@ pub(crate) fn brief_rates(core: usize) -> Result<MeasuredRates, BenchError> {
 /// The measured case of RSA-2048 signatures, if there is one.
 fn rsa_2048(measured: &[MeasuredRates]) -> Option<&MeasuredRates> {
     let wanted = (OperationKind::RsaPkcs1Sign.name(), BenchKey::Rsa2048);
-    measured.iter().find(|one| (&*one.operation, one.key) == wanted)
+    measured.iter().find(|case| (&*case.operation, case.key) == wanted)
 }

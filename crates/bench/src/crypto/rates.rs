@@ -47,7 +47,7 @@ impl MeasuredRates {
 
     /// The series of one subject at its largest batch.
     pub(crate) fn full(&self, subject: Subject) -> Option<&RateSeries> {
-        let of = self.series.iter().filter(|one| one.subject == Some(subject));
+        let of = self.series.iter().filter(|series| series.subject == Some(subject));
         of.max_by_key(|series| series.at_once)
     }
 }
@@ -105,7 +105,7 @@ fn contenders(plan: &CryptoPlan, requests: &Requests<'_>) -> Result<Vec<Contende
     let (case, keys) = (requests.case, requests.keys);
     let mut all = Vec::new();
     all.extend(requests.has_library().then(Contender::library));
-    let offering = plan.subjects.iter().filter(|one| one.offers(case.operation));
+    let offering = plan.subjects.iter().filter(|subject| subject.offers(case.operation));
     for &subject in offering {
         let full = subject.make().describe().batch;
         if !case.stands_for_others() {

@@ -24,7 +24,7 @@ const PROMISED_LOAD: u64 = 70;
 
 /// The parts of a report; those that were not asked for are empty.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Parts {
+pub(super) struct CryptoFigures {
     pub(super) rates: Vec<MeasuredRates>,
     pub(super) loads: Vec<Loaded>,
     /// One entry per worker count of the node.
@@ -34,7 +34,7 @@ pub(super) struct Parts {
 }
 
 /// The report of `bench crypto`.
-pub(super) type CryptoReport = BenchReport<CryptoPlan, Parts>;
+pub(super) type CryptoReport = BenchReport<CryptoPlan, CryptoFigures>;
 
 /// The tables.
 pub(super) fn render(report: &CryptoReport) -> String {
@@ -51,8 +51,8 @@ pub(super) fn render(report: &CryptoReport) -> String {
         plan.duration.as_secs_f64(),
     );
     let without = parts.without_ifma.iter();
-    let without = without.map(|one| (one, ", with AWS-LC and OpenSSL set to use no IFMA"));
-    for (measured, remark) in parts.rates.iter().map(|one| (one, "")).chain(without) {
+    let without = without.map(|case| (case, ", with AWS-LC and OpenSSL set to use no IFMA"));
+    for (measured, remark) in parts.rates.iter().map(|case| (case, "")).chain(without) {
         let (operation, key) = (&measured.operation, measured.key);
         let _ = write!(text, "\n{operation}, {key}{remark}\n{}", rates_table(measured));
     }
@@ -91,9 +91,9 @@ pub(crate) fn rates_table(measured: &MeasuredRates) -> String {
         |value: Option<f64>, decimals| dash(value.map(|value| format!("{value:.decimals$}")));
     let direct = "OpenSSL, called directly".to_owned();
     let openssl: Row<'_> = (direct, 1, &measured.openssl, &[]);
-    let rows = measured.series.iter().map(|one| -> Row<'_> {
-        let name = contender(one.subject, "AWS-LC, called directly");
-        (name, one.at_once, &one.rates, &one.clock_rates)
+    let rows = measured.series.iter().map(|series| -> Row<'_> {
+        let name = contender(series.subject, "AWS-LC, called directly");
+        (name, series.at_once, &series.rates, &series.clock_rates)
     });
     #[rustfmt::skip]
     let table = table::<Row<'_>>(rows.chain((!measured.openssl.is_empty()).then_some(openssl)), &[
@@ -122,22 +122,23 @@ pub(super) fn at_load(
 }
 
 fn loads_table(loads: &[Loaded], percents: &[u64]) -> String {
-    let show =
-        |one: &Loaded, value: fn(&LoadRound) -> f64| median(Spread::over(&one.rounds, value), 0);
-    let quantile = |one: &Loaded, percent, value: fn(&AtLoad) -> f64| {
-        median(at_load(&one.rounds, percent, value), 0)
+    let show = |loaded: &Loaded, value: fn(&LoadRound) -> f64| {
+        median(Spread::over(&loaded.rounds, value), 0)
     };
-    let quantiles = |one: &&Loaded, percent: &u64| {
-        let p50 = quantile(one, *percent, |load| load.p50_us);
-        format!("{p50} {}", quantile(one, *percent, |load| load.p99_us))
+    let quantile = |loaded: &Loaded, percent, value: fn(&AtLoad) -> f64| {
+        median(at_load(&loaded.rounds, percent, value), 0)
+    };
+    let quantiles = |loaded: &&Loaded, percent: &u64| {
+        let p50 = quantile(loaded, *percent, |load| load.p50_us);
+        format!("{p50} {}", quantile(loaded, *percent, |load| load.p99_us))
     };
     #[rustfmt::skip]
     let columns: [Column<'_, &Loaded>; 5] = [
-        ("operation", &|one| format!("{} {}", one.operation, one.key)),
-        ("served by", &|one| one.serving.to_string()),
-        ("peak/s", &|one| show(one, |round| round.peak_per_s)),
-        ("one at a time", &|one| show(one, |round| round.lone_p50_us)),
-        ("direct", &|one| show(one, |round| round.direct_p50_us)),
+        ("operation", &|loaded| format!("{} {}", loaded.operation, loaded.key)),
+        ("served by", &|loaded| loaded.serving.to_string()),
+        ("peak/s", &|loaded| show(loaded, |round| round.peak_per_s)),
+        ("one at a time", &|loaded| show(loaded, |round| round.lone_p50_us)),
+        ("direct", &|loaded| show(loaded, |round| round.direct_p50_us)),
     ];
     let head = |percent: &u64| format!("{percent} % p50 p99");
     table_by(loads, &columns, percents, head, quantiles).render()
@@ -161,16 +162,16 @@ fn node_table(through: &Through) -> String {
     table.render()
 }
 
-impl Parts {
+impl CryptoFigures {
     pub(super) fn goals(&self, plan: &CryptoPlan) -> Goals {
-        let here = rsa_2048(&self.rates);
+        let rates = rsa_2048(&self.rates);
         // With IFMA masked here, the library is that of a processor without it.
         let masked = plan.ia32cap.is_some();
         let is_without = masked || !LanesKind::Ifma.is_available();
         let without = self.without_ifma.as_ref();
-        let without = without.or_else(|| here.filter(|_| is_without));
-        let ifma = here.filter(|_| !masked).and_then(|one| gain(one, LanesKind::Ifma));
-        let fp52 = without.and_then(|one| gain(one, LanesKind::Fp52));
+        let without = without.or_else(|| rates.filter(|_| is_without));
+        let ifma = rates.filter(|_| !masked).and_then(|case| gain(case, LanesKind::Ifma));
+        let fp52 = without.and_then(|case| gain(case, LanesKind::Fp52));
         let mut goals = Vec::new();
         let what = "RSA-2048 sign, simd with IFMA / AWS-LC";
         goals.extend(Goal::at_least(what, 2.5, 4.0, ifma));
@@ -188,15 +189,15 @@ impl Parts {
             let what = "a job that is alone, through an engine / AWS-LC alone, p50";
             goals.extend(Goal::at_most(what, 1.3, 1.1, lone));
         }
-        let is_simd = |one: &&Through| matches!(one.subject, Subject::Simd(_));
-        for one in self.nodes.iter().filter(is_simd) {
+        let is_simd = |through: &&Through| matches!(through.subject, Subject::Simd(_));
+        for through in self.nodes.iter().filter(is_simd) {
             // By CPU time: the core is full in both cases.
             let gain = |round: &ThroughRound| round.direct_cpu_us / round.node_cpu_us;
             let what = "RSA-2048 sign with simd through a node on one core / called directly";
-            let what = format!("{what}, workers: {}", one.workers);
-            let goal = Goal::at_least(what, 0.9, 0.95, Spread::over(&one.rounds, gain));
+            let what = format!("{what}, workers: {}", through.workers);
+            let goal = Goal::at_least(what, 0.9, 0.95, Spread::over(&through.rounds, gain));
             let condition = "node with one worker per class";
-            goals.extend(goal.map(|goal| goal.only_if(condition, one.workers == 1)));
+            goals.extend(goal.map(|goal| goal.only_if(condition, through.workers == 1)));
         }
         Goals(goals)
     }
@@ -205,7 +206,7 @@ impl Parts {
 /// The best gain of a backend's full batches over the library, and which backend.
 pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
     let library = &measured.library()?.rates;
-    let gain = |one: &RateSeries| Some((ratio(&one.rates, library)?.median, one.subject?));
+    let gain = |series: &RateSeries| Some((ratio(&series.rates, library)?.median, series.subject?));
     let gains = measured.series.iter().filter_map(gain);
     gains.max_by(|one, other| one.0.total_cmp(&other.0))
 }
@@ -256,7 +257,11 @@ mod tests {
         let plan = CryptoPlan::for_tests(0);
         let mut slow = measured();
         slow.series[2].subject = Some(Subject::Simd(LanesKind::Fp52));
-        let parts = Parts { rates: vec![measured()], without_ifma: Some(slow), ..Parts::default() };
+        let parts = CryptoFigures {
+            rates: vec![measured()],
+            without_ifma: Some(slow),
+            ..CryptoFigures::default()
+        };
         let goals = parts.goals(&plan).render();
         let reached: Vec<&str> = goals.trim().lines().skip(2).collect();
         assert_eq!(reached.len(), 2, "{goals}");
@@ -267,7 +272,7 @@ mod tests {
     #[test]
     fn report_without_parts_names_its_core() {
         let plan = CryptoPlan::for_tests(0);
-        let report = CryptoReport::new("crypto", SCHEMA, plan, Parts::default());
+        let report = CryptoReport::new("crypto", SCHEMA, plan, CryptoFigures::default());
         assert!(render(&report).contains("On core 0"));
     }
 }

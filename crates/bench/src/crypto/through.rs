@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::CryptoPlan;
 use crate::error::BenchError;
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::pool::remote::RemotePool;
 use crate::progress::Progress;
 use crate::stats::order;
@@ -66,13 +66,7 @@ pub(super) fn measure(
     let mut all = Vec::new();
     for &workers in &plan.workers {
         progress.now("starting a node")?;
-        let mut node = Node::start(&NodeOptions {
-            core: plan.core,
-            workers,
-            software_only: false,
-            tcp: false,
-            quota: None,
-        })?;
+        let mut node = NodeProcess::start(&NodeOptions { workers, ..NodeOptions::on(plan.core) })?;
         let remote = RemotePool::open(&node.endpoint(), &requests)?;
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {

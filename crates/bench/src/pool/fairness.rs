@@ -28,7 +28,7 @@ use super::remote::{Parcel, RemotePool, Sender};
 use crate::cli::PoolArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::progress::Progress;
 use crate::report::{BenchReport, median, range, sharing, table};
 use crate::stats::{Spread, order};
@@ -101,12 +101,11 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
     let (mut measured, mut goals) = (Vec::new(), Vec::new());
     for &workers in &plan.workers {
         progress.now("starting a node")?;
-        let mut node = Node::start(&NodeOptions {
-            core: plan.node_core,
+        let mut node = NodeProcess::start(&NodeOptions {
             workers,
             software_only: true,
             tcp: true,
-            quota: None,
+            ..NodeOptions::on(plan.node_core)
         })?;
         let (victim, flood) = (node.tcp_endpoint("victim")?, node.tcp_endpoint("flood")?);
         for &case in &cases {
@@ -282,22 +281,23 @@ pub(super) fn give_way() {
 /// The table.
 pub(super) fn render(report: &FairnessReport) -> String {
     let BenchReport { plan, figures, .. } = report;
-    let over =
-        |one: &FairnessCase, value: fn(&FairnessRound) -> f64| Spread::over(&one.rounds, value);
-    let show = |one: &FairnessCase, value| median(over(one, value), 0);
+    let over = |measured: &FairnessCase, value: fn(&FairnessRound) -> f64| {
+        Spread::over(&measured.rounds, value)
+    };
+    let show = |measured: &FairnessCase, value| median(over(measured, value), 0);
     #[rustfmt::skip]
     let table = table(&figures.measured, &[
-        ("case", &|one| one.case.to_string()),
-        ("workers", &|one| one.workers.to_string()),
-        ("alone p50", &|one| show(one, |round| round.alone.p50_us)),
-        ("p99", &|one| show(one, |round| round.alone.p99_us)),
-        ("flooded p50", &|one| show(one, |round| round.flooded.p50_us)),
-        ("p99", &|one| show(one, |round| round.flooded.p99_us)),
-        ("p50 ratio", &|one| range(over(one, |round| round.flooded.p50_us / round.alone.p50_us), 2)),
-        ("p99 ratio", &|one| range(over(one, FairnessRound::p99_ratio), 2)),
-        ("victim/s", &|one| show(one, |round| round.flooded.per_s)),
-        ("flood/s", &|one| show(one, |round| round.flood_per_s)),
-        ("refused/s", &|one| show(one, |round| round.refused_per_s)),
+        ("case", &|measured| measured.case.to_string()),
+        ("workers", &|measured| measured.workers.to_string()),
+        ("alone p50", &|measured| show(measured, |round| round.alone.p50_us)),
+        ("p99", &|measured| show(measured, |round| round.alone.p99_us)),
+        ("flooded p50", &|measured| show(measured, |round| round.flooded.p50_us)),
+        ("p99", &|measured| show(measured, |round| round.flooded.p99_us)),
+        ("p50 ratio", &|measured| range(over(measured, |round| round.flooded.p50_us / round.alone.p50_us), 2)),
+        ("p99 ratio", &|measured| range(over(measured, FairnessRound::p99_ratio), 2)),
+        ("victim/s", &|measured| show(measured, |round| round.flooded.per_s)),
+        ("flood/s", &|measured| show(measured, |round| round.flood_per_s)),
+        ("refused/s", &|measured| show(measured, |round| round.refused_per_s)),
     ]);
     format!(
         "{}\n\nNode on core {}, clients on core {}{}, TCP with mutual TLS 1.3 on loopback;\n\

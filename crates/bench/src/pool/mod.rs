@@ -36,7 +36,7 @@ use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::speed::openssl_rate;
@@ -158,12 +158,12 @@ fn measure_first_case<T>(
     Ok((measured, Goals(goals)))
 }
 
-/// A node under test.
+/// A node that this run started, or the one that `--pool` names.
 struct NodeUnderTest {
     endpoint: Endpoint,
     /// Worker threads per class; `None` for a node that was not started here.
     workers: Option<usize>,
-    node: Option<Node>,
+    node: Option<NodeProcess>,
 }
 
 impl NodeUnderTest {
@@ -177,12 +177,11 @@ impl NodeUnderTest {
     }
 
     fn start(plan: &PoolPlan, workers: usize) -> Result<Self, BenchError> {
-        let node = Node::start(&NodeOptions {
-            core: plan.node_core,
+        let node = NodeProcess::start(&NodeOptions {
             workers,
             software_only: true,
             tcp: plan.tcp,
-            quota: None,
+            ..NodeOptions::on(plan.node_core)
         })?;
         Ok(Self {
             endpoint: if plan.tcp { node.tcp_endpoint("bench")? } else { node.endpoint() },
@@ -193,12 +192,12 @@ impl NodeUnderTest {
 
     /// The sum of the node's counters; `None` for a node that others use too.
     fn completed(&self) -> Result<Option<u64>, BenchError> {
-        let completed = self.node.as_ref().map(Node::completed).transpose()?;
+        let completed = self.node.as_ref().map(NodeProcess::completed).transpose()?;
         Ok(completed.map(|by_operation| by_operation.values().sum()))
     }
 
     fn cpu_time(&self) -> Duration {
-        self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time)
+        self.node.as_ref().map_or(Duration::ZERO, NodeProcess::cpu_time)
     }
 }
 
@@ -225,7 +224,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
             progress.now(&format!("{case}, round {}", number + 1))?;
             rounds.push(peers.round(number, &nodes)?);
             let mut own = nodes.iter_mut().filter_map(|node| node.node.as_mut());
-            own.try_for_each(Node::check)?;
+            own.try_for_each(NodeProcess::check)?;
             progress.step();
         }
         for &depth in &plan.depths {

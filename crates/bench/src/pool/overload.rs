@@ -82,17 +82,18 @@ impl OverloadedNode {
         let sender = Sender::open(&node.endpoint, Parcel::of(requests))
             .map_err(|error| BenchError::Setup(format!("cannot connect: {error}")))?;
         let rounds = |factor| AtFactor { factor, rounds: Vec::new() };
-        let mut one = Self { workers, peaks_per_s: Vec::new(), loads: LOADS.map(rounds).into() };
+        let mut measured =
+            Self { workers, peaks_per_s: Vec::new(), loads: LOADS.map(rounds).into() };
         for round in 0..plan.rounds {
             let number = round + 1;
             progress.now(&format!("{case}, {workers} workers, peak, round {number}"))?;
             let peak = remote.pipelined(plan.window, plan.duration)?.per_s;
-            one.peaks_per_s.push(peak);
+            measured.peaks_per_s.push(peak);
             progress.step();
-            for (at, load) in one.loads.iter_mut().enumerate() {
+            for (index, load) in measured.loads.iter_mut().enumerate() {
                 let factor = load.factor;
                 progress.now(&format!("{case}, {workers} workers, {factor} of the peak"))?;
-                let seed = round * 100 + at as u64;
+                let seed = round * 100 + index as u64;
                 let offered = || offer(&sender, factor * peak, plan.duration, BUDGET, seed);
                 load.rounds.push(OverloadRound::of(&node, requests, plan.duration, offered)?);
                 progress.step();
@@ -102,9 +103,9 @@ impl OverloadedNode {
             format!("goodput at 5 times the peak load / peak, workers: {workers}"),
             0.90,
             0.97,
-            one.goodput_at(LOADS.len() - 1),
+            measured.goodput_at(LOADS.len() - 1),
         );
-        Ok((one, goal.into_iter().collect()))
+        Ok((measured, goal.into_iter().collect()))
     }
 }
 
@@ -149,7 +150,7 @@ impl OverloadedNode {
         PlotLine {
             name: format!("{} workers", self.workers),
             points: points
-                .filter_map(|(at, load)| Some((load.factor, Value::from(value(at)?))))
+                .filter_map(|(index, load)| Some((load.factor, Value::from(value(index)?))))
                 .collect(),
         }
     }
@@ -159,20 +160,20 @@ impl OverloadedNode {
 pub(super) fn plots(report: &OverloadReport) -> Result<String, BenchError> {
     let nodes = &report.figures.measured;
     let x = || Axis::logarithmic("offered load / peak");
-    let p99 = |node: &OverloadedNode, at: usize| {
-        Spread::over(&node.loads[at].rounds, |round| round.open.p99_us / 1000.0)
+    let p99 = |node: &OverloadedNode, index: usize| {
+        Spread::over(&node.loads[index].rounds, |round| round.open.p99_us / 1000.0)
     };
     let goodput = LineChart {
         title: "Goodput by offered load".to_owned(),
         x: x(),
         y: Axis::linear("goodput / peak"),
-        series: nodes.iter().map(|node| node.line(|at| node.goodput_at(at))).collect(),
+        series: nodes.iter().map(|node| node.line(|index| node.goodput_at(index))).collect(),
     };
     let latency = LineChart {
         title: "99th percentile of the latency of good jobs".to_owned(),
         x: x(),
         y: Axis::logarithmic("p99 (ms)"),
-        series: nodes.iter().map(|node| node.line(|at| p99(node, at))).collect(),
+        series: nodes.iter().map(|node| node.line(|index| p99(node, index))).collect(),
     };
     Ok(plot::stack(&[goodput.render()?, latency.render()?]))
 }
@@ -182,7 +183,7 @@ pub(super) fn render(report: &OverloadReport) -> String {
     let BenchReport { plan, figures, .. } = report;
     let rows = figures.measured.iter().flat_map(|node| {
         let loads = node.loads.iter().enumerate();
-        loads.map(move |(at, load)| (node, at, load))
+        loads.map(move |(index, load)| (node, index, load))
     });
     type Row<'a> = (&'a OverloadedNode, usize, &'a AtFactor);
     let over = |(_, _, load): &Row<'_>, value: fn(&OverloadRound) -> f64| {
@@ -194,7 +195,7 @@ pub(super) fn render(report: &OverloadReport) -> String {
         ("load", &|(_, _, load)| load.factor.to_string()),
         ("offered/s", &|row| median(over(row, |round| round.open.offered_per_s), 0)),
         ("good/s", &|row| median(over(row, |round| round.open.good_per_s), 0)),
-        ("good / peak", &|(node, at, _)| range(node.goodput_at(*at), 3)),
+        ("good / peak", &|(node, index, _)| range(node.goodput_at(*index), 3)),
         ("refused/s", &|row| median(over(row, |round| round.open.refused_per_s), 0)),
         ("failed/s", &|row| median(over(row, |round| round.open.failed_per_s), 0)),
         ("computed/s", &|row| median(over(row, |round| round.computed_per_s), 0)),

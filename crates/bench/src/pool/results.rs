@@ -124,7 +124,8 @@ type Row<'a> = (&'a MeasuredCase, usize, Option<usize>);
 /// Each case with each node.
 fn rows(operations: &[MeasuredCase]) -> impl Iterator<Item = Row<'_>> {
     let operations = operations.iter();
-    operations.flat_map(|one| one.nodes().map(move |(node, workers)| (one, node, workers)))
+    operations
+        .flat_map(|measured| measured.nodes().map(move |(node, workers)| (measured, node, workers)))
 }
 
 fn count(workers: Option<usize>) -> String {
@@ -165,25 +166,25 @@ pub(super) fn render(report: &PoolReport) -> String {
 
 #[rustfmt::skip]
 fn throughput(operations: &[MeasuredCase]) -> String {
-    let of = |&(one, node, _): &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
-        median(one.of_node(node, |_, node| value(node)), decimals)
+    let of = |&(measured, node, _): &Row<'_>, decimals, value: fn(&NodeRound) -> f64| {
+        median(measured.of_node(node, |_, node| value(node)), decimals)
     };
-    let library = |&(one, node, _): &Row<'_>| {
-        one.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
+    let library = |&(measured, node, _): &Row<'_>| {
+        measured.spread(|round| Some(round.nodes.get(node)?.per_s / round.library_per_s?))
     };
     table(rows(operations), &[
-        ("operation", &|(one, ..)| one.case.operation.to_string()),
-        ("key", &|(one, ..)| one.case.key.to_string()),
+        ("operation", &|(measured, ..)| measured.case.operation.to_string()),
+        ("key", &|(measured, ..)| measured.case.key.to_string()),
         ("workers", &|(.., workers)| count(*workers)),
-        ("OpenSSL/CPU s", &|(one, ..)| median(one.spread(|round| round.openssl_per_s), 0)),
-        ("library/s", &|(one, ..)| median(one.spread(|round| round.library_per_s), 0)),
-        ("backend/s", &|(one, ..)| median(one.spread(|round| Some(round.queue_per_s)), 0)),
+        ("OpenSSL/CPU s", &|(measured, ..)| median(measured.spread(|round| round.openssl_per_s), 0)),
+        ("library/s", &|(measured, ..)| median(measured.spread(|round| round.library_per_s), 0)),
+        ("backend/s", &|(measured, ..)| median(measured.spread(|round| Some(round.queue_per_s)), 0)),
         ("node/s", &|row| of(row, 0, |node| node.per_s)),
         ("node / library", &|row| range(library(row), 3)),
-        ("node / backend", &|(one, node, _)| range(one.of_node(*node, |round, node| node.per_s / round.queue_per_s), 3)),
+        ("node / backend", &|(measured, node, _)| range(measured.of_node(*node, of_queue), 3)),
         ("p50 µs", &|row| of(row, 0, |node| node.p50_us)),
         ("p99 µs", &|row| of(row, 0, |node| node.p99_us)),
-        ("backend CPU µs", &|(one, ..)| median(one.spread(|round| Some(round.queue_cpu_us)), 1)),
+        ("backend CPU µs", &|(measured, ..)| median(measured.spread(|round| Some(round.queue_cpu_us)), 1)),
         ("node CPU µs", &|row| of(row, 1, |node| node.cpu_us)),
         ("client CPU µs", &|row| of(row, 2, |node| node.client_cpu_us)),
     ])
@@ -192,19 +193,24 @@ fn throughput(operations: &[MeasuredCase]) -> String {
 
 #[rustfmt::skip]
 fn latency(operations: &[MeasuredCase]) -> String {
-    let of = |&(one, node, _): &Row<'_>, value: fn(&NodeRound) -> f64| {
-        median(one.of_node(node, |_, node| value(node)), 1)
+    let of = |&(measured, node, _): &Row<'_>, value: fn(&NodeRound) -> f64| {
+        median(measured.of_node(node, |_, node| value(node)), 1)
     };
     table(rows(operations), &[
-        ("operation", &|(one, ..)| one.case.operation.to_string()),
-        ("key", &|(one, ..)| one.case.key.to_string()),
+        ("operation", &|(measured, ..)| measured.case.operation.to_string()),
+        ("key", &|(measured, ..)| measured.case.key.to_string()),
         ("workers", &|(.., workers)| count(*workers)),
-        ("direct p50 µs", &|(one, ..)| median(one.spread(|round| Some(round.direct_p50_us)), 1)),
+        ("direct p50 µs", &|(measured, ..)| median(measured.spread(|round| Some(round.direct_p50_us)), 1)),
         ("node p50 µs", &|row| of(row, |node| node.blocking_p50_us)),
         ("node p99 µs", &|row| of(row, |node| node.blocking_p99_us)),
-        ("added p50 µs", &|(one, node, _)| range(one.of_node(*node, added_us), 1)),
+        ("added p50 µs", &|(measured, node, _)| range(measured.of_node(*node, added_us), 1)),
     ])
     .render()
+}
+
+/// The rate of the node by that of its backend's queue.
+fn of_queue(round: &PoolRound, node: &NodeRound) -> f64 {
+    node.per_s / round.queue_per_s
 }
 
 /// The latency that the node adds to an operation.
@@ -215,11 +221,11 @@ fn added_us(round: &PoolRound, node: &NodeRound) -> f64 {
 fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
     let heads = ["operation", "key", "workers"].map(str::to_owned).into_iter();
     let mut table = ReportTable::new(heads.chain(depths.iter().map(usize::to_string)));
-    for (one, _, workers) in rows(operations) {
-        let depths = one.by_depth.iter().filter(|depth| depth.workers == workers);
+    for (measured, _, workers) in rows(operations) {
+        let depths = measured.by_depth.iter().filter(|depth| depth.workers == workers);
         let cells = depths
             .map(|depth| format!("{:.0} {:.0} {:.0}", depth.per_s, depth.p50_us, depth.p99_us));
-        let Case { operation, key, .. } = one.case;
+        let Case { operation, key, .. } = measured.case;
         let names = [operation.to_string(), key.to_string(), count(workers)];
         table.row(names.into_iter().chain(cells));
     }
@@ -229,16 +235,16 @@ fn by_depth(operations: &[MeasuredCase], depths: &[usize]) -> String {
 /// The goals: promised for a node with one worker per class, shown for the others.
 pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
     let mut goals = Vec::new();
-    for (one, node, workers) in rows(operations) {
+    for (measured, node, workers) in rows(operations) {
         let with = match workers {
             Some(1) | None => String::new(),
             Some(workers) => format!(", workers: {workers}"),
         };
-        let through = one.of_node(node, |round, node| node.per_s / round.queue_per_s);
-        let client = one.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
-        let added = one.of_node(node, added_us);
+        let through = measured.of_node(node, of_queue);
+        let client = measured.of_node(node, |round, node| node.client_cpu_us / round.queue_cpu_us);
+        let added = measured.of_node(node, added_us);
         let named = |what: &str| format!("{what}{with}");
-        let promised = match one.case.operation {
+        let promised = match measured.case.operation {
             OperationKind::RsaPkcs1Sign => {
                 let rate = named("RSA-2048 sign through a node / called directly");
                 let cpu = "client CPU time per remote RSA-2048 sign / the same done locally";

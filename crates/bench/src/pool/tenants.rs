@@ -18,7 +18,7 @@ use super::remote::{Parcel, RemotePool, Sender};
 use super::{FirstCase, PoolPlan, measure_first_case};
 use crate::error::BenchError;
 use crate::goals::Goal;
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::progress::Progress;
 use crate::report::{BenchReport, median, range, table};
 use crate::stats::{Spread, order};
@@ -77,7 +77,11 @@ struct Victim {
 }
 
 impl Victim {
-    fn measure(plan: &PoolPlan, node: &Node, victim: &RemotePool<'_>) -> Result<Self, BenchError> {
+    fn measure(
+        plan: &PoolPlan,
+        node: &NodeProcess,
+        victim: &RemotePool<'_>,
+    ) -> Result<Self, BenchError> {
         let (start, cpu) = (Instant::now(), node.cpu_time());
         let round = victim.blocking(plan.duration, THINK_TIME)?;
         let cpu = node.cpu_time().saturating_sub(cpu);
@@ -106,7 +110,7 @@ impl TenantsOfNode {
     ) -> Result<(Self, Vec<Goal>), BenchError> {
         let FirstCase { plan, case, requests, workers } = *first;
         let quota = quota(first)?;
-        let mut node = Node::start(&options(first, Some(quota)))?;
+        let mut node = NodeProcess::start(&options(first, Some(quota)))?;
         let victim = RemotePool::open(&node.tcp_endpoint("victim")?, requests)?;
         let flood = open_flood(node.tcp_endpoint("flood")?, Parcel::of(requests))?;
         victim.blocking(plan.duration / 4, THINK_TIME)?;
@@ -118,9 +122,9 @@ impl TenantsOfNode {
             node.check()?;
             progress.step();
         }
-        let one = Self { workers, quota, rounds };
-        let goals = one.goals();
-        Ok((one, goals))
+        let measured = Self { workers, quota, rounds };
+        let goals = measured.goals();
+        Ok((measured, goals))
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -149,7 +153,7 @@ fn options(first: &FirstCase<'_>, quota: Option<u64>) -> NodeOptions {
 
 /// The quota in operations per second: a part of the peak of a node that has none.
 fn quota(first: &FirstCase<'_>) -> Result<u64, BenchError> {
-    let node = Node::start(&options(first, None))?;
+    let node = NodeProcess::start(&options(first, None))?;
     let remote = RemotePool::open(&node.endpoint(), first.requests)?;
     let duration = first.plan.duration.min(BURST);
     let peak = remote.pipelined(first.plan.window, duration)?.per_s;
@@ -178,7 +182,7 @@ fn open_flood(endpoint: Endpoint, parcel: Parcel) -> Result<Sender, BenchError> 
 
 /// A node with its two clients.
 struct Parties<'a> {
-    node: &'a Node,
+    node: &'a NodeProcess,
     victim: &'a RemotePool<'a>,
     flood: &'a Sender,
 }
@@ -230,29 +234,29 @@ impl TenantsOfNode {
 pub(super) fn render(report: &TenantsReport) -> String {
     let BenchReport { plan, figures, .. } = report;
     let over =
-        |one: &TenantsOfNode, value: fn(&TenantsRound) -> f64| Spread::over(&one.rounds, value);
+        |node: &TenantsOfNode, value: fn(&TenantsRound) -> f64| Spread::over(&node.rounds, value);
     #[rustfmt::skip]
     let table = table(&figures.measured, &[
-        ("workers", &|one| one.workers.to_string()),
-        ("alone p50 µs", &|one| median(over(one, |round| round.alone.p50_us), 0)),
-        ("p99", &|one| median(over(one, |round| round.alone.p99_us), 0)),
-        ("beside p50", &|one| median(over(one, |round| round.beside.p50_us), 0)),
-        ("p99", &|one| median(over(one, |round| round.beside.p99_us), 0)),
-        ("p99 ratio", &|one| range(over(one, |round| round.beside.p99_us / round.alone.p99_us), 2)),
-        ("quota/s", &|one| one.quota.to_string()),
-        ("offered/s", &|one| median(over(one, |round| round.flood.offered_per_s), 0)),
-        ("done/s", &|one| median(over(one, |round| round.flood.good_per_s), 1)),
-        ("error %", &|one| range(one.error(), 2)),
+        ("workers", &|node| node.workers.to_string()),
+        ("alone p50 µs", &|node| median(over(node, |round| round.alone.p50_us), 0)),
+        ("p99", &|node| median(over(node, |round| round.alone.p99_us), 0)),
+        ("beside p50", &|node| median(over(node, |round| round.beside.p50_us), 0)),
+        ("p99", &|node| median(over(node, |round| round.beside.p99_us), 0)),
+        ("p99 ratio", &|node| range(over(node, |round| round.beside.p99_us / round.alone.p99_us), 2)),
+        ("quota/s", &|node| node.quota.to_string()),
+        ("offered/s", &|node| median(over(node, |round| round.flood.offered_per_s), 0)),
+        ("done/s", &|node| median(over(node, |round| round.flood.good_per_s), 1)),
+        ("error %", &|node| range(node.error(), 2)),
     ]);
     #[rustfmt::skip]
     let inside = self::table(&figures.measured, &[
-        ("workers", &|one| one.workers.to_string()),
-        ("alone p99 µs: queue", &|one| median(over(one, |round| round.alone.queued_p99_us), 0)),
-        ("backend", &|one| median(over(one, |round| round.alone.served_p99_us), 0)),
-        ("beside: queue", &|one| median(over(one, |round| round.beside.queued_p99_us), 0)),
-        ("backend", &|one| median(over(one, |round| round.beside.served_p99_us), 0)),
-        ("cores of the node alone", &|one| median(over(one, |round| round.alone.node_cores), 2)),
-        ("beside", &|one| median(over(one, |round| round.beside.node_cores), 2)),
+        ("workers", &|node| node.workers.to_string()),
+        ("alone p99 µs: queue", &|node| median(over(node, |round| round.alone.queued_p99_us), 0)),
+        ("backend", &|node| median(over(node, |round| round.alone.served_p99_us), 0)),
+        ("beside: queue", &|node| median(over(node, |round| round.beside.queued_p99_us), 0)),
+        ("backend", &|node| median(over(node, |round| round.beside.served_p99_us), 0)),
+        ("cores of the node alone", &|node| median(over(node, |round| round.alone.node_cores), 2)),
+        ("beside", &|node| median(over(node, |round| round.beside.node_cores), 2)),
     ]);
     let case = plan.cases.first().map(ToString::to_string).unwrap_or_default();
     format!(

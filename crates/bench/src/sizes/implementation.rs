@@ -22,7 +22,7 @@ use clap::ValueEnum;
 use super::rows::{SizeRequest, SizeRow};
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
-use crate::workload::{BenchKey, Library};
+use crate::workload::{BenchKey, LibraryKey};
 
 /// The message that is signed: as long as what TLS signs after hashing.
 const MESSAGE: [u8; 32] = [0x5a; 32];
@@ -83,16 +83,16 @@ pub(super) struct OpenLibrary {
     /// `None` for AWS-LC.
     libcrypto: Option<Libcrypto>,
     /// Keys are made once: an RSA key of 4096 bits takes seconds.
-    keys: RefCell<HashMap<BenchKey, Rc<Library>>>,
+    keys: RefCell<HashMap<BenchKey, Rc<LibraryKey>>>,
 }
 
 /// One operation that can be repeated.
-pub(super) type Operation = Box<dyn FnMut() -> Result<(), LibraryError>>;
+pub(super) type RepeatedOperation = Box<dyn FnMut() -> Result<(), LibraryError>>;
 
 /// An operation made ready.
 pub(super) struct Prepared {
     /// Does the operation once.
-    pub(super) run: Operation,
+    pub(super) run: RepeatedOperation,
     /// Output of the first operation, if every implementation must give the same.
     pub(super) output: Option<Vec<u8>>,
 }
@@ -138,7 +138,7 @@ impl OpenLibrary {
         }
     }
 
-    fn key(&self, kind: BenchKey) -> Result<Rc<Library>, LibraryError> {
+    fn key(&self, kind: BenchKey) -> Result<Rc<LibraryKey>, LibraryError> {
         if let Some(key) = self.keys.borrow().get(&kind) {
             return Ok(Rc::clone(key));
         }
@@ -147,12 +147,12 @@ impl OpenLibrary {
         Ok(key)
     }
 
-    fn make(&self, kind: BenchKey) -> Result<Library, LibraryError> {
+    fn make(&self, kind: BenchKey) -> Result<LibraryKey, LibraryError> {
         match self.libcrypto {
-            Some(lib) => Ok(Library::OpenSsl(RefCell::new(lib.key(kind)?))),
+            Some(lib) => Ok(LibraryKey::OpenSsl(RefCell::new(lib.key(kind)?))),
             // Keys of these types would be the system's OpenSSL's.
             None if matches!(kind, BenchKey::Dsa2048 | BenchKey::Dh2048) => Err(missing(kind)),
-            None => Ok(Library::generate(kind)?.1),
+            None => Ok(LibraryKey::generate(kind)?.1),
         }
     }
 }
@@ -222,7 +222,7 @@ fn libcrypto_hasher(lib: Libcrypto, name: &str) -> Result<Function, LibraryError
     Ok(Box::new(move |block, output| digest.hash(block, output)))
 }
 
-fn libcrypto_kem(key: KeyPair, request: SizeRequest) -> Result<Operation, LibraryError> {
+fn libcrypto_kem(key: KeyPair, request: SizeRequest) -> Result<RepeatedOperation, LibraryError> {
     let (mut output, mut expected, mut capsule) = (Vec::new(), Vec::new(), Vec::new());
     key.encapsulate(&mut capsule, &mut expected)?;
     key.decapsulate(&capsule, &mut output)?;
@@ -236,7 +236,7 @@ fn libcrypto_kem(key: KeyPair, request: SizeRequest) -> Result<Operation, Librar
     })
 }
 
-fn signature(key: Rc<Library>, verify: bool) -> Result<Operation, LibraryError> {
+fn signature(key: Rc<LibraryKey>, verify: bool) -> Result<RepeatedOperation, LibraryError> {
     let mut signature = Vec::new();
     key.sign_message(&MESSAGE, &mut signature)?;
     verified(key.verify_message(&MESSAGE, &signature))?;
@@ -247,12 +247,12 @@ fn signature(key: Rc<Library>, verify: bool) -> Result<Operation, LibraryError> 
     })
 }
 
-fn agreement(key: Rc<Library>, peer: Library) -> Result<Operation, LibraryError> {
+fn agreement(key: Rc<LibraryKey>, peer: LibraryKey) -> Result<RepeatedOperation, LibraryError> {
     let expected = peer.agree_with(&key)?;
     let public = peer.public_value()?;
     Ok(Box::new(move || {
         let secret = match &*key {
-            Library::OpenSsl(_) => key.agree_with(&peer)?,
+            LibraryKey::OpenSsl(_) => key.agree_with(&peer)?,
             _ => key.agree(&public)?,
         };
         agreed(secret == expected)
@@ -305,13 +305,13 @@ fn aws_lc_hasher(name: &str) -> Result<Function, LibraryError> {
     }))
 }
 
-fn aws_lc_encapsulation() -> Result<Operation, LibraryError> {
+fn aws_lc_encapsulation() -> Result<RepeatedOperation, LibraryError> {
     let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
     let public = key.encapsulation_key().map_err(failed)?;
     Ok(Box::new(move || public.encapsulate().map(drop).map_err(failed)))
 }
 
-fn aws_lc_decapsulation() -> Result<Operation, LibraryError> {
+fn aws_lc_decapsulation() -> Result<RepeatedOperation, LibraryError> {
     let key = kem::DecapsulationKey::generate(&kem::ML_KEM_768).map_err(failed)?;
     let public = key.encapsulation_key().map_err(failed)?;
     let (capsule, secret) = public.encapsulate().map_err(failed)?;

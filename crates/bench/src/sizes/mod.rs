@@ -35,7 +35,7 @@ pub(crate) use self::implementation::Known;
 use self::results::{Absent, Described, SizesReport};
 pub(crate) use self::rows::{ROWS, SizeRow, find};
 pub(crate) use self::worker::MAX_SIZE;
-use self::worker::Worker;
+use self::worker::WorkerProcess;
 use crate::cli::{SizesArgs, SizesWorkerArgs};
 use crate::cores;
 use crate::error::BenchError;
@@ -129,13 +129,13 @@ fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {
 }
 
 /// Starts the implementations; those that are missing are noted in the report.
-fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<Worker>, BenchError> {
+fn start(args: &SizesArgs, report: &mut SizesReport) -> Result<Vec<WorkerProcess>, BenchError> {
     let (core, _) = cores::two(args.core, None)?;
     let known = args.implementation.iter().copied().map(Implementation::from);
     let named = args.library.iter().map(Implementation::from);
     let mut workers = Vec::new();
     for implementation in known.chain(named) {
-        match Worker::start(&implementation, core)? {
+        match WorkerProcess::start(&implementation, core)? {
             Ok(worker) => {
                 report.implementations.push(Described {
                     name: worker.name.clone(),
@@ -163,7 +163,7 @@ fn point(
     size: usize,
     slice: Duration,
     turns: &[usize],
-    workers: &mut [Worker],
+    workers: &mut [WorkerProcess],
     report: &mut SizesReport,
 ) -> Result<(), BenchError> {
     let mut checks: HashMap<String, String> = HashMap::new();

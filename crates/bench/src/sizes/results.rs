@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::fit::Fit;
 use super::rows;
-use super::worker::Slice;
+use super::worker::TimeSlice;
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value};
 use crate::report::{Column, ReportTable, dash, range, table_by};
@@ -125,10 +125,10 @@ impl SizesReport {
     }
 
     /// Adds one slice.
-    pub(super) fn record(&mut self, algorithm: &str, size: usize, with: &str, slice: &Slice) {
+    pub(super) fn record(&mut self, algorithm: &str, size: usize, with: &str, slice: &TimeSlice) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / slice.operations as f64;
         let (micros, cpu) = (each(slice.elapsed), each(slice.cpu));
-        let known = self.measured.iter_mut().find(|one| one.is(algorithm, size, with));
+        let known = self.measured.iter_mut().find(|measured| measured.is(algorithm, size, with));
         if let Some(known) = known {
             known.micros.push(micros);
             known.cpu_micros.push(cpu);
@@ -144,7 +144,7 @@ impl SizesReport {
     }
 
     pub(super) fn find(&self, algorithm: &str, size: usize, with: &str) -> Option<&Measured> {
-        self.measured.iter().find(|one| one.is(algorithm, size, with))
+        self.measured.iter().find(|measured| measured.is(algorithm, size, with))
     }
 
     /// The implementation that the others are compared with.
@@ -162,7 +162,7 @@ impl SizesReport {
     fn algorithms(&self, sized: bool) -> Vec<&'static str> {
         let rows = rows::ROWS.iter().filter(|row| row.request.sized() == sized);
         rows.map(|row| row.name)
-            .filter(|name| self.measured.iter().any(|one| one.algorithm == *name))
+            .filter(|name| self.measured.iter().any(|measured| measured.algorithm == *name))
             .collect()
     }
 
@@ -170,20 +170,22 @@ impl SizesReport {
     fn pairs(&self, sized: bool) -> impl Iterator<Item = (&'static str, &str)> {
         let algorithms = self.algorithms(sized).into_iter();
         algorithms.flat_map(|algorithm| {
-            self.implementations.iter().map(move |one| (algorithm, &*one.name))
+            self.implementations
+                .iter()
+                .map(move |implementation| (algorithm, &*implementation.name))
         })
     }
 
     fn sizes(&self) -> Vec<usize> {
-        let sizes: BTreeSet<usize> = self.measured.iter().map(|one| one.size).collect();
+        let sizes: BTreeSet<usize> = self.measured.iter().map(|measured| measured.size).collect();
         sizes.into_iter().filter(|size| *size > 0).collect()
     }
 
     /// The line through the points of an algorithm with an implementation.
     fn fit(&self, algorithm: &str, with: &str) -> Option<Fit> {
-        let points = self.measured.iter().filter_map(|one| {
-            let is_point = one.is(algorithm, one.size, with);
-            Some((one.size as f64, one.spread().filter(|_| is_point)?.median))
+        let points = self.measured.iter().filter_map(|measured| {
+            let is_point = measured.is(algorithm, measured.size, with);
+            Some((measured.size as f64, measured.spread().filter(|_| is_point)?.median))
         });
         Fit::through(&points.collect::<Vec<_>>())
     }
@@ -248,7 +250,8 @@ impl SizesReport {
             };
             let base = self.fit(algorithm, first).filter(|_| with != first);
             let at_packet = self.find(algorithm, self.packet, with);
-            let gain = at_packet.and_then(|one| self.ratio(one)).filter(|_| with != first);
+            let gain =
+                at_packet.and_then(|measured| self.ratio(measured)).filter(|_| with != first);
             // Where the rounds of both overlap, lines that nearly coincide cross anywhere.
             let differs = gain.is_some_and(|gain| gain.min > 1.0 || gain.max < 1.0);
             let crossover = base.map(|base| {
@@ -281,7 +284,7 @@ impl SizesReport {
                 let measured = self.find(algorithm, 0, name);
                 let micros = measured.and_then(Measured::spread);
                 cells.push(dash(micros.map(|micros| number(1e6 / micros.median))));
-                let ratio = || range(measured.and_then(|one| self.ratio(one)), 2);
+                let ratio = || range(measured.and_then(|measured| self.ratio(measured)), 2);
                 cells.extend((name != first).then(ratio));
             }
             table.row(cells);
@@ -317,9 +320,9 @@ impl SizesReport {
     pub(crate) fn plots(&self) -> Result<Vec<(String, String)>, BenchError> {
         let mut plots = Vec::new();
         for algorithm in self.algorithms(true) {
-            let line = |one: &Described| PlotLine {
-                name: one.name.clone(),
-                points: self.points(algorithm, &one.name),
+            let line = |implementation: &Described| PlotLine {
+                name: implementation.name.clone(),
+                points: self.points(algorithm, &implementation.name),
             };
             let lines = self.implementations.iter().map(line);
             let chart = LineChart {

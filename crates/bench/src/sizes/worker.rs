@@ -51,14 +51,14 @@ enum WorkerAnswer {
     Ready(String),
     /// The implementation is missing (at the start), or does not have the operation.
     Absent(String),
-    Measured(Slice),
+    Measured(TimeSlice),
     /// The output was wrong, or the request was.
     Wrong(String),
 }
 
 /// The operations of one slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Slice {
+pub(super) struct TimeSlice {
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
     pub(super) cpu: Duration,
@@ -112,7 +112,7 @@ fn answer(opened: &OpenLibrary, cache: &mut Cache, line: &str) -> WorkerAnswer {
 }
 
 /// Repeats the operation for `length`.
-fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, LibraryError> {
+fn slice(prepared: &mut Prepared, length: Duration) -> Result<TimeSlice, LibraryError> {
     let (start, cpu) = (Instant::now(), cores::thread_cpu_time());
     let (mut operations, mut burst) = (0, 1);
     loop {
@@ -122,7 +122,7 @@ fn slice(prepared: &mut Prepared, length: Duration) -> Result<Slice, LibraryErro
         operations += burst;
         let elapsed = start.elapsed();
         if elapsed >= length {
-            return Ok(Slice {
+            return Ok(TimeSlice {
                 operations,
                 elapsed,
                 cpu: cores::thread_cpu_time().saturating_sub(cpu),
@@ -157,7 +157,7 @@ fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 
 /// A running child, which ends with its value.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct WorkerProcess {
     pub(super) name: String,
     /// Version and view of the processor.
     pub(super) description: String,
@@ -166,7 +166,7 @@ pub(super) struct Worker {
     _child: OwnedChild,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Starts an implementation on a core; `Err` in the inner result is the reason why it is missing.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl Worker {
         row: &str,
         size: usize,
         time: Duration,
-    ) -> Result<Result<Slice, LibraryError>, BenchError> {
+    ) -> Result<Result<TimeSlice, LibraryError>, BenchError> {
         let ask = Ask { row: row.to_owned(), size, time };
         write_line(&mut self.requests, &ask).map_err(BenchError::system("ask a child"))?;
         match self.answer()? {

@@ -34,7 +34,7 @@ pub(super) const SHORT_CIPHER: &str = "AES128-SHA";
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum Server {
+pub(crate) enum TlsServer {
     /// HAProxy, one thread; with `ssl-mode-async` when pooled.
     Haproxy,
     /// nginx, one worker. Without the preload library a pooled operation blocks it.
@@ -83,7 +83,7 @@ impl Gateway {
     /// Starts a server on one core, with the pool under it if the mode is pooled, and in front of the origin, if there
     /// is one.
     pub(super) fn start(
-        (server, mode): (Server, KeyPlace),
+        (server, mode): (TlsServer, KeyPlace),
         edge: Option<&Edge>,
         identities: &[Identity],
         origin: Option<&Origin>,
@@ -109,8 +109,8 @@ impl Gateway {
         let kinds = identities.iter().map(|identity| identity.kind);
         let addresses: BTreeMap<_, _> = kinds.zip(free).collect();
         let [head, for_key, for_short] = match server {
-            Server::Haproxy => sections(HAPROXY),
-            Server::Nginx => sections(NGINX),
+            TlsServer::Haproxy => sections(HAPROXY),
+            TlsServer::Nginx => sections(NGINX),
         };
         let asynchronous = edge.map_or("", |_| ASYNCHRONOUS);
         let environment = edge.map_or("", |_| "env OPENSSL_CONF;\n");
@@ -196,7 +196,7 @@ impl Origin {
         let server = server.replace("{FILES}", &files.display().to_string());
         let text = nginx_user(head).replace("{ENVIRONMENT}", "") + &server;
         let command = command(&need("nginx", "nginx")?);
-        let process = run("origin", Server::Nginx, command, &text, &dir, core, vec![address])?;
+        let process = run("origin", TlsServer::Nginx, command, &text, &dir, core, vec![address])?;
         Ok(Self { process, files, address })
     }
 
@@ -234,7 +234,7 @@ pub(super) fn nginx_user(head: &str) -> String {
 /// Writes a configuration and starts the server in its folder on a core. Waits until it listens.
 fn run(
     name: &str,
-    server: Server,
+    server: TlsServer,
     mut command: Command,
     config: &str,
     dir: &Path,
@@ -244,8 +244,8 @@ fn run(
     let file = dir.join("server.conf");
     let mut config = config.replace("{MAX_CONNECTIONS}", &MAX_CONNECTIONS.to_string());
     match server {
-        Server::Haproxy => command.args(["-db", "-f"]).arg(&file),
-        Server::Nginx => {
+        TlsServer::Haproxy => command.args(["-db", "-f"]).arg(&file),
+        TlsServer::Nginx => {
             config.push_str("}\n");
             let command = command.arg("-p").arg(dir);
             command.args(["-e", "error.log", "-c"]).arg(&file)

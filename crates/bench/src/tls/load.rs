@@ -182,7 +182,7 @@ impl Target {
 
 /// The handshakes of one load.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct LoadOutcome {
     /// Handshakes that were done and verified, with the gateway's end seen.
     pub(super) completed: u64,
     /// Number of occurrences of each failure.
@@ -193,7 +193,7 @@ pub(super) struct Outcome {
     pub(super) latencies: Latencies,
 }
 
-impl Outcome {
+impl LoadOutcome {
     /// Number of handshakes that failed.
     pub(super) fn failed(&self) -> u64 {
         self.failures.values().sum()
@@ -217,7 +217,7 @@ pub(super) fn drive(
     target: &Target,
     offer: Offer,
     progress: &Progress,
-) -> Result<Outcome, BenchError> {
+) -> Result<LoadOutcome, BenchError> {
     Generator::new(target, offer)?.run(progress)
 }
 
@@ -229,7 +229,7 @@ struct Generator<'a> {
     epoll: rustix::fd::OwnedFd,
     slots: Vec<Option<Connection>>,
     free: Vec<usize>,
-    outcome: Outcome,
+    outcome: LoadOutcome,
 }
 
 impl<'a> Generator<'a> {
@@ -243,11 +243,11 @@ impl<'a> Generator<'a> {
             epoll,
             slots: (0..offer.concurrency).map(|_| None).collect(),
             free: (0..offer.concurrency).collect(),
-            outcome: Outcome::default(),
+            outcome: LoadOutcome::default(),
         })
     }
 
-    fn run(mut self, progress: &Progress) -> Result<Outcome, BenchError> {
+    fn run(mut self, progress: &Progress) -> Result<LoadOutcome, BenchError> {
         let start = Instant::now();
         let mut last_look = start;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.slots.len());
@@ -420,7 +420,7 @@ impl Connection {
         }
         let processed = self.tls.process_new_packets();
         if let Err(error) = processed {
-            // The alert that tells the gateway why; the failure is counted either way.
+            // The alert names the cause to the gateway; the failure is counted either way.
             drop(flush(&mut self.tls, &mut self.socket));
             return Err(error.into());
         }

@@ -42,11 +42,11 @@ mod testbed;
 use clap::ValueEnum;
 use serde::Serialize;
 
-pub(crate) use self::gateway::{KeyPlace, Server};
+pub(crate) use self::gateway::{KeyPlace, TlsServer};
 pub(crate) use self::load::{TlsCipher, TlsGroup};
 pub use self::local::saved as last_local_run;
 use self::plan::TlsPlan;
-use self::results::{Figures, TlsReport};
+use self::results::{TlsFigures, TlsReport};
 use self::testbed::Testbed;
 use crate::cli::TlsArgs;
 use crate::cores;
@@ -113,7 +113,7 @@ fn measure(plan: TlsPlan) -> Result<TlsReport, BenchError> {
     let mut progress = Progress::start(plan.steps())?;
     progress.now("starting the gateways")?;
     let mut testbed = Testbed::start(&plan, &mut progress)?;
-    let mut figures = Figures::default();
+    let mut figures = TlsFigures::default();
     for round in 0..plan.rounds {
         let number = round + 1;
         for key in plan.speeds() {

@@ -71,15 +71,15 @@ impl LoadObserver {
         let shares = profile.classes.iter();
         Ok(Some(Seen {
             samples: profile.samples,
-            shares: shares.map(|one| (one.class, one.share.share)).collect(),
+            shares: shares.map(|row| (row.class, row.share.share)).collect(),
             raw,
         }))
     }
 
     /// The samples of the same processes in several rounds, as one profile.
     pub(crate) fn merged<'a>(&self, seen: impl Iterator<Item = &'a Seen>) -> Option<Profile> {
-        let all = seen.map(|one| one.raw.clone()).reduce(|mut all, one| {
-            all.add(&one);
+        let all = seen.map(|round| round.raw.clone()).reduce(|mut all, round| {
+            all.add(&round);
             all
         });
         all.filter(|all| all.total() > 0).map(|all| all.profile(&self.calibrations))

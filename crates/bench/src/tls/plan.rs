@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::short::{self, Path, Short};
-use super::{KeyPlace, Part, Server, TlsVersion};
+use super::{KeyPlace, Part, TlsServer, TlsVersion};
 use crate::cli::{TlsArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
@@ -29,7 +29,7 @@ const PRELOAD_PLACES: [&str; 2] =
 /// One combination that is measured: a server, its work, and the place of the private-key work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Cell<W> {
-    pub(super) server: Server,
+    pub(super) server: TlsServer,
     #[serde(flatten)]
     pub(super) work: W,
     pub(super) mode: KeyPlace,
@@ -70,7 +70,7 @@ impl fmt::Display for Handshake {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TlsPlan {
     pub(super) parts: Vec<Part>,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<TlsServer>,
     pub(super) keys: Vec<BenchKey>,
     pub(super) versions: Vec<TlsVersion>,
     pub(super) modes: Vec<KeyPlace>,
@@ -117,7 +117,7 @@ impl TlsPlan {
         Ok(Self {
             recommended_only: args.demo && args.mode.is_empty(),
             parts,
-            servers: or_all(&args.server, [Server::Haproxy, Server::Nginx]),
+            servers: or_all(&args.server, [TlsServer::Haproxy, TlsServer::Nginx]),
             keys: or_all(&args.key, POOLED_KEYS),
             versions: unique(&args.tls),
             modes,
@@ -173,11 +173,11 @@ impl TlsPlan {
 
     /// Whether the goals apply to this pooled mode: the recommended one, or in its absence the one that does
     /// not block.
-    pub(super) fn counts(&self, server: Server, mode: KeyPlace) -> bool {
+    pub(super) fn counts(&self, server: TlsServer, mode: KeyPlace) -> bool {
         if self.modes.contains(&KeyPlace::PooledPreload) {
             mode == KeyPlace::PooledPreload
         } else {
-            server != Server::Nginx
+            server != TlsServer::Nginx
         }
     }
 
@@ -236,26 +236,17 @@ pub(super) fn unique<T: Copy + Ord>(values: &[T]) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Typed {
-        #[command(flatten)]
-        args: TlsArgs,
-    }
-
     fn plan(typed: &[&str]) -> TlsPlan {
-        let typed = ["tls", "--preload", "/nonexistent.so"].iter().chain(typed);
-        TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan")
+        let typed = [&["--preload", "/nonexistent.so"][..], typed].concat();
+        TlsPlan::new(&TlsArgs::typed(&typed).expect("arguments")).expect("a plan")
     }
 
     #[test]
     fn key_that_is_measured_in_the_process_alone_is_refused_with_the_option() {
-        let words =
-            ["tls", "--preload", "/nonexistent.so", "--part", "handshakes", "--key", "p-384"];
-        let error = TlsPlan::new(&Typed::parse_from(words).args).expect_err("no plan");
+        let words = ["--preload", "/nonexistent.so", "--part", "handshakes", "--key", "p-384"];
+        let error = TlsPlan::new(&TlsArgs::typed(&words).expect("arguments")).expect_err("no plan");
         assert!(error.to_string().contains("--key p-384 needs --local"), "{error}");
     }
 
@@ -270,7 +261,7 @@ mod tests {
             (0..20).map(|round| order(round)[0].mode).collect();
         assert_eq!(first.len(), 3, "each mode comes first in some round");
         assert_eq!(whole.left_out().count(), 0);
-        assert!(!whole.counts(Server::Haproxy, KeyPlace::Pooled));
+        assert!(!whole.counts(TlsServer::Haproxy, KeyPlace::Pooled));
         let demo = plan(&["--part", "handshakes", "--demo"]);
         assert_eq!(demo.modes(), [KeyPlace::Local, KeyPlace::PooledPreload]);
         assert!(demo.left_out().eq([KeyPlace::Pooled]));

@@ -36,7 +36,8 @@ fn chart<W: Copy + Ord + Display, R>(
     value: impl Fn(&R) -> Option<f64>,
     (limit, limit_of): (&str, impl Fn(Cell<W>) -> Option<f64>),
 ) -> BarChart {
-    let mut groups: Vec<Cell<W>> = cells.iter().map(|one| one.cell.with(KeyPlace::Local)).collect();
+    let mut groups: Vec<Cell<W>> =
+        cells.iter().map(|rounds| rounds.cell.with(KeyPlace::Local)).collect();
     groups.dedup();
     let spread = |cell| Spread::over(cells.of(cell), &value).map(Value::from);
     let bars = |mode: KeyPlace| Bars {
@@ -60,7 +61,7 @@ fn handshakes(report: &TlsReport) -> BarChart {
     let cpu = |round: &Measurement| round.closed.as_ref().map(|load| load.gateway_cpu_us / 1e3);
     let left = |group: Cell<Handshake>| {
         let mut savings = figures.savings.iter();
-        let full = &savings.find(|one| one.pooled.with(KeyPlace::Local) == group)?.full;
+        let full = &savings.find(|saving| saving.pooled.with(KeyPlace::Local) == group)?.full;
         Some(full.local_us.median * (1.0 - full.offload_ceiling) / 1e3)
     };
     let axis = "CPU time per handshake (ms), median and range of the rounds";
@@ -81,7 +82,7 @@ fn short(report: &TlsReport) -> BarChart {
     let rate = |load: &ShortLoad| Some(1e6 / load.gateway_cpu_us);
     let allowed = |group: Cell<Short>| {
         let mut gains = figures.short_gains.iter();
-        let gain = gains.find(|one| one.pooled.with(KeyPlace::Local) == group)?;
+        let gain = gains.find(|gain| gain.pooled.with(KeyPlace::Local) == group)?;
         let local = Spread::over(figures.short_cells.of(group), rate)?;
         Some(local.median * gain.allowed?)
     };

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{Short, ShortLoad};
-use super::testbed::{Load, Measurement};
-use super::{KeyPlace, Server};
+use super::testbed::{LoadFigures, Measurement};
+use super::{KeyPlace, TlsServer};
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::report::BenchReport;
@@ -41,11 +41,11 @@ const AIM_TO_REACH: f64 = 0.95;
 const MUST_GAIN: f64 = 30.0;
 
 /// The report of `bench tls`.
-pub(super) type TlsReport = BenchReport<TlsPlan, Figures>;
+pub(super) type TlsReport = BenchReport<TlsPlan, TlsFigures>;
 
 /// The figures of `bench tls`.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Figures {
+pub(super) struct TlsFigures {
     /// The reason why the ceilings are those of `openssl speed`, not sampled.
     pub(super) not_sampled: Option<String>,
     /// Microseconds of one signature by OpenSSL on the gateway's core, per round, by key.
@@ -79,7 +79,7 @@ impl<W, R> Default for Cells<W, R> {
 impl<W: Copy + Ord, R> Cells<W, R> {
     /// Adds a round of a cell.
     pub(super) fn add(&mut self, cell: Cell<W>, round: R) {
-        match self.0.binary_search_by_key(&cell, |one| one.cell) {
+        match self.0.binary_search_by_key(&cell, |rounds| rounds.cell) {
             Ok(place) => self.0[place].rounds.push(round),
             Err(place) => self.0.insert(place, Rounds { cell, rounds: vec![round] }),
         }
@@ -91,7 +91,7 @@ impl<W: Copy + Ord, R> Cells<W, R> {
 
     /// The rounds of a cell; empty if it was not measured.
     pub(super) fn of(&self, cell: Cell<W>) -> &[R] {
-        let place = self.0.binary_search_by_key(&cell, |one| one.cell);
+        let place = self.0.binary_search_by_key(&cell, |rounds| rounds.cell);
         place.map_or(&[], |place| &self.0[place].rounds)
     }
 
@@ -160,13 +160,13 @@ pub(super) struct CellProfile {
     pub(super) profile: Profile,
 }
 
-impl Figures {
+impl TlsFigures {
     /// Compares local with pooled, round by round, after the last round.
     pub(super) fn compare(&mut self, observer: &LoadObserver) {
         self.not_sampled = observer.blind();
-        let saving = |one: &Rounds<Handshake, _>| self.saving(one.cell, observer);
+        let saving = |rounds: &Rounds<Handshake, _>| self.saving(rounds.cell, observer);
         self.savings = self.cells.iter().filter_map(saving).collect();
-        let gain = |one: &Rounds<Short, _>| self.short_gain(one.cell, observer);
+        let gain = |rounds: &Rounds<Short, _>| self.short_gain(rounds.cell, observer);
         self.short_gains = self.short_cells.iter().filter_map(gain).collect();
         let profiles = self.cells.iter().filter_map(|Rounds { cell, rounds }| {
             let loads =
@@ -183,9 +183,9 @@ impl Figures {
 
     fn saving(&self, pooled: Cell<Handshake>, observer: &LoadObserver) -> Option<Saving> {
         let sign = self.openssl_sign_us.get(&pooled.work.key)?;
-        let saved = |load: fn(&Measurement) -> Option<&Load>| {
+        let saved = |load: fn(&Measurement) -> Option<&LoadFigures>| {
             let loads = |mode| self.cells.of(pooled.with(mode)).iter().filter_map(load);
-            let (local, pooled): (Vec<&Load>, Vec<&Load>) =
+            let (local, pooled): (Vec<&LoadFigures>, Vec<&LoadFigures>) =
                 (loads(KeyPlace::Local).collect(), loads(pooled.mode).collect());
             saved(&local, &pooled, sign, observer)
         };
@@ -220,7 +220,7 @@ impl Figures {
     /// [`BenchError::Wrong`] with every cell that had failures or whose counters do not add up.
     pub(super) fn verdict(&self, concurrency: usize) -> Result<(), BenchError> {
         let cells = self.cells.iter().filter_map(Rounds::<Handshake, _>::problem);
-        let short = self.short_cells.iter().filter_map(|one| one.problem(concurrency));
+        let short = self.short_cells.iter().filter_map(|rounds| rounds.problem(concurrency));
         let problems: Vec<String> = cells.chain(short).collect();
         if problems.is_empty() { Ok(()) } else { Err(BenchError::Wrong(problems.join("; "))) }
     }
@@ -246,8 +246,8 @@ impl CellProfile {
 
 /// Compares the rounds of one sort of load.
 fn saved(
-    local: &[&Load],
-    pooled: &[&Load],
+    local: &[&LoadFigures],
+    pooled: &[&LoadFigures],
     sign: &[f64],
     observer: &LoadObserver,
 ) -> Option<Saved> {
@@ -282,7 +282,7 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
     }
     let mut goals = Vec::new();
     let without_ifma = !machine.uses_ifma();
-    let counted = |one: &&Saving| plan.counts(one.pooled.server, one.pooled.mode);
+    let counted = |saving: &&Saving| plan.counts(saving.pooled.server, saving.pooled.mode);
     for Saving { pooled, equal, full } in figures.savings.iter().filter(counted) {
         let group = pooled.group();
         for (load, saved, is_full) in [("equal load", equal, false), ("full load", full, true)] {
@@ -311,10 +311,10 @@ pub(super) fn goals(report: &TlsReport) -> Goals {
 }
 
 /// The gain by a worker of nginx that does not block, when answers come late.
-fn gains_by_waiting(plan: &TlsPlan, figures: &Figures) -> Goals {
-    let gain = |one: &Rounds<Handshake, Measurement>| {
-        let cell = one.cell;
-        let waits = (cell.server, cell.mode) == (Server::Nginx, KeyPlace::PooledPreload);
+fn gains_by_waiting(plan: &TlsPlan, figures: &TlsFigures) -> Goals {
+    let gain = |rounds: &Rounds<Handshake, Measurement>| {
+        let cell = rounds.cell;
+        let waits = (cell.server, cell.mode) == (TlsServer::Nginx, KeyPlace::PooledPreload);
         let pair = [cell, cell.with(KeyPlace::Pooled)];
         let gain = figures.cells.ratio(pair, Measurement::handshakes_per_s);
         let (work, latency) = (cell.work, plan.latency.as_millis());
@@ -328,7 +328,7 @@ fn gains_by_waiting(plan: &TlsPlan, figures: &Figures) -> Goals {
 }
 
 impl Rounds<Handshake, Measurement> {
-    fn loads(&self) -> impl Iterator<Item = &Load> {
+    fn loads(&self) -> impl Iterator<Item = &LoadFigures> {
         self.rounds.iter().flat_map(Measurement::loads)
     }
 

@@ -25,7 +25,7 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
     let mut text = "The gain here\n".to_owned();
     for &server in &plan.servers {
         let of = |key| {
-            let mut savings = figures.savings.iter().map(|one| (one, one.pooled));
+            let mut savings = figures.savings.iter().map(|saving| (saving, saving.pooled));
             savings.rfind(|(_, pooled)| {
                 (pooled.server, pooled.work.key) == (server, key)
                     && plan.counts(server, pooled.mode)
@@ -62,9 +62,9 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
         );
     }
     let pooled = || figures.cells.iter().filter(|rounds| rounds.cell.mode.is_pooled());
-    let completed: u64 = pooled().map(|one| one.completed()).sum();
-    let served: u64 = pooled().map(|one| one.served()).sum();
-    let failed: u64 = figures.cells.iter().map(|one| one.failed()).sum();
+    let completed: u64 = pooled().map(|rounds| rounds.completed()).sum();
+    let served: u64 = pooled().map(|rounds| rounds.served()).sum();
+    let failed: u64 = figures.cells.iter().map(|rounds| rounds.failed()).sum();
     let ifma = if report.machine.uses_ifma() { "with" } else { "without" };
     let _ = writeln!(
         text,
@@ -78,20 +78,12 @@ fn sentences(report: &TlsReport, rates: &MeasuredRates) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::super::plan::{Cell, Handshake, TlsPlan};
-    use super::super::results::{Figures, SCHEMA, Saved};
-    use super::super::{Server, TlsVersion};
+    use super::super::results::{SCHEMA, Saved, TlsFigures};
+    use super::super::{TlsServer, TlsVersion};
     use super::*;
     use crate::cli::TlsArgs;
     use crate::stats::Spread;
-
-    #[derive(Parser)]
-    struct Typed {
-        #[command(flatten)]
-        args: TlsArgs,
-    }
 
     fn spread(median: f64) -> Spread {
         Spread { median, min: median, max: median }
@@ -99,10 +91,10 @@ mod tests {
 
     #[test]
     fn sentences_state_gain_loss_and_condition_in_fifteen_lines() {
-        let typed = ["tls", "--demo", "--preload", "/nonexistent.so", "--part", "handshakes"];
-        let plan = TlsPlan::new(&Typed::parse_from(typed).args).expect("a plan");
-        let mut report = TlsReport::new("tls", SCHEMA, plan, Figures::default());
-        for server in [Server::Haproxy, Server::Nginx] {
+        let typed = ["--demo", "--preload", "/nonexistent.so", "--part", "handshakes"];
+        let plan = TlsPlan::new(&TlsArgs::typed(&typed).expect("arguments")).expect("a plan");
+        let mut report = TlsReport::new("tls", SCHEMA, plan, TlsFigures::default());
+        for server in [TlsServer::Haproxy, TlsServer::Nginx] {
             for (key, saved) in [(BenchKey::Rsa2048, 199.0), (BenchKey::P256, -19.0)] {
                 let tls = TlsVersion::Tls13;
                 let saved = || Saved {

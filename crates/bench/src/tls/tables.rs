@@ -11,8 +11,8 @@ use super::plan::{Cell, Handshake};
 use super::reference::{published, published_short};
 use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
-use super::testbed::{Load, Measurement};
-use super::{KeyPlace, Part, Server};
+use super::testbed::{LoadFigures, Measurement};
+use super::{KeyPlace, Part, TlsServer};
 use crate::report::{ReportTable, dash, median, range, table};
 use crate::stats::{Latencies, Spread};
 
@@ -86,31 +86,31 @@ fn ms(us: Option<Spread>, decimals: usize) -> String {
 }
 
 #[rustfmt::skip]
-fn handshakes(report: &TlsReport, server: Server) -> String {
-    let quantile = |one: &Handshakes, fraction| {
+fn handshakes(report: &TlsReport, server: TlsServer) -> String {
+    let quantile = |measured: &Handshakes, fraction| {
         let mut latencies = Latencies::default();
-        for load in one.rounds.iter().filter_map(|round| round.closed.as_ref()) {
+        for load in measured.rounds.iter().filter_map(|round| round.closed.as_ref()) {
             latencies.extend(&load.latencies);
         }
         format!("{:.2}", latencies.quantile_us(fraction) / 1e3)
     };
-    let closed = |one: &Handshakes, value: fn(&Load) -> f64| {
-        Spread::over(&one.rounds, |round| round.closed.as_ref().map(value))
+    let closed = |measured: &Handshakes, value: fn(&LoadFigures) -> f64| {
+        Spread::over(&measured.rounds, |round| round.closed.as_ref().map(value))
     };
-    let share = |one: &Handshakes| 100.0 * one.served() as f64 / one.completed().max(1) as f64;
-    table(report.figures.cells.iter().filter(|one| one.cell.server == server), &[
-        ("key", &|one| one.cell.work.key.to_string()),
-        ("TLS", &|one| one.cell.work.tls.to_string()),
-        ("mode", &|one| one.cell.mode.to_string()),
-        ("handshakes/s", &|one| median(closed(one, |load| load.handshakes_per_s), 0)),
-        ("p50 ms", &|one| quantile(one, 0.5)),
-        ("p99 ms", &|one| quantile(one, 0.99)),
-        ("gateway CPU ms", &|one| ms(closed(one, |load| load.gateway_cpu_us), 3)),
-        ("other core CPU ms", &|one| ms(closed(one, |load| load.node_cpu_us + load.generator_cpu_us), 3)),
-        ("handshakes", &|one| one.completed().to_string()),
-        ("pool served", &|one| one.served().to_string()),
-        ("share", &|one| format!("{:.0} %", share(one))),
-        ("failed", &|one| one.failed().to_string()),
+    let share = |measured: &Handshakes| 100.0 * measured.served() as f64 / measured.completed().max(1) as f64;
+    table(report.figures.cells.iter().filter(|measured| measured.cell.server == server), &[
+        ("key", &|measured| measured.cell.work.key.to_string()),
+        ("TLS", &|measured| measured.cell.work.tls.to_string()),
+        ("mode", &|measured| measured.cell.mode.to_string()),
+        ("handshakes/s", &|measured| median(closed(measured, |load| load.handshakes_per_s), 0)),
+        ("p50 ms", &|measured| quantile(measured, 0.5)),
+        ("p99 ms", &|measured| quantile(measured, 0.99)),
+        ("gateway CPU ms", &|measured| ms(closed(measured, |load| load.gateway_cpu_us), 3)),
+        ("other core CPU ms", &|measured| ms(closed(measured, |load| load.node_cpu_us + load.generator_cpu_us), 3)),
+        ("handshakes", &|measured| measured.completed().to_string()),
+        ("pool served", &|measured| measured.served().to_string()),
+        ("share", &|measured| format!("{:.0} %", share(measured))),
+        ("failed", &|measured| measured.failed().to_string()),
     ])
     .render()
 }
@@ -142,39 +142,39 @@ fn savings(report: &TlsReport) -> String {
 fn requests(report: &TlsReport) -> String {
     let cells = &report.figures.cells;
     let concurrency = report.plan.request_concurrency as f64;
-    let load = |round: &Measurement, value: fn(&Load) -> f64| round.requests.as_ref().map(value);
-    let of = |one: &Handshakes, value: fn(&Load) -> f64| {
-        Spread::over(&one.rounds, |round| load(round, value))
+    let load = |round: &Measurement, value: fn(&LoadFigures) -> f64| round.requests.as_ref().map(value);
+    let of = |measured: &Handshakes, value: fn(&LoadFigures) -> f64| {
+        Spread::over(&measured.rounds, |round| load(round, value))
     };
-    let rate: fn(&Load) -> f64 = |load| load.handshakes_per_s;
-    let ratio = |one: &Handshakes| {
-        let pair = [one.cell, one.cell.with(KeyPlace::Local)];
-        cells.ratio(pair, |round| load(round, rate)).filter(|_| one.cell.mode.is_pooled())
+    let rate: fn(&LoadFigures) -> f64 = |load| load.handshakes_per_s;
+    let ratio = |measured: &Handshakes| {
+        let pair = [measured.cell, measured.cell.with(KeyPlace::Local)];
+        cells.ratio(pair, |round| load(round, rate)).filter(|_| measured.cell.mode.is_pooled())
     };
     // The card's rows are shown beside the modes that do not block.
-    let quoted = |one: &Handshakes, with| {
-        let blocks = (one.cell.server, one.cell.mode) == (Server::Nginx, KeyPlace::Pooled);
-        published(one.cell.work, with).filter(|_| !blocks)
+    let quoted = |measured: &Handshakes, with| {
+        let blocks = (measured.cell.server, measured.cell.mode) == (TlsServer::Nginx, KeyPlace::Pooled);
+        published(measured.cell.work, with).filter(|_| !blocks)
     };
-    let shown = |one: &Handshakes| quoted(one, one.cell.mode.is_pooled());
-    let quoted_ratio = |one: &Handshakes| {
-        let (with, without) = (quoted(one, true)?, quoted(one, false)?);
-        one.cell.mode.is_pooled().then(|| format!("{:.2}", with.per_s / without.per_s))
+    let shown = |measured: &Handshakes| quoted(measured, measured.cell.mode.is_pooled());
+    let quoted_ratio = |measured: &Handshakes| {
+        let (with, without) = (quoted(measured, true)?, quoted(measured, false)?);
+        measured.cell.mode.is_pooled().then(|| format!("{:.2}", with.per_s / without.per_s))
     };
     table(cells.iter(), &[
-        ("server", &|one| one.cell.server.to_string()),
-        ("key", &|one| one.cell.work.key.to_string()),
-        ("TLS", &|one| one.cell.work.tls.to_string()),
-        ("mode", &|one| one.cell.mode.to_string()),
-        ("requests/s", &|one| median(of(one, rate), 0)),
-        ("ms per request", &|one| median(of(one, rate).map(|rate| rate.map(|rate| 1e3 * concurrency / rate)), 2)),
-        ("p99 ms", &|one| ms(of(one, |load| load.p99_us), 2)),
-        ("gateway CPU ms", &|one| ms(of(one, |load| load.gateway_cpu_us), 3)),
-        ("pooled / local", &|one| range(ratio(one), 2)),
-        ("failed", &|one| one.failed().to_string()),
-        ("quoted /s", &|one| dash(shown(one).map(|row| format!("{:.1}", row.per_s)))),
-        ("quoted ms", &|one| dash(shown(one).map(|row| format!("{:.1}", row.ms)))),
-        ("quoted with / without", &|one| dash(quoted_ratio(one))),
+        ("server", &|measured| measured.cell.server.to_string()),
+        ("key", &|measured| measured.cell.work.key.to_string()),
+        ("TLS", &|measured| measured.cell.work.tls.to_string()),
+        ("mode", &|measured| measured.cell.mode.to_string()),
+        ("requests/s", &|measured| median(of(measured, rate), 0)),
+        ("ms per request", &|measured| median(of(measured, rate).map(|rates| rates.map(|rate| 1e3 * concurrency / rate)), 2)),
+        ("p99 ms", &|measured| ms(of(measured, |load| load.p99_us), 2)),
+        ("gateway CPU ms", &|measured| ms(of(measured, |load| load.gateway_cpu_us), 3)),
+        ("pooled / local", &|measured| range(ratio(measured), 2)),
+        ("failed", &|measured| measured.failed().to_string()),
+        ("quoted /s", &|measured| dash(shown(measured).map(|row| format!("{:.1}", row.per_s)))),
+        ("quoted ms", &|measured| dash(shown(measured).map(|row| format!("{:.1}", row.ms)))),
+        ("quoted with / without", &|measured| dash(quoted_ratio(measured))),
     ])
     .render()
 }
@@ -183,23 +183,23 @@ fn requests(report: &TlsReport) -> String {
 fn short(report: &TlsReport) -> String {
     let figures = &report.figures;
     let concurrency = report.plan.request_concurrency as f64;
-    let of = |one: &Shorts, value: &dyn Fn(&ShortLoad) -> f64| Spread::over(&one.rounds, value);
-    let gain = |one: &Shorts| figures.short_gains.iter().find(|gain| gain.pooled == one.cell);
-    let of_allowed = |one| gain(one)?.of_allowed.map(|share| share.map(|share| share * 100.0));
+    let of = |measured: &Shorts, value: &dyn Fn(&ShortLoad) -> f64| Spread::over(&measured.rounds, value);
+    let gain = |measured: &Shorts| figures.short_gains.iter().find(|gain| gain.pooled == measured.cell);
+    let of_allowed = |measured| gain(measured)?.of_allowed.map(|share| share.map(|share| share * 100.0));
     table(figures.short_cells.iter(), &[
-        ("server", &|one| one.cell.server.to_string()),
-        ("path", &|one| one.cell.work.path.to_string()),
-        ("mode", &|one| one.cell.mode.to_string()),
-        ("requests/s", &|one| median(of(one, &|load| load.per_s), 0)),
-        ("ms per request", &|one| median(of(one, &|load| 1e3 * concurrency / load.per_s), 2)),
-        ("gateway CPU ms", &|one| ms(of(one, &|load| load.gateway_cpu_us), 3)),
-        ("per gateway-CPU s", &|one| median(of(one, &|load| 1e6 / load.gateway_cpu_us), 0)),
-        ("pooled / local", &|one| range(gain(one).map(|gain| gain.per_cpu), 2)),
-        ("ceiling", &|one| dash(gain(one).and_then(|gain| Some(format!("{:.2}x", gain.allowed?))))),
-        ("% of ceiling", &|one| range(of_allowed(one), 0)),
-        ("pool served", &|one| one.served().to_string()),
-        ("quoted /s", &|one| quoted_short(one.cell).0),
-        ("quoted ratio", &|one| quoted_short(one.cell).1),
+        ("server", &|measured| measured.cell.server.to_string()),
+        ("path", &|measured| measured.cell.work.path.to_string()),
+        ("mode", &|measured| measured.cell.mode.to_string()),
+        ("requests/s", &|measured| median(of(measured, &|load| load.per_s), 0)),
+        ("ms per request", &|measured| median(of(measured, &|load| 1e3 * concurrency / load.per_s), 2)),
+        ("gateway CPU ms", &|measured| ms(of(measured, &|load| load.gateway_cpu_us), 3)),
+        ("per gateway-CPU s", &|measured| median(of(measured, &|load| 1e6 / load.gateway_cpu_us), 0)),
+        ("pooled / local", &|measured| range(gain(measured).map(|gain| gain.per_cpu), 2)),
+        ("ceiling", &|measured| dash(gain(measured).and_then(|gain| Some(format!("{:.2}x", gain.allowed?))))),
+        ("% of ceiling", &|measured| range(of_allowed(measured), 0)),
+        ("pool served", &|measured| measured.served().to_string()),
+        ("quoted /s", &|measured| quoted_short(measured.cell).0),
+        ("quoted ratio", &|measured| quoted_short(measured.cell).1),
     ])
     .render()
 }
@@ -208,7 +208,7 @@ fn quoted_short(cell: Cell<Short>) -> (String, String) {
     let (without, with) = published_short(cell.work.path);
     match cell.mode {
         KeyPlace::Local => (format!("{without:.0}"), "-".to_owned()),
-        KeyPlace::Pooled if cell.server == Server::Nginx => ("-".to_owned(), "-".to_owned()),
+        KeyPlace::Pooled if cell.server == TlsServer::Nginx => ("-".to_owned(), "-".to_owned()),
         KeyPlace::Pooled | KeyPlace::PooledPreload => {
             (format!("{with:.0}"), format!("{:.2}x", with / without))
         }
@@ -223,20 +223,20 @@ fn profiles(report: &TlsReport) -> String {
     }
     let mut text = String::new();
     for (group, profiles) in groups {
-        let modes = profiles.iter().map(|one| one.mode.to_string());
+        let modes = profiles.iter().map(|profile| profile.mode.to_string());
         let mut table = ReportTable::new(["class".to_owned()].into_iter().chain(modes));
         let mut row = |name: &str, value: &dyn Fn(&CellProfile) -> String| {
-            let cells = profiles.iter().map(|one| value(one));
+            let cells = profiles.iter().map(|profile| value(profile));
             table.row([name.to_owned()].into_iter().chain(cells));
         };
         for &class in SymbolClass::ALL {
-            let us = |one: &CellProfile| one.cpu_us * one.profile.class(class).share;
-            if profiles.iter().any(|one| us(one) >= 0.05) {
-                row(class.name(), &|one| format!("{:.1}", us(one)));
+            let us = |cell: &CellProfile| cell.cpu_us * cell.profile.class(class).share;
+            if profiles.iter().any(|cell| us(cell) >= 0.05) {
+                row(class.name(), &|cell| format!("{:.1}", us(cell)));
             }
         }
-        row("all", &|one| format!("{:.1}", one.cpu_us));
-        row("samples", &|one| one.profile.samples.to_string());
+        row("all", &|cell| format!("{:.1}", cell.cpu_us));
+        row("samples", &|cell| cell.profile.samples.to_string());
         let title = "The gateway's CPU time by class, µs per handshake or request";
         text += &format!("\n{title}: {group}\n{}", table.render());
     }

@@ -11,15 +11,15 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::gateway::{Edge, Gateway, Origin};
-use super::load::{HandshakeTerms, Offer, Outcome, Target, drive};
+use super::load::{HandshakeTerms, LoadOutcome, Offer, Target, drive};
 use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{self, Path, Short, ShortLoad};
-use super::{KeyPlace, Part, Server};
+use super::{KeyPlace, Part, TlsServer};
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::process::temporary_folder;
 use crate::progress::Progress;
 use crate::relay::Relay;
@@ -47,19 +47,19 @@ const READING_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measurement {
     /// Load with as many handshakes as possible: throughput and latency under full load.
-    pub(super) closed: Option<Load>,
+    pub(super) closed: Option<LoadFigures>,
     /// Load with the same number of handshakes per second for all modes of a server, key and version. CPU time is
     /// compared here: a gateway that is not busy handles fewer events per turn, and takes longer for each.
-    pub(super) paced: Option<Load>,
+    pub(super) paced: Option<LoadFigures>,
     /// Load with as many requests as possible, each over a new connection.
-    pub(super) requests: Option<Load>,
+    pub(super) requests: Option<LoadFigures>,
     /// Number of jobs completed during all of them, by operation, from the node's counters.
     pub(super) served: BTreeMap<String, u64>,
 }
 
 impl Measurement {
     /// All loads of the round.
-    pub(super) fn loads(&self) -> impl Iterator<Item = &Load> {
+    pub(super) fn loads(&self) -> impl Iterator<Item = &LoadFigures> {
         let loads = [&self.closed, &self.paced, &self.requests];
         loads.into_iter().flatten()
     }
@@ -72,7 +72,7 @@ impl Measurement {
 
 /// The figures of one load. CPU times are per completed handshake.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Load {
+pub(super) struct LoadFigures {
     pub(super) offered_per_s: Option<f64>,
     pub(super) completed: u64,
     pub(super) failures: BTreeMap<String, u64>,
@@ -91,13 +91,13 @@ pub(super) struct Load {
 
 /// The running parts. Fields are dropped in order: gateways before the node, the folder last.
 pub(super) struct Testbed {
-    gateways: BTreeMap<(Server, KeyPlace), Gateway>,
+    gateways: BTreeMap<(TlsServer, KeyPlace), Gateway>,
     origin: Option<Origin>,
     _relay: Option<Relay>,
-    node: Option<Node>,
+    node: Option<NodeProcess>,
     identities: Vec<Identity>,
     /// Handshakes per second of paced loads, the same in every round and mode.
-    paces: BTreeMap<(Server, Handshake), f64>,
+    paces: BTreeMap<(TlsServer, Handshake), f64>,
     pub(super) observer: LoadObserver,
     plan: TlsPlan,
     _dir: TempDir,
@@ -192,13 +192,13 @@ impl Testbed {
         target: &Target,
         offer: Offer,
         progress: &Progress,
-    ) -> Result<Load, BenchError> {
+    ) -> Result<LoadFigures, BenchError> {
         let drive = || drive(target, offer, progress);
         let (outcome, used) = self.metered(cell.server, cell.mode, drive)?;
         self.alive(cell, &outcome)?;
         let each = |time: Duration| time.as_secs_f64() * 1e6 / outcome.completed as f64;
         let elapsed_s = outcome.elapsed.as_secs_f64();
-        Ok(Load {
+        Ok(LoadFigures {
             offered_per_s: offer.per_s,
             completed: outcome.completed,
             elapsed_s,
@@ -249,13 +249,13 @@ impl Testbed {
     /// The CPU time that everything uses during a load, and the samples of the gateway.
     fn metered<T>(
         &self,
-        server: Server,
+        server: TlsServer,
         mode: KeyPlace,
         load: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(T, Used), BenchError> {
         let gateway = self.gateway(server, mode)?;
         let times = || {
-            let node = self.node.as_ref().map_or(Duration::ZERO, Node::cpu_time);
+            let node = self.node.as_ref().map_or(Duration::ZERO, NodeProcess::cpu_time);
             [gateway.cpu_time(), node, cores::own_cpu_time()]
         };
         let sampler = self.observer.start(&[gateway.id()]);
@@ -271,13 +271,13 @@ impl Testbed {
     fn target(&self, cell: Cell<Handshake>) -> Result<Target, BenchError> {
         let Handshake { key, tls } = cell.work;
         let address = self.gateway(cell.server, cell.mode)?.address(key)?;
-        let identity = self.identities.iter().find(|one| one.kind == key);
+        let identity = self.identities.iter().find(|identity| identity.kind == key);
         let identity =
             identity.ok_or_else(|| BenchError::Setup(format!("no {key} key was made")))?;
         Target::new(address, identity.certificate.clone(), HandshakeTerms::usual(tls))
     }
 
-    fn gateway(&self, server: Server, mode: KeyPlace) -> Result<&Gateway, BenchError> {
+    fn gateway(&self, server: TlsServer, mode: KeyPlace) -> Result<&Gateway, BenchError> {
         let missing = || BenchError::Setup(format!("no gateway was started for {server}, {mode}"));
         self.gateways.get(&(server, mode)).ok_or_else(missing)
     }
@@ -285,14 +285,14 @@ impl Testbed {
     /// # Errors
     /// If anything has ended that should not have.
     fn check(&mut self) -> Result<(), BenchError> {
-        self.node.iter_mut().try_for_each(Node::check)?;
+        self.node.iter_mut().try_for_each(NodeProcess::check)?;
         self.origin.iter_mut().try_for_each(Origin::check)?;
         self.gateways.values_mut().try_for_each(Gateway::check)
     }
 
     /// A round without any handshake has no figures: something is broken, and the error has the first reasons and the
     /// log.
-    fn alive(&mut self, cell: Cell<Handshake>, outcome: &Outcome) -> Result<(), BenchError> {
+    fn alive(&mut self, cell: Cell<Handshake>, outcome: &LoadOutcome) -> Result<(), BenchError> {
         self.check()?;
         if outcome.completed == 0 {
             let reasons = &outcome.failures;
@@ -303,7 +303,7 @@ impl Testbed {
     }
 
     fn served(&self) -> Result<BTreeMap<String, u64>, BenchError> {
-        let completed = self.node.as_ref().map(Node::completed).transpose()?;
+        let completed = self.node.as_ref().map(NodeProcess::completed).transpose()?;
         Ok(completed.unwrap_or_default())
     }
 
@@ -350,14 +350,8 @@ fn start_pool(
     plan: &TlsPlan,
     identities: &[Identity],
     dir: &std::path::Path,
-) -> Result<(Node, Option<Relay>, Edge), BenchError> {
-    let node = Node::start(&NodeOptions {
-        core: plan.load_core,
-        workers: 1,
-        software_only: false,
-        tcp: false,
-        quota: None,
-    })?;
+) -> Result<(NodeProcess, Option<Relay>, Edge), BenchError> {
+    let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let mut stubs = BTreeMap::new();
     for Identity { kind, key_file, .. } in identities {
         let premaster = *kind == BenchKey::Rsa2048 && plan.parts.contains(&Part::Short);

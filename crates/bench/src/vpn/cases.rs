@@ -156,7 +156,7 @@ mod tests {
             let cases = usual_cases(has_strongswan).into_iter();
             cases.map(|case| case.engine).collect::<Vec<_>>()
         };
-        assert!(engines(false).iter().all(|one| *one == CaseEngine::OpenVpn));
+        assert!(engines(false).iter().all(|engine| *engine == CaseEngine::OpenVpn));
         let with = engines(true);
         assert!(with.contains(&CaseEngine::UserIpsec));
         assert!(!with.contains(&CaseEngine::KernelIpsec) && !with.contains(&CaseEngine::Dco));

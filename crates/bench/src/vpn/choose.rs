@@ -58,11 +58,14 @@ pub fn measure_links(
             if let Ok(rounds) = &mut measured[index] {
                 match testbed.up(&cases[index], &links[index].proposals, &mut progress) {
                     Ok(link) => {
-                        let one = link.measure(args.seconds, args.flows, &progress)?;
+                        let round = link.measure(args.seconds, args.flows, &progress)?;
                         link.down()?;
-                        rounds.push(LinkRound { mbit: one.mbit, cpu_s_per_gb: one.machine_per_gb });
+                        rounds.push(LinkRound {
+                            mbit: round.mbit,
+                            cpu_s_per_gb: round.machine_per_gb,
+                        });
                     }
-                    // The kernel or a program lacks what nothing told before.
+                    // The kernel or a program lacks a function, which no earlier check could find out.
                     Err(error @ (BenchError::Setup(_) | BenchError::Child { .. })) => {
                         measured[index] = Err(error.to_string());
                     }

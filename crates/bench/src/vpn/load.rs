@@ -35,7 +35,7 @@ const PROBES: usize = 4;
 const PROBE_EVERY: Duration = Duration::from_millis(2);
 const PROBE_LOST: Duration = Duration::from_secs(1);
 
-/// Bytes of a probe.
+/// Length of a probe datagram, bytes.
 const PROBE_BYTES: usize = 64;
 
 /// Time in which iperf3 listens, and in which a transfer that is compared makes progress.
@@ -416,8 +416,10 @@ fn probe(sockets: &[UdpSocket], stop: &AtomicBool) -> io::Result<Probed> {
 
 /// Time for which the rate was reduced after the death of a member.
 fn reduction(intervals: &[Interval], broken: u64) -> Loss {
-    let rates: Vec<(f64, f64)> =
-        intervals.iter().map(|one| (one.sum.start, one.sum.bits_per_second / 1e6)).collect();
+    let rates: Vec<(f64, f64)> = intervals
+        .iter()
+        .map(|interval| (interval.sum.start, interval.sum.bits_per_second / 1e6))
+        .collect();
     let before = rates.iter().filter(|(start, _)| (USUAL_FROM..KILLED_AT).contains(start));
     let usual = crate::stats::Spread::of(before.map(|(_, rate)| *rate));
     let usual = usual.map_or(0.0, |spread| spread.median);

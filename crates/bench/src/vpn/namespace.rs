@@ -46,7 +46,7 @@ impl Namespace {
             Self { holder, nsenter: need("nsenter", "util-linux")?, ip: need("ip", "iproute2")? };
         let own = fs::read_link("/proc/self/ns/net").ok();
         let until = Instant::now() + MADE;
-        while fs::read_link(namespace.path()).ok().is_none_or(|one| Some(one) == own) {
+        while fs::read_link(namespace.path()).ok().is_none_or(|other| Some(other) == own) {
             if Instant::now() > until || !matches!(namespace.holder.try_wait(), Ok(None)) {
                 return Err(BenchError::Setup(
                     "network namespaces cannot be made here: they need root".to_owned(),

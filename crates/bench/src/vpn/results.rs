@@ -65,8 +65,8 @@ pub(super) struct Figures {
     not_sampled: Option<String>,
 }
 
-fn dearer_end(one: &Measured) -> Option<f64> {
-    one.cpu_per_gb.map(|[a, b]| a.max(b))
+fn dearer_end(round: &Measured) -> Option<f64> {
+    round.cpu_per_gb.map(|[a, b]| a.max(b))
 }
 
 impl Figures {
@@ -80,12 +80,12 @@ impl Figures {
             let rounds = base.map_or(&[][..], |(_, rounds)| &rounds[..]);
             rounds.iter().map(value).collect()
         };
-        let base_mbit = of_base(|one| Some(one.mbit));
+        let base_mbit = of_base(|round| Some(round.mbit));
         let base_cpu = of_base(dearer_end);
         let against =
             |rounds: &[Measured], base: &[Option<f64>], value: fn(&Measured) -> Option<f64>| {
                 let pairs = rounds.iter().zip(base);
-                Spread::of(pairs.filter_map(|(one, base)| Some(value(one)? / (*base)?)))
+                Spread::of(pairs.filter_map(|(round, base)| Some(value(round)? / (*base)?)))
             };
         let rows = measured
             .iter()
@@ -98,15 +98,15 @@ impl Figures {
                     cipher: case.cipher,
                     path_mtu: case.path_mtu,
                     pinned: case.pinned,
-                    mbit: Spread::over(rounds, |one| one.mbit),
-                    ratio: against(rounds, &base_mbit, |one| Some(one.mbit)),
+                    mbit: Spread::over(rounds, |round| round.mbit),
+                    ratio: against(rounds, &base_mbit, |round| Some(round.mbit)),
                     cpu_per_gb,
                     cpu_ratio: against(rounds, &base_cpu, dearer_end),
-                    p50_us: Spread::over(rounds, |one| one.p50_us),
-                    p99_us: Spread::over(rounds, |one| one.p99_us),
+                    p50_us: Spread::over(rounds, |round| round.p50_us),
+                    p99_us: Spread::over(rounds, |round| round.p99_us),
                     mbit_per_core: cpu_per_gb.map(|cpu| cpu.map(|cpu| MBIT_PER_GB / cpu)),
-                    ceiling: Spread::over(rounds, |one| {
-                        one.crypto_share.map(|share| 1.0 / (1.0 - share).max(1e-3))
+                    ceiling: Spread::over(rounds, |round| {
+                        round.crypto_share.map(|share| 1.0 / (1.0 - share).max(1e-3))
                     }),
                     rounds: rounds.clone(),
                 }
@@ -228,10 +228,10 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
     }
     if !figures.losses.is_empty() {
         let losses = table(figures.losses.iter().enumerate(), &[
-            ("one of four members killed, round", &|one: &(usize, &Loss)| (one.0 + 1).to_string()),
-            ("usual Mbit/s", &|one| format!("{:.0}", one.1.usual)),
-            ("s below 70 %", &|one| format!("{:.1}", one.1.reduced_s)),
-            ("broken connections", &|one| one.1.broken.to_string()),
+            ("one of four members killed, round", &|(round, _): &(usize, &Loss)| (round + 1).to_string()),
+            ("usual Mbit/s", &|(_, loss)| format!("{:.0}", loss.usual)),
+            ("s below 70 %", &|(_, loss)| format!("{:.1}", loss.reduced_s)),
+            ("broken connections", &|(_, loss)| loss.broken.to_string()),
         ]);
         text.push_str(&format!("\n{}", losses.render()));
     }

@@ -213,7 +213,8 @@ impl Testbed {
         while Instant::now() < until {
             progress.check()?;
             if let Some(status) = self.status(end).filter(|status| status.state == "up") {
-                let pids: Vec<u32> = status.members.iter().filter_map(|one| one.pid).collect();
+                let pids: Vec<u32> =
+                    status.members.iter().filter_map(|member| member.pid).collect();
                 if pids.len() == usize::from(case.members) {
                     return Ok(pids);
                 }

@@ -38,12 +38,12 @@ const X25519_PKCS8_PREFIX: [u8; 16] =
 pub(crate) struct Keys {
     pub(super) key: BenchKey,
     pkcs8: Vec<Zeroizing<Vec<u8>>>,
-    pub(super) library: Vec<Library>,
+    pub(super) library: Vec<LibraryKey>,
 }
 
 impl Keys {
     pub(crate) fn generate(key: BenchKey) -> Result<Self, LibraryError> {
-        let made: Result<Vec<_>, _> = (0..KEYS).map(|_| Library::generate(key)).collect();
+        let made: Result<Vec<_>, _> = (0..KEYS).map(|_| LibraryKey::generate(key)).collect();
         let (pkcs8, library) = made?.into_iter().unzip();
         Ok(Self { key, pkcs8, library })
     }
@@ -55,7 +55,7 @@ impl Keys {
 }
 
 /// A key inside the library.
-pub(crate) enum Library {
+pub(crate) enum LibraryKey {
     Rsa(Box<Rsa>),
     Ec {
         pair: EcdsaKeyPair,
@@ -77,9 +77,9 @@ pub(crate) struct Rsa {
     to_pkcs1: Pkcs1PublicEncryptingKey,
 }
 
-type Generated = Result<(Zeroizing<Vec<u8>>, Library), LibraryError>;
+type Generated = Result<(Zeroizing<Vec<u8>>, LibraryKey), LibraryError>;
 
-impl Library {
+impl LibraryKey {
     /// A new key, in PKCS#8 and inside the library.
     pub(crate) fn generate(key: BenchKey) -> Generated {
         let random = SystemRandom::new();
@@ -296,7 +296,7 @@ fn rsa(size: KeySize) -> Generated {
         oaep: OaepPrivateDecryptingKey::new(key.clone()).map_err(failed)?,
         pkcs1: Pkcs1PrivateDecryptingKey::new(key).map_err(failed)?,
     };
-    Ok((pkcs8, Library::Rsa(Box::new(rsa))))
+    Ok((pkcs8, LibraryKey::Rsa(Box::new(rsa))))
 }
 
 fn ec(
@@ -306,14 +306,14 @@ fn ec(
     let pkcs8 = EcdsaKeyPair::generate_pkcs8(signing, &SystemRandom::new()).map_err(failed)?;
     let pair = EcdsaKeyPair::from_pkcs8(signing, pkcs8.as_ref()).map_err(failed)?;
     let agreement = agreement::PrivateKey::from_private_key_der(agreeing, pkcs8.as_ref());
-    let library = Library::Ec { pair, agreement: agreement.map_err(failed)? };
+    let library = LibraryKey::Ec { pair, agreement: agreement.map_err(failed)? };
     Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), library))
 }
 
 fn ml_dsa(algorithm: &'static PqdsaSigningAlgorithm) -> Generated {
     let pair = PqdsaKeyPair::generate(algorithm).map_err(failed)?;
     let pkcs8: Pkcs8V1Der<'_> = pair.private_key().as_der().map_err(failed)?;
-    Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), Library::MlDsa(pair)))
+    Ok((Zeroizing::new(pkcs8.as_ref().to_vec()), LibraryKey::MlDsa(pair)))
 }
 
 fn missing(what: &str) -> LibraryError {

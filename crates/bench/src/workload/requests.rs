@@ -9,7 +9,7 @@
 use aws_lc_rs::digest::{Digest, SHA256, SHA384, digest};
 use millrace_engine::{Hash, MlDsaInput, Operation, OperationKind};
 
-use super::library::{KEYS, Keys, Library};
+use super::library::{KEYS, Keys, LibraryKey};
 use super::{BenchKey, Case};
 use crate::error::{BenchError, LibraryError};
 
@@ -78,7 +78,7 @@ impl<'a> Requests<'a> {
 
     /// Whether AWS-LC has an interface for this case.
     pub(crate) fn has_library(&self) -> bool {
-        !matches!(self.keys.library.first(), Some(Library::OpenSsl(_)))
+        !matches!(self.keys.library.first(), Some(LibraryKey::OpenSsl(_)))
     }
 
     /// Calls the library directly with the input that a node gets: no hashing that a node does not do.
@@ -90,7 +90,7 @@ impl<'a> Requests<'a> {
         let operation = self.case.operation;
         match (&self.keys.library[self.key_of(index)], &input.signed) {
             (key, Some((_, digest))) => key.sign(operation, digest),
-            (Library::Rsa(rsa), None) => rsa.open(operation, &input.request),
+            (LibraryKey::Rsa(rsa), None) => rsa.open(operation, &input.request),
             (key, None) => key.agree(&input.request),
         }
     }
@@ -128,22 +128,22 @@ impl<'a> Requests<'a> {
         let signed = |request| Input { request, signed: Some((message, digest)), expected: None };
         let own = &self.keys.library[self.key_of(index)];
         Ok(match (self.case.operation, own) {
-            (OperationKind::RsaOaepDecrypt, Library::Rsa(rsa)) => {
+            (OperationKind::RsaOaepDecrypt, LibraryKey::Rsa(rsa)) => {
                 known(rsa.seal_oaep(&secret)?, secret)
             }
-            (OperationKind::RsaPkcs1Decrypt, Library::Rsa(rsa)) => {
+            (OperationKind::RsaPkcs1Decrypt, LibraryKey::Rsa(rsa)) => {
                 known(rsa.seal_pkcs1(&secret)?, secret)
             }
-            (OperationKind::RsaTlsPremaster, Library::Rsa(rsa)) => {
+            (OperationKind::RsaTlsPremaster, LibraryKey::Rsa(rsa)) => {
                 let version = CLIENT_VERSION.to_be_bytes();
                 let premaster = [&version[..], &secret, &secret[..14]].concat();
                 known(rsa.seal_pkcs1(&premaster)?, premaster)
             }
-            (OperationKind::RsaRaw, Library::Rsa(rsa)) => {
+            (OperationKind::RsaRaw, LibraryKey::Rsa(rsa)) => {
                 signed(padded(&secret, rsa.pair.public_modulus_len()))
             }
             (OperationKind::Ecdh | OperationKind::X25519 | OperationKind::DhDerive, own) => {
-                let (_, peer) = Library::generate(self.keys.key)?;
+                let (_, peer) = LibraryKey::generate(self.keys.key)?;
                 known(peer.public_value()?, peer.agree_with(own)?)
             }
             _ => signed(secret),

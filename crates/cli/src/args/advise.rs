@@ -31,10 +31,10 @@ to this machine's hardware and software; a saved measurement (--sizes,
 #[derive(Debug, Args)]
 #[command(after_long_help = ADVISE_EXAMPLE)]
 pub(crate) struct AdviseArgs {
-    /// The subject of the configuration
+    /// Kind of tunnel or server to configure
     #[arg(value_enum, value_name = "SUBJECT")]
     pub(crate) subject: Subject,
-    /// The priority
+    /// What to prefer where goals conflict
     #[arg(long, value_name = "GOAL", value_enum, default_value_t = Goal::Throughput)]
     pub(crate) goal: Goal,
     /// Format of the configuration

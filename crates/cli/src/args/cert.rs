@@ -27,7 +27,7 @@ Examples:
 The first `up --listen-tcp` and every `cert` command make one, too. One kept
 off the nodes, in a folder of its own, needs --state with each command.";
 
-/// Make the authority that signs all certificates, if there is none
+/// Make the authority that signs all certificates; keeps one that exists
 #[derive(Debug, Args)]
 #[command(after_long_help = AUTHORITY_EXAMPLE)]
 pub(crate) struct CertAuthorityArgs {
@@ -84,10 +84,10 @@ pub(crate) struct CertClientArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// List the certificates that this authority issued for clients, and its own
+/// List the certificates of this authority: its own, its node's, and those of clients
 ///
-/// Also the certificates that it revoked, and that of the node that shares its
-/// folder.
+/// The node is the one that shares its folder. Revoked certificates are listed,
+/// too.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n  millrace cert list --json")]
 pub(crate) struct CertListArgs {

@@ -54,13 +54,24 @@ In nginx: `gzip_static on;`, and with Debian's libnginx-mod-http-brotli-static
 #[derive(Debug, Args)]
 #[command(after_long_help = COMPRESS_EXAMPLE)]
 pub(crate) struct CompressArgs {
-    /// The folder
+    /// Folder with the files of a site
     pub(crate) dir: PathBuf,
     /// Formats, separated by commas
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [CompressFormat::Gz, CompressFormat::Br, CompressFormat::Zst])]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "gz,br,zst"
+    )]
     pub(crate) format: Vec<CompressFormat>,
     /// Endings of files to compress, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["html", "htm", "css", "js", "mjs", "json", "map", "xml", "svg", "txt", "wasm", "ttf", "otf", "ico", "webmanifest"])]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "html,htm,css,js,mjs,json,map,xml,svg,txt,wasm,ttf,otf,ico,webmanifest"
+    )]
     pub(crate) ending: Vec<String>,
     /// Shortest file to compress, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 256)]

@@ -56,7 +56,7 @@ service is restarted.";
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
     pub(crate) command: Option<GatewayCommand>,
-    /// The application
+    /// Application to configure
     #[arg(value_enum, required = true)]
     pub(crate) application: Option<Application>,
     /// Name of a key in the pool; names of files are derived from it
@@ -347,7 +347,7 @@ command line is wrong.";
 #[derive(Debug, Args)]
 #[command(after_long_help = CHECK_EXAMPLE)]
 pub(crate) struct CheckArgs {
-    /// The server
+    /// Server to check
     #[arg(value_enum)]
     pub(crate) server: Server,
     /// Process id of its master [default: found by its name]
@@ -401,7 +401,7 @@ mod tests {
         let gateway = root.find_subcommand("gateway").expect("gateway");
         for mode in &NARROW_MODES {
             let own = mode.flag.trim_end_matches("=only");
-            for option in gateway.get_arguments().filter(|one| !one.is_positional()) {
+            for option in gateway.get_arguments().filter(|argument| !argument.is_positional()) {
                 let name = format!("--{}", option.get_long().expect("a long name"));
                 let id = option.get_id().as_str();
                 // With a pool, --local is a part of another recipe, which reads the others.

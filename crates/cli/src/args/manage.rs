@@ -432,7 +432,7 @@ pub(crate) struct QuotaSetArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// Show the state of the whole pool.
+/// Show the whole pool, and manage the keys that it gives to its nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
     /// Show the verdict, the nodes and the tenants

@@ -96,7 +96,7 @@ Other meanings:
    0, 1, 2, 3  `doctor --nagios`, the codes of monitoring plugins: fine,
       warnings, critical findings, unknown.";
 
-/// A shared crypto-acceleration layer for TLS gateways: keys and private-key work live in a pool
+/// A shared crypto-acceleration layer for TLS and VPN gateways: a pool holds private keys and does their work
 #[derive(Debug, Parser)]
 #[command(
     name = "millrace",
@@ -255,7 +255,7 @@ pub(crate) enum BenchCommand {
     after_long_help = "Example:\n  millrace completions bash > /etc/bash_completion.d/millrace"
 )]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell that completes commands
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
@@ -423,7 +423,7 @@ mod tests {
     fn values_of_the_environment_stay_out_of_the_help() {
         let mut count = 0;
         for_each_command(&root(), &mut |name, command| {
-            for option in command.get_arguments().filter(|one| one.get_env().is_some()) {
+            for option in command.get_arguments().filter(|argument| argument.get_env().is_some()) {
                 count += 1;
                 assert!(option.is_hide_env_values_set(), "{name}: {}", option.get_id());
             }

@@ -260,7 +260,7 @@ fn check(root: &Command, words: &[String]) -> Result<(), String> {
         } else if let Some(child) = command.find_subcommand(word) {
             command = child;
         } else if !is_placeholder(word) || word.chars().all(char::is_uppercase) {
-            let mut visible = command.get_positionals().filter(|one| !one.is_hide_set());
+            let mut visible = command.get_positionals().filter(|argument| !argument.is_hide_set());
             let argument = visible.nth(positionals);
             let argument = argument.ok_or_else(|| format!("no argument {word}"))?;
             check_value(argument, word)?;
@@ -284,7 +284,7 @@ fn is_named(argument: &Arg, option: &str) -> bool {
 
 fn check_value(argument: &Arg, value: &str) -> Result<(), String> {
     let possible = argument.get_possible_values();
-    let is_good = |value: &str| possible.iter().any(|one| one.matches(value, false));
+    let is_good = |value: &str| possible.iter().any(|known| known.matches(value, false));
     if possible.is_empty() || is_placeholder(value) || value.split(',').all(is_good) {
         return Ok(());
     }

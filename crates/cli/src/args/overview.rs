@@ -15,7 +15,7 @@ use super::Command;
 /// operator of several nodes needs.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Serve keys", &["up", "key", "cert", "status", "virtio"]),
-    ("Use a node", &["gateway"]),
+    ("Configure servers", &["gateway"]),
     ("Link two hosts", &["vpn"]),
     ("Configure accelerators", &["device"]),
     ("Examine a machine", &["inspect", "doctor", "watch", "advise"]),
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn every_visible_command_is_in_one_group_in_the_order_of_definition() {
         let commands = commands();
-        let visible = commands.get_subcommands().filter(|one| !one.is_hide_set());
+        let visible = commands.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
         let visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
         let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
         assert_eq!(grouped.collect::<Vec<_>>(), visible);

@@ -98,7 +98,7 @@ pub(crate) struct UpArgs {
     /// Log level (error, warn, info, debug, trace), or a filter per module
     #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
-    /// Format of the log
+    /// Form of the log: text or JSON lines
     #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true)]
     pub(crate) log_format: Option<LogFormat>,
 }

@@ -56,8 +56,8 @@ struct Order {
 pub(super) fn ask_from(place: &ProcessContext, question: &Question) -> Option<Vec<NodeAnswer>> {
     let own = geteuid();
     if !own.is_root() {
-        let here = own.as_raw() == place.user.uid && is_own_root(&place.root);
-        return here.then(|| ask(question));
+        let is_own_place = own.as_raw() == place.user.uid && is_own_root(&place.root);
+        return is_own_place.then(|| ask(question));
     }
     let User { uid, gid, groups } = place.user.clone();
     let order = Order {

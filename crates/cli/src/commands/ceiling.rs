@@ -173,15 +173,15 @@ fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
     };
     let interval = |share: &Share| format!("{} to {}", percent(share.low), percent(share.high));
     let ms =
-        |one: &ClassShare| or(per_request.map(|ms| format!("{:.4}", ms * one.share.share)), "");
+        |row: &ClassShare| or(per_request.map(|ms| format!("{:.4}", ms * row.share.share)), "");
     #[rustfmt::skip]
     let columns: [TableColumn<'_, &ClassShare>; 6] = [
-        ("class", &|one| one.class.to_string()),
-        (">share", &|one| percent(one.share.share)),
-        (">95 % interval", &|one| interval(&one.share)),
-        (">samples", &|one| format!("{:.0}", one.share.samples)),
-        ("offloadable", &|one| offloadable(one.class).to_owned()),
-        (">ms per request", &|one| ms(one)),
+        ("class", &|row| row.class.to_string()),
+        (">share", &|row| percent(row.share.share)),
+        (">95 % interval", &|row| interval(&row.share)),
+        (">samples", &|row| format!("{:.0}", row.share.samples)),
+        ("offloadable", &|row| offloadable(row.class).to_owned()),
+        (">ms per request", &|row| ms(row)),
     ];
     let shown = if per_request.is_some() { 6 } else { 5 };
     Table::of(&profile.classes, &columns[..shown])
@@ -190,10 +190,10 @@ fn classes(profile: &Profile, per_request: Option<f64>) -> Table {
 #[rustfmt::skip]
 fn functions(profile: &Profile) -> Table {
     Table::of(&profile.functions, &[
-        ("file", &|one| one.object.clone()),
-        ("function", &|one| one.function.clone()),
-        ("class", &|one| one.class.to_string()),
-        (">share", &|one| percent(one.share.share)),
+        ("file", &|row| row.object.clone()),
+        ("function", &|row| row.function.clone()),
+        ("class", &|row| row.class.to_string()),
+        (">share", &|row| percent(row.share.share)),
     ])
 }
 
@@ -245,7 +245,7 @@ fn chart(profile: &Profile) -> BarChart {
         values: profile
             .classes
             .iter()
-            .map(|one| fits(one.class).then(|| value(&one.share)))
+            .map(|row| fits(row.class).then(|| value(&row.share)))
             .collect(),
     };
     BarChart {
@@ -254,7 +254,7 @@ fn chart(profile: &Profile) -> BarChart {
             profile.ceiling().gain
         ),
         axis: Axis::linear("share of the CPU time (%)"),
-        categories: profile.classes.iter().map(|one| one.class.to_string()).collect(),
+        categories: profile.classes.iter().map(|row| row.class.to_string()).collect(),
         series: vec![
             bars("for a pool", &SymbolClass::is_private_key),
             bars("stays", &|class| !class.is_private_key()),

@@ -27,7 +27,7 @@ const PROC: &str = "/proc";
 pub(crate) struct CompressingServer {
     /// The process with the lowest id, which made the counters
     pid: u32,
-    /// Its program
+    /// Name of the program
     program: String,
     /// Processes that share the counters
     processes: usize,
@@ -112,25 +112,25 @@ fn servers(proc: &Path) -> Vec<CompressingServer> {
 
 #[rustfmt::skip]
 fn table(servers: &[CompressingServer]) -> Table {
-    let by = |one: &CompressingServer, engine| share(one.snapshot.get(EngineCounters::of(engine).input), one.in_bytes);
-    let sum = |one: &CompressingServer, counter: fn(EngineCounters) -> Counter| -> u64 {
+    let by = |server: &CompressingServer, engine| share(server.snapshot.get(EngineCounters::of(engine).input), server.in_bytes);
+    let sum = |server: &CompressingServer, counter: fn(EngineCounters) -> Counter| -> u64 {
         let counters = EngineKind::ALL.into_iter().map(|engine| counter(EngineCounters::of(engine)));
-        counters.map(|counter| one.snapshot.get(counter)).sum()
+        counters.map(|counter| server.snapshot.get(counter)).sum()
     };
     Table::of(servers, &[
-        ("SERVER", &|one| one.program.clone()),
-        ("PID", &|one| one.pid.to_string()),
-        ("RESPONSES", &|one| one.snapshot.get(Counter::Streams).to_string()),
-        ("IN", &|one| mega(one.in_bytes)),
-        ("OUT", &|one| mega(one.out_bytes)),
-        ("RATIO", &|one| ratio(one.in_bytes as f64, one.out_bytes as f64, 2)),
-        ("ISAL", &|one| by(one, EngineKind::Isal)),
-        ("LIBDEFLATE", &|one| by(one, EngineKind::Libdeflate)),
-        ("QAT", &|one| by(one, EngineKind::Qat)),
-        ("STORED", &|one| by(one, EngineKind::Stored)),
-        ("ZLIB", &|one| by(one, EngineKind::System)),
-        ("ms/MB", &|one| ratio(sum(one, |of| of.nanos) as f64, one.in_bytes as f64, 2)),
-        ("VERIFIED", &|one| share(one.snapshot.get(Counter::Verified), sum(one, |of| of.chunks))),
+        ("SERVER", &|server| server.program.clone()),
+        ("PID", &|server| server.pid.to_string()),
+        ("RESPONSES", &|server| server.snapshot.get(Counter::Streams).to_string()),
+        ("IN", &|server| mega(server.in_bytes)),
+        ("OUT", &|server| mega(server.out_bytes)),
+        ("RATIO", &|server| ratio(server.in_bytes as f64, server.out_bytes as f64, 2)),
+        ("ISAL", &|server| by(server, EngineKind::Isal)),
+        ("LIBDEFLATE", &|server| by(server, EngineKind::Libdeflate)),
+        ("QAT", &|server| by(server, EngineKind::Qat)),
+        ("STORED", &|server| by(server, EngineKind::Stored)),
+        ("ZLIB", &|server| by(server, EngineKind::System)),
+        ("ms/MB", &|server| ratio(sum(server, |of| of.nanos) as f64, server.in_bytes as f64, 2)),
+        ("VERIFIED", &|server| share(server.snapshot.get(Counter::Verified), sum(server, |of| of.chunks))),
     ])
 }
 

@@ -103,28 +103,28 @@ fn table(devices: &[Observed]) -> Table {
         FirmwareHeartbeat::Silent => "silent",
     };
     let state = |up: Option<bool>| or(up.map(|up| if up { "up" } else { "down" }), "?");
-    let functions = |one: &Observed| {
-        let count = one.device.functions.map(|functions| format!("{} of {}", functions.enabled, functions.possible));
+    let functions = |observed: &Observed| {
+        let count = observed.device.functions.map(|functions| format!("{} of {}", functions.enabled, functions.possible));
         or(count, "?")
     };
-    let reset = |one: &Observed| or(one.device.resets_itself.map(|on| if on { "on" } else { "off" }), "?");
-    let drivers = |one: &Observed| {
-        let mut names: Vec<&str> = one.functions.iter().map(|function| function.driver.as_deref().unwrap_or("none")).collect();
+    let reset = |observed: &Observed| or(observed.device.resets_itself.map(|on| if on { "on" } else { "off" }), "?");
+    let drivers = |observed: &Observed| {
+        let mut names: Vec<&str> = observed.functions.iter().map(|function| function.driver.as_deref().unwrap_or("none")).collect();
         names.sort_unstable();
         names.dedup();
         plain(&joined(names, "-"))
     };
     Table::of(devices, &[
-        ("device", &|one| plain(&one.device.address)),
-        ("name", &|one| one.name()),
-        ("model", &|one| one.device.model.clone()),
-        ("state", &|one| state(one.device.up)),
-        ("services", &|one| plain(&one.device.services.join(";"))),
-        ("functions", &|one| functions(one)),
-        ("driver", &|one| drivers(one)),
-        ("heartbeat", &|one| or(one.device.heartbeat.map(heartbeat), "?")),
-        ("auto reset", &|one| reset(one)),
-        ("held by", &|one| holders(one.functions.iter())),
+        ("device", &|observed| plain(&observed.device.address)),
+        ("name", &|observed| observed.name()),
+        ("model", &|observed| observed.device.model.clone()),
+        ("state", &|observed| state(observed.device.up)),
+        ("services", &|observed| plain(&observed.device.services.join(";"))),
+        ("functions", &|observed| functions(observed)),
+        ("driver", &|observed| drivers(observed)),
+        ("heartbeat", &|observed| or(observed.device.heartbeat.map(heartbeat), "?")),
+        ("auto reset", &|observed| reset(observed)),
+        ("held by", &|observed| holders(observed.functions.iter())),
     ])
 }
 
@@ -141,12 +141,12 @@ fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
         return output::print_json(&found);
     }
     let mut page = Page::new();
-    for one in found {
-        page.heading(&format!("{} ({})", plain(&one.device.address), one.name()));
-        page.table(&table(std::slice::from_ref(one)));
-        if !one.functions.is_empty() {
+    for observed in found {
+        page.heading(&format!("{} ({})", plain(&observed.device.address), observed.name()));
+        page.table(&table(std::slice::from_ref(observed)));
+        if !observed.functions.is_empty() {
             #[rustfmt::skip]
-            page.table(&Table::of(&one.functions, &[
+            page.table(&Table::of(&observed.functions, &[
                 ("function", &|function| plain(&function.address)),
                 ("driver", &|function| plain(function.driver.as_deref().unwrap_or("none"))),
                 ("file", &|function| or(function.group.as_ref().map(|group| format!("/dev/vfio/{}", plain(group))), "no IOMMU")),
@@ -159,15 +159,15 @@ fn show(tree: &DeviceTreeArgs, name: &str) -> Result<()> {
         page.heading("In the kernel (IPsec, disks)");
         #[rustfmt::skip]
         page.table(&Table::of(&uses, &[
-            ("algorithm", &|one| plain(&one.algorithm)),
-            ("card's driver", &|one| plain(&one.driver)),
-            (">priority", &|one| one.priority.to_string()),
-            ("kernel prefers", &|one| plain(&one.preferred)),
-            (">its priority", &|one| one.preferred_priority.to_string()),
-            ("by the card", &|one| if one.by_card { "yes" } else { "no" }.to_owned()),
+            ("algorithm", &|used| plain(&used.algorithm)),
+            ("card's driver", &|used| plain(&used.driver)),
+            (">priority", &|used| used.priority.to_string()),
+            ("kernel prefers", &|used| plain(&used.preferred)),
+            (">its priority", &|used| used.preferred_priority.to_string()),
+            ("by the card", &|used| if used.by_card { "yes" } else { "no" }.to_owned()),
         ]));
         let mut warnings: Vec<&str> =
-            uses.iter().filter_map(|one| one.warning.as_deref()).collect();
+            uses.iter().filter_map(|used| used.warning.as_deref()).collect();
         warnings.dedup();
         warnings.iter().for_each(|warning| page.item(warning));
     }
@@ -205,9 +205,11 @@ fn change(
 ) -> Result<()> {
     let devices = observe(&change.tree);
     let found = find(&devices, name).map_err(|error| fail(Failure::Usage, error.to_string()))?;
-    let addresses: Vec<String> = found.iter().map(|one| one.device.address.clone()).collect();
-    let planned =
-        plans(change, |one| addresses.contains(&one.device.address).then(|| wanted.clone()))?;
+    let addresses: Vec<String> =
+        found.iter().map(|observed| observed.device.address.clone()).collect();
+    let planned = plans(change, |observed| {
+        addresses.contains(&observed.device.address).then(|| wanted.clone())
+    })?;
     perform(change, &planned)?;
     if save && !change.dry_run {
         save_policy(change, name, &addresses, wanted)?;
@@ -275,7 +277,7 @@ fn plans(
 ) -> Result<Vec<DevicePlan>> {
     open(&change.tree)?;
     let devices = observe(&change.tree);
-    let planned = devices.iter().filter_map(|one| Some(plan(one, &wanted(one)?)));
+    let planned = devices.iter().filter_map(|observed| Some(plan(observed, &wanted(observed)?)));
     let (good, bad): (Vec<_>, Vec<_>) = planned.partition(Result::is_ok);
     let problems: Vec<String> =
         bad.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
@@ -304,13 +306,13 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         ));
     }
     let commands =
-        planned.iter().flat_map(|one| one.steps.iter().map(|step| step.command(&one.device)));
+        planned.iter().flat_map(|plan| plan.steps.iter().map(|step| step.command(&plan.device)));
     let commands: Vec<String> = commands.collect();
     if !change.tree.json {
         commands.iter().try_for_each(|command| output::print(&format!("{}\n", plain(command))))?;
     }
     let ends: Vec<&str> =
-        planned.iter().flat_map(|one| one.ends.iter().map(String::as_str)).collect();
+        planned.iter().flat_map(|plan| plan.ends.iter().map(String::as_str)).collect();
     if !ends.is_empty() && !change.force && !change.dry_run {
         let message = format!(
             "this takes virtual functions from programs: {}; end them, or add --force",
@@ -323,7 +325,8 @@ fn perform(change: &DeviceChangeArgs, planned: &[DevicePlan]) -> Result<()> {
         SavedState::of(planned).write(root)?;
     }
     let (machine, limit) = (SysfsRoot::new(root), change.wait);
-    let outcome = |one: &DevicePlan| while_doing("changing a card", || apply(&machine, one, limit));
+    let outcome =
+        |plan: &DevicePlan| while_doing("changing a card", || apply(&machine, plan, limit));
     let results: Vec<DeviceChange<'_>> = planned
         .iter()
         .map(|plan| DeviceChange { plan, result: (!change.dry_run).then(|| outcome(plan)) })
@@ -363,7 +366,7 @@ fn rollback(change: &DeviceChangeArgs) -> Result<()> {
         SavedStateError::Missing(_) => fail(Failure::Usage, error.to_string()),
         SavedStateError::Io { .. } | SavedStateError::Damaged { .. } => error.into(),
     })?;
-    let planned = plans(change, |one| saved.devices.get(&one.device.address).cloned())?;
+    let planned = plans(change, |observed| saved.devices.get(&observed.device.address).cloned())?;
     perform(change, &planned)
 }
 

@@ -580,7 +580,7 @@ mod tests {
             let command = command.expect("a command");
             let name = command.get_name();
             let mut options = command.get_arguments();
-            let option = options.find(|one| one.get_id() == "backends");
+            let option = options.find(|argument| argument.get_id() == "backends");
             let help = option.and_then(clap::Arg::get_help).map(ToString::to_string);
             let help = help.expect("a help");
             assert!(help.contains(&wanted), "{name}: {help}, not {wanted}");

@@ -39,7 +39,7 @@ fn program_without_cryptography_has_no_gain() {
     let gain = report["ceiling"]["gain"].as_f64().unwrap();
     assert!((gain - 1.0).abs() < 1e-6, "{report}");
     let classes = report["classes"].as_array().unwrap();
-    let application = classes.iter().find(|one| one["class"] == "application");
+    let application = classes.iter().find(|row| row["class"] == "application");
     assert!(application.unwrap()["share"].as_f64().unwrap() > 0.3, "{report}");
     assert!(fs::read_to_string(svg).unwrap().contains("application"));
 }

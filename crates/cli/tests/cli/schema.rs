@@ -46,8 +46,8 @@ impl Validator {
         }
         let alternatives = [&schema["anyOf"], &schema["oneOf"]];
         for any in alternatives.into_iter().filter_map(Value::as_array) {
-            let fits = |one: &&Value| reasons(&self.root, value, one).is_empty();
-            if !any.iter().any(|one| fits(&one)) {
+            let fits = |alternative: &&Value| reasons(&self.root, value, alternative).is_empty();
+            if !any.iter().any(|alternative| fits(&alternative)) {
                 self.wrong.push(format!("{at}: {value} fits none of {any:?}"));
             }
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Dispatcher;
 use crate::config::{Endpoint, MAX_NODES};
-use crate::node::{Node, NodeIndex};
+use crate::node::{NodeIndex, PoolNode};
 
 impl Dispatcher {
     /// Replaces the list of nodes. Jobs at a node that is listed no more end there; new ones go to the others. Returns
@@ -18,13 +18,13 @@ impl Dispatcher {
         now: Instant,
     ) -> Vec<Option<NodeIndex>> {
         let texts: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
-        for at in 0..self.nodes.len() {
-            let listed = texts.contains(&self.nodes[at].endpoint);
-            if self.nodes[at].listed && !listed {
-                self.nodes[at].retire();
-                self.on_draining(at, now);
+        for node in 0..self.nodes.len() {
+            let listed = texts.contains(&self.nodes[node].endpoint);
+            if self.nodes[node].listed && !listed {
+                self.nodes[node].retire();
+                self.on_draining(node, now);
             }
-            self.nodes[at].listed = listed;
+            self.nodes[node].listed = listed;
         }
         let places = endpoints
             .iter()
@@ -43,16 +43,16 @@ impl Dispatcher {
         if known.is_some() {
             return known;
         }
-        let fresh = Node::new(endpoint, now);
-        if let Some(at) = self.nodes.iter().position(Node::is_vacant) {
-            self.nodes[at] = fresh;
+        let fresh = PoolNode::new(endpoint, now);
+        if let Some(node) = self.nodes.iter().position(PoolNode::is_vacant) {
+            self.nodes[node] = fresh;
             // What a job knows of this place is about the former node.
-            for id in self.jobs.select(|job| job.tried.contains(at)) {
+            for id in self.jobs.select(|job| job.tried.contains(node)) {
                 if let Some(job) = self.jobs.get(id) {
-                    job.tried.remove(at);
+                    job.tried.remove(node);
                 }
             }
-            return Some(at);
+            return Some(node);
         }
         if self.nodes.len() >= MAX_NODES {
             return None;

@@ -45,7 +45,7 @@ use crate::job::{
     Attempts, Callback, Job, JobAnswer, JobOutcome, JobRef, JobTable, Recipient, Reply, Slot, Stage,
 };
 use crate::key::{KeyData, KeyFacts, KeyId};
-use crate::node::{ConnectionState, Node, NodeIndex, NodeSet};
+use crate::node::{ConnectionState, NodeIndex, NodeSet, PoolNode};
 use crate::random::Random;
 use crate::report::Reporter;
 use crate::stats::{ClientStats, Totals};
@@ -88,7 +88,7 @@ struct KeyUse {
 ///
 /// [`close`](Self::close) ends every job; nothing else may be called after it but `deliveries` and `take_done`.
 pub(crate) struct Dispatcher {
-    nodes: Vec<Node>,
+    nodes: Vec<PoolNode>,
     jobs: JobTable,
     /// The jobs without an attempt in the order in which they began to wait, and some that have ended since.
     waiting: VecDeque<JobRef>,
@@ -120,7 +120,7 @@ impl Dispatcher {
             dead_after: config.dead_after,
         };
         Self {
-            nodes: config.nodes.iter().map(|node| Node::new(node, now)).collect(),
+            nodes: config.nodes.iter().map(|node| PoolNode::new(node, now)).collect(),
             jobs: JobTable::default(),
             waiting: VecDeque::new(),
             keys: HashMap::new(),
@@ -269,14 +269,14 @@ impl Dispatcher {
         self.totals.callback_panics += 1;
     }
 
-    /// Jobs accepted so far: tells whether there was any activity.
+    /// Jobs accepted so far; a larger number than before means activity.
     pub(crate) fn jobs_accepted(&self) -> u64 {
         self.totals.jobs
     }
 
     pub(crate) fn stats(&self) -> ClientStats {
         ClientStats {
-            nodes: self.nodes.iter().filter(|node| node.listed).map(Node::stats).collect(),
+            nodes: self.nodes.iter().filter(|node| node.listed).map(PoolNode::stats).collect(),
             totals: self.totals,
             in_flight: self.jobs.len(),
             keys: self.keys.len(),
@@ -341,7 +341,7 @@ impl Dispatcher {
         self.connection(node).map_or(0, |connection| connection.in_flight())
     }
 
-    /// Connections to this node that failed so far: tells which of its addresses to try next.
+    /// Connections to this node that failed so far: the number selects the address to try next.
     pub(crate) fn connect_failures(&self, node: NodeIndex) -> usize {
         usize::try_from(self.nodes[node].counters.connect_failures).unwrap_or(0)
     }
@@ -429,7 +429,7 @@ impl Dispatcher {
         }
         self.hedge_due(now);
         if self.resume_at.is_some_and(|at| at <= now) {
-            let connections = self.nodes.iter_mut().filter_map(Node::connection);
+            let connections = self.nodes.iter_mut().filter_map(PoolNode::connection);
             self.resume_at =
                 connections.filter_map(|connection| connection.next_resumption(now)).min();
             self.reassign(now);
@@ -507,7 +507,7 @@ impl Dispatcher {
                     let name = Arc::clone(connection.node());
                     welcomed.welcomed(&name);
                 }
-                // What was counted while no node could be told.
+                // Reports the counts of the time without a node.
                 self.report_soon(now);
                 self.reassign(now);
             }

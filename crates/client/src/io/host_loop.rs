@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{EVENTS, Guard, Instance, InstanceState, current};
+use super::{EVENTS, Guard, InstanceState, ProcessPool, current};
 
-impl Instance {
+impl ProcessPool {
     /// The calling thread's event loop drives the sockets from now on.
     pub(crate) fn drive_from_host(&self) {
         let mut inner = self.lock();

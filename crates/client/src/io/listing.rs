@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Instance;
+use super::ProcessPool;
 use crate::config::{MAX_NODES, NodeSource};
 
 /// Least time between two looks: a change is in use within a second of the next job, and a look costs a system call.
@@ -50,7 +50,7 @@ impl Listing {
     }
 }
 
-impl Instance {
+impl ProcessPool {
     /// Takes over the nodes that the source names, if they have changed.
     pub(super) fn look_for_nodes(&self) {
         let Some(source) = &self.listing.source else {

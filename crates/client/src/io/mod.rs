@@ -11,9 +11,9 @@
 //! no leader leads until its own answer is there, and then makes another blocked caller, a *follower*,
 //! its successor; that saves two thread switches per call. The I/O thread alone does what takes time:
 //! callbacks and new connections. Which thread may lead and which one must be woken is decided by
-//! [`Driver`], without I/O.
+//! [`IoDriver`], without I/O.
 //!
-//! The host's event loop may drive instead ([`Instance::drive_from_host`]): it waits for our epoll
+//! The host's event loop may drive instead ([`ProcessPool::drive_from_host`]): it waits for our epoll
 //! instance among its own descriptors, sends what its own jobs collected before it waits, and reads and
 //! calls back when something came, so that a job costs no switch to the I/O thread and none back. The I/O
 //! thread then keeps the clock and makes connections; it reads when a timer is due, since the host may
@@ -44,14 +44,14 @@ use millrace_engine::sync::lock;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
-use self::driver::{Driver, Flush, IoThreadWork, Role, Step, Wake};
+use self::driver::{Flush, IoDriver, IoStep, IoThreadWork, LeaderKind, Wake};
 use self::listing::Listing;
 use crate::config::{Endpoint, PoolConfig};
 use crate::dispatch::Dispatcher;
 use crate::error::ClientError;
 use crate::job::{Job, JobAnswer, JobRef};
 use crate::key::KeyId;
-use crate::link::{Link, LinkError};
+use crate::link::{LinkError, NodeSocket};
 use crate::node::NodeIndex;
 use crate::spin::{SPIN, Spin};
 use crate::stats::ClientStats;
@@ -84,7 +84,7 @@ const EVENTS: usize = 32;
 const WAKE_UP: u64 = u64::MAX;
 
 struct Socket {
-    link: Link,
+    link: NodeSocket,
     /// Tells events of this socket from those of its predecessor.
     token: u64,
     /// Whether the registration waits for writability, too.
@@ -98,7 +98,7 @@ struct InstanceState {
     endpoints: Vec<Endpoint>,
     sockets: Vec<Option<Socket>>,
     next_token: u64,
-    driver: Driver,
+    driver: IoDriver,
     /// Blocking calls so far.
     calls: u64,
     spin: Spin,
@@ -109,7 +109,7 @@ struct InstanceState {
 }
 
 /// The pool in one process.
-pub(crate) struct Instance {
+pub(crate) struct ProcessPool {
     listing: Listing,
     inner: Mutex<InstanceState>,
     unpark: Condvar,
@@ -120,7 +120,7 @@ pub(crate) struct Instance {
 
 type Guard<'a> = MutexGuard<'a, InstanceState>;
 
-impl Instance {
+impl ProcessPool {
     /// Opens the descriptors, and starts the thread if that is permitted.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Instance {
             endpoints: config.nodes.clone(),
             sockets: config.nodes.iter().map(|_| None).collect(),
             next_token: 0,
-            driver: Driver::new(),
+            driver: IoDriver::new(),
             calls: 0,
             spin: Spin::default(),
             followers: Vec::new(),
@@ -209,7 +209,7 @@ impl Instance {
             }
             let has_callbacks = inner.dispatcher.has_callbacks();
             inner = if inner.driver.may_lead(current(), has_callbacks) {
-                self.lead(inner, Role::Caller, Some(deadline))
+                self.lead(inner, LeaderKind::Caller, Some(deadline))
             } else {
                 self.follow(inner, id, deadline)
             };
@@ -330,14 +330,14 @@ impl Instance {
     fn lead<'a>(
         &'a self,
         mut inner: Guard<'a>,
-        role: Role,
+        role: LeaderKind,
         deadline: Option<Instant>,
     ) -> Guard<'a> {
         let now = Instant::now();
         let timer = inner.dispatcher.poll_timeout();
         let until = timer.into_iter().chain(deadline).min();
         inner.driver.lead(role, until);
-        let spins = role == Role::Caller && inner.spin.pays();
+        let spins = role == LeaderKind::Caller && inner.spin.pays();
         let wakes = mem::take(&mut inner.dispatcher.deliveries().wakes);
         drop(inner);
         for waiter in wakes {
@@ -357,7 +357,7 @@ impl Instance {
             inner.spin.ended(came);
         }
         // What came after a host's loop took over is left in the epoll instance for it.
-        let is_hosts = role == Role::IoThread && inner.driver.is_host_driven();
+        let is_hosts = role == LeaderKind::IoThread && inner.driver.is_host_driven();
         self.handle(&mut inner, if is_hosts { &[] } else { events });
         inner
     }
@@ -468,13 +468,13 @@ impl Instance {
             let callers_active = mem::replace(&mut calls, inner.calls) != inner.calls;
             let has_callbacks = inner.dispatcher.has_callbacks();
             inner = match inner.driver.next_step(callers_active, has_callbacks) {
-                Step::StandBy => self.stand_by(inner),
-                Step::Park => self.park(inner),
-                Step::Lead => {
+                IoStep::StandBy => self.stand_by(inner),
+                IoStep::Park => self.park(inner),
+                IoStep::Lead => {
                     let accepted = inner.dispatcher.jobs_accepted();
                     let active = mem::replace(&mut jobs, accepted) != accepted;
                     let tick = active.then(|| Instant::now() + TICK);
-                    self.lead(inner, Role::IoThread, tick)
+                    self.lead(inner, LeaderKind::IoThread, tick)
                 }
             };
         }
@@ -549,7 +549,7 @@ impl Instance {
             if let Some(waiter) = successor {
                 waiter.notify_one();
             }
-            let link = Link::connect(&endpoint, attempt);
+            let link = NodeSocket::connect(&endpoint, attempt);
             inner = self.lock();
             inner.driver.resolved();
             let now = Instant::now();
@@ -570,7 +570,7 @@ impl Instance {
         inner
     }
 
-    fn register(&self, link: Link, token: u64) -> Result<Socket, LinkError> {
+    fn register(&self, link: NodeSocket, token: u64) -> Result<Socket, LinkError> {
         let armed = link.wants_write();
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.epoll, &link, data, interest(armed)).map_err(std::io::Error::from)?;
@@ -693,7 +693,7 @@ const FAULTS: [Signal; 5] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGABRT];
 
 /// Starts the thread with every other signal blocked: the host's handlers run on the host's threads.
-fn spawn(instance: &Arc<Instance>) -> std::io::Result<JoinHandle<()>> {
+fn spawn(instance: &Arc<ProcessPool>) -> std::io::Result<JoinHandle<()>> {
     let own = Arc::clone(instance);
     let mut signals = SigSet::all();
     for fault in FAULTS {

@@ -47,6 +47,7 @@ const WINS_TO_TAKE_OVER: u32 = 8;
 
 /// Width of a group of RSA, DH or DSA keys: key sizes in use are multiples of 512 bits or rare.
 const SIZE_STEP_BITS: u16 = 512;
+
 /// Groups from 2048 to 8192 bits.
 const SIZE_STEPS: usize = 13;
 
@@ -197,7 +198,7 @@ pub(crate) struct BatchLoad {
     /// Jobs of the group that run together.
     pub(crate) jobs: usize,
     /// Tasks that devices hold for the same worker.
-    pub(crate) company: usize,
+    pub(crate) on_devices: usize,
 }
 
 /// A backend that is measured although it does not serve, and the number of jobs that it gets for that.
@@ -261,13 +262,13 @@ impl Choices {
 impl GroupStats {
     fn decide(
         &mut self,
-        BatchLoad { jobs, company }: BatchLoad,
+        BatchLoad { jobs, on_devices }: BatchLoad,
         candidates: BackendSet,
         together: impl Fn(usize) -> usize,
     ) -> Decision {
         self.jobs += jobs as u64;
         let now = self.jobs;
-        let stats = &mut self.batch_sizes[batch_size_of(jobs + company)];
+        let stats = &mut self.batch_sizes[batch_size_of(jobs + on_devices)];
         let serving = stats.serving(candidates);
         let others = candidates.without(serving);
         let trial = stats.next_trial(others).and_then(|backend| {
@@ -368,7 +369,7 @@ mod tests {
     const LAST_TWO: BackendSet = ALL.without(0);
 
     fn alone(jobs: usize) -> BatchLoad {
-        BatchLoad { jobs, company: 0 }
+        BatchLoad { jobs, on_devices: 0 }
     }
 
     /// Serves `jobs` jobs in batches of `size` on backends that take four together. `cost` gives the cost of a
@@ -440,11 +441,10 @@ mod tests {
     #[test]
     fn equal_costs_do_not_flap_on_a_machine_with_changing_load() {
         let choices = Choices::new();
-        let mut state = 1_u64;
+        let mut random = fastrand::Rng::with_seed(1);
         let cost = |_: usize, batch: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Up to a third of noise, and periods in which every job takes half as long again.
-            let noise = (state >> 40) as f64 / (1_u64 << 24) as f64 / 3.0;
+            let noise = random.f64() / 3.0;
             let busy = if batch / 5_000 % 2 == 1 { 1.5 } else { 1.0 };
             250.0 * (1.0 + noise) * busy
         };

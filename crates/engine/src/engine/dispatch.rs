@@ -232,23 +232,24 @@ impl Backends {
     }
 
     /// Chooses among the backends of `able` (not empty) for `jobs` jobs of a group in one batch, beside
-    /// `company` tasks that devices hold for the same worker.
+    /// `on_devices` tasks that devices hold for the same worker.
     pub(crate) fn decide(
         &self,
         group: Group,
         jobs: usize,
-        company: usize,
+        on_devices: usize,
         able: BackendSet,
     ) -> Decision {
         let together = |index: usize| self.usable[index].description.batch;
-        self.choices.decide(group, BatchLoad { jobs, company }, self.preferred(able), together)
+        self.choices.decide(group, BatchLoad { jobs, on_devices }, self.preferred(able), together)
     }
 
     /// The backends of `able` that are there and not in quarantine; else those that are there; else all.
     fn preferred(&self, able: BackendSet) -> BackendSet {
-        let there = able.minus(self.away.load()).or(able);
-        let free: BackendSet = there.iter().filter(|index| !self.is_quarantined(*index)).collect();
-        free.or(there)
+        let present = able.minus(self.away.load()).or(able);
+        let free: BackendSet =
+            present.iter().filter(|index| !self.is_quarantined(*index)).collect();
+        free.or(present)
     }
 
     pub(crate) fn record(&self, measured: &Measurement) {

@@ -37,7 +37,7 @@ struct MeasuredGroup {
     able: BackendSet,
     jobs: usize,
     /// Tasks that devices held for this worker when the batch began.
-    company: usize,
+    on_devices: usize,
     begun: Instant,
     serving: Part,
     trial: Option<Part>,
@@ -52,7 +52,7 @@ struct Part {
     unfinished: usize,
     /// Time that the backend computed them on the worker's core.
     busy: Duration,
-    /// One of them failed or went to another backend, so the time says nothing.
+    /// One of them failed or went to another backend, so the time is not a measurement.
     invalid: bool,
 }
 
@@ -94,11 +94,11 @@ impl MeasuredGroup {
 
 impl BatchPlans {
     /// Plans a batch with these jobs, each as its group and the backends that can serve it, beside
-    /// `company` tasks that devices hold. `decide` is asked once per group with its number of jobs.
+    /// `on_devices` tasks that devices hold. Calls `decide` once per group, with its number of jobs.
     pub(crate) fn begin(
         &mut self,
         jobs: impl Iterator<Item = (Group, BackendSet)>,
-        company: usize,
+        on_devices: usize,
         decide: impl Fn(Group, usize, BackendSet) -> Decision,
         now: Instant,
     ) {
@@ -110,7 +110,7 @@ impl BatchPlans {
                     group,
                     able,
                     jobs: 1,
-                    company,
+                    on_devices,
                     begun: now,
                     serving: Part::default(),
                     trial: None,
@@ -178,18 +178,18 @@ impl BatchPlans {
         now: Instant,
     ) -> Option<Measurement> {
         let mut measured = None;
-        self.end_job(id, |(group, jobs, company, begun), part| {
+        self.end_job(id, |(group, jobs, on_devices, begun), part| {
             if part.unfinished > 0 || part.invalid {
                 return;
             }
             let (busy, beside) = if is_on_cpu {
                 (part.busy, 0)
             } else {
-                (now.saturating_duration_since(begun), company)
+                (now.saturating_duration_since(begun), on_devices)
             };
             measured = Some(Measurement {
                 group,
-                together: jobs + company,
+                together: jobs + on_devices,
                 served: part.jobs + beside,
                 backend: part.backend,
                 busy,
@@ -198,8 +198,8 @@ impl BatchPlans {
         measured
     }
 
-    /// Counts a job of this part as ended, lets `then` see the part with its group, jobs, company and begin,
-    /// and forgets the group after its last job.
+    /// Counts a job of this part as ended, and forgets the group after its last job. `then` gets the group with its
+    /// jobs, its tasks on devices and its begin, and the part.
     fn end_job(
         &mut self,
         id: PartId,
@@ -208,7 +208,7 @@ impl BatchPlans {
         let Some(group) = self.groups.get_mut(id.group).and_then(Option::as_mut) else {
             return;
         };
-        let facts = (group.group, group.jobs, group.company, group.begun);
+        let facts = (group.group, group.jobs, group.on_devices, group.begun);
         if let Some(part) = group.part(id.is_trial) {
             part.unfinished = part.unfinished.saturating_sub(1);
             then(facts, part);

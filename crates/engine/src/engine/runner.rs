@@ -238,9 +238,9 @@ impl Runner {
         };
         let group = |job: &Job| Group::of(job.operation.kind(), job.key.info.key_type);
         let jobs = batch.iter().map(|queued| (group(&queued.job), able(&queued.job)));
-        let company = self.held_by_devices();
-        let decide = |group, jobs, able| shared.backends.decide(group, jobs, company, able);
-        self.plans.begin(jobs, company, decide, now);
+        let on_devices = self.held_by_devices();
+        let decide = |group, jobs, able| shared.backends.decide(group, jobs, on_devices, able);
+        self.plans.begin(jobs, on_devices, decide, now);
         for Queued { job, arrived } in batch {
             let placed = self.plans.place(group(&job), able(&job));
             let (part, planned) = placed.unzip();
@@ -381,7 +381,7 @@ impl Runner {
         slot.queue.is_some()
     }
 
-    /// The job goes to another backend than planned: what it was to be measured with says nothing.
+    /// The job goes to another backend than planned, so the part of the batch to which it belonged is not measured.
     fn invalidate(&mut self, job: &mut InFlight) {
         if let Some(part) = job.part.take() {
             self.plans.invalidate(part);

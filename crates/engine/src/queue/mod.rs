@@ -26,8 +26,8 @@
 //! its share ([`FairQueue::push`] states the bound) takes the place of the newest job of the owner that
 //! exceeds its share the most.
 //!
-//! **Service rate.** The queue measures how fast its jobs are taken while some wait, and tells how long a further one
-//! would wait ([`FairQueue::projected_wait`]), so that the engine refuses at once what would be too late.
+//! **Service rate.** The queue measures how fast its jobs are taken while some wait, and projects the wait of a further
+//! job from that ([`FairQueue::projected_wait`]). The engine refuses at once a job that would start too late.
 //!
 //! **Memory.** An owner is forgotten when none of its jobs waits or is in service, and the others have
 //! caught up with its virtual time; all owners are when the class is idle.

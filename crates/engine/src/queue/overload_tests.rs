@@ -51,7 +51,7 @@ impl Waiting for TimedJob {
     }
 }
 
-/// One overload.
+/// Load of one simulated run, and how its clients behave.
 #[derive(Clone, Copy, Debug)]
 struct Overload {
     /// Offered jobs / what the worker can do.
@@ -108,7 +108,7 @@ impl Simulation {
             let Some(pause) = simulation.arrive(client, id, sent) else {
                 continue;
             };
-            // A client that rests already, or soon, is not told again.
+            // A client that rests already, or soon, learns nothing from a further refusal.
             if sent >= rest.1 {
                 let heard = sent + 2.0 * case.way;
                 *rest = (heard, heard + pause.clamp(0.001, 1.0));

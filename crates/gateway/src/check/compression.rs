@@ -9,7 +9,7 @@ use millrace_edge::compression::{
 use millrace_hostfs::process::Proc;
 
 use super::evidence::Evidence;
-use super::{CheckOptions, CheckReport, Outcome, Server};
+use super::{CheckOptions, CheckOutcome, CheckReport, Server};
 
 /// Adds a finding if the compression library is loaded; without it there is nothing to check.
 pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
@@ -28,19 +28,24 @@ pub(super) fn require(
     let found = counted(options, report);
     if let Some(running) = evidence.and_then(|evidence| evidence.running.as_ref()) {
         let (master, workers) = (running.master.pid, running.workers.len());
-        report.add("process", Outcome::Good, format!("master {master}, {workers} worker(s)"), None);
+        report.add(
+            "process",
+            CheckOutcome::Good,
+            format!("master {master}, {workers} worker(s)"),
+            None,
+        );
     }
     let (outcome, seen, remedy) = match found {
         Some(found) => finding(&found),
         None if report.pid.is_none() => {
             let remedy = format!("start {}", options.server);
-            (Outcome::Failure, format!("no {} is running here", options.server), Some(remedy))
+            (CheckOutcome::Failure, format!("no {} is running here", options.server), Some(remedy))
         }
         None => {
             let remedy = "LD_PRELOAD names it: `millrace gateway nginx --compression=only --write` prints how; then \
                           restart nginx, since a reload is not enough; as root, since others cannot see it";
             let seen = "the compression library is not loaded, or not visible to this user";
-            (Outcome::Failure, seen.to_owned(), Some(remedy.to_owned()))
+            (CheckOutcome::Failure, seen.to_owned(), Some(remedy.to_owned()))
         }
     };
     report.add("compression", outcome, seen, remedy);
@@ -53,7 +58,7 @@ fn counted(options: &CheckOptions, report: &CheckReport) -> Option<CounterSnapsh
     CounterSnapshot::parse(&memory.bytes)
 }
 
-fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
+fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
     let wrong = [Counter::WrongIsal, Counter::WrongLibdeflate, Counter::WrongQat];
     let wrong: u64 = wrong.into_iter().map(|counter| found.get(counter)).sum();
     if wrong + found.get(Counter::Panics) > 0 {
@@ -61,13 +66,13 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
             format!("{wrong} wrong outputs were found and replaced; their engine is in quarantine");
         let remedy =
             "run `millrace compression --json`, suspect the memory of this machine, and report it";
-        return (Outcome::Failure, seen, Some(remedy.to_owned()));
+        return (CheckOutcome::Failure, seen, Some(remedy.to_owned()));
     }
     let streams = found.get(Counter::Streams);
     if streams == 0 {
         let remedy = "ask for a page with `curl --compressed`; is there `gzip on` for its type?";
         let seen = "the library is loaded, and no response was compressed yet";
-        return (Outcome::Warning, seen.to_owned(), Some(remedy.to_owned()));
+        return (CheckOutcome::Warning, seen.to_owned(), Some(remedy.to_owned()));
     }
     let (input, output) = found.bytes();
     let of = |engine| found.get(EngineCounters::of(engine).input);
@@ -87,7 +92,7 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
     if found.get(Counter::MoreMemory) > 0 {
         let remedy =
             "this zlib needs more memory than nginx sets aside: look for alerts in the error log";
-        return (Outcome::Warning, seen, Some(remedy.to_owned()));
+        return (CheckOutcome::Warning, seen, Some(remedy.to_owned()));
     }
     let missed = [Counter::QatAway, Counter::QatLate, Counter::FailedQat];
     let missed: u64 = missed.into_iter().map(|counter| found.get(counter)).sum();
@@ -95,9 +100,9 @@ fn finding(found: &CounterSnapshot) -> (Outcome, String, Option<String>) {
         let seen = format!("{seen}; the QAT card missed {missed} chunks");
         let remedy =
             "`millrace compression` says why; the error log has the reason from the card's library";
-        return (Outcome::Warning, seen, Some(remedy.to_owned()));
+        return (CheckOutcome::Warning, seen, Some(remedy.to_owned()));
     }
-    (Outcome::Good, seen, None)
+    (CheckOutcome::Good, seen, None)
 }
 
 #[cfg(test)]
@@ -118,13 +123,22 @@ mod tests {
     #[test]
     fn compression_is_judged_by_what_was_counted() {
         let outcome = |values: &[(Counter, u64)]| finding(&snapshot(values)).0;
-        assert_eq!(outcome(&[]), Outcome::Warning);
-        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), Outcome::Good);
-        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]), Outcome::Failure);
-        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]), Outcome::Warning);
-        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]), Outcome::Failure);
+        assert_eq!(outcome(&[]), CheckOutcome::Warning);
+        assert_eq!(outcome(&[(Counter::Streams, 3), (Counter::IsalIn, 9)]), CheckOutcome::Good);
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::WrongIsal, 1)]),
+            CheckOutcome::Failure
+        );
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::MoreMemory, 1)]),
+            CheckOutcome::Warning
+        );
+        assert_eq!(
+            outcome(&[(Counter::Streams, 3), (Counter::WrongQat, 1)]),
+            CheckOutcome::Failure
+        );
         // The first chunks of each worker come before its library has started.
-        for (missed, wanted) in [(8, Outcome::Good), (11, Outcome::Warning)] {
+        for (missed, wanted) in [(8, CheckOutcome::Good), (11, CheckOutcome::Warning)] {
             let values =
                 [(Counter::Streams, 30), (Counter::QatChunks, 10), (Counter::QatAway, missed)];
             assert_eq!(outcome(&values), wanted, "{missed}");

@@ -18,7 +18,7 @@ use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
-use super::{CheckOptions, CheckReport, Outcome, Server, User, utf8};
+use super::{CheckOptions, CheckOutcome, CheckReport, Server, User, utf8};
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
@@ -44,7 +44,7 @@ pub(super) enum Gathered {
 }
 
 /// The processes of a server.
-pub(super) struct Running {
+pub(super) struct ServerProcesses {
     pub(super) master: Process,
     /// The processes that serve connections; the master if it has no workers.
     pub(super) workers: Vec<Process>,
@@ -52,7 +52,7 @@ pub(super) struct Running {
     pub(super) by_unit: bool,
 }
 
-impl Running {
+impl ServerProcesses {
     /// A process that serves connections.
     pub(super) fn worker(&self) -> &Process {
         self.workers.first().unwrap_or(&self.master)
@@ -63,11 +63,11 @@ impl Running {
 pub(super) struct Evidence {
     pub(super) server: Server,
     pub(super) proc: Proc,
-    /// Whether `proc` is this machine's, so that programs of this machine tell something about the server.
+    /// Whether `proc` is this machine's, so that the results of programs here apply to the server.
     pub(super) live: bool,
     /// Whether systemd manages this machine.
     pub(super) systemd: bool,
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<ServerProcesses>,
     /// The file system as the master sees it.
     pub(super) root: Root,
     /// The path of that root in this process.
@@ -89,7 +89,7 @@ pub(super) struct Evidence {
 }
 
 /// Place of a worker: see [`Evidence::worker`].
-pub(super) struct Worker {
+pub(super) struct WorkerPlace {
     pub(super) place: ProcessContext,
     /// Chroot of the worker, if it has one.
     pub(super) confined: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub(super) struct Worker {
 
 impl Evidence {
     /// The place of a worker, or of the one that would run; `None` if its user is not known.
-    pub(super) fn worker(&self) -> Option<Worker> {
+    pub(super) fn worker(&self) -> Option<WorkerPlace> {
         let Some(running) = &self.running else {
             let confined = self.config.chroot.clone();
             let root = confined
@@ -105,7 +105,7 @@ impl Evidence {
                 .map_or_else(|| self.root_path.clone(), |chroot| below(&self.root_path, chroot));
             let user = server_user(&self.root, self.server, &self.config)?;
             let place = ProcessContext { pid: None, root, user };
-            return Some(Worker { place, confined });
+            return Some(WorkerPlace { place, confined });
         };
         let process = running.worker();
         // In a chroot or a container, files must be visible from inside.
@@ -119,7 +119,7 @@ impl Evidence {
             }
         };
         let place = ProcessContext { pid: Some(process.pid), root, user: process.user.clone() };
-        Some(Worker { place, confined })
+        Some(WorkerPlace { place, confined })
     }
 
     /// Command that restarts the server.
@@ -224,7 +224,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
     let (proc, running, root, root_path) = match found {
         Ok(found) => found,
         Err(NotFound { seen, remedy }) => {
-            report.add("process", Outcome::Failure, seen, remedy);
+            report.add("process", CheckOutcome::Failure, seen, remedy);
             return Gathered::Nothing;
         }
     };
@@ -232,7 +232,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
     if let (None, Some(address)) = (&running, &options.connect) {
         let seen = format!("no {server} is running here: {address} is only seen from outside");
         let remedy = "run this on the gateway to see more".to_owned();
-        report.add("process", Outcome::Unseen, seen, remedy);
+        report.add("process", CheckOutcome::Unseen, seen, remedy);
         return Gathered::Elsewhere;
     }
     let pid = running.as_ref().map(|running| running.master.pid);
@@ -267,8 +267,10 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
         live: options.proc == Path::new("/proc"),
         systemd: root.exists(SYSTEMD),
         proc,
-        running: running
-            .map(|running| Running { by_unit: systemd::unit_of(&groups).is_some(), ..running }),
+        running: running.map(|running| ServerProcesses {
+            by_unit: systemd::unit_of(&groups).is_some(),
+            ..running
+        }),
         root,
         root_path,
         openssl_conf,
@@ -287,7 +289,7 @@ struct NotFound {
 }
 
 /// Finds the server like [`find`], once the workers of one that has just started are those that will serve.
-fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
+fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFound> {
     /// A worker of HAProxy has loaded its libraries and dropped root some hundredths of a second after its start,
     /// on a busy machine a second. Only a script asks that early.
     const SETTLED: Duration = Duration::from_secs(2);
@@ -304,7 +306,7 @@ fn find_settled(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFo
 }
 
 /// The processes of the server; none if it does not run.
-fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
+fn find(options: &CheckOptions) -> Result<(Proc, Option<ServerProcesses>), NotFound> {
     let server = options.server;
     let no_proc = |error: &dyn std::fmt::Display| NotFound {
         seen: format!("{}: {error}", options.proc.display()),
@@ -352,7 +354,7 @@ fn find(options: &CheckOptions) -> Result<(Proc, Option<Running>), NotFound> {
     if workers.is_empty() {
         workers.push(master.clone());
     }
-    let running = Running { master: master.clone(), workers, by_unit: false };
+    let running = ServerProcesses { master: master.clone(), workers, by_unit: false };
     Ok((proc, Some(running)))
 }
 
@@ -366,7 +368,7 @@ fn is_named(server: Server, name: &str) -> bool {
 
 /// The file system of a process if it is visible and the process has not changed its root since it read its
 /// files; else that of this process.
-fn root_of(proc: &Proc, running: Option<&Running>) -> Result<(Root, PathBuf), NotFound> {
+fn root_of(proc: &Proc, running: Option<&ServerProcesses>) -> Result<(Root, PathBuf), NotFound> {
     let pid = running.map(|running| running.master.pid);
     let whole = |pid: &u32| {
         let root = proc.link(*pid, "root");

@@ -10,7 +10,7 @@ use millrace_hostfs::process::Proc;
 
 use super::judge::Provider;
 use super::proof::TlsTarget;
-use super::{CheckOptions, CheckReport, Outcome, tls};
+use super::{CheckOptions, CheckOutcome, CheckReport, tls};
 
 /// The counters of the server that is checked.
 pub(super) fn counts(options: &CheckOptions, report: &CheckReport) -> Option<LocalCounts> {
@@ -36,20 +36,20 @@ pub(super) fn judge(
         let remedy =
             "restart the server, and run this as root: a server takes openssl.cnf at its start";
         let seen = "the server shows no counters of what it computes itself";
-        return report.add(CHECK, Outcome::Unseen, seen, remedy);
+        return report.add(CHECK, CheckOutcome::Unseen, seen, remedy);
     };
     let (outcome, seen, remedy) = finding(&now.since(before));
     report.add(CHECK, outcome, seen, remedy.map(str::to_owned));
 }
 
-fn finding(counted: &LocalCounts) -> (Outcome, String, Option<&'static str>) {
+fn finding(counted: &LocalCounts) -> (CheckOutcome, String, Option<&'static str>) {
     let served: Vec<String> =
         counted.operations().map(|(name, count)| format!("{name} {count}")).collect();
     if served.is_empty() {
         let seen = "OpenSSL's default provider computed every handshake of this check".to_owned();
         let remedy = "is `default_properties = ?millrace.local=yes` in the alg_section of openssl.cnf, and does \
                       the server offer TLS 1.3?";
-        return (Outcome::Failure, seen, Some(remedy));
+        return (CheckOutcome::Failure, seen, Some(remedy));
     }
     let cache = match counted.fetches() {
         (_, 0) => "no fetch was answered from the cache".to_owned(),
@@ -71,7 +71,7 @@ fn finding(counted: &LocalCounts) -> (Outcome, String, Option<&'static str>) {
     if !costs.is_empty() {
         seen.push_str(&format!("; measured at the start: {}", costs.join(", ")));
     }
-    (Outcome::Good, seen, None)
+    (CheckOutcome::Good, seen, None)
 }
 
 /// Adds the finding about the group that the server chooses for a client that prefers the post-quantum hybrid.
@@ -80,15 +80,15 @@ pub(super) fn group(target: &TlsTarget, report: &mut CheckReport) {
     match tls::post_quantum_group(&target.address, &target.server_name) {
         Ok(group) if group.contains("MLKEM") => {
             let seen = format!("{group} with a client that offers it");
-            report.add(CHECK, Outcome::Good, seen, None);
+            report.add(CHECK, CheckOutcome::Good, seen, None);
         }
         Ok(group) => {
             let seen = format!("{group} with a client that offers X25519MLKEM768");
             let remedy = "name X25519MLKEM768 first in ssl_ecdh_curve (nginx) or ssl-default-bind-curves (HAProxy): \
                           millrace gateway SERVER --local --pq";
-            report.add(CHECK, Outcome::Warning, seen, remedy);
+            report.add(CHECK, CheckOutcome::Warning, seen, remedy);
         }
-        Err(error) => report.add(CHECK, Outcome::Unseen, error.to_string(), None),
+        Err(error) => report.add(CHECK, CheckOutcome::Unseen, error.to_string(), None),
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn groups(
         let before = counts(options, report);
         let agreed = match tls::agrees(address, server_name, exchange) {
             Ok(agreed) => agreed,
-            Err(error) => return report.add(CHECK, Outcome::Unseen, error.to_string(), None),
+            Err(error) => return report.add(CHECK, CheckOutcome::Unseen, error.to_string(), None),
         };
         let counted = before.zip(counts(options, report));
         states.push((
@@ -158,7 +158,7 @@ fn is_left(counted: &LocalCounts, primitive: &str) -> bool {
 fn groups_finding(
     states: &[(GroupName, GroupState)],
     named: &[String],
-) -> (Outcome, String, Option<String>) {
+) -> (CheckOutcome, String, Option<String>) {
     let described = states.iter().map(|(group, state)| match state {
         GroupState::Here => format!("{group} computed in the server"),
         GroupState::Left => format!("{group} by OpenSSL, which is faster here"),
@@ -188,9 +188,9 @@ fn groups_finding(
             exported.join(", ")
         )
     } else {
-        return (Outcome::Good, seen, None);
+        return (CheckOutcome::Good, seen, None);
     };
-    (Outcome::Warning, seen, Some(remedy))
+    (CheckOutcome::Warning, seen, Some(remedy))
 }
 
 #[cfg(test)]
@@ -204,11 +204,11 @@ mod tests {
     #[test]
     fn server_that_computes_nothing_itself_is_a_failure() {
         let (outcome, seen, remedy) = finding(&counts([("X25519", 0), ("fetch-hits", 90)]));
-        assert_eq!(outcome, Outcome::Failure);
+        assert_eq!(outcome, CheckOutcome::Failure);
         assert!(seen.contains("default provider") && remedy.is_some());
         let cells = [("X25519", 32), ("fetch-hits", 30), ("fetch-misses", 10)];
         let (outcome, seen, _) = finding(&counts(cells));
-        assert_eq!(outcome, Outcome::Good);
+        assert_eq!(outcome, CheckOutcome::Good);
         assert!(seen.contains("X25519 32; 30 of 40"), "{seen}");
         let cells = [("X25519", 7), ("pairs-ahead", 7), ("ns X25519", 30), ("stock X25519", 80)];
         let (_, seen, _) = finding(&counts(cells));
@@ -225,19 +225,19 @@ mod tests {
             groups_finding(&states, &named)
         };
         let (outcome, seen, _) = judged([Here, Here]);
-        assert_eq!((outcome, seen.matches("in the server").count()), (Outcome::Good, 2));
-        assert_eq!(judged([Agreed, Agreed]).0, Outcome::Good);
-        assert_eq!(judged([Left, Here]).0, Outcome::Good);
+        assert_eq!((outcome, seen.matches("in the server").count()), (CheckOutcome::Good, 2));
+        assert_eq!(judged([Agreed, Agreed]).0, CheckOutcome::Good);
+        assert_eq!(judged([Left, Here]).0, CheckOutcome::Good);
         let measured = counts([("ns X25519", 80), ("stock X25519", 30)]);
         assert!(is_left(&measured, "X25519") && !is_left(&measured, "X25519MLKEM768"));
         let (outcome, seen, remedy) = judged([Exported, Here]);
-        assert_eq!(outcome, Outcome::Warning);
+        assert_eq!(outcome, CheckOutcome::Warning);
         assert!(seen.contains("X25519MLKEM768 by OpenSSL's default provider"), "{seen}");
         assert!(remedy.expect("a remedy").contains("exports such keys"));
         let (outcome, _, remedy) = judged([Refused, Here]);
-        assert_eq!(outcome, Outcome::Warning);
+        assert_eq!(outcome, CheckOutcome::Warning);
         assert!(remedy.expect("a remedy").contains("no client gets it"));
         let unnamed = groups_finding(&[("SecP256r1MLKEM768", Refused)], &named);
-        assert_eq!(unnamed.0, Outcome::Good, "a group that is not asked for may be refused");
+        assert_eq!(unnamed.0, CheckOutcome::Good, "a group that is not asked for may be refused");
     }
 }

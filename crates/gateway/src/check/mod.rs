@@ -13,7 +13,7 @@
 //! ```
 //!
 //! **The proof.** The check makes concurrent handshakes and holds their connections. The gateway's provider
-//! counts how its operations ended and reports that to its nodes once per second; every node of the pool tells
+//! counts how its operations ended and reports that to its nodes once per second; every node of the pool returns
 //! the sum for the gateway's identity, wherever the node is. An operation that waits without blocking also has
 //! an eventfd until its connection closes, so the number of eventfds that disappear with the connections is a
 //! lower bound on the asynchronous operations. One handshake comes first, so that work done once per process is
@@ -63,7 +63,7 @@ pub enum Server {
 /// The server to check, and how.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
-    /// The server.
+    /// Program that serves TLS.
     pub server: Server,
     /// Process id of the server's master; by default found by name.
     pub pid: Option<u32>,
@@ -108,7 +108,7 @@ pub enum Silence {
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The subject of the check works.
     #[serde(rename = "ok")]
     Good,
@@ -126,7 +126,7 @@ pub struct Finding {
     /// A fixed identifier for programs.
     pub check: &'static str,
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// The evidence, in words.
     pub seen: String,
     /// The recommended action, if there is one.
@@ -136,9 +136,9 @@ pub struct Finding {
 /// A count out of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Proportion {
-    /// The count.
+    /// Number of those that have the property.
     pub count: u64,
-    /// The total.
+    /// Number of all.
     pub of: u64,
 }
 
@@ -151,9 +151,9 @@ impl fmt::Display for Proportion {
 /// The result of all checks.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CheckReport {
-    /// The server.
+    /// Program that serves TLS.
     pub server: Server,
-    /// Process id of its master.
+    /// Process id of its master; `None` if none was found.
     pub pid: Option<u32>,
     /// Handshakes that the pool signed; `None` if that is not visible.
     pub pooled: Option<Proportion>,
@@ -166,7 +166,7 @@ pub struct CheckReport {
 impl CheckReport {
     /// Number of findings with this result.
     #[must_use]
-    pub fn count(&self, outcome: Outcome) -> usize {
+    pub fn count(&self, outcome: CheckOutcome) -> usize {
         let like = |finding: &&Finding| finding.outcome == outcome;
         self.findings.iter().filter(like).count()
     }
@@ -174,7 +174,7 @@ impl CheckReport {
     fn add(
         &mut self,
         check: &'static str,
-        outcome: Outcome,
+        outcome: CheckOutcome,
         seen: impl Into<String>,
         remedy: impl Into<Remedy>,
     ) {

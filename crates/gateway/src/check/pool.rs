@@ -65,7 +65,7 @@ impl ProviderTls {
 /// A stub: a name in the pool and the public half of its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeyStub {
-    /// The name.
+    /// Name of the key in the pool.
     pub name: String,
     /// DER `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
@@ -79,7 +79,7 @@ pub enum PoolFileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// Why it cannot be read.
         reason: Unavailable,
     },
     /// The file has no section for the provider.
@@ -159,7 +159,7 @@ pub struct PoolStatus {
 /// One node: its state, or why it does not answer.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PoolNode {
-    /// The endpoint.
+    /// Endpoint of the node, as configured.
     pub node: String,
     /// The report of the node.
     pub state: Option<NodeReport>,
@@ -177,7 +177,7 @@ impl From<NodeAnswer> for PoolNode {
     }
 }
 
-/// The answer of one node.
+/// Answer of one node to a [`Question`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeAnswer {
     /// The endpoint.
@@ -276,7 +276,7 @@ impl Edges {
 /// Why a process does not reach a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeFault {
-    /// The kind.
+    /// Where the way to the node ends.
     pub kind: FaultKind,
     /// The error in words.
     pub error: String,

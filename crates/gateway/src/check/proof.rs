@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::evidence::Evidence;
-use super::judge::{Pool, Provider};
+use super::judge::{AskedPool, Provider};
 use super::pool::{Edges, NodeAnswer};
-use super::{CheckOptions, CheckReport, Nodes, Outcome, Proportion, Silence, local, tls};
+use super::{CheckOptions, CheckOutcome, CheckReport, Nodes, Proportion, Silence, local, tls};
 
-use Outcome::{Failure, Good, Unseen, Warning};
+use CheckOutcome::{Failure, Good, Unseen, Warning};
 
 /// Time to wait for reports of edges: they come within two seconds; the rest is for a loaded machine.
 const REPORTS_TAKE: Duration = Duration::from_secs(4);
@@ -33,13 +33,13 @@ const ASK: Duration = Duration::from_millis(500);
 /// The counters of the provider, as the nodes of its pool know them.
 struct Counters<'a> {
     nodes: &'a dyn Nodes,
-    pool: &'a Pool,
+    pool: &'a AskedPool,
     before: Vec<NodeAnswer>,
 }
 
 impl<'a> Counters<'a> {
-    /// The counters now; `None` if no node tells them.
-    fn start(nodes: &'a dyn Nodes, pool: &'a Pool) -> Option<Self> {
+    /// The counters now; `None` if no node reports them.
+    fn start(nodes: &'a dyn Nodes, pool: &'a AskedPool) -> Option<Self> {
         let before = nodes.ask(&pool.place, &pool.question)?;
         let tells = |answer: &NodeAnswer| edges_of(answer).is_some();
         before.iter().any(tells).then_some(Self { nodes, pool, before })
@@ -93,7 +93,7 @@ pub(super) fn prove(
     options: &CheckOptions,
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
-    pool: Option<&Pool>,
+    pool: Option<&AskedPool>,
     provider: Option<&Provider>,
     report: &mut CheckReport,
 ) {
@@ -135,7 +135,7 @@ fn prove_pooled(
     options: &CheckOptions,
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
-    pool: Option<&Pool>,
+    pool: Option<&AskedPool>,
     settling: Option<Counters<'_>>,
     report: &mut CheckReport,
 ) {
@@ -221,7 +221,7 @@ fn handshakes(
     share.count
 }
 
-/// The operations that the node on this machine has completed: for nodes that do not tell the provider's counters,
+/// The operations that the node on this machine has completed: for nodes that do not report the provider's counters,
 /// and for a gateway that is elsewhere.
 fn pooled_here(
     before: Result<u64, Silence>,

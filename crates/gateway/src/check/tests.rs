@@ -161,14 +161,14 @@ impl Machine {
 
     /// Asserts that the only finding with this outcome is about this check.
     #[track_caller]
-    fn expect(&self, outcome: Outcome, check: &str, word: &str) {
+    fn expect(&self, outcome: CheckOutcome, check: &str, word: &str) {
         let report = self.report();
         let found: Vec<&Finding> =
             report.findings.iter().filter(|finding| finding.outcome == outcome).collect();
         let good = found.len() == 1 && found[0].check == check && found[0].seen.contains(word);
         assert!(good, "{outcome:?} {check} {word}: {:#?}", report.findings);
         let remedy = found[0].remedy.as_deref().unwrap_or("");
-        assert!(outcome == Outcome::Unseen || remedy.len() > 10, "what to do: {remedy}");
+        assert!(outcome == CheckOutcome::Unseen || remedy.len() > 10, "what to do: {remedy}");
         let worse = report.findings.iter().filter(|other| other.outcome > outcome).count();
         assert_eq!(worse, 0, "{:#?}", report.findings);
     }
@@ -183,7 +183,7 @@ fn stub() -> String {
 fn correct_server_has_no_findings() {
     for server in [Server::Nginx, Server::Haproxy] {
         let report = Machine::new(server).report();
-        let good = report.findings.iter().all(|finding| finding.outcome == Outcome::Good);
+        let good = report.findings.iter().all(|finding| finding.outcome == CheckOutcome::Good);
         assert!(good, "{:#?}", report.findings);
         assert_eq!(report.pid, Some(MASTER));
         let checks: Vec<&str> = report.findings.iter().map(|finding| finding.check).collect();
@@ -208,7 +208,7 @@ fn static_openssl_is_reported() {
     machine.put("proc/101/maps", "1000-2000 r-xp 00000000 fe:00 7 /usr/sbin/nginx\n");
     let report = machine.report();
     let openssl = &report.findings[1];
-    assert_eq!((openssl.check, openssl.outcome), ("openssl", Outcome::Failure));
+    assert_eq!((openssl.check, openssl.outcome), ("openssl", CheckOutcome::Failure));
     assert!(openssl.seen.contains("no shared libssl"), "{openssl:?}");
 }
 
@@ -216,34 +216,34 @@ fn static_openssl_is_reported() {
 fn unsuitable_libraries_are_findings() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libcrypto.so.3", "libcrypto.so.1.1");
-    machine.expect(Outcome::Failure, "openssl", "OpenSSL 1.1");
+    machine.expect(CheckOutcome::Failure, "openssl", "OpenSSL 1.1");
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libssl.so.3\n", "libssl.so.3 (deleted)\n");
-    machine.expect(Outcome::Warning, "openssl", "was replaced");
+    machine.expect(CheckOutcome::Warning, "openssl", "was replaced");
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "millrace.so\n", "millrace.so (deleted)\n");
-    machine.expect(Outcome::Warning, "provider", "was replaced");
+    machine.expect(CheckOutcome::Warning, "provider", "was replaced");
     let machine = Machine::new(Server::Haproxy);
     machine.change(
         "proc/101/maps",
         "libssl.so.3\n",
         "libssl.so.3\n1-2 r 0 0:0 7 /lib/ld-musl-x86_64.so.1\n",
     );
-    machine.expect(Outcome::Warning, "openssl", "musl");
+    machine.expect(CheckOutcome::Warning, "openssl", "musl");
 }
 
 #[test]
 fn missing_preload_fails_nginx_and_warns_haproxy() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
-    machine.expect(Outcome::Failure, "waiting", "not in nginx");
+    machine.expect(CheckOutcome::Failure, "waiting", "not in nginx");
     machine.change("proc/100/environ", "A=1", "LD_PRELOAD=/x/libmillrace_preload.so");
-    machine.expect(Outcome::Failure, "waiting", "LD_PRELOAD=/x/libmillrace_preload.so");
+    machine.expect(CheckOutcome::Failure, "waiting", "LD_PRELOAD=/x/libmillrace_preload.so");
     let machine = Machine::new(Server::Haproxy);
     machine.change("proc/101/maps", "libmillrace_preload.so", "other.so");
-    machine.expect(Outcome::Warning, "preload", "loses memory");
+    machine.expect(CheckOutcome::Warning, "preload", "loses memory");
     machine.change("haproxy.cfg", "ssl-mode-async", "# ssl-mode-async");
-    machine.expect(Outcome::Failure, "waiting", "no ssl-mode-async");
+    machine.expect(CheckOutcome::Failure, "waiting", "no ssl-mode-async");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn missing_openssl_conf_is_reported() {
         .report()
         .findings
         .iter()
-        .filter(|finding| finding.outcome == Outcome::Failure)
+        .filter(|finding| finding.outcome == CheckOutcome::Failure)
         .map(|finding| finding.check)
         .collect();
     assert_eq!(failures[0], "environment", "the cause comes first: {failures:?}");
@@ -282,14 +282,14 @@ fn effect_of_systemd_on_the_environment_is_reported() {
         evidence.openssl_conf.value = None;
         evidence.openssl_conf.unset_by = Some(PathBuf::from("/etc/x.conf"));
     });
-    assert_eq!((unset.len(), unset[0].outcome), (1, Outcome::Failure));
+    assert_eq!((unset.len(), unset[0].outcome), (1, CheckOutcome::Failure));
     let remedy = unset[0].remedy.as_deref().expect("what to do");
     assert!(remedy.starts_with("take OPENSSL_CONF out of UnsetEnvironment= in /etc/x.conf"));
     let unread = judged(&|evidence| {
         evidence.unread = vec!["EnvironmentFile=/etc/v in /u: not text".to_owned()];
     });
-    let outcomes: Vec<Outcome> = unread.iter().map(|finding| finding.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Unseen, Outcome::Good], "{unread:?}");
+    let outcomes: Vec<CheckOutcome> = unread.iter().map(|finding| finding.outcome).collect();
+    assert_eq!(outcomes, [CheckOutcome::Unseen, CheckOutcome::Good], "{unread:?}");
     assert!(unread[0].seen.contains("/etc/v") && unread[0].remedy.is_some());
 }
 
@@ -308,16 +308,21 @@ fn missing_parts_of_openssl_cnf_are_failures() {
     ] {
         let machine = Machine::new(Server::Nginx);
         machine.change("openssl.cnf", from, to);
-        machine.expect(Outcome::Failure, check, word);
+        machine.expect(CheckOutcome::Failure, check, word);
     }
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\nmode = sync\n");
-    machine.expect(Outcome::Warning, "waiting", "mode = sync");
+    machine.expect(CheckOutcome::Warning, "waiting", "mode = sync");
     // The same through an include, and a separate section for nginx.
     let machine = Machine::new(Server::Nginx);
     machine.put("more.cnf", &machine.cnf().replace("openssl_conf", "nginx"));
     machine.put("openssl.cnf", &format!(".include {}\n", machine.path("more.cnf")));
-    assert_eq!(machine.report().count(Outcome::Failure), 0, "{:#?}", machine.report().findings);
+    assert_eq!(
+        machine.report().count(CheckOutcome::Failure),
+        0,
+        "{:#?}",
+        machine.report().findings
+    );
 }
 
 #[test]
@@ -325,46 +330,46 @@ fn missing_module_is_reported() {
     let machine = Machine::new(Server::Nginx);
     machine.change("proc/101/maps", "millrace.so\n", "other.so\n");
     machine.change("openssl.cnf", "millrace.so", "missing/millrace.so");
-    machine.expect(Outcome::Failure, "provider", "missing/millrace.so does not exist");
+    machine.expect(CheckOutcome::Failure, "provider", "missing/millrace.so does not exist");
     machine.change("openssl.cnf", "missing/", "");
-    machine.expect(Outcome::Failure, "provider", "not loaded");
+    machine.expect(CheckOutcome::Failure, "provider", "not loaded");
 }
 
 #[test]
 fn plain_keys_need_the_property_query() {
     let machine = Machine::new(Server::Nginx);
     machine.put("www.key", "-----BEGIN PRIVATE KEY-----\n");
-    machine.expect(Outcome::Failure, "keys", "no property query");
+    machine.expect(CheckOutcome::Failure, "keys", "no property query");
     machine.change("openssl.cnf", "[init]\n", "[init]\nalg_section = algorithms\n");
-    assert_eq!(machine.report().count(Outcome::Failure), 0);
+    assert_eq!(machine.report().count(CheckOutcome::Failure), 0);
     machine.put("www.key", "-----BEGIN CERTIFICATE-----\n");
-    assert_eq!(machine.report().count(Outcome::Warning), 1);
+    assert_eq!(machine.report().count(CheckOutcome::Warning), 1);
 }
 
 #[test]
 fn socket_and_policy_are_checked_for_the_workers() {
     let machine = Machine::new(Server::Nginx);
     machine.mode("node.sock", 0o600);
-    machine.expect(Outcome::Failure, "socket", "has mode 0600");
+    machine.expect(CheckOutcome::Failure, "socket", "has mode 0600");
     let machine = Machine::new(Server::Nginx);
     fs::remove_file(machine.path("node.sock")).expect("removed");
-    machine.expect(Outcome::Failure, "socket", "is not there");
+    machine.expect(CheckOutcome::Failure, "socket", "is not there");
     let mut machine = Machine::new(Server::Nginx);
     machine.answer = Some(Ok(KeyState::NotThere));
-    machine.expect(Outcome::Failure, "policy", "does not let uid:33 use www");
+    machine.expect(CheckOutcome::Failure, "policy", "does not let uid:33 use www");
     let remedy = |machine: &Machine| {
         let mut findings = machine.report().findings.into_iter();
-        let bad = findings.find(|finding| finding.outcome == Outcome::Failure);
+        let bad = findings.find(|finding| finding.outcome == CheckOutcome::Failure);
         bad.and_then(|finding| finding.remedy).expect("what to do")
     };
     assert!(remedy(&machine).contains("millrace key policy www --add-uid 33"));
     machine.answer = Some(Ok(KeyState::Replaced));
-    machine.expect(Outcome::Failure, "policy", "another key by the name www");
+    machine.expect(CheckOutcome::Failure, "policy", "another key by the name www");
     machine.answer =
         Some(Err(NodeFault { kind: FaultKind::Refused, error: "connection refused".to_owned() }));
-    machine.expect(Outcome::Failure, "node", "no node answers");
+    machine.expect(CheckOutcome::Failure, "node", "no node answers");
     machine.answer = None;
-    machine.expect(Outcome::Unseen, "node", "cannot be tried");
+    machine.expect(CheckOutcome::Unseen, "node", "cannot be tried");
 }
 
 /// A machine whose nodes are elsewhere.
@@ -394,7 +399,7 @@ fn every_fault_of_a_tcp_node_is_named() {
         machine.answer = Some(Err(NodeFault { kind, error: "the error".to_owned() }));
         let findings = machine.report().findings;
         let bad: Vec<&Finding> =
-            findings.iter().filter(|finding| finding.outcome == Outcome::Failure).collect();
+            findings.iter().filter(|finding| finding.outcome == CheckOutcome::Failure).collect();
         assert_eq!(bad.len(), 2, "one line for each node: {bad:#?}");
         for (finding, node) in bad.iter().zip(["tcp:a:1", "tcp:b:2"]) {
             assert!(finding.seen.starts_with(node) && finding.seen.contains(word), "{finding:?}");
@@ -412,7 +417,7 @@ fn every_fault_of_a_tcp_node_is_named() {
     assert_eq!(remedies.len(), 2);
     assert!(remedies[0].contains("--add-cert gateway-1"), "{remedies:?}");
     machine.change("openssl.cnf", "tls_cert", "# tls_cert");
-    machine.expect(Outcome::Failure, "certificates", "tcp: nodes need");
+    machine.expect(CheckOutcome::Failure, "certificates", "tcp: nodes need");
 }
 
 #[test]
@@ -436,10 +441,10 @@ fn certificates_that_workers_cannot_read_are_named_with_their_mode() {
 fn unknown_keys_and_bad_values_in_openssl_cnf_are_named() {
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\nmodde = off\n");
-    machine.expect(Outcome::Failure, "openssl.cnf", "`modde`");
+    machine.expect(CheckOutcome::Failure, "openssl.cnf", "`modde`");
     let machine = Machine::new(Server::Nginx);
     machine.change("openssl.cnf", "[m]\n", "[m]\ndeadline_ms = 2 s\n");
-    machine.expect(Outcome::Failure, "openssl.cnf", "deadline_ms = 2 s");
+    machine.expect(CheckOutcome::Failure, "openssl.cnf", "deadline_ms = 2 s");
 }
 
 #[test]
@@ -456,14 +461,14 @@ fn server_that_does_not_run_is_judged_by_its_files() {
     let failures: Vec<&str> = report
         .findings
         .iter()
-        .filter(|finding| finding.outcome == Outcome::Failure)
+        .filter(|finding| finding.outcome == CheckOutcome::Failure)
         .map(|finding| finding.check)
         .collect();
     assert_eq!(failures, ["process", "provider"], "{:#?}", report.findings);
     options.connect = Some("gateway.example.net:443".to_owned());
     let report = run(&options, &machine);
     assert_eq!(report.findings.len(), 1, "{:#?}", report.findings);
-    assert_eq!(report.findings[0].outcome, Outcome::Unseen);
+    assert_eq!(report.findings[0].outcome, CheckOutcome::Unseen);
 }
 
 #[test]
@@ -472,37 +477,37 @@ fn provider_settings_may_be_in_a_separate_file() {
     let file = machine.path("client.toml");
     machine.change("proc/100/environ", "A=1", &format!("MILLRACE_CLIENT_CONF={file}"));
     machine.put("client.toml", "pool = [\n");
-    machine.expect(Outcome::Failure, "openssl.cnf", "client.toml");
+    machine.expect(CheckOutcome::Failure, "openssl.cnf", "client.toml");
     let pool = format!("pool = unix:{}", machine.path("node.sock"));
     machine.change("openssl.cnf", &pool, "");
     machine.put("client.toml", &format!("pool = [\"unix:{}\"]\n", machine.path("other.sock")));
-    machine.expect(Outcome::Failure, "socket", "other.sock is not there");
+    machine.expect(CheckOutcome::Failure, "socket", "other.sock is not there");
 }
 
 #[test]
 fn nginx_without_env_directives_is_warned_about() {
     let machine = Machine::new(Server::Nginx);
     machine.change("nginx.conf", "env OPENSSL_CONF; env LD_PRELOAD;", "env OPENSSL_CONF;");
-    machine.expect(Outcome::Warning, "configuration", "no `env LD_PRELOAD;`");
+    machine.expect(CheckOutcome::Warning, "configuration", "no `env LD_PRELOAD;`");
 }
 
 #[test]
 fn descriptors_are_compared_with_connections() {
     let machine = Machine::new(Server::Nginx);
     machine.change("nginx.conf", "worker_connections 500", "worker_connections 4000");
-    machine.expect(Outcome::Warning, "descriptors", "4096 descriptors for 4000 connections");
+    machine.expect(CheckOutcome::Warning, "descriptors", "4096 descriptors for 4000 connections");
     let machine = Machine::new(Server::Haproxy);
     machine.change("haproxy.cfg", "maxconn 800", "maxconn 765");
-    machine.expect(Outcome::Warning, "descriptors", "maxconn 765 in `global`");
+    machine.expect(CheckOutcome::Warning, "descriptors", "maxconn 765 in `global`");
     machine.change("haproxy.cfg", "maxconn 765", "maxconn 766");
-    assert_eq!(machine.report().count(Outcome::Warning), 0);
+    assert_eq!(machine.report().count(CheckOutcome::Warning), 0);
 }
 
 #[test]
 fn haproxy_ulimit_n_is_warned_about_and_does_not_size_the_table() {
     let machine = Machine::new(Server::Haproxy);
     machine.change("haproxy.cfg", "maxconn 800", "maxconn 800\n ulimit-n 3000");
-    machine.expect(Outcome::Warning, "descriptors", "ulimit-n 3000 in `global`");
+    machine.expect(CheckOutcome::Warning, "descriptors", "ulimit-n 3000 in `global`");
     let remedy = |machine: &Machine| {
         let findings = machine.report().findings;
         let found = findings.iter().find(|finding| finding.check == "descriptors");
@@ -512,16 +517,16 @@ fn haproxy_ulimit_n_is_warned_about_and_does_not_size_the_table() {
     machine.change("haproxy.cfg", "listen a\n maxconn 500", "listen a");
     assert!(remedy(&machine).contains("one and a half times"));
     machine.change("haproxy.cfg", "ulimit-n", "# ulimit-n");
-    assert_eq!(machine.report().count(Outcome::Warning), 0, "a comment");
+    assert_eq!(machine.report().count(CheckOutcome::Warning), 0, "a comment");
 }
 
 #[test]
 fn haproxy_without_the_right_to_threads_is_a_failure() {
     let machine = Machine::new(Server::Haproxy);
     machine.put("proc/101/limits", "Max processes   0   0   processes\n");
-    machine.expect(Outcome::Failure, "threads", "may not start threads");
+    machine.expect(CheckOutcome::Failure, "threads", "may not start threads");
     machine.change("proc/101/status", "Uid:\t33\t33", "Uid:\t0\t0");
-    assert_eq!(machine.report().count(Outcome::Failure), 0, "root may");
+    assert_eq!(machine.report().count(CheckOutcome::Failure), 0, "root may");
 }
 
 #[test]
@@ -529,15 +534,15 @@ fn unreadable_facts_are_unknown() {
     let machine = Machine::new(Server::Nginx);
     fs::remove_file(machine.path("proc/101/maps")).expect("removed");
     let report = machine.report();
-    assert_eq!(report.count(Outcome::Failure), 0, "{:#?}", report.findings);
-    assert_eq!(report.count(Outcome::Unseen), 3);
+    assert_eq!(report.count(CheckOutcome::Failure), 0, "{:#?}", report.findings);
+    assert_eq!(report.count(CheckOutcome::Unseen), 3);
 }
 
 #[test]
 fn server_process_is_selected_by_name_or_pid() {
     let machine = Machine::new(Server::Nginx);
     machine.process(200, "nginx-debug", 1, "nginx: master process nginx");
-    machine.expect(Outcome::Failure, "process", "100, 200");
+    machine.expect(CheckOutcome::Failure, "process", "100, 200");
     machine.process(102, "nginx", MASTER, "nginx: cache manager process");
     let mut options = machine.options();
     options.pid = Some(WORKER);
@@ -585,9 +590,9 @@ fn compression_alone_asks_for_the_library_and_not_for_the_provider() {
     let machine = Machine::new(Server::Nginx);
     let options = CheckOptions { compression_only: true, ..machine.options() };
     let report = run(&options, &machine);
-    let found: Vec<(&str, Outcome)> =
+    let found: Vec<(&str, CheckOutcome)> =
         report.findings.iter().map(|finding| (finding.check, finding.outcome)).collect();
-    assert_eq!(found, [("process", Outcome::Good), ("compression", Outcome::Failure)]);
+    assert_eq!(found, [("process", CheckOutcome::Good), ("compression", CheckOutcome::Failure)]);
     let remedy = report.findings[1].remedy.as_deref().unwrap_or_default();
     assert!(remedy.contains("--compression=only"), "{remedy}");
 }

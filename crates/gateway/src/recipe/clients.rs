@@ -4,13 +4,13 @@
 //! Programs that a person starts: anything on OpenSSL, and curl with a client key in the pool.
 
 use crate::plan::{CommandStep, Plan};
-use crate::settings::Settings;
+use crate::settings::RecipeSettings;
 
 use super::Application;
 use super::parts::{self, OPENSSL_CNF};
 
 /// A plan of one file, so that the output can be redirected to it.
-pub(super) fn openssl(settings: &Settings) -> Plan {
+pub(super) fn openssl(settings: &RecipeSettings) -> Plan {
     Plan {
         application: Application::Openssl,
         before: Vec::new(),
@@ -22,8 +22,8 @@ pub(super) fn openssl(settings: &Settings) -> Plan {
 }
 
 /// curl blocks during every handshake anyway.
-pub(super) fn curl(settings: &Settings) -> Plan {
-    let Settings { key, .. } = settings;
+pub(super) fn curl(settings: &RecipeSettings) -> Plan {
+    let RecipeSettings { key, .. } = settings;
     let before = if settings.plain_keys {
         Vec::new()
     } else {

@@ -6,10 +6,10 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{Plan, Snippet};
-use crate::settings::{Settings, WaitMode};
+use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
-use super::parts::Service;
+use super::parts::PooledService;
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
 pub(super) const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
@@ -20,7 +20,7 @@ const PRELOAD_WHY: &str = "\
 # the pool; with this it does not.
 ";
 
-pub(super) fn plan(settings: &Settings) -> Plan {
+pub(super) fn plan(settings: &RecipeSettings) -> Plan {
     let preload = settings.preload.as_deref();
     let preload = preload.filter(|_| settings.mode == WaitMode::Async);
     let (asynchronous, marker) = match settings.mode {
@@ -38,7 +38,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
         .replace("{key}", &settings.key);
     let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
     let arguments = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
-    Service {
+    PooledService {
         application: Application::Haproxy,
         unit: "haproxy".to_owned(),
         user: "haproxy",

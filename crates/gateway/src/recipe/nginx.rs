@@ -6,11 +6,11 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{GENERATOR, Plan, Snippet};
-use crate::settings::{Settings, WaitMode};
+use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
 use super::compression;
-use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, Service};
+use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService};
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");
@@ -29,7 +29,7 @@ pub(super) const PRELOAD_WHY: &str = "\
 # Makes handshakes asynchronous: a worker serves others while the pool works.
 ";
 
-pub(super) fn plan(settings: &Settings) -> Plan {
+pub(super) fn plan(settings: &RecipeSettings) -> Plan {
     let preload = settings.preload.as_deref();
     let preload = preload.filter(|_| settings.mode == WaitMode::Async);
     let sizes = Sizes::of(settings, preload.is_some());
@@ -51,7 +51,7 @@ pub(super) fn plan(settings: &Settings) -> Plan {
     );
     let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
     let arguments = vec![test, quiet, file, Argument::File(NGINX_CONF)];
-    Service {
+    PooledService {
         application: Application::Nginx,
         unit: "nginx".to_owned(),
         user: "www-data",
@@ -81,7 +81,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(settings: &Settings, asynchronous: bool) -> Self {
+    fn of(settings: &RecipeSettings, asynchronous: bool) -> Self {
         let cores = settings.cores.max(1);
         let (count, workers) = if asynchronous {
             let lines = "\

@@ -10,7 +10,7 @@ use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
-use crate::settings::{Settings, WaitMode};
+use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
 
@@ -51,7 +51,7 @@ pub(super) const FILES_PER_CONNECTION: u32 = 3;
 pub(super) const FILES_BESIDES: u32 = 256;
 
 /// A complete `openssl.cnf`.
-pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
+pub(super) fn openssl_cnf(settings: &RecipeSettings) -> PlannedFile {
     let mut lines = String::new();
     for (key, value) in provider_keys(settings) {
         let _ = writeln!(lines, "{key} = {value}");
@@ -73,7 +73,7 @@ pub(super) fn openssl_cnf(settings: &Settings) -> PlannedFile {
 }
 
 /// The provider's settings for applications that create a separate library context.
-pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
+pub(super) fn client_toml(settings: &RecipeSettings) -> PlannedFile {
     let quoted: Vec<String> = settings.nodes.iter().map(|node| format!("\"{node}\"")).collect();
     let mut lines = String::new();
     for (key, value) in provider_keys(settings) {
@@ -85,7 +85,7 @@ pub(super) fn client_toml(settings: &Settings) -> PlannedFile {
 }
 
 /// The keys of the provider that differ from their defaults, without `pool`.
-fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
+fn provider_keys(settings: &RecipeSettings) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
     if let Some(folder) = &settings.certificates {
         for (key, file) in [("tls_ca", "ca"), ("tls_cert", "cert"), ("tls_key", "key")] {
@@ -105,7 +105,7 @@ fn provider_keys(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 /// A service that gets the pool.
-pub(super) struct Service<'a> {
+pub(super) struct PooledService<'a> {
     pub(super) application: Application,
     pub(super) unit: String,
     /// The user of the processes that use the key.
@@ -127,9 +127,9 @@ pub(super) struct Service<'a> {
     pub(super) test: Option<(&'static str, &'static str, Vec<Argument>)>,
 }
 
-impl Service<'_> {
+impl PooledService<'_> {
     /// The steps that put the pool under the service.
-    pub(super) fn plan(self, settings: &Settings) -> Plan {
+    pub(super) fn plan(self, settings: &RecipeSettings) -> Plan {
         let mut after = self.start(settings);
         if self.is_checked {
             after.push(CommandStep {
@@ -159,7 +159,7 @@ impl Service<'_> {
     }
 
     /// The systemd drop-in that passes the configuration to the service; none where systemd is not in charge.
-    fn files(&self, settings: &Settings) -> Option<PlannedFile> {
+    fn files(&self, settings: &RecipeSettings) -> Option<PlannedFile> {
         if !settings.systemd {
             return None;
         }
@@ -185,7 +185,7 @@ impl Service<'_> {
         ))
     }
 
-    fn environment(&self, settings: &Settings) -> Vec<(&'static str, String)> {
+    fn environment(&self, settings: &RecipeSettings) -> Vec<(&'static str, String)> {
         let preload =
             self.preload.map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
         let variables = LOCAL_VARIABLES.iter().filter(|_| settings.local && self.preload.is_some());
@@ -197,7 +197,7 @@ impl Service<'_> {
     }
 
     /// Lines that make the node's sockets and the certificates visible inside the chroot.
-    fn binds(&self, settings: &Settings) -> String {
+    fn binds(&self, settings: &RecipeSettings) -> String {
         let mut lines = String::new();
         let Some(root) = self.chroot else {
             return lines;
@@ -222,7 +222,7 @@ impl Service<'_> {
     }
 
     /// The commands that make the service use the new files.
-    fn start(&self, settings: &Settings) -> Vec<CommandStep> {
+    fn start(&self, settings: &RecipeSettings) -> Vec<CommandStep> {
         let unit = &self.unit;
         if settings.systemd {
             return vec![CommandStep {
@@ -279,7 +279,7 @@ enum Kind {
 /// Files with which the C library resolves a name.
 const NAME_SERVICE: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
-fn opened_later(settings: &Settings) -> Vec<OpenedSocket<'_>> {
+fn opened_later(settings: &RecipeSettings) -> Vec<OpenedSocket<'_>> {
     let mut paths: Vec<OpenedSocket<'_>> = Vec::new();
     let sockets = settings.sockets().filter_map(Path::parent);
     let certificates = settings.certificates.as_deref();
@@ -297,11 +297,11 @@ fn opened_later(settings: &Settings) -> Vec<OpenedSocket<'_>> {
 }
 
 /// The commands that write a stub to the path of the server's key; none for plain keys.
-pub(super) fn stub(settings: &Settings, path: &str, user: &str) -> Vec<CommandStep> {
+pub(super) fn stub(settings: &RecipeSettings, path: &str, user: &str) -> Vec<CommandStep> {
     if settings.plain_keys {
         return Vec::new();
     }
-    let Settings { key, .. } = settings;
+    let RecipeSettings { key, .. } = settings;
     let mut steps = vec![CommandStep {
         command: format!("millrace key stub {key} -o {path}"),
         why: "the stub names the pool's key and holds no secret; write it where the node is",

@@ -7,10 +7,10 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{Plan, Snippet};
-use crate::settings::Settings;
+use crate::settings::RecipeSettings;
 
 use super::Application;
-use super::parts::{self, Service};
+use super::parts::{self, PooledService};
 
 /// A server; `{key}` in its texts is the name of the key.
 pub(super) struct Server {
@@ -78,7 +78,7 @@ const OPENVPN: Server = Server {
 };
 
 impl Server {
-    pub(super) fn plan(&self, settings: &Settings) -> Plan {
+    pub(super) fn plan(&self, settings: &RecipeSettings) -> Plan {
         let fill = |text: &str| text.replace("{key}", &settings.key);
         let workers = (settings.cores * 4).max(16).to_string();
         let snippet = Snippet {
@@ -91,7 +91,7 @@ impl Server {
             let arguments = arguments.iter().map(|word| Argument::Text(word));
             (name, program, arguments.collect())
         });
-        Service {
+        PooledService {
             application: self.application,
             unit: fill(self.unit),
             user: self.user,
@@ -110,7 +110,7 @@ impl Server {
 
 /// OpenVPN reads `openssl.cnf`; where its environment cannot be set, it loads the module by its name, and the provider
 /// reads a file of its own.
-pub(super) fn openvpn(settings: &Settings) -> Plan {
+pub(super) fn openvpn(settings: &RecipeSettings) -> Plan {
     let mut plan = OPENVPN.plan(settings);
     plan.files.push(parts::client_toml(settings));
     plan

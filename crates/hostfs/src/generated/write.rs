@@ -63,7 +63,7 @@ pub enum WriteError {
     Verification {
         /// Name of the test.
         name: &'static str,
-        /// Its output.
+        /// What the test printed.
         output: String,
     },
 }

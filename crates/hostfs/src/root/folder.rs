@@ -130,7 +130,7 @@ fn list(top: &OwnedFd, path: &str) -> ReadResult<Names> {
 
 fn link(top: &OwnedFd, path: &str) -> ReadResult<Option<String>> {
     let target = resolve(top, path, OFlags::PATH | OFlags::NOFOLLOW)
-        .and_then(|there| rustix::fs::readlinkat(&there, "", Vec::new()));
+        .and_then(|found| rustix::fs::readlinkat(&found, "", Vec::new()));
     match target {
         Ok(target) => match target.into_string() {
             Ok(target) => Ok(Some(target)),
@@ -143,8 +143,8 @@ fn link(top: &OwnedFd, path: &str) -> ReadResult<Option<String>> {
 }
 
 fn kind(top: &OwnedFd, path: &str) -> Result<FileKind, Errno> {
-    let there = resolve(top, path, OFlags::PATH)?;
-    Ok(FileKind::of_mode(rustix::fs::fstat(&there)?.st_mode))
+    let found = resolve(top, path, OFlags::PATH)?;
+    Ok(FileKind::of_mode(rustix::fs::fstat(&found)?.st_mode))
 }
 
 /// Opens a path inside the root.

@@ -36,19 +36,19 @@ pub(super) fn open(top: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Own
             behind.pop();
             continue;
         }
-        let here = behind.last().map_or(top, AsFd::as_fd);
+        let folder = behind.last().map_or(top, AsFd::as_fd);
         let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let there = rustix::fs::openat(here, part.as_str(), step, Mode::empty())?;
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
+        let entry = rustix::fs::openat(folder, part.as_str(), step, Mode::empty())?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode);
         if kind != FileType::Symlink || (ahead.is_empty() && !follow_last) {
-            behind.push(there);
+            behind.push(entry);
             continue;
         }
         links += 1;
         if links > MAX_LINKS {
             return Err(Errno::LOOP);
         }
-        let target = rustix::fs::readlinkat(&there, "", Vec::new())?;
+        let target = rustix::fs::readlinkat(&entry, "", Vec::new())?;
         let target = target.into_string().map_err(|_| Errno::ILSEQ)?;
         if target.starts_with('/') {
             behind.clear();

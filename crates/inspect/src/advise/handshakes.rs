@@ -108,8 +108,8 @@ impl HandshakeRun {
             .comparisons
             .into_iter()
             .take(MAX_COMPARISONS)
-            .filter_map(|one| serde_json::from_value(one).ok())
-            .filter(|one: &Comparison| one.ratio.is_valid())
+            .filter_map(|comparison| serde_json::from_value(comparison).ok())
+            .filter(|comparison: &Comparison| comparison.ratio.is_valid())
             .collect();
         if comparisons.is_empty() {
             return Err(HandshakeRunError::Empty);
@@ -133,8 +133,12 @@ impl HandshakeRun {
 
     /// The answer to a question about a server: that about P-256 and X25519, if there are several.
     pub(crate) fn gain(&self, question: &str, server: &str) -> Option<MeasuredGain> {
-        let about = |one: &&Comparison| one.question == question && one.ours.server == server;
-        let usual = |one: &&Comparison| one.ours.key == "p-256" && one.ours.group == "x25519";
+        let about = |comparison: &&Comparison| {
+            comparison.question == question && comparison.ours.server == server
+        };
+        let usual = |comparison: &&Comparison| {
+            comparison.ours.key == "p-256" && comparison.ours.group == "x25519"
+        };
         let all = || self.comparisons.iter().filter(about);
         let found = all().find(usual).or_else(|| all().next())?;
         let MeasuredServer { key, group, .. } = &found.ours;
@@ -157,12 +161,12 @@ impl HandshakeRun {
 impl Ratio {
     fn is_valid(&self) -> bool {
         let Self { mean, low, high } = *self;
-        [mean, low, high].iter().all(|one| one.is_finite() && *one > 0.0)
+        [mean, low, high].iter().all(|ratio| ratio.is_finite() && *ratio > 0.0)
     }
 
-    /// `-15 % (-18 to -12)`
+    /// The change in per cent, with its interval: `-15 % (-18 to -12)`
     fn show(self) -> String {
-        let [mean, low, high] = [self.mean, self.low, self.high].map(|one| (one - 1.0) * 100.0);
+        let [mean, low, high] = [self.mean, self.low, self.high].map(|ratio| (ratio - 1.0) * 100.0);
         format!("{mean:+.0} % ({low:+.0} to {high:+.0})")
     }
 }

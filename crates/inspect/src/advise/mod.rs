@@ -196,7 +196,7 @@ impl Topic {
     }
 }
 
-/// One choice.
+/// A recommended value, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Choice {
     /// The question that the choice answers

@@ -202,7 +202,7 @@ fn words(name: &str) -> String {
 impl Row {
     fn range(&self) -> Option<Range> {
         let mut micros = self.micros.clone();
-        if micros.iter().any(|one| !one.is_finite() || *one <= 0.0) {
+        if micros.iter().any(|time| !time.is_finite() || *time <= 0.0) {
             return None;
         }
         micros.sort_by(f64::total_cmp);

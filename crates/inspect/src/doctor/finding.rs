@@ -56,7 +56,7 @@ pub enum Remedy {
 pub struct Finding {
     /// ID of the check; stable, for monitoring
     pub id: String,
-    /// Severity
+    /// How much the problem costs, or how soon it does
     pub severity: Severity,
     /// The problem in one line
     pub title: String,

@@ -28,7 +28,7 @@ use serde::Serialize;
 pub use self::checks::CHECKS;
 pub use self::finding::{Finding, Remedy, Severity};
 pub use self::observation::{Observation, diagnose};
-pub use self::settings::{MAX_SETTINGS, Program, Setting, Settings};
+pub use self::settings::{ConfiguredProgram, FileSettings, MAX_SETTINGS, Setting};
 pub use self::system::System;
 use crate::accelerators::Accelerators;
 use crate::cpu::Cpu;
@@ -82,7 +82,7 @@ impl Diagnosis {
     }
 }
 
-/// One check.
+/// A check: its problem, and the rule that finds it.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     /// ID of the check: letters, digits and dashes
@@ -165,20 +165,20 @@ impl<'a> Facts<'a> {
     /// Settings of one name, each with the file that contains it.
     fn settings(
         &self,
-        program: Program,
+        program: ConfiguredProgram,
         name: &'static str,
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let files = self.system.settings.iter();
         files
             .filter(move |file| file.program == program)
-            .flat_map(|file| file.settings.iter().map(|one| (file.file.as_str(), one)))
+            .flat_map(|file| file.settings.iter().map(|setting| (file.file.as_str(), setting)))
             .filter(move |(_, setting)| setting.name == name)
     }
 
     /// [`Self::settings`] for several names, possibly of several programs.
     fn settings_of(
         &self,
-        names: &[(Program, &'static str)],
+        names: &[(ConfiguredProgram, &'static str)],
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let (facts, names) = (*self, names.to_vec());
         names.into_iter().flat_map(move |(program, name)| facts.settings(program, name))
@@ -187,7 +187,7 @@ impl<'a> Facts<'a> {
     /// [`Self::settings`] for several names of one program.
     fn settings_named(
         &self,
-        program: Program,
+        program: ConfiguredProgram,
         names: &'static [&'static str],
     ) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
         let facts = *self;
@@ -195,7 +195,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether this machine has a configuration of the program.
-    fn configured(&self, program: Program) -> bool {
+    fn configured(&self, program: ConfiguredProgram) -> bool {
         let mut files = self.system.settings.iter();
         files.any(|file| file.program == program)
     }

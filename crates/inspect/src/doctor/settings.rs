@@ -13,7 +13,7 @@ use crate::report::SectionReader;
 /// The program that reads the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Program {
+pub enum ConfiguredProgram {
     /// strongSwan, swanctl.conf or ipsec.conf
     Strongswan,
     /// OpenVPN
@@ -34,16 +34,16 @@ pub enum Program {
 
 /// The settings of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Settings {
+pub struct FileSettings {
     /// The program that reads the file
-    pub program: Program,
+    pub program: ConfiguredProgram,
     /// The file, relative to the root
     pub file: String,
     /// The settings in the order of the file
     pub settings: Vec<Setting>,
 }
 
-/// One setting.
+/// A directive or option that checks judge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Setting {
     /// Directive or option, as the file spells it
@@ -52,10 +52,10 @@ pub struct Setting {
     pub value: String,
 }
 
-impl Settings {
+impl FileSettings {
     /// The settings in this text that checks judge, at most [`MAX_SETTINGS`].
     #[must_use]
-    pub fn read(program: Program, text: &str) -> Vec<Setting> {
+    pub fn read(program: ConfiguredProgram, text: &str) -> Vec<Setting> {
         let is_known = |name: &str| {
             let mut places = PLACES.iter().filter(|place| place.program == program);
             places.any(|place| place.names.split(' ').any(|known| known == name))
@@ -98,7 +98,7 @@ impl Setting {
 
 /// The files of a program, and the names that matter.
 struct Place {
-    program: Program,
+    program: ConfiguredProgram,
     /// Files, or folders that end in `/`, separated by blanks.
     paths: &'static str,
     /// Suffix of the files in such a folder.
@@ -108,7 +108,7 @@ struct Place {
 }
 
 const fn place(
-    program: Program,
+    program: ConfiguredProgram,
     suffix: &'static str,
     paths: &'static str,
     names: &'static str,
@@ -118,36 +118,36 @@ const fn place(
 
 #[rustfmt::skip]
 const PLACES: [Place; 9] = [
-    place(Program::Strongswan, ".conf",
+    place(ConfiguredProgram::Strongswan, ".conf",
         "etc/swanctl/swanctl.conf etc/swanctl/conf.d/",
         "proposals esp_proposals ah_proposals replay_window dpd_delay dpd_timeout version per_cpu_sas"),
-    place(Program::Strongswan, ".conf",
+    place(ConfiguredProgram::Strongswan, ".conf",
         "etc/ipsec.conf etc/ipsec.d/",
         "ike esp ah keyexchange dpddelay replay_window"),
-    place(Program::Openvpn, ".conf",
+    place(ConfiguredProgram::Openvpn, ".conf",
         "etc/openvpn/ etc/openvpn/server/ etc/openvpn/client/ run/openvpn/ var/etc/",
         "cipher data-ciphers data-ciphers-fallback ncp-disable auth comp-lzo compress \
          allow-compression secret <secret> dev dev-type disable-dco tls-version-min tun-mtu mssfix \
          fragment keepalive ping ping-restart engine"),
-    place(Program::Nginx, "",
+    place(ConfiguredProgram::Nginx, "",
         "etc/nginx/nginx.conf etc/nginx/conf.d/ etc/nginx/sites-enabled/ \
          usr/local/nginx/conf/nginx.conf",
         "listen ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_engine use_engine ssl_conf_command sendfile \
          gzip gzip_comp_level gzip_types gzip_vary worker_connections worker_rlimit_nofile worker_rlimit_core"),
-    place(Program::Haproxy, ".cfg",
+    place(ConfiguredProgram::Haproxy, ".cfg",
         "etc/haproxy/haproxy.cfg etc/haproxy/conf.d/",
         "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-default-bind-curves ssl-engine ulimit-n bind"),
-    place(Program::Openssl, ".cnf",
+    place(ConfiguredProgram::Openssl, ".cnf",
         "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf etc/millrace/openssl.cnf",
         "engines engine_id dynamic_path MinProtocol CipherString Groups Curves local \
          SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD"),
-    place(Program::Systemd, "",
+    place(ConfiguredProgram::Systemd, "",
         "etc/systemd/system/ etc/systemd/system.conf",
         "LimitCORE DefaultLimitCORE LimitNOFILE"),
-    place(Program::Limits, ".conf",
+    place(ConfiguredProgram::Limits, ".conf",
         "etc/security/limits.conf etc/security/limits.d/",
         "core"),
-    place(Program::Modprobe, ".conf",
+    place(ConfiguredProgram::Modprobe, ".conf",
         "etc/modprobe.d/ usr/lib/modprobe.d/ lib/modprobe.d/",
         "blacklist install"),
 ];
@@ -160,8 +160,8 @@ pub const MAX_SETTINGS: usize = 512;
 const MAX_VALUE: usize = 1_024;
 
 /// Finds the settings of all programs.
-pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
-    let mut found: Vec<Settings> = Vec::new();
+pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<FileSettings> {
+    let mut found: Vec<FileSettings> = Vec::new();
     for place in &PLACES {
         for file in files(reader, place) {
             // Two paths may lead to the same file.
@@ -170,9 +170,9 @@ pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Settings> {
             }
             let names: Vec<&str> = place.names.split(' ').collect();
             let lines = reader.lines_with_if_there(&file, &names);
-            let settings = Settings::read(place.program, &lines.join("\n"));
+            let settings = FileSettings::read(place.program, &lines.join("\n"));
             if !settings.is_empty() {
-                found.push(Settings { program: place.program, file, settings });
+                found.push(FileSettings { program: place.program, file, settings });
             }
         }
     }
@@ -186,7 +186,7 @@ fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
             files.push(path.to_owned());
             continue;
         };
-        if place.program == Program::Systemd {
+        if place.program == ConfiguredProgram::Systemd {
             files.extend(systemd::files_in(folder, |folder| reader.names(folder)));
         } else {
             let names =
@@ -199,9 +199,9 @@ fn files(reader: &mut SectionReader<'_>, place: &Place) -> Vec<String> {
 }
 
 /// The settings in a line. Lines are read alone: a report has only those with a name in [`PLACES`].
-fn parse_line(program: Program, line: &str) -> Vec<Setting> {
+fn parse_line(program: ConfiguredProgram, line: &str) -> Vec<Setting> {
     match program {
-        Program::Nginx => nginx::Lexer::new(line)
+        ConfiguredProgram::Nginx => nginx::Lexer::new(line)
             .filter_map(|statement| match statement {
                 nginx::Statement::Directive(words) | nginx::Statement::Unfinished(words) => {
                     setting_of(&words)
@@ -209,18 +209,18 @@ fn parse_line(program: Program, line: &str) -> Vec<Setting> {
                 nginx::Statement::Open(_) | nginx::Statement::Close => None,
             })
             .collect(),
-        Program::Haproxy => Vec::from_iter(setting_of(&haproxy::words(line))),
-        Program::Openssl => {
+        ConfiguredProgram::Haproxy => Vec::from_iter(setting_of(&haproxy::words(line))),
+        ConfiguredProgram::Openssl => {
             let assignment = openssl_cnf::assignment(line);
             Vec::from_iter(assignment.map(|(name, value)| setting(name, &value)))
         }
-        Program::Strongswan => {
+        ConfiguredProgram::Strongswan => {
             let line = line.split('#').next().unwrap_or_default();
             let pieces = line.split([';', '{', '}']);
             pieces.filter_map(name_and_value).collect()
         }
-        Program::Limits => Vec::from_iter(limit(line)),
-        Program::Openvpn | Program::Systemd | Program::Modprobe => {
+        ConfiguredProgram::Limits => Vec::from_iter(limit(line)),
+        ConfiguredProgram::Openvpn | ConfiguredProgram::Systemd | ConfiguredProgram::Modprobe => {
             Vec::from_iter(name_and_value(line))
         }
     }
@@ -259,27 +259,34 @@ fn name_and_value(piece: &str) -> Option<Setting> {
 mod tests {
     use super::*;
 
-    fn one(program: Program, line: &str) -> Vec<(String, String)> {
-        let settings = Settings::read(program, line).into_iter();
+    fn one(program: ConfiguredProgram, line: &str) -> Vec<(String, String)> {
+        let settings = FileSettings::read(program, line).into_iter();
         settings.map(|s| (s.name, s.value)).collect()
     }
 
     #[test]
     fn settings_of_every_program_are_read() {
         let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        assert_eq!(one(Program::Openvpn, "cipher AES-256-GCM # x"), pair("cipher", "AES-256-GCM"));
-        assert_eq!(one(Program::Openvpn, "comp-lzo"), pair("comp-lzo", ""));
-        assert_eq!(one(Program::Openvpn, "; comp-lzo"), []);
         assert_eq!(
-            one(Program::Strongswan, "   esp_proposals = aes256-sha256"),
+            one(ConfiguredProgram::Openvpn, "cipher AES-256-GCM # x"),
+            pair("cipher", "AES-256-GCM")
+        );
+        assert_eq!(one(ConfiguredProgram::Openvpn, "comp-lzo"), pair("comp-lzo", ""));
+        assert_eq!(one(ConfiguredProgram::Openvpn, "; comp-lzo"), []);
+        assert_eq!(
+            one(ConfiguredProgram::Strongswan, "   esp_proposals = aes256-sha256"),
             pair("esp_proposals", "aes256-sha256")
         );
-        assert_eq!(one(Program::Systemd, "LimitCORE=infinity"), pair("LimitCORE", "infinity"));
         assert_eq!(
-            one(Program::Limits, "*  soft core unlimited"),
+            one(ConfiguredProgram::Systemd, "LimitCORE=infinity"),
+            pair("LimitCORE", "infinity")
+        );
+        assert_eq!(
+            one(ConfiguredProgram::Limits, "*  soft core unlimited"),
             pair("core", "unlimited (soft)")
         );
-        let nginx = one(Program::Nginx, "server { listen 443 ssl; ssl_protocols TLSv1; }");
+        let nginx =
+            one(ConfiguredProgram::Nginx, "server { listen 443 ssl; ssl_protocols TLSv1; }");
         assert!(nginx.contains(&("listen".to_owned(), "443 ssl".to_owned())));
         assert!(nginx.contains(&("ssl_protocols".to_owned(), "TLSv1".to_owned())));
     }
@@ -290,17 +297,17 @@ mod tests {
             one(program, line).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         let log = "log_format a '$x; ssl_protocols TLSv1; }' ; # listen 1;";
-        assert!(names(Program::Nginx, log).is_empty());
+        assert!(names(ConfiguredProgram::Nginx, log).is_empty());
         let ciphers = "ssl_ciphers \"HIGH:!aNULL;\"; listen '[::]:443' ssl;";
         let expected = [("ssl_ciphers", "HIGH:!aNULL;"), ("listen", "[::]:443 ssl")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(one(Program::Nginx, ciphers), expected);
+        assert_eq!(one(ConfiguredProgram::Nginx, ciphers), expected);
         let bind = "  bind :443 ssl crt \"/a # b\" # maxconn 5";
         let expected = ("bind".to_owned(), ":443 ssl crt /a # b".to_owned());
-        assert_eq!(one(Program::Haproxy, bind), [expected]);
+        assert_eq!(one(ConfiguredProgram::Haproxy, bind), [expected]);
         let cipher = "CipherString = \"DEFAULT # x\" # MinProtocol = TLSv1";
         let expected = ("CipherString".to_owned(), "DEFAULT # x".to_owned());
-        assert_eq!(one(Program::Openssl, cipher), [expected]);
+        assert_eq!(one(ConfiguredProgram::Openssl, cipher), [expected]);
     }
 
     #[test]

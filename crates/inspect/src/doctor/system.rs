@@ -10,7 +10,7 @@ use millrace_hostfs::{Root, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::settings::{self, Settings};
+use super::settings::{self, FileSettings};
 use crate::machine;
 use crate::offload_status::program_of;
 use crate::qat::library;
@@ -44,7 +44,7 @@ pub struct System {
     /// Running servers and their limits
     pub servers: Vec<RunningServer>,
     /// Settings of servers and libraries
-    pub settings: Vec<Settings>,
+    pub settings: Vec<FileSettings>,
 }
 
 /// File handles of the whole system.
@@ -59,7 +59,7 @@ pub struct FileHandles {
 /// Intel's `qatmgr`, which hands virtual functions to processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct QatManager {
-    /// Its file
+    /// Path of the program file
     pub file: String,
     /// The release of qatlib that it belongs to; null if the file does not contain it
     pub release: Option<String>,
@@ -80,7 +80,7 @@ pub struct Zone {
     pub trip_millicelsius: Option<i64>,
 }
 
-/// A running server.
+/// A running TLS server and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RunningServer {
     /// Process ID

@@ -31,7 +31,7 @@ const READINGS_TO_GO: u32 = 3;
 pub const MAX_ALERTS_PER_MINUTE: usize = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Change of a finding.
+/// How a finding differs between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -215,7 +215,7 @@ pub struct DeviceRate {
     pub heartbeat: Option<FirmwareHeartbeat>,
 }
 
-/// One interface.
+/// Traffic of a network interface between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct InterfaceRate {
     /// Name of the interface

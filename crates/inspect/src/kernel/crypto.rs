@@ -47,7 +47,7 @@ pub enum ComputeSite {
     Generic,
     /// The processor's vector or crypto instructions.
     Instructions,
-    /// A device.
+    /// An accelerator, by its driver.
     Device,
     /// A template, or unknown.
     Other,

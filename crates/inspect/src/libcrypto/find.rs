@@ -42,7 +42,7 @@ const LIBRARIES: &[&str] = &[
 /// Programs that may have a crypto library linked in.
 const PROGRAMS: &str = "nginx haproxy envoy openvpn stunnel stunnel4 stunnel5 lighttpd httpd apache2 node openssl charon \
          dropbear dropbearmulti hostapd wpad uhttpd ovpncli";
-/// Folders of programs.
+/// Folders that are searched for [`PROGRAMS`].
 const PROGRAM_FOLDERS: &[&str] =
     &["usr/sbin", "usr/bin", "usr/local/sbin", "usr/local/bin", "sbin", "bin"];
 
@@ -59,13 +59,13 @@ pub(super) fn libraries(reader: &mut SectionReader<'_>) -> Candidates {
     for folder in folders(reader) {
         let names = reader.names(&folder);
         let wanted = |name: &&String| is_library(name);
-        let here: Vec<String> = names.iter().filter(wanted).cloned().collect();
-        for name in &here {
+        let present: Vec<String> = names.iter().filter(wanted).cloned().collect();
+        for name in &present {
             let path = format!("{folder}/{name}");
             // The target of `libcrypto.so -> libcrypto.so.3` is in the list as well.
             let target = reader.root().link(&path).ok().flatten();
             let again =
-                target.is_some_and(|target| !target.contains('/') && here.contains(&target));
+                target.is_some_and(|target| !target.contains('/') && present.contains(&target));
             if !again {
                 candidates.shared.push(path);
             }

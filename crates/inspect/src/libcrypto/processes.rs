@@ -48,8 +48,8 @@ pub(super) struct Loaded {
 impl Loaded {
     /// The loaded files that still exist.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
-        let there = self.files.keys().filter(|(_, deleted)| !deleted);
-        there.map(|(path, _)| path.as_str())
+        let present = self.files.keys().filter(|(_, deleted)| !deleted);
+        present.map(|(path, _)| path.as_str())
     }
 }
 

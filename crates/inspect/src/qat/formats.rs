@@ -89,7 +89,7 @@ fn framed_counter(line: &str) -> Option<(&str, u32, u64)> {
     Some((what, number(engine)?, number(value)?))
 }
 
-/// ` 0:            83909            83909`
+/// A row of the table in `fw_counters`: ` 0:            83909            83909`
 fn tabled_counter(line: &str) -> Option<QatEngineCounters> {
     let (engine, values) = line.split_once(':')?;
     let mut values = values.split_whitespace();

@@ -23,9 +23,9 @@ const IPC_LOCK: u32 = 14;
 pub struct FunctionHolder {
     /// Process id
     pub pid: u32,
-    /// Its name
+    /// Name of the process
     pub name: String,
-    /// Its limit of locked memory in bytes; `unlimited`, also with the capability `IPC_LOCK`; null if it cannot be read
+    /// Limit of locked memory in bytes; `unlimited`, also with the capability `IPC_LOCK`; null if it cannot be read
     pub locked_memory: Option<String>,
 }
 

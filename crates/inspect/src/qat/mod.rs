@@ -87,7 +87,7 @@ pub struct QatDevice {
     pub model: String,
     /// Generation of the hardware, which decides on services and counters
     pub generation: Generation,
-    /// Whether it is a virtual function
+    /// Whether this is a virtual function of a card
     pub virtual_function: bool,
     /// The physical device of a virtual function; null in a guest, which cannot see it
     pub parent: Option<String>,
@@ -129,7 +129,7 @@ pub struct QatDevice {
     pub telemetry: BTreeMap<String, u64>,
 }
 
-/// A PCIe link.
+/// Speed and width of a PCIe link, now and at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PcieLink {
     /// Current speed, in the kernel's words

@@ -176,7 +176,7 @@ fn kvm_guest_without_dmi_names_its_hypervisor_by_its_clock() {
     let _ = std::fs::remove_dir_all(folder.path().join("sys/class/dmi"));
     let cpu =
         Report::of(&Root::open(folder.path()).expect("a root")).cpu.known.expect("a processor");
-    assert_eq!(cpu.hypervisor.and_then(|one| one.name).as_deref(), Some("KVM"));
+    assert_eq!(cpu.hypervisor.and_then(|hypervisor| hypervisor.name).as_deref(), Some("KVM"));
     // PadLock is VIA's: no EPYC lacks it.
     assert!(cpu.features.iter().all(|feature| feature.name != "padlock"));
 }

@@ -266,7 +266,7 @@ pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
     let current = entered(libc, waiting.epoll);
     let (events, next) = (waiting.events, waiting.next);
     loop {
-        current.each(|_| true, |one| one.before_wait);
+        current.each(|_| true, |driven| driven.before_wait);
         let notified = current.has_notified();
         let count = next(notified);
         if count <= 0 && !notified {
@@ -278,7 +278,7 @@ pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
             return count;
         }
         current.drain_shared(ready[SHARED]);
-        current.each(|index| ready[index], |one| one.on_readable);
+        current.each(|index| ready[index], |driven| driven.on_readable);
         // SAFETY: behind the `kept` ones there is room up to `max`.
         let mut total = unsafe { current.report_notified(events, kept, waiting.max) };
         if total == 0 {
@@ -309,10 +309,10 @@ fn entered(libc: &Libc, epoll: c_int) -> Loop {
         LOOPS.fetch_add(1, Ordering::Relaxed);
     }
     current.epoll = epoll;
-    for (index, one) in current.driven.iter().enumerate() {
+    for (index, driven) in current.driven.iter().enumerate() {
         // The loop has moved to another instance.
-        if let Some(one) = one {
-            add(libc, epoll, one.fd, index);
+        if let Some(driven) = driven {
+            add(libc, epoll, driven.fd, index);
         }
     }
     if current.shared_eventfd >= 0 {
@@ -365,10 +365,10 @@ impl Loop {
     }
 
     fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Driven) -> Turn) {
-        for (index, one) in self.driven.iter().enumerate() {
-            if let Some(one) = one.as_ref().filter(|_| which(index)) {
+        for (index, driven) in self.driven.iter().enumerate() {
+            if let Some(driven) = driven.as_ref().filter(|_| which(index)) {
                 // SAFETY: promised when it was given.
-                with_errno_kept(|| unsafe { turn(one)(one.context) });
+                with_errno_kept(|| unsafe { turn(driven)(driven.context) });
             }
         }
     }

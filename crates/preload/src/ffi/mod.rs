@@ -41,7 +41,7 @@ const SSL_MODE_ASYNC: c_long = 0x100;
 /// finished without asynchrony.
 const MAX_WAIT_FDS: usize = 8;
 
-/// Times that a job is resumed and told to give up before it is waited for. The provider gives
+/// Times that a job is resumed with the order to give up, before this waits for its end. The provider gives
 /// up at the first.
 const MAX_CANCEL_ROUNDS: usize = 16;
 
@@ -512,8 +512,8 @@ fn wait_fds(jobs: &Jobs, ssl: *mut Ssl) -> Option<Vec<c_int>> {
     (filled == 1 && fds.iter().all(|fd| *fd >= 0)).then_some(fds)
 }
 
-/// Ends a paused job: resumes it and told to give up. A job of a provider that does not know
-/// the order is waited for, up to a minute.
+/// Ends a paused job: resumes it with the order to give up. If its provider does not know the order, waits for
+/// its end, a minute at most.
 fn cancel(jobs: &Jobs, ssl: *mut Ssl, resume: &dyn Fn() -> c_int) {
     // The mode is still set, by `Handshake::run` or by HAProxy: only so does libssl resume the job.
     CANCELLING.set(true);

@@ -7,8 +7,8 @@ use millrace_engine::Output;
 
 use super::core::integer_in;
 use super::delegate::{
-    OneShot, Operation, Rows, Wrapped, dispatch, dupctx, free, get_params, init, listing, newctx,
-    produce, set_noted_params, transform,
+    DelegatedOperation, OneShot, Rows, Wrapped, dispatch, dupctx, free, get_params, init, listing,
+    newctx, produce, set_noted_params, transform,
 };
 use super::ids;
 use super::inner::{self, InnerAlgorithm};
@@ -54,7 +54,7 @@ struct Crypting {
     explicit_rejection: bool,
 }
 
-impl Operation for Crypting {
+impl DelegatedOperation for Crypting {
     const ROWS: &'static [AlgorithmRow] = Cipher::ROWS;
     const NEW: i32 = ids::cipher::NEWCTX;
     const FREE: i32 = ids::cipher::FREECTX;

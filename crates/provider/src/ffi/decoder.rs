@@ -38,7 +38,7 @@ const LINE: usize = 1024;
 /// Bound on the bytes that are read in search of a PEM block: certificate bundles of system size fit.
 const MAX_SEARCH: usize = 16 * 1024 * 1024;
 
-/// A decoder.
+/// Context of `OSSL_DECODER`: finds stubs and keys of ours in DER and PEM.
 struct Decoder {
     provider: &'static Provider,
 }
@@ -123,7 +123,7 @@ unsafe extern "C" fn decode_pem(
             return Ok(CARRY_ON);
         };
         if let Some(error) = excluded(decoder.provider, &der) {
-            // Here servers log it; a decoder of keys that fails says nothing.
+            // Servers log an error that is raised here; they log none for a key that no decoder takes.
             decoder.provider.core.raise(&error);
             return Ok(0);
         }

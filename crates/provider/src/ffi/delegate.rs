@@ -57,7 +57,7 @@ impl<T> Failure for *mut T {
 
 /// One kind of operation contexts: what they keep beside the inner context, and what they intercept.
 /// The value is reset with each initialisation.
-pub(crate) trait Operation: Default + 'static {
+pub(crate) trait DelegatedOperation: Default + 'static {
     const ROWS: &'static [AlgorithmRow];
     /// Numbers of the functions that every operation has, each under its own number.
     const NEW: i32;
@@ -78,7 +78,7 @@ pub(crate) trait Operation: Default + 'static {
     /// `settings` is null or an array that a null key ends, and its entries describe readable memory.
     unsafe fn note(&mut self, settings: *const Param);
 
-    /// The length of the result, if the inner context cannot tell it for this key.
+    /// The length of the result, if the inner context does not know it for this key.
     fn result_len(_context: &Wrapped<Self>, _key: &Key) -> Result<Option<usize>> {
         Ok(None)
     }
@@ -90,7 +90,7 @@ pub(crate) trait Operation: Default + 'static {
 }
 
 /// An operation that takes its whole input in one call.
-pub(crate) trait OneShot: Operation {
+pub(crate) trait OneShot: DelegatedOperation {
     /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
     fn produce(
         context: &mut Wrapped<Self>,
@@ -102,13 +102,13 @@ pub(crate) trait OneShot: Operation {
 }
 
 /// An operation that got its input before the call that asks for the result.
-pub(crate) trait Finish: Operation {
+pub(crate) trait Finish: DelegatedOperation {
     /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
     fn finish(context: &mut Wrapped<Self>, key: &Key, room: usize) -> Result<Option<Output>>;
 }
 
 /// An operation context: a box in OpenSSL's hands, around an inner context.
-pub(crate) struct Wrapped<O: Operation> {
+pub(crate) struct Wrapped<O: DelegatedOperation> {
     pub(crate) provider: &'static Provider,
     pub(crate) row: &'static AlgorithmRow,
     pub(crate) functions: &'static InnerAlgorithm,
@@ -117,7 +117,7 @@ pub(crate) struct Wrapped<O: Operation> {
     pub(crate) state: O,
 }
 
-impl<O: Operation> Handle for Wrapped<O> {
+impl<O: DelegatedOperation> Handle for Wrapped<O> {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
@@ -131,7 +131,7 @@ impl<O: Operation> Handle for Wrapped<O> {
     }
 }
 
-impl<O: Operation> Drop for Wrapped<O> {
+impl<O: DelegatedOperation> Drop for Wrapped<O> {
     fn drop(&mut self) {
         // SAFETY: `freectx` takes the inner context, which this handle owns and uses no more. Every
         // operation of OpenSSL has the function, so that nothing is left to do about an error.
@@ -139,8 +139,8 @@ impl<O: Operation> Drop for Wrapped<O> {
     }
 }
 
-impl<O: Operation> Wrapped<O> {
-    /// A new context of the algorithm at `index` of [`Operation::ROWS`].
+impl<O: DelegatedOperation> Wrapped<O> {
+    /// A new context of the algorithm at `index` of [`DelegatedOperation::ROWS`].
     pub(crate) fn new(provider: &'static Provider, index: usize) -> Result<Self> {
         let context = inner::context()?;
         let functions = inner::algorithm_at(O::inner(context), index)?;
@@ -293,7 +293,7 @@ delegates! {
 /// # Safety
 /// `pointer` is null or from [`newctx`] or [`dupctx`] of this `O`, not freed, and no other thread uses
 /// it until this returns: OpenSSL's rule for operation contexts.
-pub(crate) unsafe fn with_context<O: Operation, T: Failure>(
+pub(crate) unsafe fn with_context<O: DelegatedOperation, T: Failure>(
     pointer: Ptr,
     entry: impl FnOnce(&mut Wrapped<O>) -> Result<T>,
 ) -> T {
@@ -322,7 +322,7 @@ pub(crate) unsafe extern "C" fn free<T, const ID: i32>(pointer: Ptr) {
     });
 }
 
-pub(crate) unsafe extern "C" fn newctx<O: Operation, const A: usize, const ID: i32>(
+pub(crate) unsafe extern "C" fn newctx<O: DelegatedOperation, const A: usize, const ID: i32>(
     provctx: Ptr,
 ) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
@@ -331,7 +331,7 @@ pub(crate) unsafe extern "C" fn newctx<O: Operation, const A: usize, const ID: i
 }
 
 pub(crate) unsafe extern "C" fn newctx_with_properties<
-    O: Operation,
+    O: DelegatedOperation,
     const A: usize,
     const ID: i32,
 >(
@@ -342,7 +342,7 @@ pub(crate) unsafe extern "C" fn newctx_with_properties<
     unsafe { newctx::<O, A, ID>(provctx) }
 }
 
-pub(crate) unsafe extern "C" fn dupctx<O: Operation, const ID: i32>(pointer: Ptr) -> Ptr {
+pub(crate) unsafe extern "C" fn dupctx<O: DelegatedOperation, const ID: i32>(pointer: Ptr) -> Ptr {
     let entry = |context: &mut Wrapped<O>| {
         let state = context.state.copy()?;
         // SAFETY: `dupctx` takes a live context.
@@ -364,7 +364,7 @@ pub(crate) unsafe extern "C" fn dupctx<O: Operation, const ID: i32>(pointer: Ptr
 }
 
 /// An initialisation with a key.
-pub(crate) unsafe extern "C" fn init<O: Operation, const ID: i32>(
+pub(crate) unsafe extern "C" fn init<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     object: Ptr,
     settings: *const Param,
@@ -381,7 +381,7 @@ pub(crate) unsafe extern "C" fn init<O: Operation, const ID: i32>(
 }
 
 /// An initialisation with the name of a digest, and a key.
-pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
+pub(crate) unsafe extern "C" fn digest_init<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     digest: *const c_char,
     object: Ptr,
@@ -406,7 +406,7 @@ pub(crate) unsafe extern "C" fn digest_init<O: Operation, const ID: i32>(
 /// # Safety
 /// The arguments are those of libcrypto: null or a context of this operation; null or a key object whose key
 /// manager is ours, since libcrypto found both by one provider; null or an array of parameters.
-unsafe fn initialise<O: Operation, const ID: i32>(
+unsafe fn initialise<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     object: Ptr,
     settings: *const Param,
@@ -492,7 +492,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
 }
 
 /// Sets parameters, and notes those that the pool needs.
-pub(crate) unsafe extern "C" fn set_noted_params<O: Operation, const ID: i32>(
+pub(crate) unsafe extern "C" fn set_noted_params<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     settings: *const Param,
 ) -> c_int {
@@ -509,7 +509,7 @@ pub(crate) unsafe extern "C" fn set_noted_params<O: Operation, const ID: i32>(
 }
 
 /// Lists parameters; without a context too (`openssl list` asks so).
-pub(crate) unsafe extern "C" fn listing<O: Operation, const A: usize, const ID: i32>(
+pub(crate) unsafe extern "C" fn listing<O: DelegatedOperation, const A: usize, const ID: i32>(
     pointer: Ptr,
     _provctx: Ptr,
 ) -> *const Param {

@@ -6,12 +6,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use millrace_engine::{Operation as PoolOperation, Output};
+use millrace_engine::{Operation, Output};
 
 use super::core::integer_in;
 use super::delegate::{
-    Finish, Handle, Operation, Rows, Wrapped, dispatch, dupctx, finish, free, get_params, init,
-    listing, newctx, set_noted_params, with_context,
+    DelegatedOperation, Finish, Handle, Rows, Wrapped, dispatch, dupctx, finish, free, get_params,
+    init, listing, newctx, set_noted_params, with_context,
 };
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call};
@@ -55,7 +55,7 @@ struct Agreeing {
     pad: bool,
 }
 
-impl Operation for Agreeing {
+impl DelegatedOperation for Agreeing {
     const ROWS: &'static [AlgorithmRow] = Exchange::ROWS;
     const NEW: i32 = ids::keyexch::NEWCTX;
     const FREE: i32 = ids::keyexch::FREECTX;
@@ -131,12 +131,12 @@ impl Context {
         usize::try_from(bytes).map_err(|_| Error::library())
     }
 
-    fn operation(&self, public: &[u8]) -> Option<PoolOperation> {
+    fn operation(&self, public: &[u8]) -> Option<Operation> {
         match self.row.scheme {
             // Compressed and hybrid points are for the inner context.
-            Scheme::Ecdh if public.first() == Some(&4) => Some(PoolOperation::Ecdh),
-            Scheme::X25519 => Some(PoolOperation::X25519),
-            Scheme::Dh => Some(PoolOperation::DhDerive),
+            Scheme::Ecdh if public.first() == Some(&4) => Some(Operation::Ecdh),
+            Scheme::X25519 => Some(Operation::X25519),
+            Scheme::Dh => Some(Operation::DhDerive),
             _ => None,
         }
     }

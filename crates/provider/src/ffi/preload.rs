@@ -13,7 +13,7 @@ use millrace_client::HostLoop;
 
 use super::core::guard_bare;
 use super::libcrypto::Ptr;
-use crate::process::Process;
+use crate::process::ProcessState;
 use crate::shared_cells::{LocalEvent, SharedCells};
 
 type Turn = unsafe extern "C" fn(Ptr);
@@ -54,7 +54,7 @@ pub(super) fn count_in(cells: SharedCells) {
 
 /// Offers the pool's sockets to the application's event loop: once in each process, as soon as the pool
 /// is connected.
-pub(super) fn offer_host_loop(process: &Process) {
+pub(super) fn offer_host_loop(process: &ProcessState) {
     type Offer = unsafe extern "C" fn(c_int, Turn, Turn, Ptr) -> c_int;
     let Some(offer) = preloaded!(c"millrace_preload_attend": Offer) else {
         return;

@@ -11,7 +11,7 @@ use super::{preload, wait};
 use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
 use crate::remote::FailureKind;
-use crate::route::Request;
+use crate::route::PooledOperation;
 
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
@@ -36,9 +36,9 @@ pub(crate) fn run(
         }
         return Ok(output);
     }
-    let here = key.origin() == Origin::Imported;
+    let imported = key.origin() == Origin::Imported;
     let Some((operation, input)) = operation else {
-        if here {
+        if imported {
             provider.stats.local.add();
             return Ok(None);
         }
@@ -46,14 +46,14 @@ pub(crate) fn run(
                     choose another digest, padding or key derivation";
         return Err(Error::new(Reason::NotOffered, text));
     };
-    if provider.config.mode == WaitMode::Off && !here {
+    if provider.config.mode == WaitMode::Off && !imported {
         let text = "the pool holds the private key, and the provider is configured with mode = off";
         return Err(Error::new(Reason::Config, text));
     }
-    let local = here && provider.config.fallback;
+    let local = imported && provider.config.fallback;
     let identity = match key.identity() {
         Ok(identity) => identity,
-        Err(_) if here => {
+        Err(_) if imported => {
             provider.stats.local.add();
             return Ok(None);
         }
@@ -61,13 +61,13 @@ pub(crate) fn run(
     };
     let process = provider.process();
     let job = match provider.config.mode {
-        WaitMode::Async => wait::Job::current(provider, process),
+        WaitMode::Async => wait::AsyncJob::current(provider, process),
         _ => None,
     };
     if job.is_some() {
         preload::offer_host_loop(process);
     }
-    let request = Request {
+    let request = PooledOperation {
         process,
         config: provider.config,
         stats: &provider.stats,

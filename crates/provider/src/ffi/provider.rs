@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_client::{PoolConfig, ReportSource};
+use millrace_engine::sync::lock;
 
 use super::core::{self, Core, guard};
 use super::delegate::{self, Rows, dispatch};
@@ -26,8 +27,7 @@ use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Primitive, Sign
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
 use crate::local::ahead::PairMaker;
-use crate::oneshot::lock;
-use crate::process::Process;
+use crate::process::ProcessState;
 use crate::remote;
 use crate::stats::Stats;
 
@@ -109,8 +109,8 @@ impl Provider {
     }
 
     /// The state of this process.
-    pub(crate) fn process(&self) -> &'static Arc<Process> {
-        self.shared.process.get(|| Process::new(remote::connect(self.pool_config())))
+    pub(crate) fn process(&self) -> &'static Arc<ProcessState> {
+        self.shared.process.get(|| ProcessState::new(remote::connect(self.pool_config())))
     }
 
     /// The pool of this process: its reports are about what this process does, not its ancestors.
@@ -157,31 +157,31 @@ impl Provider {
     }
 }
 
-/// The [`Process`] of this process: a forked child finds its parent's and makes its own. Nothing is
+/// The [`ProcessState`] of this process: a forked child finds its parent's and makes its own. Nothing is
 /// locked, since at the moment of a fork another thread might hold the lock.
 struct ProcessCell(AtomicPtr<Owned>);
 
 struct Owned {
     pid: libc::pid_t,
-    process: Arc<Process>,
+    process: Arc<ProcessState>,
 }
 
 impl ProcessCell {
-    fn existing(&self) -> Option<&'static Arc<Process>> {
+    fn existing(&self) -> Option<&'static Arc<ProcessState>> {
         // SAFETY: the cell holds null or a pointer that `get` has put there.
         unsafe { Self::of_this_process(self.0.load(Ordering::Acquire)) }
     }
 
     /// # Safety
     /// `owned` is null, or from `Box::into_raw` in `get` and never freed.
-    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<Process>> {
+    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<ProcessState>> {
         // SAFETY: by this function's contract.
         let owned = unsafe { owned.as_ref() }?;
         // SAFETY: takes nothing.
         (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
     }
 
-    fn get(&self, make: impl FnOnce() -> Process) -> &'static Arc<Process> {
+    fn get(&self, make: impl FnOnce() -> ProcessState) -> &'static Arc<ProcessState> {
         // Read once: if another thread replaces it from now on, the exchange must fail.
         let old = self.0.load(Ordering::Acquire);
         // SAFETY: the cell holds null or a pointer that this function has put there.
@@ -264,13 +264,15 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
 }
 
 /// Properties and description of wrapped algorithms.
-pub(super) type Kind = (&'static CStr, &'static CStr);
+pub(super) type Offering = (&'static CStr, &'static CStr);
 
 /// Algorithms with private operations in the pool.
-const POOL: Kind = (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
+const POOL: Offering =
+    (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
 
 /// Algorithms of keys that sign here.
-const HERE: Kind = (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
+const HERE: Offering =
+    (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
 
 /// The algorithms that are offered and that the inner provider has, under its names.
 pub(super) fn wrapped(
@@ -278,7 +280,7 @@ pub(super) fn wrapped(
     inner: &'static [Option<InnerAlgorithm>],
     dispatch: &[fn() -> Rows],
     own: &[i32],
-    (properties, description): Kind,
+    (properties, description): Offering,
 ) -> Vec<Algorithm> {
     let rows = offered.zip(inner).zip(dispatch);
     let rows = rows.filter_map(|((offered, inner), rows)| {
@@ -583,7 +585,7 @@ mod tests {
             let start = Barrier::new(THREADS);
             let first = || {
                 start.wait();
-                Arc::as_ptr(cell.get(|| Process::new(Arc::new(UnusedPool)))) as usize
+                Arc::as_ptr(cell.get(|| ProcessState::new(Arc::new(UnusedPool)))) as usize
             };
             let found: Vec<usize> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();

@@ -12,12 +12,12 @@
 use std::ffi::{c_char, c_int};
 
 use millrace_engine::operation::{MAX_INPUT_LEN, MlDsaInput};
-use millrace_engine::{Operation as PoolOperation, Output};
+use millrace_engine::{Operation, Output};
 
 use super::delegate::{
-    Finish, Handle, OneShot, Operation, Rows, Wrapped, digest_init, dispatch, dupctx, finish, free,
-    get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
-    status, transform, update, verify, verify_final, with_context,
+    DelegatedOperation, Finish, Handle, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx,
+    finish, free, get_params, init, listing, newctx_with_properties, own_listing, produce,
+    set_noted_params, status, transform, update, verify, verify_final, with_context,
 };
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
@@ -88,7 +88,7 @@ struct Signing {
     special: bool,
 }
 
-impl Operation for Signing {
+impl DelegatedOperation for Signing {
     const ROWS: &'static [AlgorithmRow] = Signature::ROWS;
     const NEW: i32 = ids::signature::NEWCTX;
     const FREE: i32 = ids::signature::FREECTX;
@@ -131,7 +131,7 @@ impl Operation for Signing {
         self.special |= variant || context || switched || find(c"test-entropy").is_some();
     }
 
-    /// Length of an ML-DSA signature with a pooled key: the inner context tells it only with the private key.
+    /// Length of an ML-DSA signature with a pooled key: the inner context knows it only with the private key.
     fn result_len(context: &Context, key: &Key) -> Result<Option<usize>> {
         Ok(match context.row.scheme {
             Scheme::MlDsa(set) if key.origin() == Origin::Resident => Some(set.signature_len()),
@@ -202,7 +202,7 @@ impl Context {
         self.state.digest.is_none() || !self.key.as_ref().is_some_and(resident)
     }
 
-    /// The digest that is set.
+    /// The digest of the inner context, also one that the inner provider chose.
     fn digest_set(&self) -> Digest {
         let mut name = [0; Digest::MAX_NAME];
         let mut request = [Param::string(c"digest", &mut name), Param::END];
@@ -242,7 +242,7 @@ impl Context {
         if self.state.special {
             return private::run(key, None, &|_| false);
         }
-        let dsa = |operation: fn(_) -> PoolOperation| {
+        let dsa = |operation: fn(_) -> Operation| {
             let hash = operation_params::dsa_hash(self.digest_set(), digest);
             let request = hash.map(|hash| (operation(hash), digest.to_vec()));
             private::run(key, request, &|output| self.dsa_verifies(key, output, digest))
@@ -254,8 +254,8 @@ impl Context {
                 let verified = |output: &[u8]| self.rsa_verifies(key, &settings, output, digest);
                 private::run(key, request, &verified)
             }
-            Scheme::Ecdsa => dsa(|hash| PoolOperation::EcdsaSign { hash }),
-            Scheme::Dsa => dsa(|hash| PoolOperation::DsaSign { hash }),
+            Scheme::Ecdsa => dsa(|hash| Operation::EcdsaSign { hash }),
+            Scheme::Dsa => dsa(|hash| Operation::DsaSign { hash }),
             _ => private::run(key, None, &|_| false),
         }
     }
@@ -263,10 +263,10 @@ impl Context {
     /// Signs a whole message in the pool; `None` if the inner context shall do it.
     fn sign_message(&self, key: &Key, message: &[u8]) -> Result<Option<Output>> {
         let known = match self.row.scheme {
-            Scheme::Ed25519 => Some((PoolOperation::Ed25519Sign, 64)),
+            Scheme::Ed25519 => Some((Operation::Ed25519Sign, 64)),
             Scheme::MlDsa(set) => {
                 let input = MlDsaInput::Message;
-                Some((PoolOperation::MlDsaSign { input }, set.signature_len()))
+                Some((Operation::MlDsaSign { input }, set.signature_len()))
             }
             _ => None,
         };

@@ -27,13 +27,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
+use millrace_engine::sync::lock;
 
 use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
 use super::provider::Provider;
-use crate::oneshot::{Pause, Wake, lock};
-use crate::process::Process;
+use crate::oneshot::{Pause, Wake};
+use crate::process::ProcessState;
 use crate::stats::Stats;
 
 /// Key whose address names our descriptor among those of a wait context.
@@ -108,7 +109,7 @@ impl Wake for Waiter {
 }
 
 /// The job that the calling thread runs now.
-pub(crate) struct Job {
+pub(crate) struct AsyncJob {
     waiter: Arc<Waiter>,
     lib: &'static Lib,
     wait_ctx: Ptr,
@@ -122,9 +123,9 @@ pub(crate) struct Job {
     process: libc::pid_t,
 }
 
-impl Job {
+impl AsyncJob {
     /// The current job, if the thread is in one and it can be paused.
-    pub(crate) fn current(provider: &Provider, process: &Process) -> Option<Self> {
+    pub(crate) fn current(provider: &Provider, process: &ProcessState) -> Option<Self> {
         let lib = provider.lib;
         // SAFETY: takes nothing.
         let job = unsafe { lib.ASYNC_get_current_job?() };
@@ -207,7 +208,7 @@ impl Job {
     }
 }
 
-impl Pause for Job {
+impl Pause for AsyncJob {
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<Waiter>::clone(&self.waiter)
     }

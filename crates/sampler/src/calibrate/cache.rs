@@ -6,9 +6,10 @@
 use std::env;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use millrace_hostfs::replace::replace_file;
 use serde::{Deserialize, Serialize};
 
 use super::{Calibration, Template};
@@ -69,10 +70,10 @@ pub(super) fn load(path: &Path, image: &Image) -> Option<Calibration> {
     if stored.schema != SCHEMA || !(1..=MAX_TEMPLATES).contains(&stored.templates.len()) {
         return None;
     }
-    let known = |start: u64| image.region(start).is_some_and(|one| one.start == start);
-    let is_sane = |one: &Template| {
-        let mut counts = one.counts.iter();
-        !one.counts.is_empty()
+    let known = |start: u64| image.region(start).is_some_and(|region| region.start == start);
+    let is_sane = |template: &Template| {
+        let mut counts = template.counts.iter();
+        !template.counts.is_empty()
             && counts.all(|(start, count)| known(*start) && *count <= u64::from(u32::MAX))
     };
     // Calibrations of files without build ID are not kept.
@@ -92,10 +93,7 @@ pub(super) fn store(path: &Path, calibration: &Calibration) {
         });
         let folder = path.parent()?;
         fs::create_dir_all(folder).ok()?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
-        file.write_all(&text.ok()?).ok()?;
-        file.persist(path).ok()?;
-        Some(())
+        replace_file(path, &text.ok()?, Some(0o600)).ok()
     };
     // See above.
     let _ = write();

@@ -41,16 +41,16 @@ pub(super) struct CalibrationRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CalibratedWork {
     /// One repeated operation. The curve is the one whose key agreement it resembles.
-    Operation(SymbolClass, Option<Curve>),
+    Operation(SymbolClass, Option<AgreementCurve>),
     /// The client of handshakes with key agreement on this curve, and an RSA certificate.
-    Client(Curve),
+    Client(AgreementCurve),
     /// The server of such handshakes.
     Server,
 }
 
 impl CalibratedWork {
     /// The curve of the key agreement.
-    fn agreement(self) -> Option<Curve> {
+    fn agreement(self) -> Option<AgreementCurve> {
         match self {
             Self::Client(curve) => Some(curve),
             Self::Operation(..) | Self::Server => None,
@@ -60,7 +60,7 @@ impl CalibratedWork {
 
 /// A curve of key agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Curve {
+pub(super) enum AgreementCurve {
     X25519,
     P256,
 }
@@ -92,25 +92,27 @@ impl Calibration {
     /// operation is overhead; a function that resembles a curve's operations is its key agreement, which
     /// includes key generation, an operation that `openssl speed` lacks.
     fn from_runs(seen: &[CalibrationRun]) -> Self {
-        let operation = |one: &CalibrationRun| match one.what {
+        let operation = |run: &CalibrationRun| match run.what {
             CalibratedWork::Operation(class, curve) => {
-                let counts = one.counts.clone();
+                let counts = run.counts.clone();
                 Some((Template { class, counts }, curve))
             }
             CalibratedWork::Client(_) | CalibratedWork::Server => None,
         };
-        let mut pure: Vec<(Template, Option<Curve>)> = seen.iter().filter_map(operation).collect();
+        let mut pure: Vec<(Template, Option<AgreementCurve>)> =
+            seen.iter().filter_map(operation).collect();
         let mut agreements = Vec::new();
         let mut overhead: BTreeMap<u64, u64> = BTreeMap::new();
-        for one in seen {
-            if let CalibratedWork::Operation(..) = one.what {
+        for run in seen {
+            if let CalibratedWork::Operation(..) = run.what {
                 continue;
             }
-            let curve = one.what.agreement();
-            let whole = Template { class: SymbolClass::Overhead, counts: one.counts.clone() };
+            let curve = run.what.agreement();
+            let whole = Template { class: SymbolClass::Overhead, counts: run.counts.clone() };
             let mut agreement = BTreeMap::new();
-            for (&function, &count) in &one.counts {
-                let shares = pure.iter().map(|(one, curve)| (one.share(function), *curve));
+            for (&function, &count) in &run.counts {
+                let shares =
+                    pure.iter().map(|(template, curve)| (template.share(function), *curve));
                 match shares.max_by(|a, b| a.0.total_cmp(&b.0)) {
                     Some((share, of)) if share > whole.share(function) => {
                         if of.is_some() && of == curve {
@@ -126,16 +128,19 @@ impl Calibration {
         }
         // Handshakes are better evidence for key agreement on their curves than the bare operation, which would
         // assign key generation to the signatures that it resembles.
-        let sampled: Vec<Option<Curve>> = seen.iter().map(|one| one.what.agreement()).collect();
-        pure.retain(|(one, curve)| {
-            one.class != SymbolClass::KeyAgreement || curve.is_none() || !sampled.contains(curve)
+        let sampled: Vec<Option<AgreementCurve>> =
+            seen.iter().map(|run| run.what.agreement()).collect();
+        pure.retain(|(template, curve)| {
+            template.class != SymbolClass::KeyAgreement
+                || curve.is_none()
+                || !sampled.contains(curve)
         });
-        let mut templates: Vec<Template> = pure.into_iter().map(|(one, _)| one).collect();
+        let mut templates: Vec<Template> = pure.into_iter().map(|(template, _)| template).collect();
         templates.extend(agreements);
         if !overhead.is_empty() {
             templates.push(Template { class: SymbolClass::Overhead, counts: overhead });
         }
-        Self { templates, handshakes: seen.iter().any(|one| one.what.agreement().is_some()) }
+        Self { templates, handshakes: seen.iter().any(|run| run.what.agreement().is_some()) }
     }
 }
 
@@ -213,22 +218,22 @@ mod tests {
         let calibration = Calibration::from_runs(&[
             seen(CalibratedWork::Operation(SymbolClass::RsaPrivate, None), &[(1, 98), (4, 2)]),
             seen(
-                CalibratedWork::Operation(SymbolClass::EcPrivate, Some(Curve::P256)),
+                CalibratedWork::Operation(SymbolClass::EcPrivate, Some(AgreementCurve::P256)),
                 &[(2, 60), (3, 40)],
             ),
             seen(
-                CalibratedWork::Operation(SymbolClass::KeyAgreement, Some(Curve::P256)),
+                CalibratedWork::Operation(SymbolClass::KeyAgreement, Some(AgreementCurve::P256)),
                 &[(2, 100)],
             ),
             seen(
-                CalibratedWork::Client(Curve::P256),
+                CalibratedWork::Client(AgreementCurve::P256),
                 &[(1, 10), (2, 40), (3, 10), (4, 20), (5, 20)],
             ),
         ]);
         let of = |class| -> Vec<_> {
             let all = calibration.templates().iter();
-            all.filter(|one| one.class == class)
-                .map(|one| one.counts.keys().copied().collect::<Vec<_>>())
+            all.filter(|template| template.class == class)
+                .map(|template| template.counts.keys().copied().collect::<Vec<_>>())
                 .collect()
         };
         assert_eq!(of(SymbolClass::Overhead), [[4, 5]]);

@@ -16,7 +16,7 @@ use millrace_hostfs::child::{OwnedChild, find_program};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
-use super::{CalibratedWork, CalibrationRun, Curve};
+use super::{AgreementCurve, CalibratedWork, CalibrationRun};
 use crate::samples::Samples;
 use crate::target;
 use crate::{Image, MAX_FREQUENCY, SampleError, Sampler, SymbolClass};
@@ -61,8 +61,8 @@ const NO_VECTORS: Option<&str> = Some("~0x1000020000000000:0");
 const OPERATIONS: &[(Option<&str>, &[&str], &[CalibratedWork])] = {
     use SymbolClass::{Aes, ChaCha, EcPrivate, Hash, KeyAgreement, OtherPublicKey, Random, RsaPrivate};
     use CalibratedWork::Operation;
-    const P256: Option<Curve> = Some(Curve::P256);
-    const X25519: Option<Curve> = Some(Curve::X25519);
+    const P256: Option<AgreementCurve> = Some(AgreementCurve::P256);
+    const X25519: Option<AgreementCurve> = Some(AgreementCurve::X25519);
     &[
         (ALL, &["rsa2048"], &[Operation(RsaPrivate, None), Operation(OtherPublicKey, None)]),
         (ALL, &["rsa3072"], &[Operation(RsaPrivate, None)]),
@@ -109,7 +109,7 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&str, usize, usize),
 ) -> Result<Vec<CalibrationRun>, SampleError> {
     let bench = Bench::new(image)?;
-    let curves = [Curve::X25519, Curve::P256];
+    let curves = [AgreementCurve::X25519, AgreementCurve::P256];
     let steps = OPERATIONS.len() + curves.len();
     let mut seen = Vec::new();
     for (step, (mask, args, phases)) in OPERATIONS.iter().enumerate() {
@@ -209,10 +209,10 @@ impl<'a> Bench<'a> {
     }
 
     /// Handshakes with a temporary certificate over loopback.
-    fn handshakes(&self, curve: Curve) -> Result<Vec<CalibrationRun>, SampleError> {
+    fn handshakes(&self, curve: AgreementCurve) -> Result<Vec<CalibrationRun>, SampleError> {
         let group = match curve {
-            Curve::X25519 => "X25519",
-            Curve::P256 => "P-256",
+            AgreementCurve::X25519 => "X25519",
+            AgreementCurve::P256 => "P-256",
         };
         let file = |name: &str| self.dir.path().join(name).display().to_string();
         let (config, key, certificate) = (file("openssl.cnf"), file("key.pem"), file("cert.pem"));
@@ -268,7 +268,7 @@ impl<'a> Bench<'a> {
         };
         let Some(index) = samples.images.iter().position(|image| same(image)) else {
             let used = samples.libcryptos();
-            let used: Vec<_> = used.iter().map(|one| format!("{:?}", one.path())).collect();
+            let used: Vec<_> = used.iter().map(|library| format!("{:?}", library.path())).collect();
             return Err(self.problem(&format!(
                 "the openssl program does not run with it (it uses [{}])",
                 used.join(", ")

@@ -82,7 +82,8 @@ const REFUSALS_PER_SECOND: u64 = 20_000;
 
 /// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.
 const REFUSALS_AHEAD: u64 = 4_000;
-///  Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the
+
+/// Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the
 /// node reads its connections less often: about 1 % of a core by estimate. Each connection of a party that honours
 /// the rest which a refusal names has about a hundred such jobs per second. A pause costs such a client no part of
 /// its quota if the burst lasts for longer.

@@ -53,7 +53,7 @@ pub(super) const BACKDATE_HOURS: i64 = 1;
 pub struct CertificateFiles {
     /// The CA that both sides trust.
     pub ca: PathBuf,
-    /// The certificate.
+    /// Certificate of the node or client, PEM.
     pub certificate: PathBuf,
     /// Private key of the certificate.
     pub key: PathBuf,

@@ -44,9 +44,9 @@ pub struct IssuedCertificate {
 pub enum CertificateKind {
     /// Signs the others.
     Authority,
-    /// Of the node that shares the directory.
+    /// Identifies the node that shares the directory.
     Node,
-    /// Of a client.
+    /// Identifies a client by its name.
     Client,
 }
 
@@ -136,7 +136,7 @@ mod tests {
         let two = client_certificate(path, "two").unwrap();
         revoke_client_certificate(path, "two").unwrap();
         let listed = issued_certificates(path).unwrap();
-        let names: Vec<_> = listed.iter().map(|one| one.name.as_deref()).collect();
+        let names: Vec<_> = listed.iter().map(|entry| entry.name.as_deref()).collect();
         assert_eq!(names, [Some("ca"), Some("node"), Some("one"), None]);
         let revoked = listed.last().unwrap();
         assert_eq!(revoked.serial, two.serial);

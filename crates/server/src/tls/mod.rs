@@ -112,7 +112,7 @@ impl Acceptor {
         connection: Arc<dyn SessionSink>,
     ) -> WatchedCertificate {
         let client = Certified {
-            chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
             at: UnixTime::now(),
             identity,
             connection,
@@ -160,7 +160,7 @@ impl Drop for WatchedCertificate {
     }
 }
 
-/// Accepts connections up to the client's first message, which tells the protocol that it wants.
+/// Accepts connections up to the client's first message, which names the protocol that it wants.
 pub(crate) fn first_message(stream: TcpStream) -> LazyConfigAcceptor<TcpStream> {
     LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream)
 }
@@ -349,7 +349,7 @@ pub enum TlsError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// Another user owns a private key.

@@ -66,9 +66,9 @@ pub struct Overview {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// One node.
+    /// This node alone.
     Node,
-    /// All nodes of a manager.
+    /// All nodes that the manager knows.
     Pool,
 }
 
@@ -178,7 +178,7 @@ pub struct Figures {
     pub cpu_saved: f64,
 }
 
-/// A node.
+/// Load and state of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRow {
     /// Name of the node.

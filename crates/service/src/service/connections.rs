@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 
 use super::{Service, Session, SessionSink};
 use crate::account::Account;
-use crate::metrics::Refusal;
+use crate::metrics::ConnectionRefusal;
 use crate::outbox::Order;
 use crate::settings::SettingsSnapshot;
 
@@ -43,7 +43,11 @@ impl ConnectionSlot {
     ///
     /// # Errors
     /// The reason of the refusal, which is already counted.
-    pub fn open(self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
+    pub fn open(
+        self,
+        identity: Arc<str>,
+        sink: Arc<dyn SessionSink>,
+    ) -> Result<Session, ConnectionRefusal> {
         match self.enter(&identity, &sink) {
             Ok((number, entry, snapshot, account)) => {
                 Ok(Session::new(self, number, entry, snapshot, account, sink))
@@ -55,9 +59,13 @@ impl ConnectionSlot {
         }
     }
 
-    fn enter(&self, identity: &Arc<str>, sink: &Arc<dyn SessionSink>) -> Result<Entered, Refusal> {
+    fn enter(
+        &self,
+        identity: &Arc<str>,
+        sink: &Arc<dyn SessionSink>,
+    ) -> Result<Entered, ConnectionRefusal> {
         let snapshot = self.service.settings();
-        let terms = snapshot.terms(identity).ok_or(Refusal::NotAdmitted)?;
+        let terms = snapshot.terms(identity).ok_or(ConnectionRefusal::NotAdmitted)?;
         let inner = &*self.service.inner;
         let account = inner.accounts.of(&terms, Instant::now());
         let mut connections = inner.lock_connections();
@@ -66,7 +74,7 @@ impl ConnectionSlot {
         let of_party = account.connections();
         let settings = &snapshot.settings;
         if !settings.has_room(identity, held, of_party, &terms.bounds, open) {
-            return Err(Refusal::TooManyOfIdentity);
+            return Err(ConnectionRefusal::TooManyOfIdentity);
         }
         account.connected();
         let entry = Arc::new(SessionEntry {

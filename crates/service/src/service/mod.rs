@@ -41,7 +41,7 @@ use crate::enforcement::{GrantAnswer, GrantBook, GrantRow, OnExpiry};
 use crate::grant::{GrantError, GrantKeys, SignedGrant};
 use crate::keys::{KeyReport, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
-use crate::metrics::{self, Metrics, Moment, Refusal};
+use crate::metrics::{self, ConnectionRefusal, Metrics, Moment};
 use crate::outbox::Order;
 use crate::settings::{Applied, LogControl, Problems, Settings, SettingsSnapshot};
 use crate::status::{SessionRow, Status, StatusSource};
@@ -348,16 +348,20 @@ impl Service {
     ///
     /// # Errors
     /// The reason of the refusal, which is already counted.
-    pub fn open(&self, identity: Arc<str>, sink: Arc<dyn SessionSink>) -> Result<Session, Refusal> {
+    pub fn open(
+        &self,
+        identity: Arc<str>,
+        sink: Arc<dyn SessionSink>,
+    ) -> Result<Session, ConnectionRefusal> {
         let Some(place) = self.admit() else {
-            self.refuse(Refusal::TooMany, &identity);
-            return Err(Refusal::TooMany);
+            self.refuse(ConnectionRefusal::TooMany, &identity);
+            return Err(ConnectionRefusal::TooMany);
         };
         place.open(identity, sink)
     }
 
     /// Counts and logs a refused connection.
-    pub fn refuse(&self, reason: Refusal, detail: &dyn fmt::Display) {
+    pub fn refuse(&self, reason: ConnectionRefusal, detail: &dyn fmt::Display) {
         self.inner.metrics.connections_refused.add(reason, 1);
         if let Some(suppressed) = self.inner.refusals.pass(Instant::now()) {
             warn!(reason = reason.name(), %detail, suppressed, "connection refused");

@@ -28,7 +28,7 @@ pub enum StoreError {
     Exposed {
         /// The directory.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the directory.
         mode: u32,
     },
     /// Another user owns the directory.
@@ -61,13 +61,13 @@ pub enum StoreError {
     /// The store has no key of that name.
     #[error("there is no key named {name}: `millrace key list` shows the names")]
     NoSuchKey {
-        /// The name.
+        /// Name that was asked for.
         name: String,
     },
     /// The store already has a key of that name.
     #[error("there is a key named {name} already: replace it with --replace, or remove it first")]
     Exists {
-        /// The name.
+        /// Name that was asked for.
         name: String,
     },
     /// The store has [`MAX_KEYS`] keys, or as many former versions.

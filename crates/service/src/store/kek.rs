@@ -75,7 +75,7 @@ pub enum KekError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// Another user owns the file.

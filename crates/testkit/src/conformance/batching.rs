@@ -10,7 +10,7 @@ use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{BackendError, KeyInfo, Operation};
 
 use super::comparison::{Expectation, check, operations, takes_any_length};
-use super::{ConformanceReport, Driver};
+use super::{ConformanceReport, QueueDriver};
 use crate::keys::{self, TestKey};
 
 /// One task of the mix, with its expected result.
@@ -22,7 +22,7 @@ struct Wanted {
     input: Vec<u8>,
 }
 
-pub(super) fn run(driver: &Driver, report: &mut ConformanceReport) {
+pub(super) fn run(driver: &QueueDriver, report: &mut ConformanceReport) {
     let wanted = mix(driver);
     let mut queue = driver.backend().open_queue().expect("a queue");
     let capacity = queue.capacity();
@@ -47,7 +47,7 @@ pub(super) fn run(driver: &Driver, report: &mut ConformanceReport) {
 }
 
 /// One task per key and operation that the backend offers, without slow keys.
-fn mix(driver: &Driver) -> Vec<Wanted> {
+fn mix(driver: &QueueDriver) -> Vec<Wanted> {
     let quick = |key: &TestKey| key.key_type.modulus_len() <= 384;
     let mut wanted = Vec::new();
     for key in keys::all().into_iter().filter(quick) {
@@ -100,7 +100,7 @@ fn drive(queue: &mut dyn Queue, tasks: &mut VecDeque<Task>, count: usize) -> BTr
 }
 
 /// Mixes good and bad tasks: only the bad ones fail.
-fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut ConformanceReport) {
+fn failures_stay_alone(driver: &QueueDriver, wanted: &[Wanted], report: &mut ConformanceReport) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let count = 2 * wanted.len();
     let mut tasks = tasks(wanted, count);
@@ -121,7 +121,7 @@ fn failures_stay_alone(driver: &Driver, wanted: &[Wanted], report: &mut Conforma
 }
 
 /// Closing a key does not affect the tasks that a queue has accepted.
-fn closing_in_flight(driver: &Driver, wanted: &[Wanted], report: &mut ConformanceReport) {
+fn closing_in_flight(driver: &QueueDriver, wanted: &[Wanted], report: &mut ConformanceReport) {
     let mut queue = driver.backend().open_queue().expect("a queue");
     let Wanted { key, operation, input, .. } = &wanted[0];
     let opened = driver.open_good(key);

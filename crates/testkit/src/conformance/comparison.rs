@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use millrace_engine::operation::ML_DSA_MU_LEN;
 use millrace_engine::{Hash, KeyInfo, KeyType, MlDsaInput, Operation, Output};
 
-use super::{ConformanceReport, Driver};
+use super::{ConformanceReport, QueueDriver};
 use crate::keys::{self, TestKey};
 use crate::verify;
 
@@ -142,8 +142,8 @@ pub(super) fn check(
 /// Runs random operations on every good key. Compares the results with the reference if there is one, and
 /// verifies them.
 pub(super) fn run(
-    driver: &mut Driver,
-    mut reference: Option<&mut Driver>,
+    driver: &mut QueueDriver,
+    mut reference: Option<&mut QueueDriver>,
     rounds: usize,
     report: &mut ConformanceReport,
 ) {

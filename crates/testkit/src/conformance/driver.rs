@@ -15,7 +15,7 @@ use millrace_engine::{
 use crate::keys::{self, TestKey};
 
 /// A backend with one queue.
-pub struct Driver {
+pub struct QueueDriver {
     backend: Arc<dyn Backend>,
     queue: Box<dyn Queue>,
     next_token: u32,
@@ -25,13 +25,13 @@ pub struct Driver {
     tried: BTreeSet<(OperationKind, KeyKind)>,
 }
 
-impl std::fmt::Debug for Driver {
+impl std::fmt::Debug for QueueDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Driver({:?})", self.backend)
     }
 }
 
-impl Driver {
+impl QueueDriver {
     /// Makes a driver and opens its queue.
     ///
     /// # Panics

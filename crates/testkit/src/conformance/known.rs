@@ -24,12 +24,12 @@ use millrace_engine::{
 };
 use serde_json::Value;
 
-use super::{ConformanceReport, Driver};
+use super::{ConformanceReport, QueueDriver};
 use crate::vectors::{Vectors, bytes, tests, text};
 use crate::{keys, verify};
 
 /// Runs the tests of one group, and returns their number.
-type GroupTest = fn(&mut Driver, &Value) -> usize;
+type GroupTest = fn(&mut QueueDriver, &Value) -> usize;
 
 /// The files, each with the operation and type of key that it needs.
 #[rustfmt::skip]
@@ -58,7 +58,7 @@ const FILES: [(&str, OperationKind, KeyType, GroupTest); 18] = {
     ]
 };
 
-pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
+pub(super) fn run(driver: &mut QueueDriver, report: &mut ConformanceReport) {
     for (name, kind, key_type, test) in FILES {
         if !driver.offers(kind, key_type) {
             report.left_out(name);
@@ -92,7 +92,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
 }
 
 /// Opens the key of a test, which the backend must accept.
-fn open(driver: &Driver, der: &[u8]) -> BackendKey {
+fn open(driver: &QueueDriver, der: &[u8]) -> BackendKey {
     driver.open(der).expect("a good key").key
 }
 
@@ -114,7 +114,7 @@ fn case(test: &Value) -> String {
     format!("test {} ({})", test["tcId"], text(test, "comment"))
 }
 
-fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
+fn rsa_signatures(driver: &mut QueueDriver, group: &Value) -> usize {
     let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     let hash = hash(text(group, "sha"));
     let operation = Operation::RsaPkcs1Sign { hash };
@@ -127,7 +127,7 @@ fn rsa_signatures(driver: &mut Driver, group: &Value) -> usize {
     tests(group).len()
 }
 
-fn rsa_decryption(driver: &mut Driver, group: &Value) -> usize {
+fn rsa_decryption(driver: &mut QueueDriver, group: &Value) -> usize {
     let opened = driver.open(&bytes(group, "privateKeyPkcs8")).expect("a good key");
     let len = opened.info.key_type.modulus_len();
     for test in tests(group) {
@@ -150,7 +150,7 @@ fn rsa_decryption(driver: &mut Driver, group: &Value) -> usize {
     tests(group).len()
 }
 
-fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
+fn implicit_rejection(driver: &mut QueueDriver, group: &Value) -> usize {
     let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     for test in tests(group) {
         let output = driver.output(key, &Operation::RsaPkcs1Decrypt, &bytes(test, "ct"));
@@ -160,7 +160,7 @@ fn implicit_rejection(driver: &mut Driver, group: &Value) -> usize {
     tests(group).len()
 }
 
-fn rsa_oaep(driver: &mut Driver, group: &Value) -> usize {
+fn rsa_oaep(driver: &mut QueueDriver, group: &Value) -> usize {
     let key = open(driver, &bytes(group, "privateKeyPkcs8"));
     for test in tests(group) {
         let operation = Operation::RsaOaepDecrypt {
@@ -190,7 +190,7 @@ fn point_prefix(curve: Curve) -> &'static str {
     }
 }
 
-fn ecdh(driver: &mut Driver, group: &Value) -> usize {
+fn ecdh(driver: &mut QueueDriver, group: &Value) -> usize {
     let curve = match text(group, "curve") {
         "secp256r1" => Curve::P256,
         "secp384r1" => Curve::P384,
@@ -231,7 +231,7 @@ fn has_flag(test: &Value, flag: &str) -> bool {
     test["flags"].as_array().is_some_and(|flags| flags.iter().any(|value| value == flag))
 }
 
-fn x25519(driver: &mut Driver, group: &Value) -> usize {
+fn x25519(driver: &mut QueueDriver, group: &Value) -> usize {
     for test in tests(group) {
         let private = bytes(test, "private").try_into().expect("32 bytes");
         let key = open(driver, &keys::x25519_private_key(&private));
@@ -249,7 +249,7 @@ fn x25519(driver: &mut Driver, group: &Value) -> usize {
 
 /// Uses Wycheproof's keys and messages. Its signatures are deterministic and ours are hedged, so its
 /// signatures test the verifier, and the verifier checks ours.
-fn ml_dsa(driver: &mut Driver, set: MlDsaSet, group: &Value) -> usize {
+fn ml_dsa(driver: &mut QueueDriver, set: MlDsaSet, group: &Value) -> usize {
     let der = match group.get("privateSeed") {
         Some(_) => keys::ml_dsa_seed_private_key(set, &bytes(group, "privateSeed")),
         None => keys::ml_dsa_expanded_private_key(set, &bytes(group, "privateKey")),
@@ -322,7 +322,7 @@ const RFC8032: [(&str, &str, &str); 3] = [
     ),
 ];
 
-fn ed25519_rfc8032(driver: &mut Driver) {
+fn ed25519_rfc8032(driver: &mut QueueDriver) {
     for (seed, message, signature) in RFC8032 {
         let seed = hex::decode(seed).expect("digits").try_into().expect("32 bytes");
         let message = hex::decode(message).expect("digits");

@@ -8,11 +8,11 @@ use millrace_engine::backend::BackendKey;
 use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
 
 use super::comparison::{operations, takes_any_length};
-use super::{ConformanceReport, Driver};
+use super::{ConformanceReport, QueueDriver};
 use crate::keys::{self, TestKey};
 use crate::verify;
 
-pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
+pub(super) fn run(driver: &mut QueueDriver, report: &mut ConformanceReport) {
     let mut executed = unknown_keys(driver);
     let keys: Vec<_> = keys::all()
         .into_iter()
@@ -33,7 +33,7 @@ pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
 }
 
 /// Tasks with a key that was never opened, or that was closed.
-fn unknown_keys(driver: &mut Driver) -> usize {
+fn unknown_keys(driver: &mut QueueDriver) -> usize {
     let operation = Operation::Ed25519Sign;
     let result = driver.perform(BackendKey(u64::MAX), &operation, b"message");
     assert!(matches!(result, Err(error) if error.retry_elsewhere()), "a key never opened");
@@ -54,7 +54,7 @@ fn unknown_keys(driver: &mut Driver) -> usize {
 
 /// Asserts that a job ends with this error.
 fn assert_refused(
-    driver: &mut Driver,
+    driver: &mut QueueDriver,
     key: &TestKey,
     opened: BackendKey,
     (operation, input): (&Operation, &[u8]),
@@ -66,7 +66,7 @@ fn assert_refused(
 }
 
 /// Operations of other types of key.
-fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
+fn wrong_operations(driver: &mut QueueDriver, key: &TestKey) -> usize {
     let opened = driver.open_good(key);
     let mut executed = 0;
     let others = [
@@ -93,7 +93,7 @@ fn wrong_operations(driver: &mut Driver, key: &TestKey) -> usize {
 }
 
 /// Inputs that are one byte too short or too long, or empty.
-fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
+fn wrong_lengths(driver: &mut QueueDriver, key: &TestKey) -> usize {
     let opened = driver.open_good(key);
     let mut executed = 0;
     for (operation, input) in operations(key, &opened.info.spki) {
@@ -112,7 +112,7 @@ fn wrong_lengths(driver: &mut Driver, key: &TestKey) -> usize {
 }
 
 /// Peer values that would reveal something about the private key.
-fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
+fn bad_key_agreement(driver: &mut QueueDriver, key: &TestKey) -> usize {
     let (operation, peers) = match key.key_type {
         KeyType::Ec(curve) => {
             let len = 1 + 2 * curve.field_len();
@@ -152,7 +152,7 @@ fn bad_key_agreement(driver: &mut Driver, key: &TestKey) -> usize {
 }
 
 /// Numbers at and around the modulus.
-fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
+fn out_of_range(driver: &mut QueueDriver, key: &TestKey) -> usize {
     if !driver.offers(OperationKind::RsaRaw, key.key_type) {
         return 0;
     }
@@ -184,7 +184,7 @@ fn out_of_range(driver: &mut Driver, key: &TestKey) -> usize {
 }
 
 /// Every bad key is refused. The error must match if the backend offers keys of that family.
-fn bad_keys(driver: &Driver, report: &mut ConformanceReport) -> usize {
+fn bad_keys(driver: &QueueDriver, report: &mut ConformanceReport) -> usize {
     let mut refused = 0;
     for key in keys::bad() {
         let error =

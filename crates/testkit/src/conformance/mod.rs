@@ -30,7 +30,7 @@ mod known;
 mod misuse;
 mod signatures;
 
-pub use driver::Driver;
+pub use driver::QueueDriver;
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -94,13 +94,13 @@ impl fmt::Display for ConformanceReport {
 #[must_use]
 pub fn run(backend: Arc<dyn Backend>, options: &Options) -> ConformanceReport {
     backend.probe().expect("a backend that can be used here");
-    let mut driver = Driver::new(backend);
+    let mut driver = QueueDriver::new(backend);
     let mut report = ConformanceReport::default();
     known::run(&mut driver, &mut report);
     signatures::run(&mut driver, &mut report);
     misuse::run(&mut driver, &mut report);
     batching::run(&driver, &mut report);
-    let mut reference = options.reference.clone().map(Driver::new);
+    let mut reference = options.reference.clone().map(QueueDriver::new);
     comparison::run(&mut driver, reference.as_mut(), options.rounds, &mut report);
     driver.assert_all_tried();
     report

@@ -9,7 +9,7 @@ use millrace_engine::{KeyType, MlDsaInput, Operation};
 use serde_json::Value;
 
 use super::known::hash;
-use super::{ConformanceReport, Driver};
+use super::{ConformanceReport, QueueDriver};
 use crate::keys::{self, TestKey};
 use crate::vectors::{Vectors, bytes, tests, text};
 use crate::verify;
@@ -37,7 +37,7 @@ fn files() -> Vec<(&'static str, TestKey)> {
     ]
 }
 
-pub(super) fn run(driver: &mut Driver, report: &mut ConformanceReport) {
+pub(super) fn run(driver: &mut QueueDriver, report: &mut ConformanceReport) {
     for (name, key) in files() {
         let file = Vectors::wycheproof(name);
         let operation = operation(&file.groups[0], key.key_type);
@@ -83,7 +83,7 @@ fn asked(operation: &Operation, test: &Value, spki: &[u8]) -> Option<(Operation,
 }
 
 fn sign_messages(
-    driver: &mut Driver,
+    driver: &mut QueueDriver,
     file: &Vectors,
     key: &TestKey,
     operation: &Operation,

@@ -10,7 +10,7 @@ pub type Alloc = unsafe extern "C" fn(*mut c_void, c_uint, c_uint) -> *mut c_voi
 /// `free_func`.
 pub type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
-/// `z_stream`.
+/// `z_stream` of `zlib.h`, field by field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ZStream {

@@ -21,11 +21,11 @@ use abi::{
 };
 use millrace_edge::compression::Counter;
 use next::Zlib;
-use process::{Process, process};
+use process::{ServedProcess, process};
 use state::{Parameters, State};
 
 use crate::program::{NotTaken, Wanted};
-use crate::stream::{Flush, Io, Outcome, Stream};
+use crate::stream::{CallOutcome, Flush, Io, Stream};
 
 /// Number of zlib's only compression method, deflate.
 const DEFLATED: c_int = 8;
@@ -131,7 +131,7 @@ unsafe fn begin(zlib: &Zlib, stream: *mut ZStream, parameters: Parameters) -> c_
 ///
 /// # Safety
 /// `stream` is valid.
-unsafe fn take(process: &Process, stream: *mut ZStream, parameters: Parameters) -> bool {
+unsafe fn take(process: &ServedProcess, stream: *mut ZStream, parameters: Parameters) -> bool {
     // SAFETY: the caller's promise.
     let fields = unsafe { &mut *stream };
     let wanted = Wanted {
@@ -238,14 +238,14 @@ pub unsafe extern "C" fn deflate(stream: *mut ZStream, flush: c_int) -> c_int {
         // SAFETY: within the caller's buffers.
         unsafe { advance(fields, read, written) };
         fields.adler = c_ulong::from(state.stream.check());
-        if outcome == Outcome::End && !finished {
+        if outcome == CallOutcome::End && !finished {
             process.counters.add(Counter::Finished, 1);
         }
         match outcome {
-            Outcome::Ok | Outcome::System => Z_OK,
-            Outcome::End => Z_STREAM_END,
-            Outcome::Nothing => Z_BUF_ERROR,
-            Outcome::Misuse => Z_STREAM_ERROR,
+            CallOutcome::Ok | CallOutcome::System => Z_OK,
+            CallOutcome::End => Z_STREAM_END,
+            CallOutcome::Nothing => Z_BUF_ERROR,
+            CallOutcome::Misuse => Z_STREAM_ERROR,
         }
     })
 }

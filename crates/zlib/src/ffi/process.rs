@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use millrace_deflate::compressor::Compressor;
 use millrace_deflate::isal::Isal;
 use millrace_deflate::qat::{Card, CardFiles, QatEngine};
-use millrace_deflate::settings::{DeviceUse, Settings};
+use millrace_deflate::settings::{CompressionSettings, DeviceUse};
 use millrace_edge::compression::{BYTES, Counters, MEMORY_NAME};
 
 use crate::program::Program;
@@ -40,9 +40,9 @@ extern "C" fn before_main() {
 }
 
 /// A process whose streams are looked at.
-pub(super) struct Process {
+pub(super) struct ServedProcess {
     pub(super) program: Program,
-    pub(super) settings: Settings,
+    pub(super) settings: CompressionSettings,
     pub(super) counters: Counters,
     isal: Option<std::sync::Mutex<Isal>>,
     /// Opened before a server gives up its rights, started by the first chunk of a worker.
@@ -50,13 +50,13 @@ pub(super) struct Process {
 }
 
 /// This process; none if the library does nothing in it.
-pub(super) fn process() -> Option<&'static Process> {
-    static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+pub(super) fn process() -> Option<&'static ServedProcess> {
+    static PROCESS: OnceLock<Option<ServedProcess>> = OnceLock::new();
     PROCESS.get_or_init(find).as_ref()
 }
 
-fn find() -> Option<Process> {
-    let (settings, problems) = Settings::read(|name| std::env::var(name).ok());
+fn find() -> Option<ServedProcess> {
+    let (settings, problems) = CompressionSettings::read(|name| std::env::var(name).ok());
     let program = Program::named(&name()?, settings.scope)?;
     for problem in problems {
         say(&problem);
@@ -74,7 +74,7 @@ fn find() -> Option<Process> {
         Card::open(&files, counters, settings.device_time, say)
     });
     let card = card.and_then(|opened| opened.map_err(|error| say(&error)).ok());
-    Some(Process { program, settings, counters, isal, card })
+    Some(ServedProcess { program, settings, counters, isal, card })
 }
 
 fn say(what: &str) {
@@ -120,7 +120,7 @@ fn shared_cells() -> Option<&'static [AtomicU64]> {
     Some(unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), BYTES / 8) })
 }
 
-impl Process {
+impl ServedProcess {
     fn tools(&self) -> Tools {
         let isal = self.isal.as_ref().and_then(|isal| isal.lock().ok()?.again());
         Tools {

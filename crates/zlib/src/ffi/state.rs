@@ -22,8 +22,8 @@ use millrace_edge::compression::{Counter, EngineKind};
 
 use super::abi::{MAX_WBITS, Z_BUF_ERROR, Z_OK, Z_STREAM_END, ZStream};
 use super::next::Zlib;
-use super::process::Process;
-use crate::stream::{Flush, Io, LEAST_MEMORY, Outcome, Stream, Tools};
+use super::process::ServedProcess;
+use crate::stream::{CallOutcome, Flush, Io, LEAST_MEMORY, Stream, Tools};
 
 /// Arguments of `deflateInit2_`, to begin again with zlib.
 #[derive(Clone, Copy, Debug)]
@@ -148,17 +148,17 @@ impl State {
     /// `deflate` for a stream that was taken over.
     pub(super) fn step(
         &mut self,
-        process: &Process,
+        process: &ServedProcess,
         zlib: Option<&Zlib>,
         tools: &mut Tools,
         io: &mut Io<'_>,
         flush: Flush,
         code: c_int,
-    ) -> Outcome {
+    ) -> CallOutcome {
         loop {
             let (stream, memory) = self.parts();
             let outcome = stream.step(memory, tools, io, flush);
-            if outcome != Outcome::System {
+            if outcome != CallOutcome::System {
                 return outcome;
             }
             let Some(zlib) = zlib.filter(|zlib| self.inner_open || self.open(process, zlib)) else {
@@ -166,7 +166,7 @@ impl State {
                 continue;
             };
             let outcome = self.ask_system(process, zlib, io, code);
-            if outcome != Outcome::End {
+            if outcome != CallOutcome::End {
                 return outcome;
             }
             self.stream.system_ended();
@@ -174,7 +174,7 @@ impl State {
     }
 
     /// Sets the system's zlib up in the stream's memory, for raw blocks.
-    fn open(&mut self, process: &Process, zlib: &Zlib) -> bool {
+    fn open(&mut self, process: &ServedProcess, zlib: &Zlib) -> bool {
         let parameters = self.parameters;
         let bits = block_bits(parameters.window_bits);
         self.inner = ZStream {
@@ -205,11 +205,11 @@ impl State {
 
     fn ask_system(
         &mut self,
-        process: &Process,
+        process: &ServedProcess,
         zlib: &Zlib,
         io: &mut Io<'_>,
         code: c_int,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let (input, output) = (&io.input[io.read..], &mut io.output[io.written..]);
         let bounded = |length: usize| c_uint::try_from(length).unwrap_or(c_uint::MAX);
         self.inner.next_in = input.as_ptr();
@@ -228,10 +228,10 @@ impl State {
         io.read += read;
         io.written += written;
         match result {
-            Z_STREAM_END => Outcome::End,
-            Z_OK => Outcome::Ok,
-            Z_BUF_ERROR => Outcome::Nothing,
-            _ => Outcome::Misuse,
+            Z_STREAM_END => CallOutcome::End,
+            Z_OK => CallOutcome::Ok,
+            Z_BUF_ERROR => CallOutcome::Nothing,
+            _ => CallOutcome::Misuse,
         }
     }
 

@@ -35,13 +35,12 @@ fn served(test: &str) -> bool {
     false
 }
 
-/// Text that compresses like a web page, without anything random.
+/// Text that compresses like a web page, the same at each call.
 fn text(length: usize) -> Vec<u8> {
     let mut found = Vec::with_capacity(length + 64);
-    let mut number = 1_u64;
+    let mut random = fastrand::Rng::with_seed(1);
     while found.len() < length {
-        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let word = number >> 33;
+        let word = random.u32(..);
         found.extend(format!("<a href=\"/item/{}\">{:x}</a>\n", word % 977, word).into_bytes());
     }
     found.truncate(length);
@@ -50,14 +49,9 @@ fn text(length: usize) -> Vec<u8> {
 
 /// Bytes that do not compress.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    std::iter::repeat_with(next).take(length).collect()
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
+    bytes
 }
 
 #[test]

@@ -15,12 +15,13 @@ use millrace_engine::{
 };
 use millrace_testkit::collector::Collector;
 use millrace_testkit::keys as test_keys;
+use millrace_testkit::random::Random;
 
 use super::*;
 use crate::Software;
 use crate::simd::lanes::LANES;
-use crate::simd::rsa::Step;
-use crate::simd::rsa::tests::{OnLanes, Random, Strike, expected, loaded, on_all_lanes};
+use crate::simd::rsa::RsaStep;
+use crate::simd::rsa::tests::{OnLanes, Strike, expected, loaded, on_all_lanes};
 use crate::simd::{Implementation, Simd};
 
 /// The simd backend on lanes where one bit flips in every batch.
@@ -76,7 +77,7 @@ impl<L: Lanes> Struck<L> {
         let mut blocks = [const { [0; 256] }; REQUESTS];
         let requests = pairs.into_iter().zip(&mut blocks).map(|(pair, block)| {
             let blinding = pair.expect("a blinding pair");
-            Request { key, blinding, block }
+            RsaRequest { key, blinding, block }
         });
         let results = workspace.private(lanes, requests.collect());
         assert!(results.iter().all(Result::is_ok));
@@ -87,15 +88,15 @@ struct InEveryLane;
 
 impl OnLanes for InEveryLane {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random(8);
+        let mut random = Random::new(8);
         let steps = [
-            Step::Modulus,
-            Step::Prime,
-            Step::Input,
-            Step::Power,
-            Step::Recombined,
-            Step::Unblinded,
-            Step::Verifying,
+            RsaStep::Modulus,
+            RsaStep::Prime,
+            RsaStep::Input,
+            RsaStep::Power,
+            RsaStep::Recombined,
+            RsaStep::Unblinded,
+            RsaStep::Verifying,
         ];
         for lane in 0..LANES {
             for (number, step) in steps.into_iter().enumerate() {

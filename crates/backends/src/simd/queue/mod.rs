@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use super::keys::{Blinding, LaneKey, SIZES, SimdKey};
 use super::lanes::Lanes;
 use super::operations;
-use super::rsa::{REQUESTS, Request, Workspace};
+use super::rsa::{REQUESTS, RsaRequest, Workspace};
 use crate::key_table::KeyTable;
 use crate::software::operations as alone;
 
@@ -137,7 +137,7 @@ impl<L: Lanes> SimdQueue<L> {
             match (block, key, blinding) {
                 (Ok(block), Some(key), Ok(blinding)) => {
                     answers.push(at);
-                    requests.push(Request { key, blinding, block });
+                    requests.push(RsaRequest { key, blinding, block });
                 }
                 (block @ Ok(_), _, Err(error)) => *block = Err(error),
                 _ => {}

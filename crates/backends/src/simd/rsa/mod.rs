@@ -48,7 +48,7 @@ const F4: u64 = 0x1_0001;
 const STACK_TO_WIPE: usize = 16 * 1024;
 
 /// One request of a batch.
-pub(super) struct Request<'a> {
+pub(super) struct RsaRequest<'a> {
     pub(super) key: &'a LaneKey,
     pub(super) blinding: Blinding,
     /// Input: a number below the modulus, big-endian, as long as the modulus. Output: its d-th power, or
@@ -183,7 +183,7 @@ impl Exponent {
 
 /// The points at which a number is complete and a test may flip one of its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RsaStep {
     Modulus,
     Prime,
     Recombination,
@@ -199,7 +199,7 @@ pub(super) enum Step {
     Target,
 }
 
-impl Step {
+impl RsaStep {
     /// The points after loading numbers of the key, the request and its blinding.
     const LOADED: [Self; 6] =
         [Self::Modulus, Self::Prime, Self::Recombination, Self::Input, Self::Factor, Self::Inverse];
@@ -243,7 +243,7 @@ impl Workspace {
     pub(super) fn private<L: Lanes>(
         &mut self,
         l: L,
-        requests: Vec<Request<'_>>,
+        requests: Vec<RsaRequest<'_>>,
     ) -> Vec<Result<(), BackendError>> {
         self.load(l, requests.iter().map(|request| request.key), Exponent::Private);
         for (request, at) in requests.iter().zip(0..) {
@@ -258,16 +258,16 @@ impl Workspace {
         for numbers in [&mut self.input, &mut self.factor, &mut self.inverse] {
             l.run(ToDigits(numbers));
         }
-        for step in Step::LOADED {
+        for step in RsaStep::LOADED {
             self.hit(l, step);
         }
 
         self.blinded.copy_from_slice(&self.input);
         self.whole.multiply(l, &mut self.blinded, &self.factor);
-        self.hit(l, Step::Blinded);
+        self.hit(l, RsaStep::Blinded);
         self.result.copy_from_slice(&self.blinded);
         self.exponentiate(l);
-        self.hit(l, Step::Recombined);
+        self.hit(l, RsaStep::Recombined);
         let differences = self.unblind_and_verify(l);
 
         // Computes the next pair: r^e squared in the even lanes, 1/r squared in the odd ones.
@@ -292,7 +292,7 @@ impl Workspace {
         self.base.copy_from_slice(&self.result);
         self.whole.multiply(l, &mut self.base, &self.inverse);
         self.whole.reduce(l, &mut self.base);
-        self.hit(l, Step::Unblinded);
+        self.hit(l, RsaStep::Unblinded);
         let unequal = l.run(Difference { value: &self.base, other: None });
 
         // Even lanes hold the blinded result, odd ones the unblinded one.
@@ -301,10 +301,10 @@ impl Workspace {
         self.whole.enter(l, &mut self.result);
         self.public_power(l);
         self.whole.reduce(l, &mut self.check);
-        self.hit(l, Step::Verifying);
+        self.hit(l, RsaStep::Verifying);
         self.whole.reduce(l, &mut self.blinded);
         l.run(TakeOdd { value: &mut self.blinded, other: &self.input });
-        self.hit(l, Step::Target);
+        self.hit(l, RsaStep::Target);
         let wrong = l.run(Difference { value: &self.check, other: Some(&self.blinded) });
         let mut differences = Octet::default();
         for (lane, difference) in differences.0.iter_mut().enumerate() {
@@ -317,11 +317,11 @@ impl Workspace {
     /// Writes one result to its block if it is right.
     fn finish(
         &self,
-        request: Request<'_>,
+        request: RsaRequest<'_>,
         at: usize,
         differences: &Octet,
     ) -> Result<(), BackendError> {
-        let Request { key, mut blinding, block } = request;
+        let RsaRequest { key, mut blinding, block } = request;
         // Each lane is a separate verification.
         if differences.0[2 * at] | differences.0[2 * at + 1] != 0 {
             block.zeroize();
@@ -449,7 +449,7 @@ impl Workspace {
         let (value, other) = (&mut self.power, Some(&self.entry[..]));
         l.run(Add { value, other });
         self.fill_table(l);
-        self.hit(l, Step::Table);
+        self.hit(l, RsaStep::Table);
 
         let mut windows = std::mem::take(&mut self.windows);
         for (at, index) in windows.iter().enumerate() {
@@ -467,7 +467,7 @@ impl Workspace {
         windows.zeroize();
         self.windows = windows;
         self.half.multiply(l, &mut self.power, &self.unit);
-        self.hit(l, Step::Power);
+        self.hit(l, RsaStep::Power);
 
         let (low, high) = self.result.split_at_mut(blocks);
         low.copy_from_slice(&self.power);
@@ -590,7 +590,7 @@ impl Workspace {
     /// Does nothing. In tests, flips a bit at this point.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "has a body in tests")]
-    fn hit<L: Lanes>(&mut self, _: L, _: Step) {}
+    fn hit<L: Lanes>(&mut self, _: L, _: RsaStep) {}
 }
 
 impl Drop for Workspace {

@@ -5,6 +5,7 @@
 
 use millrace_testkit::is_long;
 use millrace_testkit::keys::{self as test_keys, TestKey};
+use millrace_testkit::random::Random;
 
 use super::*;
 use crate::simd::keys::{SIZES, SimdKey, load};
@@ -17,14 +18,14 @@ use crate::software::operations::rsa_private;
 /// A bit that flips.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simd) struct Strike {
-    step: Step,
+    step: RsaStep,
     lane: usize,
     digit: usize,
     bit: u32,
 }
 
 impl Strike {
-    pub(in crate::simd) fn new(step: Step, lane: usize, digit: usize, bit: u32) -> Self {
+    pub(in crate::simd) fn new(step: RsaStep, lane: usize, digit: usize, bit: u32) -> Self {
         Self { step, lane, digit, bit }
     }
 
@@ -35,23 +36,23 @@ impl Strike {
 }
 
 impl Workspace {
-    pub(super) fn hit<L: Lanes>(&mut self, l: L, step: Step) {
+    pub(super) fn hit<L: Lanes>(&mut self, l: L, step: RsaStep) {
         let Some(strike) = self.strike.filter(|strike| strike.step == step) else {
             return;
         };
         let numbers = match step {
-            Step::Modulus => &mut self.whole.modulus,
-            Step::Prime => &mut self.half.modulus,
-            Step::Recombination => &mut self.recombine,
-            Step::Input => &mut self.input,
-            Step::Factor => &mut self.factor,
-            Step::Inverse => &mut self.inverse,
-            Step::Blinded | Step::Target => &mut self.blinded,
-            Step::Table => &mut self.table,
-            Step::Power => &mut self.power,
-            Step::Recombined => &mut self.result,
-            Step::Unblinded => &mut self.base,
-            Step::Verifying => &mut self.check,
+            RsaStep::Modulus => &mut self.whole.modulus,
+            RsaStep::Prime => &mut self.half.modulus,
+            RsaStep::Recombination => &mut self.recombine,
+            RsaStep::Input => &mut self.input,
+            RsaStep::Factor => &mut self.factor,
+            RsaStep::Inverse => &mut self.inverse,
+            RsaStep::Blinded | RsaStep::Target => &mut self.blinded,
+            RsaStep::Table => &mut self.table,
+            RsaStep::Power => &mut self.power,
+            RsaStep::Recombined => &mut self.result,
+            RsaStep::Unblinded => &mut self.base,
+            RsaStep::Verifying => &mut self.check,
         };
         let digit = strike.digit % (numbers.len() * BLOCK);
         let block = &mut numbers[digit / BLOCK..=digit / BLOCK];
@@ -61,50 +62,33 @@ impl Workspace {
     }
 }
 
-/// A number below 2^64 from a seed: splitmix64, so that a failure can be repeated.
-pub(in crate::simd) struct Random(pub(in crate::simd) u64);
-
-impl Random {
-    pub(in crate::simd) fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(in crate::simd) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.word() % bound as u64).expect("a small number")
-    }
-
-    /// A number below the modulus: random, or an edge case.
-    pub(super) fn input(&mut self, modulus: &[u8]) -> Vec<u8> {
-        let mut number = vec![0; modulus.len()];
-        match self.below(12) {
-            0 => {}
-            1 => number[modulus.len() - 1] = 1,
-            2 => number[modulus.len() - 1] = 2,
-            3 | 4 => {
-                number.copy_from_slice(modulus);
-                number[modulus.len() - 1] -=
-                    1 + u8::from(self.below(2) == 1 && modulus.ends_with(&[3]));
-            }
-            5 => number[1..].fill(0xff),
-            6 => {
-                // All ones below some bit, so every digit is the largest possible.
-                let from = 1 + self.below(modulus.len() - 1);
-                number[from..].fill(0xff);
-            }
-            7 => number[self.below(modulus.len() - 1) + 1] = 1 << self.below(8),
-            _ => {
-                for byte in &mut number {
-                    *byte = self.word().to_le_bytes()[0];
-                }
-                number[0] %= modulus[0];
-            }
+/// A number below the modulus: random, or an edge case.
+pub(super) fn input(random: &mut Random, modulus: &[u8]) -> Vec<u8> {
+    let mut number = vec![0; modulus.len()];
+    match random.below(12) {
+        0 => {}
+        1 => number[modulus.len() - 1] = 1,
+        2 => number[modulus.len() - 1] = 2,
+        3 | 4 => {
+            number.copy_from_slice(modulus);
+            number[modulus.len() - 1] -=
+                1 + u8::from(random.below(2) == 1 && modulus.ends_with(&[3]));
         }
-        number
+        5 => number[1..].fill(0xff),
+        6 => {
+            // All ones below some bit, so every digit is the largest possible.
+            let from = 1 + random.below(modulus.len() - 1);
+            number[from..].fill(0xff);
+        }
+        7 => number[random.below(modulus.len() - 1) + 1] = 1 << random.below(8),
+        _ => {
+            for byte in &mut number {
+                *byte = random.word().to_le_bytes()[0];
+            }
+            number[0] %= modulus[0];
+        }
     }
+    number
 }
 
 /// A test that runs on one implementation.
@@ -169,7 +153,7 @@ fn batch<L: Lanes>(
         .iter()
         .zip(blindings)
         .zip(&mut blocks)
-        .map(|((key, blinding), block)| Request { key, blinding, block })
+        .map(|((key, blinding), block)| RsaRequest { key, blinding, block })
         .collect();
     let results = workspace.private(l, requests);
     assert!(
@@ -192,7 +176,7 @@ struct Differential;
 
 impl OnLanes for Differential {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         // RSA-2048: a thousand operations on each implementation; with MILLRACE_LONG a million on the fast
         // ones and a hundred thousand on the twin. A round has 2.5 operations on average.
         for (key, [short, long], [twin_short, twin_long]) in [
@@ -207,7 +191,7 @@ impl OnLanes for Differential {
             for round in 0..rounds {
                 let count = 1 + round % REQUESTS;
                 let tasks: Vec<_> =
-                    (0..count).map(|_| (&key, random.input(key.modulus()))).collect();
+                    (0..count).map(|_| (&key, input(&mut random, key.modulus()))).collect();
                 for ((_, input), result) in tasks.iter().zip(batch(l, &mut workspace, &tasks)) {
                     assert_eq!(
                         result.as_deref(),
@@ -230,19 +214,19 @@ struct Faults;
 
 impl OnLanes for Faults {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random(2);
+        let mut random = Random::new(2);
         let key = loaded(&test_keys::rsa_2048());
         let mut workspace = Workspace::new(&SIZES[0]);
         let steps = [
-            &Step::LOADED[..],
+            &RsaStep::LOADED[..],
             &[
-                Step::Blinded,
-                Step::Power,
-                Step::Recombined,
-                Step::Unblinded,
-                Step::Verifying,
-                Step::Target,
-                Step::Table,
+                RsaStep::Blinded,
+                RsaStep::Power,
+                RsaStep::Recombined,
+                RsaStep::Unblinded,
+                RsaStep::Verifying,
+                RsaStep::Target,
+                RsaStep::Table,
             ],
         ]
         .concat();
@@ -290,7 +274,7 @@ fn faulted<L: Lanes>(
         let right = expected(key, input);
         let struck = at == strike.lane / 2;
         // A table entry that no window selects may be wrong without harm.
-        let harmless = strike.step == Step::Table && result.as_ref() == Ok(&right);
+        let harmless = strike.step == RsaStep::Table && result.as_ref() == Ok(&right);
         if struck && !harmless {
             assert_eq!(result, Err(BackendError::Fault), "{name} {strike:?}");
         } else {
@@ -324,7 +308,7 @@ fn edgy(random: &mut Random, digits: usize, spare: usize) -> Vec<u64> {
 
 impl OnLanes for Products {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random(6);
+        let mut random = Random::new(6);
         for round in 0..if is_fast { rounds(300, 100_000) } else { 10 } {
             let blocks = [4, 6, 8, 12, 16][round % 5];
             let digits = blocks * BLOCK;
@@ -381,7 +365,7 @@ impl OnLanes for Blinds {
     fn run<L: Lanes>(&self, l: L, name: &str, _: bool) {
         let key = loaded(&test_keys::rsa_2048());
         let mut workspace = Workspace::new(&SIZES[0]);
-        workspace.strike = Some(Strike { step: Step::Power, lane: 3, digit: 7, bit: 11 });
+        workspace.strike = Some(Strike { step: RsaStep::Power, lane: 3, digit: 7, bit: 11 });
         let pairs = workspace.blind(l, &[lanes_of(&key); REQUESTS]);
         let faults: Vec<_> = pairs.iter().map(|pair| pair.as_ref().err().copied()).collect();
         assert_eq!(faults, [None, Some(BackendError::Fault), None, None], "{name}");

@@ -19,9 +19,10 @@ use std::process::Command;
 
 use millrace_engine::Operation;
 use millrace_testkit::keys as test_keys;
+use millrace_testkit::random::Random;
 use millrace_testkit::timing::{Timing, nanoseconds};
 
-use super::tests::{OnLanes, Random, expected, lanes_of, loaded, on_all_lanes};
+use super::tests::{OnLanes, expected, input, lanes_of, loaded, on_all_lanes};
 use super::*;
 use crate::simd::lanes::Portable;
 use crate::simd::operations;
@@ -35,9 +36,9 @@ impl OnLanes for Statistics {
             return;
         }
         let key = loaded(&test_keys::rsa_2048());
-        let mut random = Random(4);
+        let mut random = Random::new(4);
         let mut workspace = Workspace::new(lanes_of(&key).size);
-        let mut exponents = Random(5);
+        let mut exponents = Random::new(5);
         let timing = Timing::from_environment();
         timing.same_time(&format!("{name}, exponents zero or random"), |class| {
             workspace.load(l, [lanes_of(&key); REQUESTS].into_iter(), Exponent::Private);
@@ -49,10 +50,10 @@ impl OnLanes for Statistics {
             nanoseconds(|| workspace.exponentiate(l))
         });
 
-        let fixed = random.input(key.modulus());
+        let fixed = input(&mut random, key.modulus());
         let mut spare: Vec<Blinding> = Vec::new();
         timing.same_time(&format!("{name}, ciphertexts fixed or random"), |class| {
-            let other = random.input(key.modulus());
+            let other = input(&mut random, key.modulus());
             let input = if class == 0 { &fixed } else { &other };
             while spare.len() < REQUESTS {
                 let stored = lanes_of(&key).take_blinding();
@@ -64,7 +65,7 @@ impl OnLanes for Statistics {
             let requests = blocks
                 .iter_mut()
                 .zip(spare.drain(..))
-                .map(|(block, blinding)| Request { key: lanes_of(&key), blinding, block })
+                .map(|(block, blinding)| RsaRequest { key: lanes_of(&key), blinding, block })
                 .collect();
             let mut results = Vec::new();
             let time = nanoseconds(|| results = workspace.private(l, requests));
@@ -200,7 +201,7 @@ fn tainted_batch() {
     sys::memcheck_mark_undefined(blinding.factor.as_mut_slice());
     sys::memcheck_mark_undefined(blinding.inverse.as_mut_slice());
 
-    let request = Request { key: lanes_of(&key), blinding, block: &mut block };
+    let request = RsaRequest { key: lanes_of(&key), blinding, block: &mut block };
     // `private` declares one fact public: whether a result verified.
     let results = workspace.private(Portable, vec![request]);
     assert_eq!(results, [Ok(())]);

@@ -40,7 +40,7 @@ use crate::cli::TlsArgs;
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::plot;
 use crate::process::temporary_folder;
 use crate::progress::Progress;
@@ -109,7 +109,7 @@ fn measure(plan: LocalPlan) -> Result<LocalReport, BenchError> {
 struct Site {
     /// Servers in the order of the plan's cells.
     servers: Vec<LocalServer>,
-    node: Option<Node>,
+    node: Option<NodeProcess>,
     identities: BTreeMap<BenchKey, Identity>,
     _dir: tempfile::TempDir,
 }
@@ -164,7 +164,7 @@ impl Site {
         let target = Target::new(server.address, certificate, terms)?;
         let offer = Offer { concurrency: plan.concurrency, duration, request: false, per_s: None };
         let (counted, cpu) = (server.counts(), server.cpu_time());
-        let signed = self.node.as_ref().map(Node::completed).transpose()?;
+        let signed = self.node.as_ref().map(NodeProcess::completed).transpose()?;
         let outcome = drive(&target, offer, progress)?;
         thread::sleep(SETTLING);
         let cpu = server.cpu_time().saturating_sub(cpu);
@@ -195,7 +195,7 @@ impl Site {
 /// The operations that a node completed since `before`: read until they cover the handshakes, or time is up. Its
 /// counters lag behind its answers.
 fn signed_since(
-    node: &Node,
+    node: &NodeProcess,
     before: &BTreeMap<String, u64>,
     handshakes: u64,
 ) -> Result<u64, BenchError> {
@@ -215,14 +215,8 @@ fn signed_since(
 fn start_node(
     plan: &LocalPlan,
     identities: &BTreeMap<BenchKey, Identity>,
-) -> Result<(Option<Node>, BTreeMap<BenchKey, PathBuf>), BenchError> {
-    let node = Node::start(&NodeOptions {
-        core: plan.load_core,
-        workers: 1,
-        software_only: false,
-        tcp: false,
-        quota: None,
-    })?;
+) -> Result<(Option<NodeProcess>, BTreeMap<BenchKey, PathBuf>), BenchError> {
+    let node = NodeProcess::start(&NodeOptions::on(plan.load_core))?;
     let stub = |(key, identity): (&BenchKey, &Identity)| {
         Ok((*key, node.import_key(&key.to_string(), &identity.key_file, false)?))
     };

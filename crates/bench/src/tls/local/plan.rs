@@ -15,7 +15,7 @@ use crate::cores;
 use crate::error::BenchError;
 use crate::machine::first_line;
 use crate::process::{command, need};
-use crate::tls::Server;
+use crate::tls::TlsServer;
 use crate::tls::load::{TlsCipher, TlsGroup};
 use crate::tls::plan::{SECONDS, find_preload, unique};
 use crate::workload::BenchKey;
@@ -43,7 +43,7 @@ pub(super) enum LocalMode {
 /// One server that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct LocalCell {
-    pub(super) server: Server,
+    pub(super) server: TlsServer,
     pub(super) threads: usize,
     pub(super) key: BenchKey,
     pub(super) group: TlsGroup,
@@ -55,9 +55,9 @@ impl LocalCell {
     /// The name of the server without its mode and tickets.
     pub(super) fn group_name(&self) -> String {
         let threads = match (self.server, self.threads) {
-            (Server::Nginx, _) => String::new(),
-            (Server::Haproxy, 1) => ", 1 thread".to_owned(),
-            (Server::Haproxy, threads) => format!(", {threads} threads"),
+            (TlsServer::Nginx, _) => String::new(),
+            (TlsServer::Haproxy, 1) => ", 1 thread".to_owned(),
+            (TlsServer::Haproxy, threads) => format!(", {threads} threads"),
         };
         format!("{}{threads}, {}, {}", self.server, self.key, self.group)
     }
@@ -117,7 +117,7 @@ impl LocalPlan {
             .collect();
         let openssl = first_line("openssl", program(&under, "openssl")?.arg("version"));
         let servers = match &*args.server {
-            [] => vec![Server::Nginx],
+            [] => vec![TlsServer::Nginx],
             servers => unique(servers),
         };
         let versions = servers.iter().map(|server| {
@@ -184,7 +184,7 @@ fn has_ml_kem(openssl: &str) -> bool {
 }
 
 /// Every server that is measured. Those that are compared with each other stand together.
-fn cells(args: &TlsArgs, servers: &[Server], has_hybrid: bool) -> Vec<LocalCell> {
+fn cells(args: &TlsArgs, servers: &[TlsServer], has_hybrid: bool) -> Vec<LocalCell> {
     let keys = match &*args.key {
         [] => vec![BenchKey::P256],
         keys => unique(keys),
@@ -192,7 +192,7 @@ fn cells(args: &TlsArgs, servers: &[Server], has_hybrid: bool) -> Vec<LocalCell>
     let (groups, threads) = (unique(&args.group), unique(&args.threads));
     let mut cells = Vec::new();
     for &server in servers {
-        let threads = if server == Server::Nginx { &[1][..] } else { &threads };
+        let threads = if server == TlsServer::Nginx { &[1][..] } else { &threads };
         for (&threads, &key) in
             threads.iter().flat_map(|threads| keys.iter().map(move |key| (threads, key)))
         {
@@ -223,21 +223,12 @@ fn cells(args: &TlsArgs, servers: &[Server], has_hybrid: bool) -> Vec<LocalCell>
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Typed {
-        #[command(flatten)]
-        args: TlsArgs,
-    }
-
     fn names(typed: &[&str], has_hybrid: bool) -> Vec<String> {
-        let typed = ["tls", "--local"].iter().chain(typed);
-        let args = Typed::parse_from(typed).args;
+        let args = TlsArgs::typed(&[&["--local"][..], typed].concat()).expect("arguments");
         let servers =
-            if args.server.is_empty() { vec![Server::Nginx] } else { args.server.clone() };
+            if args.server.is_empty() { vec![TlsServer::Nginx] } else { args.server.clone() };
         let cells = cells(&args, &servers, has_hybrid);
         cells.iter().map(LocalCell::to_string).collect()
     }
@@ -297,8 +288,7 @@ mod tests {
             &["--delay", "5ms"],
             &["--latency", "5"],
         ] {
-            let typed = ["tls", "--local"].iter().chain(words);
-            assert!(Typed::try_parse_from(typed).is_err(), "{words:?}");
+            assert!(TlsArgs::typed(&[&["--local"][..], words].concat()).is_err(), "{words:?}");
         }
         for words in [
             &["--group", "x25519"][..],
@@ -306,8 +296,7 @@ mod tests {
             &["--tickets", "1"],
             &["--under", "x"],
         ] {
-            let typed = ["tls"].iter().chain(words);
-            assert!(Typed::try_parse_from(typed).is_err(), "{words:?} needs --local");
+            assert!(TlsArgs::typed(words).is_err(), "{words:?} needs --local");
         }
     }
 }

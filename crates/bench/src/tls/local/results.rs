@@ -15,7 +15,7 @@ use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::report::BenchReport;
 use crate::stats::{MeanRatio, Spread};
-use crate::tls::Server;
+use crate::tls::TlsServer;
 use crate::tls::load::TlsGroup;
 use crate::workload::BenchKey;
 
@@ -104,7 +104,7 @@ impl LocalFigures {
                 Some(CellRounds { cell: *cell, rounds })
             })
             .collect();
-        let of = |cell: LocalCell| servers.iter().find(|one| one.cell == cell);
+        let of = |cell: LocalCell| servers.iter().find(|server| server.cell == cell);
         let comparisons = servers.iter().flat_map(|ours| {
             let questions = questions(ours.cell, plan.stock_has_hybrid()).into_iter();
             questions.filter_map(move |(question, peer)| ours.against(question, of(peer)?))
@@ -212,7 +212,7 @@ fn questions(ours: LocalCell, has_hybrid: bool) -> Vec<(LocalQuestion, LocalCell
 fn numbers(question: LocalQuestion, ours: LocalCell, has_hybrid: bool) -> Option<[f64; 2]> {
     use BenchKey::{P256, Rsa2048};
     use LocalQuestion::{Local, LocalAndPool, LocalOneTicket, OneTicket, PostQuantum};
-    use Server::{Haproxy, Nginx};
+    use TlsServer::{Haproxy, Nginx};
     use TlsGroup::{X25519, X25519MLKEM768};
     Some(match (question, ours.server, ours.key, ours.group) {
         (Local, Nginx, P256, X25519) if has_hybrid => [0.86, 0.75],
@@ -245,10 +245,10 @@ impl LocalComparison {
 pub(super) fn goals(report: &LocalReport) -> Goals {
     let plan = &report.plan;
     let holds = !cfg!(debug_assertions) && plan.gateway_core != plan.load_core;
-    let goal = |one: &LocalComparison| {
-        let [must, aim] = numbers(one.question, one.ours, plan.stock_has_hybrid())?;
-        let what = format!("server CPU per handshake, {}", one.what());
-        let goal = Goal::at_most_on_average(what, must, aim, one.ratio);
+    let goal = |comparison: &LocalComparison| {
+        let [must, aim] = numbers(comparison.question, comparison.ours, plan.stock_has_hybrid())?;
+        let what = format!("server CPU per handshake, {}", comparison.what());
+        let goal = Goal::at_most_on_average(what, must, aim, comparison.ratio);
         Some(goal.only_if(CONDITION, holds))
     };
     Goals(report.figures.comparisons.iter().filter_map(goal).collect())
@@ -279,7 +279,14 @@ mod tests {
     use super::*;
 
     fn cell(group: TlsGroup, mode: LocalMode, tickets: u32) -> LocalCell {
-        LocalCell { server: Server::Nginx, threads: 1, key: BenchKey::P256, group, mode, tickets }
+        LocalCell {
+            server: TlsServer::Nginx,
+            threads: 1,
+            key: BenchKey::P256,
+            group,
+            mode,
+            tickets,
+        }
     }
 
     fn rounds(cell: LocalCell, cpu: &[f64], computed: u64) -> CellRounds {

@@ -17,9 +17,9 @@ use millrace_hostfs::process::Proc;
 use super::plan::{LocalCell, LocalMode, LocalPlan, program};
 use crate::error::BenchError;
 use crate::keys::{Identity, write_private};
-use crate::node::Node;
+use crate::node::NodeProcess;
 use crate::process::{ChildProcess, free_addresses, listens, output_of};
-use crate::tls::Server;
+use crate::tls::TlsServer;
 use crate::tls::gateway::{ASYNCHRONOUS, MAX_CONNECTIONS, nginx_user};
 use crate::tls::load::TlsGroup;
 
@@ -55,7 +55,7 @@ impl OpensslConfig {
     ///
     /// # Errors
     /// [`BenchError::Setup`] if the generated text is not what it was when this was written.
-    fn text(&self, cell: &LocalCell, node: Option<&Node>) -> Result<String, BenchError> {
+    fn text(&self, cell: &LocalCell, node: Option<&NodeProcess>) -> Result<String, BenchError> {
         let mut text = self.generated.clone();
         let mut replace = |from: &str, to: String| {
             if !text.contains(from) {
@@ -77,7 +77,7 @@ impl OpensslConfig {
             replace("local = ", pool)?;
         }
         // HAProxy has no setting for tickets; OpenSSL takes one for all servers of a process.
-        if (cell.server, cell.tickets) == (Server::Haproxy, 1) {
+        if (cell.server, cell.tickets) == (TlsServer::Haproxy, 1) {
             replace("[openssl_init]\n", "[openssl_init]\nssl_conf = tickets_sect\n".to_owned())?;
             text.push_str(
                 "\n[tickets_sect]\nsystem_default = one_ticket\n\n[one_ticket]\nNumTickets = 1\n",
@@ -100,7 +100,7 @@ impl LocalServer {
         (number, cell): (usize, &LocalCell),
         identity: &Identity,
         openssl: &OpensslConfig,
-        pool: Option<(&Node, &Path)>,
+        pool: Option<(&NodeProcess, &Path)>,
         dir: &Path,
     ) -> Result<Self, BenchError> {
         let dir = dir.join(format!("server-{number}"));
@@ -118,8 +118,8 @@ impl LocalServer {
         let text = config_text(cell, address, &bundle);
         fs::write(&config, text).map_err(BenchError::file("write", &config))?;
         match cell.server {
-            Server::Haproxy => command.args(["-db", "-f"]).arg(&config),
-            Server::Nginx => {
+            TlsServer::Haproxy => command.args(["-db", "-f"]).arg(&config),
+            TlsServer::Nginx => {
                 let command = command.arg("-p").arg(&dir);
                 command.args(["-e", "error.log", "-c"]).arg(&config)
             }
@@ -181,8 +181,8 @@ fn bundle(dir: &Path, identity: &Identity, stub: Option<&Path>) -> Result<PathBu
 
 fn config_text(cell: &LocalCell, address: SocketAddr, bundle: &Path) -> String {
     let template = match cell.server {
-        Server::Nginx => NGINX,
-        Server::Haproxy => HAPROXY,
+        TlsServer::Nginx => NGINX,
+        TlsServer::Haproxy => HAPROXY,
     };
     // As the recipe with --pq names them: X25519 for clients without the hybrid.
     let groups = match cell.group {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::workload::BenchKey;
 
-    fn cell(server: Server, mode: LocalMode, tickets: u32) -> LocalCell {
+    fn cell(server: TlsServer, mode: LocalMode, tickets: u32) -> LocalCell {
         LocalCell {
             server,
             threads: 2,
@@ -219,11 +219,11 @@ mod tests {
 
     #[test]
     fn configurations_have_no_placeholder_left() {
-        for server in [Server::Nginx, Server::Haproxy] {
+        for server in [TlsServer::Nginx, TlsServer::Haproxy] {
             for mode in [LocalMode::Stock, LocalMode::Local, LocalMode::LocalAndPool] {
                 let address = ([127, 0, 0, 1], 443).into();
                 let text = config_text(&cell(server, mode, 1), address, Path::new("/b.pem"));
-                assert!(!text.contains(['{', '}']) || server == Server::Nginx, "{text}");
+                assert!(!text.contains(['{', '}']) || server == TlsServer::Nginx, "{text}");
                 assert!(text.contains("X25519MLKEM768:X25519") && text.contains("/b.pem"));
                 for word in ["{USER}", "{TICKETS}", "{ADDRESS}", "{MAX_CONNECTIONS}"] {
                     assert!(!text.contains(word), "{word}: {text}");
@@ -240,16 +240,16 @@ mod tests {
         };
         let other = config("");
         let config = config("[openssl_init]\nproviders = p\n[m]\nlocal = on\n");
-        let one = config.text(&cell(Server::Haproxy, LocalMode::Local, 1), None);
+        let one = config.text(&cell(TlsServer::Haproxy, LocalMode::Local, 1), None);
         let one = one.expect("a configuration");
         assert!(one.contains("[openssl_init]\nssl_conf = tickets_sect\n"), "{one}");
         assert!(one.ends_with("NumTickets = 1\n"), "{one}");
-        let two = config.text(&cell(Server::Nginx, LocalMode::Local, 1), None);
+        let two = config.text(&cell(TlsServer::Nginx, LocalMode::Local, 1), None);
         let two = two.expect("a configuration");
         assert!(
             two.contains("local = X25519\nchoice_file = none\n") && !two.contains("NumTickets"),
             "{two}"
         );
-        assert!(other.text(&cell(Server::Haproxy, LocalMode::Local, 1), None).is_err());
+        assert!(other.text(&cell(TlsServer::Haproxy, LocalMode::Local, 1), None).is_err());
     }
 }

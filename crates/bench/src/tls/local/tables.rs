@@ -76,26 +76,26 @@ fn closing(report: &LocalReport) -> String {
 fn comparisons_table(comparisons: &[LocalComparison]) -> String {
     let us = |spread: Spread| format!("{:.0}", spread.median);
     table(comparisons, &[
-        ("CPU of the server per full handshake", &|one: &&LocalComparison| one.what()),
-        ("µs, peer", &|one| us(one.peer_us)),
-        ("µs, ours", &|one| us(one.ours_us)),
-        ("ratio (95 %)", &|one| one.ratio.show(2)),
-        ("change", &|one| format!("{:+.0} %", one.ratio.percent())),
+        ("CPU of the server per full handshake", &|comparison: &&LocalComparison| comparison.what()),
+        ("µs, peer", &|comparison| us(comparison.peer_us)),
+        ("µs, ours", &|comparison| us(comparison.ours_us)),
+        ("ratio (95 %)", &|comparison| comparison.ratio.show(2)),
+        ("change", &|comparison| format!("{:+.0} %", comparison.ratio.percent())),
     ])
     .render()
 }
 
 #[rustfmt::skip]
 fn servers_table(servers: &[CellRounds]) -> String {
-    let cpu = |one: &CellRounds| Spread::over(&one.rounds, |round| round.server_cpu_us);
-    let rate = |one: &CellRounds| Spread::over(&one.rounds, |round| round.completed as f64 / round.elapsed_s);
+    let cpu = |server: &CellRounds| Spread::over(&server.rounds, |round| round.server_cpu_us);
+    let rate = |server: &CellRounds| Spread::over(&server.rounds, |round| round.completed as f64 / round.elapsed_s);
     table(servers, &[
-        ("server", &|one: &&CellRounds| one.cell.to_string()),
-        ("handshakes", &|one| one.completed().to_string()),
-        ("per s", &|one| dash(rate(one).map(|rate| format!("{:.0}", rate.median)))),
-        ("CPU, µs each (range)", &|one| dash(cpu(one).map(|cpu| cpu.show(0)))),
-        ("fetches cached", &|one| dash(one.cached().map(|share| format!("{:.1} %", share * 100.0)))),
-        ("computed here, each", &|one| each(&one.computed_each())),
+        ("server", &|server: &&CellRounds| server.cell.to_string()),
+        ("handshakes", &|server| server.completed().to_string()),
+        ("per s", &|server| dash(rate(server).map(|rate| format!("{:.0}", rate.median)))),
+        ("CPU, µs each (range)", &|server| dash(cpu(server).map(|cpu| cpu.show(0)))),
+        ("fetches cached", &|server| dash(server.cached().map(|share| format!("{:.1} %", share * 100.0)))),
+        ("computed here, each", &|server| each(&server.computed_each())),
     ])
     .render()
 }
@@ -109,7 +109,7 @@ fn each(computed: &BTreeMap<String, f64>) -> String {
 /// CPU time per handshake: a row for each server, and a bar for each of its modes.
 pub(super) fn plot(report: &LocalReport) -> Result<String, BenchError> {
     let servers = &report.figures.servers;
-    let mut groups: Vec<String> = servers.iter().map(|one| one.cell.group_name()).collect();
+    let mut groups: Vec<String> = servers.iter().map(|server| server.cell.group_name()).collect();
     groups.dedup();
     let series = [
         ("as it is", LocalMode::Stock, USUAL_TICKETS),
@@ -121,8 +121,8 @@ pub(super) fn plot(report: &LocalReport) -> Result<String, BenchError> {
         let is_it = |cell: &LocalCell| {
             (cell.mode, cell.tickets) == (mode, tickets) && cell.group_name() == *group
         };
-        let one = servers.iter().find(|one| is_it(&one.cell))?;
-        Spread::over(&one.rounds, |round| round.server_cpu_us).map(Value::from)
+        let server = servers.iter().find(|server| is_it(&server.cell))?;
+        Spread::over(&server.rounds, |round| round.server_cpu_us).map(Value::from)
     };
     let series = series.into_iter().map(|(name, mode, tickets)| Bars {
         name: name.to_owned(),

@@ -137,8 +137,9 @@ impl Found {
                 Ok(data) if data.is_dir() && depth < MAX_DEPTH => folders.push((path, depth + 1)),
                 Ok(data) if data.is_file() => {
                     let ending = path.extension().and_then(|ending| ending.to_str());
-                    let wanted =
-                        ending.is_some_and(|ending| args.ending.iter().any(|one| one == ending));
+                    let wanted = ending.is_some_and(|ending| {
+                        args.ending.iter().any(|compressible| compressible == ending)
+                    });
                     if wanted && (args.min_length..=MAX_LENGTH).contains(&data.len()) {
                         self.files.push(path);
                     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use millrace_gateway::check::pool::{NodeAnswer, ProcessContext, Question};
-use millrace_gateway::check::{self, CheckOptions, CheckReport, Nodes, Outcome, Silence};
+use millrace_gateway::check::{self, CheckOptions, CheckOutcome, CheckReport, Nodes, Silence};
 use millrace_service::Status;
 
 use crate::args::CheckArgs;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     } else {
         output::print(&page(&report, args.compression))?;
     }
-    let failures = report.count(Outcome::Failure);
+    let failures = report.count(CheckOutcome::Failure);
     if failures == 0 {
         return Ok(());
     }
@@ -53,10 +53,10 @@ fn page(report: &CheckReport, compression_only: bool) -> String {
     let mut page = String::new();
     for finding in &report.findings {
         let (word, colour) = match finding.outcome {
-            Outcome::Good => ("ok", "32"),
-            Outcome::Unseen => ("unseen", "36"),
-            Outcome::Warning => ("warning", "33"),
-            Outcome::Failure => ("FAILURE", "31"),
+            CheckOutcome::Good => ("ok", "32"),
+            CheckOutcome::Unseen => ("unseen", "36"),
+            CheckOutcome::Warning => ("warning", "33"),
+            CheckOutcome::Failure => ("FAILURE", "31"),
         };
         let word = format!("{word:<8}");
         let word = if styled { format!("\x1b[{colour}m{word}\x1b[0m") } else { word };

@@ -16,7 +16,7 @@ use std::thread;
 use anyhow::Result;
 use millrace_gateway::plan::{Plan, Snippet};
 use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with_groups};
-use millrace_gateway::{Application, Settings, write};
+use millrace_gateway::{Application, RecipeSettings, write};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
 use millrace_hostfs::generated::write::{FileChange, FileState, Written};
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
 }
 
 /// The arguments, with defaults filled in.
-fn settings(args: &GatewayArgs) -> Result<Settings> {
+fn settings(args: &GatewayArgs) -> Result<RecipeSettings> {
     let mut nodes = args.pool.clone();
     if nodes.is_empty() {
         let socket = match &args.socket.socket {
@@ -110,7 +110,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         None => find_library(&PRELOAD_NAMES),
     };
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let settings = Settings {
+    let settings = RecipeSettings {
         key: args.key.clone(),
         nodes,
         certificates: over_tcp.then(|| args.certs.clone()),
@@ -125,7 +125,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings> {
         cores: u32::try_from(cores).unwrap_or(u32::MAX),
         systemd: uses_systemd(args),
     };
-    Settings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
+    RecipeSettings::new(settings).map_err(|error| fail(Failure::Usage, error.to_string()))
 }
 
 /// The arguments of `--local`, with defaults filled in.
@@ -158,7 +158,7 @@ fn remove(plan: &Plan, args: &GatewayArgs) -> Result<()> {
         text.push_str(&format!("in use, stays  {path}: {by} names it\n"));
     }
     let missing = write::missing_snippets(plan, &args.root);
-    let is_there = |snippet: &&Snippet| !missing.iter().any(|one| one.marker == snippet.marker);
+    let is_there = |snippet: &&Snippet| !missing.iter().any(|other| other.marker == snippet.marker);
     for snippet in plan.snippets.iter().filter(is_there) {
         let path = snippet.path.display();
         text.push_str(&format!("take out of {path}:\n{}", snippet.contents));

@@ -91,7 +91,7 @@ fn features(page: &mut Page, cpu: &Cpu) {
         return;
     }
     page.heading("Extensions");
-    let there = |state: State| match state {
+    let word = |state: State| match state {
         State::Present => "yes",
         State::Some => "on some",
         State::Absent => "no",
@@ -100,7 +100,7 @@ fn features(page: &mut Page, cpu: &Cpu) {
     #[rustfmt::skip]
     page.table(&Table::of(&cpu.features, &[
         ("extension", &|feature| feature.name.to_owned()),
-        ("there", &|feature| there(feature.state).to_owned()),
+        ("there", &|feature| word(feature.state).to_owned()),
         ("makes fast", &|feature| feature.serves.to_owned()),
     ]));
 }

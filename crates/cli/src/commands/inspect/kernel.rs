@@ -71,13 +71,13 @@ pub(super) fn in_network(page: &mut Page, section: &Section<Network>) {
             }
         };
         page.fact("kernel TLS", &ktls);
-        let there = |there, yes, no| if there { yes } else { no };
-        page.fact("IPsec", there(network.ipsec_errors.is_some(), "yes", "no"));
+        let word = |is_present, yes, no| if is_present { yes } else { no };
+        page.fact("IPsec", word(network.ipsec_errors.is_some(), "yes", "no"));
         let errors = network.ipsec_errors.iter().flatten().filter(|(_, count)| **count > 0);
         for (name, count) in errors {
             page.fact("", &format!("{name}: {count}"));
         }
-        page.fact("WireGuard", there(network.wireguard, "loaded", "not loaded"));
+        page.fact("WireGuard", word(network.wireguard, "loaded", "not loaded"));
         let openvpn = match (network.openvpn.in_tree, network.openvpn.out_of_tree) {
             (true, _) => "ovpn, for OpenVPN 2.7 and later",
             (false, true) => "ovpn-dco, for OpenVPN 2.6",

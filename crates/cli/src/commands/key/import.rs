@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::args::KeyImportArgs;
 use crate::backends;
 use crate::exit::{ContextCode, Failure};
-use crate::settings::{Settings, Store};
+use crate::settings::{OwnedStore, Settings};
 
 use super::policy;
 use super::view::spki_sha256;
@@ -52,7 +52,7 @@ pub(super) fn run(args: &KeyImportArgs) -> Result<()> {
 
 /// The policy of the key that is replaced; `None` if there is none. Its operations follow the type of the new
 /// key, where none of them fits that.
-fn former_policy(store: &Store, name: &str, key_type: KeyType) -> Result<Option<KeyPolicy>> {
+fn former_policy(store: &OwnedStore, name: &str, key_type: KeyType) -> Result<Option<KeyPolicy>> {
     let meta = match store.act(|keys| Ok(keys.load(name)))? {
         Ok((_, meta)) => meta,
         Err(StoreError::NoSuchKey { .. }) => return Ok(None),
@@ -93,7 +93,7 @@ fn report(meta: &KeyMeta, replaced: bool) {
 }
 
 /// Waits until the running node, if there is one, serves the key.
-fn wait_for_node(settings: &Settings, store: &Store, meta: &KeyMeta) -> Result<()> {
+fn wait_for_node(settings: &Settings, store: &OwnedStore, meta: &KeyMeta) -> Result<()> {
     let end = Instant::now() + NODE_TAKES;
     let hash = spki_sha256(meta);
     loop {

@@ -25,7 +25,7 @@ use crate::args::{
     KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStoreArgs, KeyStubArgs,
 };
 use crate::output;
-use crate::settings::{Settings, Store};
+use crate::settings::{OwnedStore, Settings};
 
 use view::KeyView;
 
@@ -82,7 +82,7 @@ fn list(args: &KeyListArgs) -> Result<()> {
 }
 
 /// The view of a version of a key: verified if the store is unlocked, with what the running node says of it.
-fn view_of(store: &Store, meta: KeyMeta, node: Option<&KeyReport>) -> Result<KeyView> {
+fn view_of(store: &OwnedStore, meta: KeyMeta, node: Option<&KeyReport>) -> Result<KeyView> {
     let (meta, mut problem) = store.verify(meta)?;
     let kek = meta.kek.to_string();
     if let Some(node) = node.filter(|node| problem.is_none() && node.kek.as_ref() != Some(&kek)) {

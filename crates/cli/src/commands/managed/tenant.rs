@@ -193,7 +193,7 @@ fn show(args: &TenantShowArgs) -> Result<()> {
         ("quota", limits(&tenant.quota)),
         ("weight", tenant.weight.to_string()),
         ("priority", tenant.priority.name().to_owned()),
-        ("identities", joined(tenant.identities.iter().map(|one| one.as_str()), "")),
+        ("identities", joined(tenant.identities.iter().map(|identity| identity.as_str()), "")),
     ]))?;
     output::print("\n")?;
     addresses::table(&grants).print()

@@ -61,12 +61,12 @@ fn served_by(row: &Value) -> impl Iterator<Item = &Value> {
 
 /// The operations with what served them: `asym-sign local/simd 12`.
 fn served(row: &Value) -> String {
-    let rows = served_by(row).map(|one| {
-        let place = match (text(&one["place"]), text(&one["backend"])) {
+    let rows = served_by(row).map(|served| {
+        let place = match (text(&served["place"]), text(&served["backend"])) {
             (place, backend) if backend == "none" => place,
             (place, backend) => format!("{place}/{backend}"),
         };
-        format!("{} {place} {}", text(&one["operation"]), one["ops"])
+        format!("{} {place} {}", text(&served["operation"]), served["ops"])
     });
     joined(rows, "")
 }

@@ -57,24 +57,29 @@ pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
 
 /// Measures the candidates that this host can run.
 fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasurement> {
-    let obstacles = EngineCandidate::ALL.map(|one| (one, one.obstacle(link, host)));
-    let running: Vec<EngineCandidate> =
-        obstacles.iter().filter(|(_, why)| why.is_none()).map(|(one, _)| *one).collect();
-    let links: Vec<LinkToMeasure> = running.iter().map(|one| to_measure(link, *one)).collect();
+    let obstacles =
+        EngineCandidate::ALL.map(|candidate| (candidate, candidate.obstacle(link, host)));
+    let running: Vec<EngineCandidate> = obstacles
+        .iter()
+        .filter(|(_, why)| why.is_none())
+        .map(|(candidate, _)| *candidate)
+        .collect();
+    let links: Vec<LinkToMeasure> =
+        running.iter().map(|candidate| to_measure(link, *candidate)).collect();
     let measured = match &links[..] {
         [] => Vec::new(),
         links => measure_links(&args.bench, links)?,
     };
     let contender = |(candidate, why): &(EngineCandidate, Option<String>)| {
-        let at = running.iter().position(|one| one == candidate);
+        let at = running.iter().position(|ran| ran == candidate);
         let (rounds, out) = match at.and_then(|at| measured.get(at)) {
             Some(Ok(rounds)) => (rounds.clone(), None),
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             None => (Vec::new(), why.clone()),
         };
-        let round = |one: &millrace_bench::cli::LinkRound| Round {
-            mbit: one.mbit,
-            cpu_s_per_gb: one.cpu_s_per_gb,
+        let round = |round: &millrace_bench::cli::LinkRound| Round {
+            mbit: round.mbit,
+            cpu_s_per_gb: round.cpu_s_per_gb,
         };
         EngineContender {
             candidate: *candidate,
@@ -150,8 +155,8 @@ pub(super) fn page(choice: &EngineChoice) -> String {
 fn table(choice: &EngineChoice) -> Table {
     let rates = |candidate: EngineCandidate, value: &dyn Fn(&Round) -> String| {
         let rounds = choice.hosts.iter().map(|host| {
-            let contender = host.contenders.iter().find(|one| one.candidate == candidate);
-            let rounds = contender.map_or(&[][..], |one| &one.rounds[..]);
+            let contender = host.contenders.iter().find(|contender| contender.candidate == candidate);
+            let rounds = contender.map_or(&[][..], |contender| &contender.rounds[..]);
             let rounds: Vec<String> = rounds.iter().map(value).collect();
             rounds.join(" ")
         });
@@ -168,6 +173,6 @@ fn table(choice: &EngineChoice) -> Table {
         ("candidate", &|(candidate, _)| candidate.name().to_owned()),
         ("Mbit/s by round", &|(candidate, _)| rates(*candidate, &|round| format!("{:.0}", round.mbit))),
         ("CPU s/GB", &|(candidate, _)| rates(*candidate, &|round| format!("{:.1}", round.cpu_s_per_gb))),
-        ("verdict", &|(_, one)| verdict(one)),
+        ("verdict", &|(_, outcome)| verdict(outcome)),
     ])
 }

@@ -49,7 +49,7 @@ fn filled(sample: &str, swanctl: &str) -> String {
 }
 
 fn list(key: &str, proposals: &[impl Display]) -> Option<String> {
-    let quoted: Vec<String> = proposals.iter().map(|one| format!("\"{one}\"")).collect();
+    let quoted: Vec<String> = proposals.iter().map(|proposal| format!("\"{proposal}\"")).collect();
     (!quoted.is_empty()).then(|| format!("{key} = [{}]", quoted.join(", ")))
 }
 

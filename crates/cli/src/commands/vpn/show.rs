@@ -117,9 +117,9 @@ pub(super) fn history(args: &VpnHistoryArgs) -> Result<()> {
     let now = |applied| if applied { "applied" } else { "" };
     #[rustfmt::skip]
     let table = Table::of(&history, &[
-        (">configuration", &|one| one.generation.to_string()),
-        ("applied on", &|one| date(one.at)),
-        ("now", &|one| now(one.applied).to_owned()),
+        (">configuration", &|entry| entry.generation.to_string()),
+        ("applied on", &|entry| date(entry.at)),
+        ("now", &|entry| now(entry.applied).to_owned()),
     ]);
     table.print()
 }

@@ -12,18 +12,18 @@ fn pair() -> Pool {
     pool.dispatcher.hedging = Hedging::new(Hedge::After(Duration::from_millis(20)));
     pool.submit(1000, 10_000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
-    let (at, job) = nodes
+    let (node, job) = nodes
         .into_iter()
-        .find_map(|at| Some((at, pool.serve_keys(at).pop()?)))
+        .find_map(|node| Some((node, pool.serve_keys(node).pop()?)))
         .expect("one of them has it");
     // The other learns the key by a hedge.
     pool.tick(20);
-    let hedge = pool.serve_keys(1 - at).pop().expect("a hedge");
-    pool.answer(1 - at, &hedge, good());
-    pool.answer(at, &job, good());
+    let hedge = pool.serve_keys(1 - node).pop().expect("a hedge");
+    pool.answer(1 - node, &hedge, good());
+    pool.answer(node, &job, good());
     assert_eq!(pool.ends(), [(1000, Ok(()))]);
-    for at in nodes {
-        pool.sent(at);
+    for node in nodes {
+        pool.sent(node);
     }
     pool.dispatcher.totals = Totals::default();
     pool
@@ -37,15 +37,15 @@ impl Pool {
     }
 
     fn find_job(&mut self) -> Option<(usize, SubmittedJob)> {
-        (0..2).find_map(|at| Some((at, self.serve_keys(at).pop()?)))
+        (0..2).find_map(|node| Some((node, self.serve_keys(node).pop()?)))
     }
 
-    fn cancels(&mut self, at: usize) -> Vec<u64> {
+    fn cancels(&mut self, node: usize) -> Vec<u64> {
         let cancel = |message| match message {
             ClientMessage::Cancel { job } => Some(job),
             _ => None,
         };
-        self.sent(at).into_iter().filter_map(cancel).collect()
+        self.sent(node).into_iter().filter_map(cancel).collect()
     }
 
     /// Hedges won, lost, and not allowed; jobs succeeded; late completions.
@@ -74,20 +74,20 @@ impl Pool {
 #[test]
 fn hedged_job_ends_once_with_the_other_nodes_answer() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 1000);
+    let (node, job) = pool.sent_job(1, 1000);
     pool.tick(19);
     assert!(pool.find_job().is_none());
     pool.tick(1);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    assert_eq!(other, 1 - at);
+    assert_eq!(other, 1 - node);
     assert_ne!(hedge.id, job.id);
     assert_eq!(hedge.budget, Duration::from_millis(980), "the job's deadline");
     pool.tick(100);
     assert!(pool.find_job().is_none(), "there is one hedge per job");
     pool.answer(other, &hedge, good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
-    assert_eq!(pool.cancels(at), [job.id]);
-    pool.answer(at, &job, Err(JobError::Cancelled));
+    assert_eq!(pool.cancels(node), [job.id]);
+    pool.answer(node, &job, Err(JobError::Cancelled));
     assert!(pool.ends().is_empty());
     assert_eq!(pool.counts(), [1, 0, 0, 1, 1]);
     pool.assert_clean();
@@ -96,10 +96,10 @@ fn hedged_job_ends_once_with_the_other_nodes_answer() {
 #[test]
 fn first_node_may_answer_before_the_hedge() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 1000);
+    let (node, job) = pool.sent_job(1, 1000);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.answer(at, &job, good());
+    pool.answer(node, &job, good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
     assert_eq!(pool.cancels(other), [hedge.id]);
     // The cancel crossed a result.
@@ -121,16 +121,16 @@ fn blocked_caller_is_answered_by_the_hedge() {
         let deadline = pool.now + Duration::from_secs(1);
         let job = Job::new(Arc::clone(&pool.key), request, recipient, deadline);
         let id = pool.dispatcher.submit(job, pool.now).expect("taken");
-        let (at, job) = pool.find_job().expect("sent");
+        let (node, job) = pool.find_job().expect("sent");
         pool.tick(20);
         let (other, hedge) = pool.find_job().expect("a hedge");
         pool.answer(other, &hedge, good());
-        assert_eq!(pool.cancels(at), [job.id]);
+        assert_eq!(pool.cancels(node), [job.id]);
         if taken_first {
             assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
-            pool.answer(at, &job, Err(JobError::Cancelled));
+            pool.answer(node, &job, Err(JobError::Cancelled));
         } else {
-            pool.answer(at, &job, Err(JobError::Cancelled));
+            pool.answer(node, &job, Err(JobError::Cancelled));
             assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
         }
         assert!(pool.dispatcher.take_done(id).is_none());
@@ -150,11 +150,11 @@ fn first_node_lost_after_the_hedge_answered_leaves_nothing() {
     let recipient = Recipient::Caller { waiter: None };
     let job = Job::new(Arc::clone(&pool.key), request, recipient, deadline);
     let id = pool.dispatcher.submit(job, pool.now).expect("taken");
-    let (at, _) = pool.find_job().expect("sent");
+    let (node, _) = pool.find_job().expect("sent");
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
     pool.answer(other, &hedge, good());
-    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
     assert!(matches!(pool.dispatcher.take_done(id), Some(Ok(Some(_)))));
     pool.assert_clean();
 }
@@ -166,12 +166,12 @@ fn failed_hedge_leaves_the_job_to_its_first_node() {
         for _ in 0..40 {
             pool.dispatcher.hedging.as_mut().expect("on").deposit();
         }
-        let (at, job) = pool.sent_job(number, 1000);
+        let (node, job) = pool.sent_job(number, 1000);
         pool.tick(20);
         let (other, hedge) = pool.find_job().expect("a hedge");
         pool.answer(other, &hedge, Err(error));
         assert!(pool.ends().is_empty());
-        pool.answer(at, &job, good());
+        pool.answer(node, &job, good());
         assert_eq!(pool.ends(), [(number, Ok(()))]);
     }
     assert_eq!(pool.counts(), [0, 3, 0, 3, 0]);
@@ -187,7 +187,8 @@ fn node_that_failed_as_a_hedge_is_not_tried_again() {
         while pool.dispatcher.wants_connections() {
             pool.connect();
         }
-        let take = |pool: &mut Pool| (0..3).find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+        let take =
+            |pool: &mut Pool| (0..3).find_map(|node| Some((node, pool.serve_keys(node).pop()?)));
         let (first, job) = take(&mut pool).expect("sent");
         pool.tick(20);
         let (hedged, hedge) = take(&mut pool).expect("a hedge");
@@ -208,20 +209,20 @@ fn node_that_failed_as_a_hedge_is_not_tried_again() {
 #[test]
 fn failed_first_node_leaves_the_job_to_its_hedge() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 1000);
+    let (node, job) = pool.sent_job(1, 1000);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.answer(at, &job, Err(JobError::Busy));
+    pool.answer(node, &job, Err(JobError::Busy));
     assert!(pool.ends().is_empty());
     assert!(pool.find_job().is_none(), "it is under way already");
     pool.answer(other, &hedge, good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
     assert_eq!(pool.counts(), [1, 0, 0, 1, 0]);
     // The same with a connection that is lost.
-    let (at, _) = pool.sent_job(2, 1000);
+    let (node, _) = pool.sent_job(2, 1000);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
     assert!(pool.ends().is_empty());
     pool.answer(other, &hedge, good());
     assert_eq!(pool.ends(), [(2, Ok(()))]);
@@ -231,10 +232,10 @@ fn failed_first_node_leaves_the_job_to_its_hedge() {
 #[test]
 fn job_whose_attempts_both_fail_is_retried_or_ends() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 1000);
+    let (node, job) = pool.sent_job(1, 1000);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
-    pool.answer(at, &job, Err(JobError::Failed));
+    pool.answer(node, &job, Err(JobError::Failed));
     pool.answer(other, &hedge, Err(JobError::Failed));
     assert_eq!(
         pool.ends(),
@@ -243,11 +244,11 @@ fn job_whose_attempts_both_fail_is_retried_or_ends() {
     );
     pool.assert_clean();
     // Of two lost connections one comes back.
-    let (at, _) = pool.sent_job(2, 10_000);
+    let (node, _) = pool.sent_job(2, 10_000);
     pool.tick(20);
     let (other, _) = pool.find_job().expect("a hedge");
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
     pool.dispatcher.handle_lost(other, "gone".to_owned(), pool.now);
     assert!(pool.ends().is_empty());
     let back = pool.connect();
@@ -260,15 +261,15 @@ fn job_whose_attempts_both_fail_is_retried_or_ends() {
 #[test]
 fn deadline_ends_the_job_and_its_hedge() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 50);
+    let (node, job) = pool.sent_job(1, 50);
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
     pool.tick(30);
     assert_eq!(pool.ends(), [(1, Err(ClientError::TimedOut))]);
-    assert_eq!(pool.cancels(at), [job.id]);
+    assert_eq!(pool.cancels(node), [job.id]);
     assert_eq!(pool.cancels(other), [hedge.id]);
     pool.answer(other, &hedge, good());
-    pool.answer(at, &job, good());
+    pool.answer(node, &job, good());
     assert!(pool.ends().is_empty());
     assert_eq!(pool.counts(), [0, 1, 0, 0, 2]);
     pool.assert_clean();
@@ -278,12 +279,12 @@ fn deadline_ends_the_job_and_its_hedge() {
 fn cancelled_job_cancels_its_hedge() {
     let mut pool = pair();
     let handle = pool.submit(1, 1000).expect("taken");
-    let (at, job) = pool.find_job().expect("sent");
+    let (node, job) = pool.find_job().expect("sent");
     pool.tick(20);
     let (other, hedge) = pool.find_job().expect("a hedge");
     pool.dispatcher.cancel(handle);
     assert_eq!(pool.ends(), [(1, Err(ClientError::Cancelled))]);
-    pool.answer(at, &job, Err(JobError::Cancelled));
+    pool.answer(node, &job, Err(JobError::Cancelled));
     pool.answer(other, &hedge, Err(JobError::Cancelled));
     assert_eq!(pool.counts(), [0, 1, 0, 0, 2]);
     pool.assert_clean();
@@ -296,10 +297,11 @@ fn hedges_are_bounded_to_one_job_in_twenty_and_five() {
     for number in 0..JOBS {
         pool.submit(number, 10_000).expect("taken");
     }
-    let jobs: u32 = (0..2).map(|at| u32::try_from(pool.serve_keys(at).len()).expect("few")).sum();
+    let jobs: u32 =
+        (0..2).map(|node| u32::try_from(pool.serve_keys(node).len()).expect("few")).sum();
     assert_eq!(jobs, JOBS);
     pool.tick(20);
-    let hedges = (0..2).map(|at| pool.serve_keys(at).len()).sum::<usize>();
+    let hedges = (0..2).map(|node| pool.serve_keys(node).len()).sum::<usize>();
     // All jobs were submitted before the first one waited too long: five hedges at most are saved up.
     assert_eq!(hedges, 5);
     assert_eq!(
@@ -311,14 +313,14 @@ fn hedges_are_bounded_to_one_job_in_twenty_and_five() {
     assert_eq!(pool.dispatcher.stats().in_flight, 0);
     let mut pool = pair();
     for number in 0..JOBS {
-        let (at, job) = pool.sent_job(number, 10_000);
+        let (node, job) = pool.sent_job(number, 10_000);
         pool.tick(20);
         if let Some((other, hedge)) = pool.find_job() {
             pool.answer(other, &hedge, good());
         }
-        pool.answer(at, &job, good());
+        pool.answer(node, &job, good());
         assert_eq!(pool.ends(), [(number, Ok(()))]);
-        (0..2).for_each(|at| drop(pool.sent(at)));
+        (0..2).for_each(|node| drop(pool.sent(node)));
     }
     let hedges = pool.dispatcher.totals.hedges;
     let share = u64::from(JOBS / 20);
@@ -335,10 +337,10 @@ fn job_is_sent_once_with_one_node_or_hedging_off() {
         for _ in 0..nodes {
             pool.connect();
         }
-        let sent: usize = (0..nodes).map(|at| pool.serve_keys(at).len()).sum();
+        let sent: usize = (0..nodes).map(|node| pool.serve_keys(node).len()).sum();
         assert_eq!(sent, 1);
         pool.tick(100);
-        let again: usize = (0..nodes).map(|at| pool.serve_keys(at).len()).sum();
+        let again: usize = (0..nodes).map(|node| pool.serve_keys(node).len()).sum();
         assert_eq!((again, pool.dispatcher.totals.hedges), (0, 0));
     }
 }
@@ -346,9 +348,9 @@ fn job_is_sent_once_with_one_node_or_hedging_off() {
 #[test]
 fn no_hedge_timer_is_left_when_all_jobs_were_answered() {
     let mut pool = pair();
-    let (at, job) = pool.sent_job(1, 1000);
+    let (node, job) = pool.sent_job(1, 1000);
     assert!(pool.dispatcher.next_hedge().is_some());
-    pool.answer(at, &job, good());
+    pool.answer(node, &job, good());
     assert_eq!(pool.dispatcher.next_hedge(), None);
 }
 
@@ -360,8 +362,8 @@ fn job_that_waits_for_its_key_is_hedged_too() {
     let nodes = [pool.connect(), pool.connect()];
     let asked = nodes
         .into_iter()
-        .find(|at| {
-            pool.sent(*at).iter().any(|message| matches!(message, ClientMessage::OpenKey { .. }))
+        .find(|node| {
+            pool.sent(*node).iter().any(|message| matches!(message, ClientMessage::OpenKey { .. }))
         })
         .expect("one of them is asked for the key, and says nothing");
     pool.tick(20);

@@ -71,23 +71,23 @@ impl Pool {
     }
 
     /// The reports that were sent to this node.
-    fn reports(&mut self, at: usize) -> Vec<EdgeReport> {
+    fn reports(&mut self, node: usize) -> Vec<EdgeReport> {
         let report = |message| match message {
             ClientMessage::Report(report) => Some(*report),
             _ => None,
         };
-        self.sent(at).into_iter().filter_map(report).collect()
+        self.sent(node).into_iter().filter_map(report).collect()
     }
 
     /// A job from beginning to end.
     fn serve_one(&mut self, number: u32) -> usize {
         self.submit(number, 1000).expect("taken");
         let nodes = self.dispatcher.nodes.len();
-        let served = (0..nodes).find_map(|at| Some((at, self.serve_keys(at).pop()?)));
-        let (at, job) = served.expect("some node has it");
-        self.answer(at, &job, good());
+        let served = (0..nodes).find_map(|node| Some((node, self.serve_keys(node).pop()?)));
+        let (node, job) = served.expect("some node has it");
+        self.answer(node, &job, good());
         assert_eq!(self.ends(), [(number, Ok(()))]);
-        at
+        node
     }
 
     fn submit(&mut self, number: u32, millis: u64) -> Result<JobRef, ClientError> {
@@ -112,19 +112,19 @@ impl Pool {
 
     /// Connects to the next wanted node, which says welcome.
     fn connect(&mut self) -> usize {
-        let at = self.dispatcher.poll_connect().expect("a node is wanted");
-        self.dispatcher.handle_connected(at, None, self.now);
-        self.welcome(at);
-        at
+        let node = self.dispatcher.poll_connect().expect("a node is wanted");
+        self.dispatcher.handle_connected(node, None, self.now);
+        self.welcome(node);
+        node
     }
 
-    fn welcome(&mut self, at: usize) {
+    fn welcome(&mut self, node: usize) {
         self.say(
-            at,
+            node,
             &NodeMessage::Welcome(Welcome {
                 version: 1,
                 features: self.features,
-                node: format!("n{at}"),
+                node: format!("n{node}"),
                 max_in_flight: 1000,
                 max_keys: 10,
             }),
@@ -133,9 +133,9 @@ impl Pool {
 
     /// The next wanted node cannot be reached.
     fn refuse_connection(&mut self) {
-        let at = self.dispatcher.poll_connect().expect("a node is wanted");
+        let node = self.dispatcher.poll_connect().expect("a node is wanted");
         let why = "connection refused".to_owned();
-        self.dispatcher.handle_lost(at, why, self.now);
+        self.dispatcher.handle_lost(node, why, self.now);
     }
 
     /// Lets time pass by the timers, until a node is wanted. Gives how long that took.
@@ -149,21 +149,21 @@ impl Pool {
         self.now - start
     }
 
-    fn say(&mut self, at: usize, message: &NodeMessage) {
+    fn say(&mut self, node: usize, message: &NodeMessage) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         for chunk in bytes.chunks(4096) {
-            let connection = self.dispatcher.connection(at).expect("connected");
+            let connection = self.dispatcher.connection(node).expect("connected");
             connection.space()[..chunk.len()].copy_from_slice(chunk);
             connection.filled(chunk.len(), self.now);
-            self.dispatcher.handle_received(at, self.now);
+            self.dispatcher.handle_received(node, self.now);
         }
     }
 
-    fn sent(&mut self, at: usize) -> Vec<ClientMessage> {
+    fn sent(&mut self, node: usize) -> Vec<ClientMessage> {
         let mut decoder = Decoder::<ClientMessage>::new();
         let mut messages = Vec::new();
-        let Some(out) = self.dispatcher.poll_output(at) else {
+        let Some(out) = self.dispatcher.poll_output(node) else {
             return messages;
         };
         let bytes = out.pending().to_vec();
@@ -179,17 +179,17 @@ impl Pool {
     }
 
     /// Opens every key that was asked for; gives the jobs that were sent before and after.
-    fn serve_keys(&mut self, at: usize) -> Vec<SubmittedJob> {
+    fn serve_keys(&mut self, node: usize) -> Vec<SubmittedJob> {
         let mut jobs = Vec::new();
         loop {
-            let messages = self.sent(at);
+            let messages = self.sent(node);
             if messages.is_empty() {
                 return jobs;
             }
             for message in messages {
                 match message {
                     ClientMessage::OpenKey { request, .. }
-                    | ClientMessage::ImportKey { request, .. } => self.say(at, &opened(request)),
+                    | ClientMessage::ImportKey { request, .. } => self.say(node, &opened(request)),
                     ClientMessage::Submit(more) => jobs.extend(more),
                     _ => {}
                 }
@@ -197,9 +197,9 @@ impl Pool {
         }
     }
 
-    fn answer(&mut self, at: usize, job: &SubmittedJob, result: Result<Output, JobError>) {
+    fn answer(&mut self, node: usize, job: &SubmittedJob, result: Result<Output, JobError>) {
         self.say(
-            at,
+            node,
             &NodeMessage::Complete(vec![JobCompletion {
                 id: job.id,
                 result,
@@ -243,11 +243,11 @@ fn first_job_waits_for_the_connection_and_the_key() {
     let mut pool = Pool::new(1);
     assert!(!pool.dispatcher.wants_connections(), "nothing before the first job");
     pool.submit(1, 1000).expect("taken");
-    let at = pool.connect();
-    let jobs = pool.serve_keys(at);
+    let node = pool.connect();
+    let jobs = pool.serve_keys(node);
     assert_eq!(jobs.len(), 1);
     assert!(jobs[0].budget <= Duration::from_secs(1) && !jobs[0].budget.is_zero());
-    pool.answer(at, &jobs[0], good());
+    pool.answer(node, &jobs[0], good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
     assert_eq!(pool.dispatcher.stats().in_flight, 0);
 }
@@ -285,12 +285,12 @@ fn job_of_a_pool_key_waits_for_the_node_that_comes_back() {
     assert!(attempts >= 38, "{attempts} attempts in 1.9 s");
     // A second job does not cost further attempts.
     pool.submit(2, 2000).expect("taken");
-    let at = pool.connect();
+    let node = pool.connect();
     assert!(pool.dispatcher.poll_connect().is_none());
-    let jobs = pool.serve_keys(at);
+    let jobs = pool.serve_keys(node);
     assert_eq!(jobs.len(), 2);
     for job in &jobs {
-        pool.answer(at, job, good());
+        pool.answer(node, job, good());
     }
     assert_eq!(pool.ends(), [(1, Ok(())), (2, Ok(()))]);
 }
@@ -317,48 +317,48 @@ fn job_waits_for_a_node_that_is_slow_to_say_welcome() {
     pool.submit(1, 2000).expect("taken");
     pool.refuse_connection();
     pool.until_wanted();
-    let at = pool.dispatcher.poll_connect().expect("wanted");
-    pool.dispatcher.handle_connected(at, None, pool.now);
+    let node = pool.dispatcher.poll_connect().expect("wanted");
+    pool.dispatcher.handle_connected(node, None, pool.now);
     // The kernel has accepted; the node starts.
     pool.tick(1500);
     assert_eq!(pool.dispatcher.poll_close(), None);
-    pool.welcome(at);
-    let job = pool.serve_keys(at).pop().expect("the job");
-    pool.answer(at, &job, good());
+    pool.welcome(node);
+    let job = pool.serve_keys(node).pop().expect("the job");
+    pool.answer(node, &job, good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
 }
 
 #[test]
 fn job_that_a_draining_node_declines_waits_for_the_restarted_one() {
     let declines: [fn(&mut Pool, usize); 3] = [
-        |pool, at| {
-            let job = pool.serve_keys(at).pop().expect("the job");
-            pool.answer(at, &job, Err(JobError::Draining));
+        |pool, node| {
+            let job = pool.serve_keys(node).pop().expect("the job");
+            pool.answer(node, &job, Err(JobError::Draining));
         },
-        |pool, at| {
-            pool.say(at, &NodeMessage::Drain);
+        |pool, node| {
+            pool.say(node, &NodeMessage::Drain);
         },
-        |pool, at| {
-            let request = pool.sent(at).into_iter().find_map(|message| match message {
+        |pool, node| {
+            let request = pool.sent(node).into_iter().find_map(|message| match message {
                 ClientMessage::OpenKey { request, .. } => Some(request),
                 _ => None,
             });
             let (request, reason) = (request.expect("asked"), KeyRefusal::Draining);
-            pool.say(at, &NodeMessage::KeyRefused { request, reason });
+            pool.say(node, &NodeMessage::KeyRefused { request, reason });
         },
     ];
     for decline in declines {
         let mut pool = Pool::new(1);
         pool.submit(1, 2000).expect("taken");
-        let at = pool.connect();
-        decline(&mut pool, at);
+        let node = pool.connect();
+        decline(&mut pool, node);
         assert!(pool.ends().is_empty());
-        pool.sent(at);
-        pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+        pool.sent(node);
+        pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
         pool.until_wanted();
-        let at = pool.connect();
-        let job = pool.serve_keys(at).pop().expect("the job again");
-        pool.answer(at, &job, good());
+        let node = pool.connect();
+        let job = pool.serve_keys(node).pop().expect("the job again");
+        pool.answer(node, &job, good());
         assert_eq!(pool.ends(), [(1, Ok(()))]);
     }
 }
@@ -370,16 +370,16 @@ fn jobs_beyond_the_room_of_a_node_wait_in_order() {
     for number in 0..JOBS {
         pool.submit(number, 2000).expect("taken");
     }
-    let at = pool.connect();
+    let node = pool.connect();
     let mut ended = Vec::new();
     loop {
-        let jobs = pool.serve_keys(at);
+        let jobs = pool.serve_keys(node);
         if jobs.is_empty() {
             break;
         }
         assert!(jobs.len() <= 1000, "the node's own bound");
         for job in &jobs {
-            pool.answer(at, job, good());
+            pool.answer(node, job, good());
         }
         ended.extend(pool.ends());
     }
@@ -419,20 +419,20 @@ fn deadline_ends_a_job_in_each_stage() {
     pool.tick(1);
     let no_node = ClientError::NoNode("unix:/0: not ready".to_owned());
     assert_eq!(pool.ends(), [(1, Err(no_node))]);
-    let at = pool.connect();
+    let node = pool.connect();
     pool.submit(2, 10).expect("waits for a key");
     pool.tick(10);
     assert_eq!(pool.ends(), [(2, Err(ClientError::TimedOut))]);
-    pool.serve_keys(at);
+    pool.serve_keys(node);
     pool.submit(3, 10).expect("sent");
     pool.submit(4, 30).expect("sent");
-    let jobs = pool.serve_keys(at);
+    let jobs = pool.serve_keys(node);
     pool.tick(10);
     assert_eq!(pool.ends(), [(3, Err(ClientError::TimedOut))]);
-    let cancels = pool.sent(at);
+    let cancels = pool.sent(node);
     assert!(matches!(cancels[..], [ClientMessage::Cancel { job }] if job == jobs[0].id));
-    pool.answer(at, &jobs[0], good());
-    pool.answer(at, &jobs[1], good());
+    pool.answer(node, &jobs[0], good());
+    pool.answer(node, &jobs[1], good());
     assert_eq!(pool.ends(), [(4, Ok(()))]);
     let stats = pool.dispatcher.stats();
     assert_eq!((stats.in_flight, stats.totals.late_completions, stats.totals.timed_out), (0, 1, 2));
@@ -444,14 +444,14 @@ fn answer_to_the_first_attempt_does_not_count_for_the_second() {
     let mut pool = Pool::new(2);
     pool.submit(1, 1000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
-    let first = nodes.into_iter().find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
-    let (at, job) = first.expect("one of them has it");
-    pool.answer(at, &job, Err(JobError::Busy));
-    let other = 1 - at;
+    let first = nodes.into_iter().find_map(|node| Some((node, pool.serve_keys(node).pop()?)));
+    let (node, job) = first.expect("one of them has it");
+    pool.answer(node, &job, Err(JobError::Busy));
+    let other = 1 - node;
     let again = pool.serve_keys(other).pop().expect("the other has it now");
     assert_ne!(job.id, again.id);
     pool.answer(other, &job, good());
-    pool.answer(at, &again, good());
+    pool.answer(node, &again, good());
     assert!(pool.ends().is_empty(), "neither is owed");
     pool.answer(other, &again, good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
@@ -462,15 +462,15 @@ fn answer_to_the_first_attempt_does_not_count_for_the_second() {
 fn job_waits_for_a_stable_connection_that_was_lost() {
     let mut pool = Pool::new(1);
     pool.submit(1, 10_000).expect("taken");
-    let at = pool.connect();
-    assert_eq!(pool.serve_keys(at).len(), 1);
+    let node = pool.connect();
+    assert_eq!(pool.serve_keys(node).len(), 1);
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
-    assert_eq!(pool.dispatcher.poll_close(), Some(at));
+    pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
+    assert_eq!(pool.dispatcher.poll_close(), Some(node));
     assert!(pool.ends().is_empty());
-    let at = pool.connect();
-    let jobs = pool.serve_keys(at);
-    pool.answer(at, &jobs[0], good());
+    let node = pool.connect();
+    let jobs = pool.serve_keys(node);
+    pool.answer(node, &jobs[0], good());
     assert_eq!(pool.ends(), [(1, Ok(()))]);
 }
 
@@ -478,15 +478,15 @@ fn job_waits_for_a_stable_connection_that_was_lost() {
 fn node_that_loses_jobs_is_given_up() {
     let mut pool = Pool::new(1);
     pool.submit(0, 1000).expect("taken");
-    let at = pool.connect();
-    let answered = pool.serve_keys(at);
-    pool.answer(at, &answered[0], good());
+    let node = pool.connect();
+    let answered = pool.serve_keys(node);
+    pool.answer(node, &answered[0], good());
     pool.ends();
     for number in 0..=MAX_LATE_REPLIES {
         // The node's own bound is 1000.
         pool.submit(number, 10).expect("taken");
     }
-    pool.serve_keys(at);
+    pool.serve_keys(node);
     pool.tick(10);
     let ends = pool.ends();
     let busy = ends.iter().filter(|(_, end)| *end == Err(ClientError::Busy));
@@ -494,7 +494,7 @@ fn node_that_loses_jobs_is_given_up() {
     // The node is silent although jobs are open: it is pinged, then given up.
     pool.tick(250);
     pool.tick(500);
-    assert_eq!(pool.dispatcher.poll_close(), Some(at));
+    assert_eq!(pool.dispatcher.poll_close(), Some(node));
     assert_eq!(pool.dispatcher.stats().in_flight, 0);
 }
 
@@ -502,13 +502,13 @@ fn node_that_loses_jobs_is_given_up() {
 fn key_dropped_while_a_job_uses_it_is_closed_afterwards() {
     let mut pool = Pool::new(1);
     pool.submit(1, 1000).expect("taken");
-    let at = pool.connect();
-    let jobs = pool.serve_keys(at);
+    let node = pool.connect();
+    let jobs = pool.serve_keys(node);
     let key = pool.key.id;
     pool.dispatcher.close_key(key);
-    assert!(pool.sent(at).is_empty(), "a job needs it, perhaps again");
-    pool.answer(at, &jobs[0], good());
-    assert!(matches!(pool.sent(at)[..], [ClientMessage::CloseKey { handle: 1 }]));
+    assert!(pool.sent(node).is_empty(), "a job needs it, perhaps again");
+    pool.answer(node, &jobs[0], good());
+    assert!(matches!(pool.sent(node)[..], [ClientMessage::CloseKey { handle: 1 }]));
     assert_eq!(pool.dispatcher.stats().keys, 0);
 }
 
@@ -516,11 +516,11 @@ fn key_dropped_while_a_job_uses_it_is_closed_afterwards() {
 fn close_ends_every_job_once() {
     let mut pool = Pool::new(1);
     pool.submit(1, 10).expect("taken");
-    let at = pool.connect();
-    pool.serve_keys(at);
+    let node = pool.connect();
+    pool.serve_keys(node);
     pool.tick(10);
     pool.submit(2, 1000).expect("taken");
-    pool.serve_keys(at);
+    pool.serve_keys(node);
     pool.dispatcher.close();
     let ends = pool.ends();
     assert_eq!(ends, [(1, Err(ClientError::TimedOut)), (2, Err(ClientError::Closed))]);
@@ -532,20 +532,20 @@ fn close_ends_every_job_once() {
 fn node_that_never_answers_for_keys_is_given_up() {
     let mut pool = Pool::new(1);
     pool.submit(0, 10).expect("taken");
-    let at = pool.connect();
+    let node = pool.connect();
     for number in 1..10_000 {
         let selector = KeySelector::Name(format!("site-{number}"));
         let key = Arc::new(KeyData::new(KeySource::Selector(selector)));
         let id = mem::replace(&mut pool.key, key).id;
         pool.tick(20);
         pool.dispatcher.close_key(id);
-        if pool.dispatcher.connection(at).is_none() {
+        if pool.dispatcher.connection(node).is_none() {
             assert!(number > 4096);
             return;
         }
         // Any message shows that it is alive.
-        pool.say(at, &NodeMessage::Pong { token: 0 });
-        pool.sent(at);
+        pool.say(node, &NodeMessage::Pong { token: 0 });
+        pool.sent(node);
         pool.submit(number, 10).expect("taken");
         pool.ends();
     }
@@ -563,33 +563,33 @@ fn edge_reports_once_per_second_while_there_is_news() {
     pool.tick(5000);
     assert_eq!(pool.dispatcher.poll_timeout(), None, "nothing before the first job");
     pool.submit(1, 1000).expect("taken");
-    let at = pool.connect();
-    let jobs = pool.serve_keys(at);
-    pool.answer(at, &jobs[0], good());
+    let node = pool.connect();
+    let jobs = pool.serve_keys(node);
+    pool.answer(node, &jobs[0], good());
     pool.ends();
     count(&counts, EdgeCounter::Pooled);
     pool.tick(999);
-    assert!(pool.reports(at).is_empty());
+    assert!(pool.reports(node).is_empty());
     pool.tick(1);
-    let reports = pool.reports(at);
+    let reports = pool.reports(node);
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 1);
     // Idle: no report, and no timer for one.
     assert_eq!(pool.dispatcher.poll_timeout(), None);
     pool.tick(10_000);
-    assert!(pool.reports(at).is_empty());
+    assert!(pool.reports(node).is_empty());
     for number in 2..12 {
         pool.serve_one(number);
         count(&counts, EdgeCounter::Pooled);
     }
     pool.tick(1000);
-    let reports = pool.reports(at);
+    let reports = pool.reports(node);
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::Pooled), 11, "cumulative");
     // Activity without a new count makes no report.
     pool.dispatcher.report_soon(pool.now);
     pool.tick(1000);
-    assert!(pool.reports(at).is_empty());
+    assert!(pool.reports(node).is_empty());
     assert_eq!(pool.dispatcher.poll_timeout(), None);
 }
 
@@ -599,7 +599,7 @@ fn reports_to_several_nodes_add_up() {
     let mut pool = Pool::reporting(2, &counts);
     pool.submit(0, 1000).expect("taken");
     let nodes = [pool.connect(), pool.connect()];
-    let first = nodes.into_iter().find_map(|at| Some((at, pool.serve_keys(at).pop()?)));
+    let first = nodes.into_iter().find_map(|node| Some((node, pool.serve_keys(node).pop()?)));
     let (mut served, job) = first.expect("one of them has it");
     pool.answer(served, &job, good());
     pool.ends();
@@ -607,10 +607,10 @@ fn reports_to_several_nodes_add_up() {
     let mut told = [EdgeReport::default(); 2];
     for number in 1..50 {
         pool.tick(1000);
-        for at in nodes {
-            for report in pool.reports(at) {
-                assert_eq!(at, served, "the node that did the job gets the report");
-                told[at] = report;
+        for node in nodes {
+            for report in pool.reports(node) {
+                assert_eq!(node, served, "the node that did the job gets the report");
+                told[node] = report;
             }
         }
         let mut sum = told[0];
@@ -626,17 +626,17 @@ fn counts_made_without_a_node_go_to_the_next_one() {
     let counts = Arc::default();
     let mut pool = Pool::reporting(1, &counts);
     pool.submit(1, 1000).expect("taken");
-    let at = pool.connect();
-    pool.serve_keys(at);
+    let node = pool.connect();
+    pool.serve_keys(node);
     pool.now += Duration::from_secs(2);
-    pool.dispatcher.handle_lost(at, "gone".to_owned(), pool.now);
+    pool.dispatcher.handle_lost(node, "gone".to_owned(), pool.now);
     count(&counts, EdgeCounter::FallbackNoNode);
     pool.dispatcher.report_soon(pool.now);
     pool.tick(1000);
     assert_eq!(pool.dispatcher.poll_timeout(), None, "no node to report to");
-    let at = pool.connect();
+    let node = pool.connect();
     pool.tick(1000);
-    let reports = pool.reports(at);
+    let reports = pool.reports(node);
     assert_eq!(reports.len(), 1);
     assert_eq!(reports[0].get(EdgeCounter::FallbackNoNode), 1);
     // The new connection counts from its own beginning.
@@ -649,11 +649,11 @@ fn node_without_the_feature_gets_no_report() {
     let mut pool = Pool::reporting(1, &counts);
     pool.features = 0;
     pool.submit(1, 1000).expect("taken");
-    let at = pool.connect();
-    pool.serve_keys(at);
+    let node = pool.connect();
+    pool.serve_keys(node);
     count(&counts, EdgeCounter::Pooled);
     pool.tick(1000);
-    assert!(pool.reports(at).is_empty());
+    assert!(pool.reports(node).is_empty());
 }
 
 const ML_DSA: Operation = Operation::MlDsaSign { input: MlDsaInput::Message };
@@ -662,10 +662,10 @@ const ML_DSA: Operation = Operation::MlDsaSign { input: MlDsaInput::Message };
 fn operation_without_its_feature_is_not_sent_and_the_connection_stays() {
     let mut pool = Pool::new(1);
     pool.submit_operation(1, 1000, ML_DSA).expect("taken");
-    let at = pool.connect();
-    assert!(pool.serve_keys(at).is_empty());
+    let node = pool.connect();
+    assert!(pool.serve_keys(node).is_empty());
     assert_eq!(pool.ends(), [(1, Err(ClientError::Job(JobError::NotOffered)))]);
-    assert_eq!(pool.serve_one(2), at);
+    assert_eq!(pool.serve_one(2), node);
 }
 
 #[test]
@@ -691,9 +691,9 @@ fn node_that_is_listed_no_more_gets_no_job_and_its_place_goes_to_another() {
     let mut pool = Pool::new(2);
     pool.submit(1, 1000).expect("taken");
     assert_eq!([pool.connect(), pool.connect()], [0, 1]);
-    let first = [0, 1].map(|at| pool.serve_keys(at).pop().map(|job| (at, job)));
-    for (at, job) in first.into_iter().flatten() {
-        pool.answer(at, &job, good());
+    let first = [0, 1].map(|node| pool.serve_keys(node).pop().map(|job| (node, job)));
+    for (node, job) in first.into_iter().flatten() {
+        pool.answer(node, &job, good());
     }
     assert_eq!(pool.ends(), [(1, Ok(()))]);
     let endpoint = |name: &str| Endpoint::Unix(name.into());

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! The leader/follower pattern as a state machine: it decides which thread waits for the sockets, and which thread must
-//! be woken when. It has no socket, thread, lock or clock; [`super::Instance`] keeps it under its lock and does what it
-//! says.
+//! be woken when. It has no socket, thread, lock or clock; [`super::ProcessPool`] keeps it under its lock and does
+//! what it says.
 //!
 //! Three things make up the state:
 //!
@@ -42,7 +42,7 @@ const MAX_COLLECTED: u32 = 8;
 
 /// Kind of the thread that leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum LeaderKind {
     IoThread,
     Caller,
 }
@@ -50,7 +50,7 @@ pub(super) enum Role {
 /// The thread in `epoll_wait`, and when it looks again by itself; no time is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leader {
-    role: Role,
+    role: LeaderKind,
     until: Option<Instant>,
 }
 
@@ -99,7 +99,7 @@ pub(super) enum Flush {
 
 /// Next action of the I/O thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum IoStep {
     Lead,
     /// Leave the sockets to blocked callers for [`PARK`].
     Park,
@@ -119,7 +119,7 @@ pub(super) struct IoThreadWork {
 }
 
 /// The roles of the threads of one process: see the module.
-pub(super) struct Driver {
+pub(super) struct IoDriver {
     leader: Option<Leader>,
     mode: DriverMode,
     io_thread: IoThread,
@@ -128,7 +128,7 @@ pub(super) struct Driver {
     closing: bool,
 }
 
-impl Driver {
+impl IoDriver {
     /// No leader and no I/O thread.
     pub(super) fn new() -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Driver {
     }
 
     /// A thread is about to wait in `epoll_wait`, until then at most.
-    pub(super) fn lead(&mut self, role: Role, until: Option<Instant>) {
+    pub(super) fn lead(&mut self, role: LeaderKind, until: Option<Instant>) {
         debug_assert!(self.leader.is_none(), "there is one leader");
         self.leader = Some(Leader { role, until });
     }
@@ -181,10 +181,10 @@ impl Driver {
     }
 
     pub(super) fn caller_leads(&self) -> bool {
-        self.leads(Role::Caller)
+        self.leads(LeaderKind::Caller)
     }
 
-    fn leads(&self, role: Role) -> bool {
+    fn leads(&self, role: LeaderKind) -> bool {
         self.leader.is_some_and(|leader| leader.role == role)
     }
 
@@ -249,12 +249,12 @@ impl Driver {
     // ---- the I/O thread -----------------------------------------------------------------------
 
     /// Next action of the I/O thread. `callers_active`: calls were made since it last asked.
-    pub(super) fn next_step(&self, callers_active: bool, has_callbacks: bool) -> Step {
+    pub(super) fn next_step(&self, callers_active: bool, has_callbacks: bool) -> IoStep {
         match self.mode {
-            DriverMode::HostLoop { .. } => Step::StandBy,
-            DriverMode::Shared if self.leader.is_some() => Step::Park,
-            DriverMode::Shared if callers_active && !has_callbacks => Step::Park,
-            DriverMode::Shared => Step::Lead,
+            DriverMode::HostLoop { .. } => IoStep::StandBy,
+            DriverMode::Shared if self.leader.is_some() => IoStep::Park,
+            DriverMode::Shared if callers_active && !has_callbacks => IoStep::Park,
+            DriverMode::Shared => IoStep::Lead,
         }
     }
 
@@ -317,7 +317,7 @@ impl Driver {
     /// The I/O thread ends, perhaps by a panic. A caller that leads finds its job ended.
     pub(super) fn io_thread_ended(&mut self) -> Wake {
         self.closing = true;
-        if self.leads(Role::IoThread) {
+        if self.leads(LeaderKind::IoThread) {
             self.leader = None;
         }
         self.notify()
@@ -344,7 +344,7 @@ impl Driver {
         }
         if matches!(self.io_thread, IoThread::Parked { .. }) {
             Wake::IoThread
-        } else if self.leads(Role::IoThread) {
+        } else if self.leads(LeaderKind::IoThread) {
             self.notify()
         } else {
             Wake::None

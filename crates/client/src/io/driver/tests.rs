@@ -13,12 +13,12 @@ fn threads() -> (ThreadId, ThreadId) {
     (thread::current().id(), other.join().expect("no panic"))
 }
 
-fn leader(role: Role, until: Option<Instant>) -> Option<Leader> {
+fn leader(role: LeaderKind, until: Option<Instant>) -> Option<Leader> {
     Some(Leader { role, until })
 }
 
-fn driver(leader: Option<Leader>, io_thread: IoThread) -> Driver {
-    Driver { leader, io_thread, ..Driver::new() }
+fn driver(leader: Option<Leader>, io_thread: IoThread) -> IoDriver {
+    IoDriver { leader, io_thread, ..IoDriver::new() }
 }
 
 const PARKED: IoThread = IoThread::Parked { until: None };
@@ -27,7 +27,7 @@ const PARKED: IoThread = IoThread::Parked { until: None };
 fn caller_leads_unless_another_does_or_the_io_thread_must() {
     let (me, other) = threads();
     let host = |thread| DriverMode::HostLoop { thread, collected: 0 };
-    let busy = leader(Role::Caller, None);
+    let busy = leader(LeaderKind::Caller, None);
     // (mode, leader, I/O thread, has callbacks) → (a caller may lead, a sleeping one is appointed)
     #[rustfmt::skip]
     let rows = [
@@ -60,18 +60,18 @@ fn io_thread_leads_parks_or_stands_by() {
     // (leader, callers active, has callbacks) → step
     #[rustfmt::skip]
     let rows = [
-        (None,                       false, false, Step::Lead),
-        (None,                       false, true,  Step::Lead),
-        (None,                       true,  true,  Step::Lead),
-        (None,                       true,  false, Step::Park),
-        (leader(Role::Caller, None), false, false, Step::Park),
-        (leader(Role::Caller, None), false, true,  Step::Park),
+        (None,                       false, false, IoStep::Lead),
+        (None,                       false, true,  IoStep::Lead),
+        (None,                       true,  true,  IoStep::Lead),
+        (None,                       true,  false, IoStep::Park),
+        (leader(LeaderKind::Caller, None), false, false, IoStep::Park),
+        (leader(LeaderKind::Caller, None), false, true,  IoStep::Park),
     ];
     for (row, (leader, active, callbacks, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, IoThread::Working);
         assert_eq!(driver.next_step(active, callbacks), expected, "row {row}");
         let _ = driver.drive_from_host(me);
-        assert_eq!(driver.next_step(active, callbacks), Step::StandBy);
+        assert_eq!(driver.next_step(active, callbacks), IoStep::StandBy);
     }
 }
 
@@ -82,8 +82,8 @@ fn io_thread_is_woken_for_the_work_that_it_alone_does() {
     let pending = IoThreadWork { callbacks: true, ..IoThreadWork::default() };
     let ended = IoThreadWork { callbacks: true, ended_callbacks: true, ..IoThreadWork::default() };
     let none = IoThreadWork::default();
-    let caller = leader(Role::Caller, None);
-    let io = leader(Role::IoThread, None);
+    let caller = leader(LeaderKind::Caller, None);
+    let io = leader(LeaderKind::IoThread, None);
     // (host, leader, I/O thread, work) → wake
     #[rustfmt::skip]
     let rows = [
@@ -119,7 +119,7 @@ fn leader_is_notified_of_unsent_bytes_and_earlier_timers() {
     let now = Instant::now();
     let soon = Some(now + Duration::from_millis(1));
     let later = Some(now + Duration::from_millis(2));
-    let caller = |until| leader(Role::Caller, until);
+    let caller = |until| leader(LeaderKind::Caller, until);
     // (leader, timer, unsent) → wake
     #[rustfmt::skip]
     let rows = [
@@ -130,7 +130,7 @@ fn leader_is_notified_of_unsent_bytes_and_earlier_timers() {
         (caller(soon),  soon,  false, Wake::None),
         (caller(later), soon,  false, Wake::Leader),
         (caller(soon),  None,  true,  Wake::Leader),
-        (leader(Role::IoThread, later), soon, false, Wake::Leader),
+        (leader(LeaderKind::IoThread, later), soon, false, Wake::Leader),
     ];
     for (row, (leader, timer, unsent, expected)) in rows.into_iter().enumerate() {
         let mut driver = driver(leader, PARKED);
@@ -140,21 +140,21 @@ fn leader_is_notified_of_unsent_bytes_and_earlier_timers() {
 
 #[test]
 fn leader_is_notified_once_until_it_has_read_the_eventfd() {
-    let mut driver = driver(leader(Role::Caller, None), PARKED);
+    let mut driver = driver(leader(LeaderKind::Caller, None), PARKED);
     assert_eq!(driver.wake_leader(None, true), Wake::Leader);
     assert_eq!(driver.wake_leader(None, true), Wake::None);
     assert!(!driver.take_notification(), "the leader reads it");
     assert_eq!(driver.wake_leader(None, true), Wake::None);
     driver.stop_leading();
     assert!(driver.take_notification());
-    driver.lead(Role::Caller, None);
+    driver.lead(LeaderKind::Caller, None);
     assert_eq!(driver.wake_leader(None, true), Wake::Leader);
 }
 
 #[test]
 fn host_loop_takes_the_sockets_from_any_leader_and_collects_its_jobs() {
     let (me, other) = threads();
-    let mut driver = driver(leader(Role::IoThread, None), IoThread::Working);
+    let mut driver = driver(leader(LeaderKind::IoThread, None), IoThread::Working);
     assert_eq!(driver.submitted(me), Flush::Prompt);
     assert_eq!(driver.drive_from_host(me), [Wake::Leader, Wake::IoThread]);
     assert!(driver.has_leader(), "until it is back from epoll_wait");
@@ -182,7 +182,7 @@ fn unsent_jobs_that_are_collected_wake_no_leader() {
     let _ = driver.drive_from_host(me);
     driver.stop_leading();
     assert!(driver.take_notification());
-    driver.lead(Role::Caller, None);
+    driver.lead(LeaderKind::Caller, None);
     assert_eq!(driver.submitted(me), Flush::Later);
     assert_eq!(driver.wake_leader(None, true), Wake::None);
     driver.flushed();
@@ -209,16 +209,16 @@ fn io_thread_keeps_the_clock_of_a_host_loop() {
     assert_eq!(driver.stand_by(now, None, false), None);
     driver.io_thread_works();
     // The host is blocked in a call and leads.
-    driver.lead(Role::Caller, None);
+    driver.lead(LeaderKind::Caller, None);
     assert_eq!(driver.stand_by(now, after(50), true), Some(now + PARK));
 }
 
 #[test]
 fn io_thread_that_dies_as_leader_leaves_the_role() {
-    let mut dying = driver(leader(Role::IoThread, None), IoThread::Working);
+    let mut dying = driver(leader(LeaderKind::IoThread, None), IoThread::Working);
     assert_eq!(dying.io_thread_ended(), Wake::Leader);
     assert!(!dying.has_leader() && dying.is_closing());
-    let mut led = driver(leader(Role::Caller, None), IoThread::Working);
+    let mut led = driver(leader(LeaderKind::Caller, None), IoThread::Working);
     assert_eq!(led.io_thread_ended(), Wake::Leader, "finds its job ended");
     assert!(led.caller_leads());
 }

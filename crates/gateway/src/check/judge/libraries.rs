@@ -205,7 +205,7 @@ fn not_loaded(
     }
 }
 
-/// Whether OpenSSL's own program loads the provider with this file; `None` where that tells nothing.
+/// Whether OpenSSL's own program loads the provider with this file; `None` where the server is on another machine.
 fn loads(evidence: &Evidence, conf: &Path) -> Option<ConfigVerdict> {
     let mut test = provider_loads();
     test.environment = vec![("OPENSSL_CONF", Argument::Owned(conf.display().to_string()))];

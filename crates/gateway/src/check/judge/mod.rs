@@ -14,15 +14,15 @@ use std::path::PathBuf;
 
 use millrace_hostfs::maps::MappedFile;
 
-use super::evidence::{Evidence, Running};
+use super::evidence::{Evidence, ServerProcesses};
 use super::pool::{ProcessContext, Question};
-use super::{CheckOptions, CheckReport, Nodes, Outcome};
+use super::{CheckOptions, CheckOutcome, CheckReport, Nodes};
 
-use Outcome::{Failure, Good, Unseen, Warning};
+use CheckOutcome::{Failure, Good, Unseen, Warning};
 pub(super) use provider::Provider;
 
 /// The pool of the server, as the judge asked it.
-pub(super) struct Pool {
+pub(super) struct AskedPool {
     /// Place of a worker process.
     pub(super) place: ProcessContext,
     /// The question, without keys, to the nodes that answered.
@@ -37,7 +37,7 @@ pub(super) fn judge(
     evidence: &Evidence,
     nodes: &dyn Nodes,
     report: &mut CheckReport,
-) -> Option<Pool> {
+) -> Option<AskedPool> {
     match &evidence.running {
         Some(running) => process(options, evidence, running, report),
         None => {
@@ -71,10 +71,10 @@ pub(super) fn judge(
 fn process(
     options: &CheckOptions,
     evidence: &Evidence,
-    running: &Running,
+    running: &ServerProcesses,
     report: &mut CheckReport,
 ) {
-    let Running { master, workers, .. } = running;
+    let ServerProcesses { master, workers, .. } = running;
     let user = running.worker().user.uid;
     let program = evidence.proc.link(master.pid, "exe");
     let program =

@@ -10,14 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use millrace_hostfs::generated::below;
 
 use super::provider::Provider;
-use super::{Failure, Good, Pool, Unseen, Warning, run_as_root};
+use super::{AskedPool, Failure, Good, Unseen, Warning, run_as_root};
 use crate::check::access::{self, Obstacle};
-use crate::check::evidence::{Evidence, Worker};
+use crate::check::evidence::{Evidence, WorkerPlace};
 use crate::check::pool::{
     CertificateFacts, FaultKind, KeyState, KeyStub, NodeAnswer, NodeReport, ProcessContext,
     ProviderTls, Question,
 };
-use crate::check::{CheckReport, Nodes, Outcome};
+use crate::check::{CheckOutcome, CheckReport, Nodes};
 
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.
@@ -33,7 +33,7 @@ pub(super) fn nodes(
     stubs: BTreeSet<KeyStub>,
     nodes: &dyn Nodes,
     report: &mut CheckReport,
-) -> Option<Pool> {
+) -> Option<AskedPool> {
     let Some(worker) = evidence.worker() else {
         let seen = "the user of the workers is not known, so the nodes were not asked";
         report.add("node", Unseen, seen, None);
@@ -65,7 +65,7 @@ pub(super) fn nodes(
     let answered = answers?.into_iter().filter(|answer| answer.answer.is_ok());
     let sockets = provider.nodes.iter();
     let socket = sockets.filter_map(|node| node.strip_prefix("unix:")).next();
-    Some(Pool {
+    Some(AskedPool {
         socket: socket.map(|path| below(&worker.place.root, Path::new(path))),
         place: worker.place,
         question: Question {
@@ -78,7 +78,7 @@ pub(super) fn nodes(
 
 fn judge_node(
     evidence: &Evidence,
-    worker: &Worker,
+    worker: &WorkerPlace,
     question: &Question,
     node: &str,
     answer: Option<&NodeAnswer>,
@@ -105,14 +105,14 @@ fn judge_node(
         Some(Err(fault)) => {
             let (meaning, remedy) = fault.kind.meaning();
             let seen = format!("{node}: {meaning} ({})", fault.error);
-            let here = if fault.kind == FaultKind::Files {
+            let specific = if fault.kind == FaultKind::Files {
                 files_remedy(evidence, worker, question.tls.as_ref())
             } else if fault.kind == FaultKind::Unresolved {
                 worker.confined.as_deref().map(resolver_remedy)
             } else {
                 None
             };
-            let remedy = here.unwrap_or_else(|| remedy.to_owned());
+            let remedy = specific.unwrap_or_else(|| remedy.to_owned());
             report.add(CHECK, Failure, seen, remedy);
         }
         Some(Ok(state)) => answered(node, user, state, report),
@@ -188,7 +188,7 @@ fn expiry(node: &str, facts: &CertificateFacts, report: &mut CheckReport) {
 /// The remedy for files that the worker cannot use, from what is visible from outside.
 fn files_remedy(
     evidence: &Evidence,
-    worker: &Worker,
+    worker: &WorkerPlace,
     files: Option<&ProviderTls>,
 ) -> Option<String> {
     let ProcessContext { root, user, .. } = &worker.place;
@@ -248,10 +248,10 @@ fn bind(evidence: &Evidence, folder: &Path, confined: &Path, read_only: bool) ->
 
 fn blocked(
     evidence: &Evidence,
-    worker: &Worker,
+    worker: &WorkerPlace,
     obstacle: &Obstacle,
     socket: &str,
-) -> (Outcome, String, String) {
+) -> (CheckOutcome, String, String) {
     let uid = worker.place.user.uid;
     let path = Path::new(socket);
     let confined = worker.confined.as_deref();

@@ -77,7 +77,7 @@ fn limits(options: &CheckOptions, evidence: &Evidence, report: &mut CheckReport)
             table_of_descriptors(config, report);
         }
         Server::Nginx => {
-            let worker = evidence.running.as_ref().map(super::Running::worker);
+            let worker = evidence.running.as_ref().map(super::ServerProcesses::worker);
             let limit =
                 worker.and_then(|worker| evidence.proc.soft_limit(worker.pid, "Max open files"));
             let (Some(limit), Some(connections)) = (limit, config.connections) else {

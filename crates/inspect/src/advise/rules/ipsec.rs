@@ -53,7 +53,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvi
     let link = facts.mtu.unwrap_or(ETHERNET_MTU);
     let mtu = inner_mtu(link, &esp);
     let plan = IpsecAdvice {
-        ike: esp.iter().copied().filter(|one| one.is_aead()).collect(),
+        ike: esp.iter().copied().filter(|proposal| proposal.is_aead()).collect(),
         esp,
         prf,
         groups,

@@ -3,13 +3,13 @@
 
 //! Accelerators other than QAT.
 
-use crate::doctor::{Facts, Finding, Program, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, quote};
 
 pub(super) fn devcrypto(facts: &Facts<'_>) -> Option<Finding> {
     let names = [
-        (Program::Openvpn, "engine"),
-        (Program::Openssl, "engine_id"),
-        (Program::Openssl, "dynamic_path"),
+        (ConfiguredProgram::Openvpn, "engine"),
+        (ConfiguredProgram::Openssl, "engine_id"),
+        (ConfiguredProgram::Openssl, "dynamic_path"),
     ];
     let engine: Vec<String> = facts
         .settings_of(&names)

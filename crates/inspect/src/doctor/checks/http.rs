@@ -3,7 +3,7 @@
 
 //! Compressed responses of nginx.
 
-use crate::doctor::{Facts, Finding, Program, Setting, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Setting, quote};
 
 /// Least level at which zlib takes half as long again, or more, for output that is less than 1 % shorter
 /// (`docs/benchmarks/compression.md`).
@@ -15,18 +15,19 @@ fn is_on((_, setting): &(&str, &Setting)) -> bool {
 
 /// Settings that switch compression on.
 fn compresses<'a>(facts: &Facts<'a>) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
-    facts.settings(Program::Nginx, "gzip").filter(is_on)
+    facts.settings(ConfiguredProgram::Nginx, "gzip").filter(is_on)
 }
 
 /// Whether nginx has a setting of this name.
 fn has(facts: &Facts<'_>, name: &'static str) -> bool {
-    facts.settings(Program::Nginx, name).next().is_some()
+    facts.settings(ConfiguredProgram::Nginx, name).next().is_some()
 }
 
 pub(super) fn secrets(facts: &Facts<'_>) -> Option<Finding> {
-    let excepts = facts.settings(Program::Nginx, "gzip").any(|(_, setting)| setting.value == "off");
+    let excepts =
+        facts.settings(ConfiguredProgram::Nginx, "gzip").any(|(_, setting)| setting.value == "off");
     let tls = facts
-        .settings(Program::Nginx, "listen")
+        .settings(ConfiguredProgram::Nginx, "listen")
         .find(|(_, setting)| setting.words().any(|word| word == "ssl"))?;
     let switch = compresses(facts).next().filter(|_| !excepts)?;
     Some(
@@ -43,7 +44,7 @@ pub(super) fn secrets(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn level(facts: &Facts<'_>) -> Option<Finding> {
     let costly = facts
-        .settings(Program::Nginx, "gzip_comp_level")
+        .settings(ConfiguredProgram::Nginx, "gzip_comp_level")
         .filter(|(_, setting)| setting.number().is_some_and(|level| level >= COSTLY_LEVEL));
     Finding::notice()
         .evidence(costly.map(quote))
@@ -57,7 +58,8 @@ pub(super) fn level(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn vary(facts: &Facts<'_>) -> Option<Finding> {
-    let varies = facts.settings(Program::Nginx, "gzip_vary").any(|one| is_on(&one));
+    let varies =
+        facts.settings(ConfiguredProgram::Nginx, "gzip_vary").any(|setting| is_on(&setting));
     let switch = compresses(facts).next().filter(|_| !varies)?;
     Some(
         Finding::notice()

@@ -3,7 +3,7 @@
 
 //! IPsec: proposals, replay windows, dead-peer detection, error counters.
 
-use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Setting, Severity, quote};
 
 /// Words of a proposal that RFC 8221 (ESP) and RFC 8247 (IKEv2) forbid (MUST NOT).
 const BROKEN: &[&str] =
@@ -13,7 +13,7 @@ const WEAK: &[&str] = &["sha1", "sha", "modp1536", "modp1024s160"];
 
 fn proposals<'a>(facts: &Facts<'a>) -> impl Iterator<Item = (&'a str, &'a Setting)> + use<'a> {
     facts.settings_named(
-        Program::Strongswan,
+        ConfiguredProgram::Strongswan,
         &["proposals", "esp_proposals", "ah_proposals", "ike", "esp", "ah"],
     )
 }
@@ -70,7 +70,7 @@ pub(super) fn no_pfs(facts: &Facts<'_>) -> Option<Finding> {
         let explicit = |proposal: &str| proposal != "default" && !proposal.is_empty();
         proposals.any(|proposal| explicit(proposal) && !has_group(&proposal.to_ascii_lowercase()))
     };
-    let esp = facts.settings_named(Program::Strongswan, &["esp_proposals", "esp"]);
+    let esp = facts.settings_named(ConfiguredProgram::Strongswan, &["esp_proposals", "esp"]);
     Finding::notice()
         .evidence(esp.filter(|(_, setting)| without(setting)).map(quote))
         .impact("Without a group in the ESP proposal, rekeying derives new keys from the old ones: an attacker who once learns the keys of the IKE association can read all later traffic. One exchange an hour has no measurable cost.")
@@ -84,7 +84,7 @@ pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Finding> {
         (setting.name == "version" && value == "1") || value == "ikev1"
     };
     Finding::warning()
-        .evidence(facts.settings_named(Program::Strongswan, &["version", "keyexchange"]).filter(is_ikev1).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Strongswan, &["version", "keyexchange"]).filter(is_ikev1).map(quote))
         .impact("IKEv1 is deprecated (RFC 9395, 2023): weak defaults, aggressive mode exposes hashes of secrets, no protection against floods.")
         .advise("version = 2 (ipsec.conf: keyexchange=ikev2)")
         .if_evident()
@@ -94,7 +94,7 @@ pub(super) fn ikev1(facts: &Facts<'_>) -> Option<Finding> {
 const WIDE_WINDOW: u64 = 1_024;
 
 pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
-    if !facts.configured(Program::Strongswan) {
+    if !facts.configured(ConfiguredProgram::Strongswan) {
         return None;
     }
     let devices = facts.kernel()?.devices.iter();
@@ -104,9 +104,10 @@ pub(super) fn replay_window(facts: &Facts<'_>) -> Option<Finding> {
             format!("proc/crypto: {} serves {}", device.device, device.taken_for.join(", "))
         })
         .collect();
-    let per_cpu = facts.settings_named(Program::Strongswan, &["per_cpu_sas"]);
+    let per_cpu = facts.settings_named(ConfiguredProgram::Strongswan, &["per_cpu_sas"]);
     reorders.extend(per_cpu.filter(|(_, setting)| setting.value.trim() != "no").map(quote));
-    let windows: Vec<_> = facts.settings_named(Program::Strongswan, &["replay_window"]).collect();
+    let windows: Vec<_> =
+        facts.settings_named(ConfiguredProgram::Strongswan, &["replay_window"]).collect();
     let small = windows
         .iter()
         .filter(|(_, setting)| setting.number().is_some_and(|window| window < WIDE_WINDOW));
@@ -163,7 +164,7 @@ pub(super) fn dpd(facts: &Facts<'_>) -> Option<Finding> {
         setting.seconds().is_some_and(|seconds| !DPD.contains(&seconds))
     };
     Finding::notice()
-        .evidence(facts.settings_named(Program::Strongswan, &["dpd_delay", "dpddelay"]).filter(out_of_range).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Strongswan, &["dpd_delay", "dpddelay"]).filter(out_of_range).map(quote))
         .impact("Too long or off: traffic goes into a dead tunnel until its keys expire. Too short: thousands of peers cause noticeable load, and a short loss of packets closes tunnels. (It does not affect throughput, as some claim: only idle tunnels are probed.)")
         .advise("dpd_delay = 30s. IKEv2 gives up by its retransmissions, after 165 s by default; dpd_timeout is for IKEv1.")
         .if_evident()

@@ -4,7 +4,7 @@
 //! The implementation that the kernel prefers for an algorithm.
 
 use crate::cpu::State;
-use crate::doctor::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
 use crate::kernel::crypto::is_fixed_time_aes;
 use crate::kernel::{AlgorithmCandidate, DeviceDriver, PassedOver, load_aes_modules};
 use crate::qat::QatDevice;
@@ -22,14 +22,15 @@ fn lines(device: &DeviceDriver) -> impl Iterator<Item = String> + '_ {
 
 pub(super) fn qat_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     let mut devices = facts.kernel()?.devices.iter();
-    let device = devices.find(|one| one.device == QAT && !one.passed_over_for.is_empty())?;
+    let device =
+        devices.find(|device| device.device == QAT && !device.passed_over_for.is_empty())?;
     // A device that is down, or that has no instances for the kernel, has a check of its own.
     let can_serve =
-        |one: &QatDevice| one.up != Some(false) && one.serves_the_kernel() != Some(false);
+        |device: &QatDevice| device.up != Some(false) && device.serves_the_kernel() != Some(false);
     if facts.devices().next().is_some() && !facts.devices().any(can_serve) {
         return None;
     }
-    let state = if facts.devices().any(|one| can_serve(one) && one.up == Some(true)) {
+    let state = if facts.devices().any(|device| can_serve(device) && device.up == Some(true)) {
         "A device that is up is idle for these algorithms."
     } else {
         "QAT is idle for these algorithms."
@@ -79,7 +80,10 @@ pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
         choice.algorithm.contains("gcm") && choice.candidates.iter().any(of_qat)
     });
     let proposals: Vec<String> = facts
-        .settings_of(&[(Program::Strongswan, "esp_proposals"), (Program::Strongswan, "esp")])
+        .settings_of(&[
+            (ConfiguredProgram::Strongswan, "esp_proposals"),
+            (ConfiguredProgram::Strongswan, "esp"),
+        ])
         .filter(|(_, setting)| setting.value.to_ascii_lowercase().contains("gcm"))
         .map(quote)
         .collect();
@@ -103,7 +107,8 @@ pub(super) fn qat_gcm(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn device_passed_over(facts: &Facts<'_>) -> Option<Finding> {
     let devices = &facts.kernel()?.devices;
-    let passed_over = |one: &&DeviceDriver| one.device != QAT && !one.passed_over_for.is_empty();
+    let passed_over =
+        |driver: &&DeviceDriver| driver.device != QAT && !driver.passed_over_for.is_empty();
     let first = devices.iter().find(passed_over)?;
     Some(
         Finding::notice()

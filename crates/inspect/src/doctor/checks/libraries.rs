@@ -3,7 +3,7 @@
 
 //! The crypto libraries, and settings that slow them down or break with the next version.
 
-use crate::doctor::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
 use crate::libcrypto::{Assembly, Library, Maker};
 
 /// The library with its version and its users, as evidence.
@@ -112,12 +112,12 @@ pub(super) fn mask(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn engine(facts: &Facts<'_>) -> Option<Finding> {
     let names = [
-        (Program::Openssl, "engines"),
-        (Program::Openssl, "engine_id"),
-        (Program::Nginx, "ssl_engine"),
-        (Program::Nginx, "use_engine"),
-        (Program::Haproxy, "ssl-engine"),
-        (Program::Openvpn, "engine"),
+        (ConfiguredProgram::Openssl, "engines"),
+        (ConfiguredProgram::Openssl, "engine_id"),
+        (ConfiguredProgram::Nginx, "ssl_engine"),
+        (ConfiguredProgram::Nginx, "use_engine"),
+        (ConfiguredProgram::Haproxy, "ssl-engine"),
+        (ConfiguredProgram::Openvpn, "engine"),
     ];
     let without_engines = libraries(facts, |library| {
         library.identity.maker == Maker::OpenSsl && library.identity.since((4, 0, 0))

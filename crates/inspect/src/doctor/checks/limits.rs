@@ -3,14 +3,14 @@
 
 //! Limits of servers and of the system.
 
-use crate::doctor::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
 
 /// Open files that a server's configuration may need: nginx counts both sides of a proxied connection,
 /// HAProxy one.
 fn files_needed(facts: &Facts<'_>, name: &str) -> Option<u64> {
     let (program, setting, sides, own_limit) = match name {
-        "nginx" => (Program::Nginx, "worker_connections", 1_u64, "worker_rlimit_nofile"),
-        "haproxy" => (Program::Haproxy, "maxconn", 2, "ulimit-n"),
+        "nginx" => (ConfiguredProgram::Nginx, "worker_connections", 1_u64, "worker_rlimit_nofile"),
+        "haproxy" => (ConfiguredProgram::Haproxy, "maxconn", 2, "ulimit-n"),
         _ => return None,
     };
     // The server raises its limit itself.
@@ -65,10 +65,10 @@ pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Finding> {
     let running = servers
         .map(|server| format!("proc/{}/limits: {}: core files allowed", server.pid, server.name));
     let names = [
-        (Program::Systemd, "LimitCORE"),
-        (Program::Systemd, "DefaultLimitCORE"),
-        (Program::Limits, "core"),
-        (Program::Nginx, "worker_rlimit_core"),
+        (ConfiguredProgram::Systemd, "LimitCORE"),
+        (ConfiguredProgram::Systemd, "DefaultLimitCORE"),
+        (ConfiguredProgram::Limits, "core"),
+        (ConfiguredProgram::Nginx, "worker_rlimit_core"),
     ];
     let configured =
         facts.settings_of(&names).filter(|(_, setting)| !setting.value.starts_with('0')).map(quote);
@@ -84,13 +84,14 @@ pub(super) fn core_dumps(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn somaxconn(facts: &Facts<'_>) -> Option<Finding> {
     let most = *facts.system.sysctls.get("net/core/somaxconn")?;
-    let backlogs = facts.settings(Program::Nginx, "listen").flat_map(|(_, setting)| {
+    let backlogs = facts.settings(ConfiguredProgram::Nginx, "listen").flat_map(|(_, setting)| {
         let words = setting.value.split_whitespace();
         words.filter_map(|word| word.strip_prefix("backlog=")?.parse().ok())
     });
     // The default of nginx.
     let backlog = backlogs.max().unwrap_or(511_u64);
-    let serves = facts.configured(Program::Nginx) || facts.configured(Program::Haproxy);
+    let serves =
+        facts.configured(ConfiguredProgram::Nginx) || facts.configured(ConfiguredProgram::Haproxy);
     (serves && most < backlog).then(|| {
         Finding::notice()
             .evidence([format!(

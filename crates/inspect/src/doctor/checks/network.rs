@@ -3,7 +3,7 @@
 
 //! Packet sizes of tunnels and of the cards below them.
 
-use crate::doctor::{Facts, Finding, Program};
+use crate::doctor::{ConfiguredProgram, Facts, Finding};
 use crate::network::{InterfaceKind, TUNNEL_OVERHEAD};
 
 /// Bytes that a tunnel adds to a packet over IPv4; IPv6 adds 20 more.
@@ -26,8 +26,9 @@ pub(super) fn tunnel_mtu(facts: &Facts<'_>) -> Option<Finding> {
         .filter_map(|interface| Some((interface.mtu_bytes?, interface.name.as_str())))
         .max()?;
     // OpenVPN in user space clamps TCP segments by itself, unless mssfix is 0.
-    let unclamped =
-        facts.settings(Program::Openvpn, "mssfix").any(|(_, setting)| setting.number() == Some(0));
+    let unclamped = facts
+        .settings(ConfiguredProgram::Openvpn, "mssfix")
+        .any(|(_, setting)| setting.number() == Some(0));
     let too_large = interfaces
         .iter()
         .filter(|interface| interface.kind != InterfaceKind::Tun || unclamped)

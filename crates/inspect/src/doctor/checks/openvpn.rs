@@ -3,7 +3,7 @@
 
 //! OpenVPN: settings that cost safety or speed.
 
-use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Setting, Severity, quote};
 use crate::network::InterfaceKind;
 
 pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
@@ -12,7 +12,7 @@ pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
     };
     let names = &["cipher", "data-ciphers", "data-ciphers-fallback", "auth"];
     Finding::critical()
-        .evidence(facts.settings_named(Program::Openvpn, names).filter(none).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Openvpn, names).filter(none).map(quote))
         .impact("Anyone on the path can read or change the traffic. It saves only about a tenth of the processor time \
             (measured: 15.9 to 14.3 CPU seconds per GB, with AES-NI), because OpenVPN's cost is not the cipher.")
         .advise("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305, without lines `auth` and `cipher`")
@@ -20,7 +20,7 @@ pub(super) fn no_protection(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn static_key(facts: &Facts<'_>) -> Option<Finding> {
-    let secrets = facts.settings_named(Program::Openvpn, &["secret", "<secret>"]);
+    let secrets = facts.settings_named(ConfiguredProgram::Openvpn, &["secret", "<secret>"]);
     Finding::critical()
         .evidence(secrets.map(|(file, setting)| format!("{file}: {}", setting.name)))
         .impact("An attacker who gets the key can read all traffic, also recorded traffic: no forward secrecy, no \
@@ -67,7 +67,7 @@ pub(super) fn weak(facts: &Facts<'_>) -> Option<Finding> {
         "ncp-disable",
     ];
     let weak: Vec<_> = facts
-        .settings_named(Program::Openvpn, names)
+        .settings_named(ConfiguredProgram::Openvpn, names)
         .filter_map(|pair| Some((weakness(pair.1)?, pair)))
         .collect();
     let worst = weak.iter().map(|(severity, _)| *severity).min()?;
@@ -91,7 +91,7 @@ pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
     };
     let names = &["comp-lzo", "compress", "allow-compression"];
     Finding::warning()
-        .evidence(facts.settings_named(Program::Openvpn, names).filter(compresses).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Openvpn, names).filter(compresses).map(quote))
         .impact("The sizes of compressed packets reveal their content (VORACLE), most traffic is compressed or \
             encrypted already, and the data channel cannot run in the kernel. OpenVPN 2.7 never sends compressed \
             packets.")
@@ -102,7 +102,7 @@ pub(super) fn compression(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
-    let devices = facts.settings_named(Program::Openvpn, &["dev", "dev-type"]);
+    let devices = facts.settings_named(ConfiguredProgram::Openvpn, &["dev", "dev-type"]);
     Finding::notice()
         .evidence(devices.filter(|(_, setting)| setting.value.starts_with("tap")).map(quote))
         .impact("The kernel data channel supports TUN only. With TAP one process forwards everything: about 1.9 Gbit/s \
@@ -115,7 +115,7 @@ pub(super) fn tap(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn dco_disabled(facts: &Facts<'_>) -> Option<Finding> {
     Finding::notice()
-        .evidence(facts.settings_named(Program::Openvpn, &["disable-dco"]).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Openvpn, &["disable-dco"]).map(quote))
         .impact("All packets go through one process: about a fourth of the kernel's throughput (1.91 against 7.84 \
             Gbit/s, datazone.de 2026).")
         .advise("Remove disable-dco. OpenVPN logs other reasons against DCO: fragment, compression, TAP, ciphers \
@@ -136,13 +136,13 @@ pub(super) fn user_space(facts: &Facts<'_>) -> Option<Finding> {
         ),
         _ => return None,
     };
-    let of = |kind| network.interfaces.iter().filter(move |one| one.kind == kind);
+    let of = |kind| network.interfaces.iter().filter(move |interface| interface.kind == kind);
     if of(InterfaceKind::Ovpn).next().is_some() {
         return None;
     }
     let tunnels: Vec<String> = of(InterfaceKind::Tun)
-        .filter(|one| one.name.starts_with("tun") || one.name.starts_with("vtun"))
-        .map(|one| format!("sys/class/net/{}: served by a process", one.name))
+        .filter(|interface| interface.name.starts_with("tun") || interface.name.starts_with("vtun"))
+        .map(|interface| format!("sys/class/net/{}: served by a process", interface.name))
         .collect();
     (!tunnels.is_empty()).then(|| {
         Finding::warning()
@@ -175,7 +175,7 @@ pub(super) fn keepalive(facts: &Facts<'_>) -> Option<Finding> {
     };
     let names = &["keepalive", "ping", "ping-restart"];
     Finding::notice()
-        .evidence(facts.settings_named(Program::Openvpn, names).filter(out_of_range).map(quote))
+        .evidence(facts.settings_named(ConfiguredProgram::Openvpn, names).filter(out_of_range).map(quote))
         .impact("Too long: a dead peer stays unnoticed for minutes, and NAT forgets the path. Too short: every client \
             wakes the one process. Less than three keepalive packets until a peer counts as dead: one lost packet \
             restarts the tunnel.")

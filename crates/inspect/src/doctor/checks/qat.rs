@@ -3,7 +3,7 @@
 
 //! QAT devices: presence, state, health, place in the machine.
 
-use crate::doctor::{Facts, Finding, Program, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Severity, quote};
 use crate::qat::QatDevice;
 use crate::qat::formats::FirmwareHeartbeat;
 use crate::qat::ids::{Generation, IDENTITIES};
@@ -53,7 +53,10 @@ pub(super) fn driver(facts: &Facts<'_>) -> Option<Finding> {
     let row = IDENTITIES.iter().find(|row| row.device == first.device_id);
     let module = row.map_or_else(|| "intel_qat".to_owned(), |row| format!("qat_{}", row.class));
     let blacklisted: Vec<String> = facts
-        .settings_of(&[(Program::Modprobe, "blacklist"), (Program::Modprobe, "install")])
+        .settings_of(&[
+            (ConfiguredProgram::Modprobe, "blacklist"),
+            (ConfiguredProgram::Modprobe, "install"),
+        ])
         .filter(|(_, setting)| {
             let name = setting.words().next().unwrap_or_default();
             name == module || name == "intel_qat"
@@ -429,8 +432,8 @@ pub(super) fn no_kernel_instances(facts: &Facts<'_>) -> Option<Finding> {
 
 pub(super) fn small_packets(facts: &Facts<'_>) -> Option<Finding> {
     const THRESHOLD: &str = "SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD";
-    let set = facts.settings(Program::Openssl, THRESHOLD).next().is_some();
-    if set || !facts.configured(Program::Openvpn) {
+    let set = facts.settings(ConfiguredProgram::Openssl, THRESHOLD).next().is_some();
+    if set || !facts.configured(ConfiguredProgram::Openvpn) {
         return None;
     }
     let files = facts.qat()?.user_space.iter();

@@ -3,25 +3,30 @@
 
 //! TLS servers: versions, ciphers, kernel TLS.
 
-use crate::doctor::{Facts, Finding, Program, Setting, Severity, quote};
+use crate::doctor::{ConfiguredProgram, Facts, Finding, Setting, Severity, quote};
 use crate::libcrypto::{Library, Maker};
 
 /// The settings that name ciphers.
-const CIPHERS: [(Program, &str); 3] = [
-    (Program::Nginx, "ssl_ciphers"),
-    (Program::Haproxy, "ssl-default-bind-ciphers"),
-    (Program::Openssl, "CipherString"),
+const CIPHERS: [(ConfiguredProgram, &str); 3] = [
+    (ConfiguredProgram::Nginx, "ssl_ciphers"),
+    (ConfiguredProgram::Haproxy, "ssl-default-bind-ciphers"),
+    (ConfiguredProgram::Openssl, "CipherString"),
 ];
 
 pub(super) fn old_versions(facts: &Facts<'_>) -> Option<Finding> {
     const OLD: &[&str] = &["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
     let has = |setting: &Setting| setting.words().any(|word| OLD.contains(&word));
-    let nginx = facts.settings(Program::Nginx, "ssl_protocols").filter(|(_, setting)| has(setting));
+    let nginx = facts
+        .settings(ConfiguredProgram::Nginx, "ssl_protocols")
+        .filter(|(_, setting)| has(setting));
     let openssl = facts
-        .settings(Program::Openssl, "MinProtocol")
+        .settings(ConfiguredProgram::Openssl, "MinProtocol")
         .filter(|(_, setting)| has(setting) || setting.value == "None");
     let haproxy = facts
-        .settings_of(&[(Program::Haproxy, "ssl-default-bind-options"), (Program::Haproxy, "bind")])
+        .settings_of(&[
+            (ConfiguredProgram::Haproxy, "ssl-default-bind-options"),
+            (ConfiguredProgram::Haproxy, "bind"),
+        ])
         .filter(|(_, setting)| {
             let mut words = setting.value.split_whitespace();
             let least = words.any(|word| word == "ssl-min-ver");
@@ -74,11 +79,11 @@ pub(super) fn weak_ciphers(facts: &Facts<'_>) -> Option<Finding> {
 }
 
 /// The settings that name key exchange groups.
-const GROUPS: [(Program, &str); 4] = [
-    (Program::Nginx, "ssl_ecdh_curve"),
-    (Program::Haproxy, "ssl-default-bind-curves"),
-    (Program::Openssl, "Groups"),
-    (Program::Openssl, "Curves"),
+const GROUPS: [(ConfiguredProgram, &str); 4] = [
+    (ConfiguredProgram::Nginx, "ssl_ecdh_curve"),
+    (ConfiguredProgram::Haproxy, "ssl-default-bind-curves"),
+    (ConfiguredProgram::Openssl, "Groups"),
+    (ConfiguredProgram::Openssl, "Curves"),
 ];
 
 /// The first OpenSSL that offers a post-quantum group without a setting.
@@ -90,8 +95,8 @@ const TAKES_GROUPS: (u32, u32, u32) = (3, 0, 0);
 pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
     let has_ssl = |(_, setting): &(&str, &Setting)| setting.words().any(|word| word == "ssl");
     let listener = |program, name| facts.settings(program, name).find(has_ssl);
-    let nginx = listener(Program::Nginx, "listen");
-    let haproxy = listener(Program::Haproxy, "bind");
+    let nginx = listener(ConfiguredProgram::Nginx, "listen");
+    let haproxy = listener(ConfiguredProgram::Haproxy, "bind");
     let server = if nginx.is_some() { "nginx" } else { "haproxy" };
     let listener = nginx.or(haproxy)?;
     let openssl: Vec<_> = facts
@@ -119,8 +124,8 @@ pub(super) fn no_post_quantum(facts: &Facts<'_>) -> Option<Finding> {
 fn missing_hybrid(facts: &Facts<'_>, openssl: &[&Library]) -> Option<Vec<String>> {
     let hybrid = |(_, setting): &(&str, &Setting)| setting.value.contains("MLKEM768");
     let named = || facts.settings_of(&GROUPS);
-    let is_named = named().any(|one| hybrid(&one));
-    if let Some(list) = named().find(|one| !hybrid(one)).filter(|_| !is_named) {
+    let is_named = named().any(|setting| hybrid(&setting));
+    if let Some(list) = named().find(|setting| !hybrid(setting)).filter(|_| !is_named) {
         // A list without it takes it away from every OpenSSL.
         return Some(vec![quote(list)]);
     }
@@ -142,7 +147,7 @@ fn hybrid_remedy(finding: Finding, facts: &Facts<'_>, server: &str, offered: boo
             .advise("HAProxy: ssl-default-bind-curves X25519MLKEM768:X25519:prime256v1, or no such line");
     }
     let provided = facts
-        .settings(Program::Openssl, "local")
+        .settings(ConfiguredProgram::Openssl, "local")
         .any(|(_, setting)| setting.value == "on" || setting.value.contains("MLKEM768"));
     let finding = if provided {
         finding.advise(
@@ -165,10 +170,10 @@ pub(super) fn ktls_unused(facts: &Facts<'_>) -> Option<Finding> {
     let counters = facts.network()?.ktls.as_ref()?;
     let used = counters.values().any(|count| *count > 0);
     let on = facts
-        .settings(Program::Nginx, "ssl_conf_command")
+        .settings(ConfiguredProgram::Nginx, "ssl_conf_command")
         .any(|(_, setting)| setting.value.contains("KTLS"));
     let listens = facts
-        .settings(Program::Nginx, "listen")
+        .settings(ConfiguredProgram::Nginx, "listen")
         .find(|(_, setting)| setting.words().any(|word| word == "ssl"))?;
     (!used && !on).then(|| {
         Finding::notice()

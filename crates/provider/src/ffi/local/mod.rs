@@ -26,6 +26,8 @@ mod stack;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex};
 
+use millrace_engine::sync::lock;
+
 pub(super) use groups::announce;
 pub(super) use measure::Chosen;
 pub(super) use sign::Signer;
@@ -34,13 +36,12 @@ use super::core::guard;
 use super::delegate::{Failure, Rows};
 use super::inner;
 use super::libcrypto::Ptr;
-use super::provider::{Kind, LOCAL_PROPERTIES, Provider, wrapped};
+use super::provider::{LOCAL_PROPERTIES, Offering, Provider, wrapped};
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{Aead, Primitive, Sha2, Share};
 use crate::error::{Error, Reason, Result};
 use crate::local::LocalError;
 use crate::local::share::ShareKey;
-use crate::oneshot::lock;
 
 impl From<LocalError> for Error {
     fn from(error: LocalError) -> Self {
@@ -156,7 +157,7 @@ impl Tables {
 }
 
 /// Property and description of what is computed here.
-const HERE: Kind = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
+const HERE: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
 
 fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
     let (properties, description) = HERE;
