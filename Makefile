@@ -71,7 +71,8 @@ check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 test: setup ## Everything that has to pass: unit, integration and whole-system tests, on both Debian releases
 	@scripts/test.sh $(CARGO_FLAGS)
 
-test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
+test-alerts: setup ## Alert rules and dashboard: promtool, a real Prometheus at a real pool, Grafana's types
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-alerts.sh
 
 test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
