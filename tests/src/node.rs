@@ -365,12 +365,26 @@ impl Node {
     /// If the node does not answer.
     #[must_use]
     pub fn metrics(&self) -> String {
+        self.answer("/metrics")
+    }
+
+    /// The document of the node's page.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn page(&self) -> Value {
+        let answer = self.answer("/v1/state");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    fn answer(&self, path: &str) -> String {
         let mut socket = UnixStream::connect(self.dir.join("status.sock")).expect("status socket");
-        socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("request");
         let mut text = String::new();
-        socket.read_to_string(&mut text).expect("metrics");
+        socket.read_to_string(&mut text).expect("an answer");
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         text
     }

@@ -4,7 +4,7 @@
 //! Faults of a managed pool of real processes, under a gateway whose key only the pool has: no handshake may fail, so
 //! no completion is lost, doubled or wrong, and afterwards the whole quota is granted again. Recovery times are
 //! printed; `docs/guide/cluster.md` has them. A tenant that misbehaves is in `tenants.rs`, the end of processes in
-//! `pool.rs`. `make test-pool` runs this file alone, with the tests that are ignored here.
+//! `pool.rs`. `make test-pool` runs this file alone, with all that it prints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ fn suspended_etcd_and_a_suspended_node_fail_no_handshake() {
 
 #[test]
 fn suspended_manager_and_leader_of_etcd_fail_no_handshake() {
-    let pool = Cluster::start(3);
+    let mut pool = Cluster::start(3);
     // A suspended manager takes connections and answers none.
     pool.pool.managers[0].signal(Signal::STOP);
     pool.change("SIGSTOP of a manager", OPS - 1000);
@@ -62,6 +62,9 @@ fn suspended_manager_and_leader_of_etcd_fail_no_handshake() {
     pool.change("SIGSTOP of etcd's leader", OPS - 2000);
     pool.etcd.signal(leader, "-CONT");
     pool.change("SIGCONT of etcd's leader", OPS - 3000);
+    let leader = pool.etcd.leader();
+    pool.etcd.kill(leader);
+    pool.change("kill -9 of etcd's leader", OPS - 4000);
     pool.finish();
 }
 
@@ -372,11 +375,13 @@ impl Separated {
     }
 }
 
+/// Ends of the links that are lossy or long: each of the gateway, the managers and etcd has one.
+const LINKS: [(&str, &str); 3] = [("gateway", "a"), ("a", "manager-1"), ("manager-1", "etcd")];
+
 /// A name for what is cut, and who does not reach whom.
 type Partition = (&'static str, &'static [(&'static str, &'static str)]);
 
 #[test]
-#[ignore = "half a minute of namespaces more: make test-pool"]
 fn partitions_between_all_parts_fail_no_handshake_and_recover() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -415,7 +420,6 @@ fn partitions_between_all_parts_fail_no_handshake_and_recover() {
 }
 
 #[test]
-#[ignore = "half a minute of namespaces more: make test-pool"]
 fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -430,12 +434,30 @@ fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
         parts.network.fast(host);
         parts.change(&format!("{host} as before"), next());
     }
-    for (one, other) in [("gateway", "a"), ("a", "manager-1"), ("manager-1", "etcd")] {
+    for (one, other) in LINKS {
         parts.network.lossy(one, other, || {
             parts.loaded.load.wait_for_more(10);
             parts.change(&format!("30 % loss between {one} and {other}"), next());
         });
         parts.change(&format!("{one} and {other} as before"), next());
+    }
+    parts.finish();
+}
+
+#[test]
+fn long_ways_fail_no_handshake_and_hold_up_no_quota() {
+    if !Namespace::is_possible() {
+        skip!("namespaces are not permitted here");
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        skip!("no network device for a VPN");
+    }
+    let parts = Separated::start();
+    for (ops, (one, other)) in (1..).map(|n| OPS - n * 100).zip(LINKS) {
+        parts.network.delayed((one, other), 150, || {
+            parts.loaded.load.wait_for_more(10);
+            parts.change(&format!("150 ms each way between {one} and {other}"), ops);
+        });
     }
     parts.finish();
 }

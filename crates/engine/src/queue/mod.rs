@@ -315,9 +315,8 @@ impl<T: Waiting> FairQueue<T> {
             let mut owners = first.map(|(_, id)| (*id, &self.owners[id]));
             let fits = |owned: &OwnedJobs<T>| owned.in_service == 0 && owned.waiting <= most;
             let in_bursts = |id: u64| !serving && self.bursts.has(id);
-            let unserved = owners.find(|(id, owned)| {
-                fits(owned) && !in_bursts(*id) && self.is_below_share(owned)
-            });
+            let unserved = owners
+                .find(|(id, owned)| fits(owned) && !in_bursts(*id) && self.is_below_share(owned));
             unserved.map(|(id, _)| id)
         })
     }
