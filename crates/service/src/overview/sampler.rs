@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot, SeriesSnapshot};
 use millrace_engine::{BackendKind, OperationKind};
 
@@ -308,7 +309,16 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
         expires: None,
         problem: key.problem.unwrap_or_default(),
     };
-    report.keys.into_iter().take(MAX_ROWS).map(line).collect()
+    let certificate = service.certificate().map(|own| KeyLine {
+        name: format!("certificate {}", own.name),
+        node: report.node.clone(),
+        fingerprint: hex::encode(digest(&SHA256, &own.spki)).chars().take(DIGITS).collect(),
+        former: false,
+        last_used: None,
+        expires: Some(own.expires),
+        problem: String::new(),
+    });
+    certificate.into_iter().chain(report.keys.into_iter().map(line)).take(MAX_ROWS).collect()
 }
 
 fn client_rows(status: &Status) -> Vec<ClientRow> {
