@@ -3,7 +3,9 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{BackendLine, BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel};
+use super::{
+    BackendLine, BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel,
+};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
