@@ -71,7 +71,8 @@ check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 test: setup ## Everything that has to pass: unit, integration and whole-system tests, on both Debian releases
 	@scripts/test.sh $(CARGO_FLAGS)
 
-test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
+test-alerts: setup ## Alert rules and dashboard: promtool, a real Prometheus at a real pool, Grafana's types
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-alerts.sh
 
 test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
@@ -104,8 +105,8 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-page.sh
 
-test-pool: setup ## Faults of a pool, with recovery times; also partitions, slow and lossy links (as root)
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
+test-pool: setup ## Faults, restarts and upgrades of a pool, with recovery times (partitions and links as root)
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool --test pool_faults --test pool_upgrades -- --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)
