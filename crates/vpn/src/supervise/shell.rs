@@ -221,6 +221,8 @@ impl Shell<'_> {
                 Ok(tunnel) => {
                     let pid = tunnel.pid;
                     attached.tunnel = Some(tunnel);
+                    // Routes over the former device went with it.
+                    self.unrouted |= attached.member.makes_device();
                     MemberEvent::Runs(pid)
                 }
                 Err(error) => MemberEvent::Failed(error.to_string()),
@@ -350,7 +352,7 @@ impl Shell<'_> {
     /// Removes what only a former configuration needed, once its processes have ended.
     fn clean_up(&mut self) {
         let retiring = self.members.len() > self.applied.layout.members.len();
-        if retiring || self.applied.obsolete.is_empty() {
+        if retiring || !self.machine.is_current() || self.applied.obsolete.is_empty() {
             return;
         }
         for action in std::mem::take(&mut self.applied.obsolete) {

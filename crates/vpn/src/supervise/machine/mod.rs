@@ -410,6 +410,12 @@ impl LinkMachine {
         self.members.iter().any(|member| member.is_up() && matches!(member.duty, Duty::Serve))
     }
 
+    /// Whether no process of a former configuration runs any more.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.members.iter().all(|member| matches!(member.duty, Duty::Serve))
+    }
+
     /// The members, in numbers.
     #[must_use]
     pub fn status(&self) -> Vec<MemberStatus> {
