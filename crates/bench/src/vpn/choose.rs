@@ -87,5 +87,8 @@ fn case(link: &LinkToMeasure) -> LinkCase {
         pinned: false,
         buffers: link.buffers,
         mask: None,
+        pooled: false,
+        bridged: false,
+        crossed: false,
     }
 }

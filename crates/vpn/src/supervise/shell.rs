@@ -167,13 +167,11 @@ impl Shell<'_> {
                 self.members.insert(number, attached);
             }
             let running = fs::read(&member.running_config).ok();
-            let differs = running != fs::read(&member.config).ok();
+            let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
-                let event = if differs && !Tunnel::reload(member) {
-                    MemberEvent::Update
-                } else {
-                    MemberEvent::Current
-                };
+                // Without the copy the process has to start anew: see `apply::restart`.
+                let anew = running.is_none() || differs && !Tunnel::reload(member);
+                let event = if anew { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
         }
