@@ -27,7 +27,7 @@ use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatu
 use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-use virtio_queue::QueueT;
+use virtio_queue::{QueueOwnedT, QueueT};
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
@@ -35,12 +35,13 @@ use vmm_sys_util::event::{
 };
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::chain::{self, MalformedChain, Room};
+use super::chain::{self, Parts, Room};
 use super::journal::{Journal, MAX_ATTEMPTS};
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{
     ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate,
 };
+use crate::primitives::Cipher;
 use crate::spec::{Status, config_space, feature};
 
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -141,8 +142,15 @@ struct State {
     started: Vec<bool>,
     /// The position of the control ring after the last pass over it.
     control_position: u16,
-    /// One buffer for all requests.
+    scratch: Scratch,
+}
+
+/// Memory for one data request at a time.
+#[derive(Default)]
+struct Scratch {
+    /// The bytes of a request at the start. What follows them is left of former ones.
     request: Vec<u8>,
+    parts: Parts,
 }
 
 /// A data request without an answer.
@@ -175,7 +183,7 @@ impl Backend {
             memory: None,
             waiting: HashMap::new(),
             control_position: 0,
-            request: Vec::new(),
+            scratch: Scratch::default(),
         };
         Ok(Self {
             shared: Arc::new(Shared {
@@ -311,19 +319,25 @@ impl Backend {
         }
         while handled < BATCH {
             let now = Instant::now();
-            held = match state.device.read_gate(now) {
-                ReadGate::Open => None,
-                ReadGate::After(wait) => Some(Some(wait)),
-                ReadGate::OnCompletion => Some(None),
+            let most = match state.device.read_gate(now) {
+                ReadGate::Open(most) => most.min(ANNOUNCED),
+                ReadGate::After(wait) => {
+                    held = Some(Some(wait));
+                    break;
+                }
+                ReadGate::OnCompletion => {
+                    held = Some(None);
+                    break;
+                }
             };
-            if held.is_some() {
+            let chains = pop(ring, &memory, most);
+            if chains.is_empty() {
                 break;
             }
-            let Some(chain) = pop(ring, &memory) else {
-                break;
-            };
-            handled += 1;
-            done.extend(state.data(queue, chain, 0, &memory, now));
+            for chain in chains {
+                handled += 1;
+                done.extend(state.data(queue, chain, 0, &memory, now));
+            }
             if done.len() >= ANNOUNCED {
                 self.announce(&state, &done, rings);
                 done.clear();
@@ -372,7 +386,7 @@ impl Backend {
                 any = true;
                 state.control(queue, chain, attempts, &memory, ring);
             }
-            while let Some(chain) = pop(ring, &memory) {
+            while let Some(chain) = pop(ring, &memory, 1).pop() {
                 any = true;
                 state.control(queue, chain, 0, &memory, ring);
             }
@@ -503,38 +517,36 @@ impl State {
     ) -> Option<Used> {
         let head = chain.head_index();
         self.journal.began(queue, head, attempts);
-        let mut request = mem::take(&mut self.request);
-        let room = match chain::read(&**memory, chain, &mut request) {
-            Ok(room) if room.len() > 0 => room,
-            Ok(room) | Err(MalformedChain(room)) => {
-                self.request = request;
-                self.device.count_malformed();
-                return Some((queue, head, room.data(&**memory, &[], Status::Err)));
-            }
-        };
-        if attempts >= MAX_ATTEMPTS {
-            self.request = request;
+        let mut scratch = mem::take(&mut self.scratch);
+        let good = scratch.parts.take(chain) && scratch.parts.room.len() > 0;
+        let outcome = if attempts >= MAX_ATTEMPTS {
             error!("a request was under way when two processes died; it is answered with an error");
-            return Some((queue, head, room.data(&**memory, &[], Status::Err)));
-        }
-        let device = &mut self.device;
-        let handled =
-            panic::catch_unwind(AssertUnwindSafe(|| device.data(&request, room.len() - 1, now)));
-        self.request = request;
-        match handled {
-            Ok(DataOutcome::Done(answer)) => {
-                let len = room.data(&**memory, &answer.result, answer.status);
-                Some((queue, head, len))
+            DataOutcome::failed()
+        } else if good {
+            let device = &mut self.device;
+            panic::catch_unwind(AssertUnwindSafe(|| handle(device, &mut scratch, memory, now)))
+                .unwrap_or_else(|_| {
+                    error!("a data request made the device panic; it is answered with an error");
+                    DataOutcome::failed()
+                })
+        } else {
+            self.device.count_malformed();
+            DataOutcome::failed()
+        };
+        let room = &mut scratch.parts.room;
+        let len = match outcome {
+            DataOutcome::Done(answer) => Some(room.data(&**memory, &answer.result, answer.status)),
+            DataOutcome::InRequest(place) => {
+                Some(room.data(&**memory, &scratch.request[place], Status::Ok))
             }
-            Ok(DataOutcome::Pending(token)) => {
-                self.waiting.insert(token, UnsentAnswers { queue, head, room });
+            DataOutcome::Written(len) => Some(room.status(&**memory, len, Status::Ok)),
+            DataOutcome::Pending(token) => {
+                self.waiting.insert(token, UnsentAnswers { queue, head, room: mem::take(room) });
                 None
             }
-            Err(_) => {
-                error!("a data request made the device panic; it is answered with an error");
-                Some((queue, head, room.data(&**memory, &[], Status::Err)))
-            }
-        }
+        };
+        self.scratch = scratch;
+        len.map(|len| (queue, head, len))
     }
 
     /// Handles one control request.
@@ -548,25 +560,25 @@ impl State {
     ) {
         let head = chain.head_index();
         self.journal.began(queue, head, attempts);
-        // Keys do not stay in the buffer.
-        let mut request = zeroize::Zeroizing::new(mem::take(&mut self.request));
-        let read = chain::read(&**memory, chain, &mut request);
-        let (outcome, room) = match read {
-            Ok(room) if attempts < MAX_ATTEMPTS => {
+        // Keys do not stay in a buffer.
+        let mut request = zeroize::Zeroizing::new(Vec::new());
+        let parts = &mut self.scratch.parts;
+        let len = parts.take(chain).then(|| parts.read(&**memory, &mut request)).flatten();
+        let outcome = match len {
+            Some(_) if attempts < MAX_ATTEMPTS => {
                 let device = &mut self.device;
                 let handled = panic::catch_unwind(AssertUnwindSafe(|| {
                     device.control(&request, Instant::now())
                 }));
-                let outcome = handled.unwrap_or_else(|_| {
+                handled.unwrap_or_else(|_| {
                     error!("a control request made the device panic; it is answered with an error");
                     ControlOutcome::failed(&request)
-                });
-                (outcome, room)
+                })
             }
-            Ok(room) => (ControlOutcome::failed(&request), room),
-            Err(MalformedChain(room)) => {
+            Some(_) => ControlOutcome::failed(&request),
+            None => {
                 self.device.count_malformed();
-                (ControlOutcome::failed(&[]), room)
+                ControlOutcome::failed(&[])
             }
         };
         for id in outcome.ended {
@@ -575,7 +587,7 @@ impl State {
         if let Some(id) = outcome.created {
             self.journal.session_created(id, &request);
         }
-        let used = room.control(&**memory, &outcome.answer);
+        let used = self.scratch.parts.room.control(&**memory, &outcome.answer);
         self.add_used(queue, ring, head, used);
     }
 
@@ -597,9 +609,42 @@ impl State {
 
 type Chain = virtio_queue::DescriptorChain<MemorySnapshot>;
 
-/// The next request of a ring; `None` also for a ring that is stopped or whose indices are wrong.
-fn pop(ring: &VringRwLock, memory: &MemorySnapshot) -> Option<Chain> {
-    ring.get_mut().get_queue_mut().pop_descriptor_chain(memory.clone())
+/// Handles the data request that is in `scratch.parts`.
+fn handle(
+    device: &mut Device,
+    scratch: &mut Scratch,
+    memory: &MemorySnapshot,
+    now: Instant,
+) -> DataOutcome {
+    let Scratch { request, parts } = scratch;
+    let writable = parts.room.len() - 1;
+    let len = if let Some(stretch) = parts.stretch(memory)
+        && let Some(head) = parts.read_head(&**memory, request)
+    {
+        let chain::Stretch { source, target } = &stretch;
+        let run = |cipher: &mut Cipher, iv: &[u8]| cipher.run_there(iv, source, target);
+        let done = device.data_apart(&request[..head], source.len(), writable, now, run);
+        if let Some(outcome) = done {
+            return outcome;
+        }
+        parts.read_rest(&**memory, request, head)
+    } else {
+        parts.read(&**memory, request)
+    };
+    match len {
+        Some(len) => device.data(&mut request[..len], writable, now),
+        None => {
+            device.count_malformed();
+            DataOutcome::failed()
+        }
+    }
+}
+
+/// Up to `most` next requests of a ring; none also of a ring that is stopped or whose indices are wrong.
+fn pop(ring: &VringRwLock, memory: &MemorySnapshot, most: usize) -> Vec<Chain> {
+    let mut ring = ring.get_mut();
+    let chains = ring.get_queue_mut().iter(memory.clone());
+    chains.map(|chains| chains.take(most).collect()).unwrap_or_default()
 }
 
 fn signal(ring: &VringRwLock) {
