@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -23,29 +24,32 @@ use millrace_engine::{Completion, CompletionSink};
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;
 use tracing::{debug, error, info, warn};
-use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
+    VhostUserVirtioFeatures,
+};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringState, VringT};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-use virtio_queue::{QueueOwnedT, QueueT};
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
+use virtio_queue::QueueT;
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::chain::{self, Parts, Room};
+use super::chain::{self, Chain, MemorySnapshot, Room};
 use super::journal::{Journal, MAX_ATTEMPTS};
+use super::migration::{DeviceState, Transfer};
+use super::scratch::Scratch;
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{
     ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate,
 };
-use crate::primitives::Cipher;
 use crate::spec::{Status, config_space, feature};
 
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-type MemorySnapshot = GuestMemoryLoadGuard<GuestMemoryMmap>;
 
 /// Requests of one ring that are handled before their private-key jobs are submitted. More would delay the first
 /// job, fewer would cost more calls of the engine.
@@ -143,14 +147,10 @@ struct State {
     /// The position of the control ring after the last pass over it.
     control_position: u16,
     scratch: Scratch,
-}
-
-/// Memory for one data request at a time.
-#[derive(Default)]
-struct Scratch {
-    /// The bytes of a request at the start. What follows them is left of former ones.
-    request: Vec<u8>,
-    parts: Parts,
+    /// The features that the driver acknowledged.
+    features: u64,
+    /// A state on its way from or to the monitor.
+    transfer: Option<Transfer>,
 }
 
 /// A data request without an answer.
@@ -184,6 +184,8 @@ impl Backend {
             waiting: HashMap::new(),
             control_position: 0,
             scratch: Scratch::default(),
+            features: 0,
+            transfer: None,
         };
         Ok(Self {
             shared: Arc::new(Shared {
@@ -330,7 +332,7 @@ impl Backend {
                     break;
                 }
             };
-            let chains = pop(ring, &memory, most);
+            let chains = chain::pop(ring, &memory, most);
             if chains.is_empty() {
                 break;
             }
@@ -386,7 +388,7 @@ impl Backend {
                 any = true;
                 state.control(queue, chain, attempts, &memory, ring);
             }
-            while let Some(chain) = pop(ring, &memory, 1).pop() {
+            while let Some(chain) = chain::pop(ring, &memory, 1).pop() {
                 any = true;
                 state.control(queue, chain, 0, &memory, ring);
             }
@@ -426,10 +428,12 @@ impl Backend {
         }
         for (queue, ring) in rings.iter().enumerate() {
             let mut any = false;
+            let mut guard = ring.get_mut();
             for (_, head, len) in done.iter().filter(|(of, ..)| *of == queue) {
                 any = true;
-                state.add_used(queue, ring, *head, *len);
+                state.add_used(queue, &mut guard, *head, *len);
             }
+            drop(guard);
             if any {
                 signal(ring);
             }
@@ -451,7 +455,9 @@ impl State {
         ring: &VringRwLock,
         memory: &MemorySnapshot,
     ) -> Vec<(Chain, u64)> {
-        if mem::replace(&mut self.started[queue], true) {
+        // A ring that is stopped has no requests, unless a former process has left some.
+        let is_running = ring.get_ref().get_queue().ready() || self.journal.is_running(queue);
+        if !is_running || mem::replace(&mut self.started[queue], true) {
             return Vec::new();
         }
         self.restore_sessions();
@@ -477,6 +483,35 @@ impl State {
         chains.into_iter().zip(attempts).collect()
     }
 
+    /// Looks once what a former process has left of the connection.
+    fn take_connection(&mut self) {
+        if !mem::replace(&mut self.is_taken, true) {
+            let rings = u16::try_from(self.started.len()).unwrap_or(u16::MAX);
+            self.restore = self.journal.take_connection(rings);
+        }
+    }
+
+    /// The sessions, for another host.
+    fn saved(&mut self) -> DeviceState {
+        let (next, mut sessions) = self.journal.sessions();
+        sessions.sort_unstable_by_key(|(id, _)| *id);
+        DeviceState { features: self.features, next, sessions }
+    }
+
+    /// Takes the sessions of another host. They are made when the first ring starts, as those of a former process.
+    fn load(&mut self, loaded: DeviceState) {
+        self.take_connection();
+        self.device.clear_sessions();
+        self.journal.end_sessions();
+        let DeviceState { features: _, next, sessions } = loaded;
+        info!(sessions = sessions.len(), "a device of another host goes on here");
+        for (id, request) in &sessions {
+            self.journal.session_created(*id, request);
+        }
+        self.journal.continue_at(next);
+        self.restore = true;
+    }
+
     /// Makes the sessions of a former process again.
     fn restore_sessions(&mut self) {
         if !mem::take(&mut self.restore) {
@@ -496,13 +531,12 @@ impl State {
     }
 
     /// Puts an answered request into its ring.
-    fn add_used(&self, queue: usize, ring: &VringRwLock, head: u16, len: u32) {
+    fn add_used(&self, queue: usize, ring: &mut VringState, head: u16, len: u32) {
         self.journal.answering(queue, head);
-        let mut guard = ring.get_mut();
-        if let Err(error) = guard.add_used(head, len) {
+        if let Err(error) = ring.add_used(head, len) {
             warn!(%error, "cannot answer a request");
         }
-        let used = guard.get_queue().next_used();
+        let used = ring.get_queue().next_used();
         self.journal.answered(queue, head, used);
     }
 
@@ -524,7 +558,7 @@ impl State {
             DataOutcome::failed()
         } else if good {
             let device = &mut self.device;
-            panic::catch_unwind(AssertUnwindSafe(|| handle(device, &mut scratch, memory, now)))
+            panic::catch_unwind(AssertUnwindSafe(|| scratch.handle(device, memory, now)))
                 .unwrap_or_else(|_| {
                     error!("a data request made the device panic; it is answered with an error");
                     DataOutcome::failed()
@@ -588,7 +622,7 @@ impl State {
             self.journal.session_created(id, &request);
         }
         let used = self.scratch.parts.room.control(&**memory, &outcome.answer);
-        self.add_used(queue, ring, head, used);
+        self.add_used(queue, &mut ring.get_mut(), head, used);
     }
 
     /// Writes answers to guest memory, and appends their requests to `done`.
@@ -605,46 +639,6 @@ impl State {
             }
         }
     }
-}
-
-type Chain = virtio_queue::DescriptorChain<MemorySnapshot>;
-
-/// Handles the data request that is in `scratch.parts`.
-fn handle(
-    device: &mut Device,
-    scratch: &mut Scratch,
-    memory: &MemorySnapshot,
-    now: Instant,
-) -> DataOutcome {
-    let Scratch { request, parts } = scratch;
-    let writable = parts.room.len() - 1;
-    let len = if let Some(stretch) = parts.stretch(memory)
-        && let Some(head) = parts.read_head(&**memory, request)
-    {
-        let chain::Stretch { source, target } = &stretch;
-        let run = |cipher: &mut Cipher, iv: &[u8]| cipher.run_there(iv, source, target);
-        let done = device.data_apart(&request[..head], source.len(), writable, now, run);
-        if let Some(outcome) = done {
-            return outcome;
-        }
-        parts.read_rest(&**memory, request, head)
-    } else {
-        parts.read(&**memory, request)
-    };
-    match len {
-        Some(len) => device.data(&mut request[..len], writable, now),
-        None => {
-            device.count_malformed();
-            DataOutcome::failed()
-        }
-    }
-}
-
-/// Up to `most` next requests of a ring; none also of a ring that is stopped or whose indices are wrong.
-fn pop(ring: &VringRwLock, memory: &MemorySnapshot, most: usize) -> Vec<Chain> {
-    let mut ring = ring.get_mut();
-    let chains = ring.get_queue_mut().iter(memory.clone());
-    chains.map(|chains| chains.take(most).collect()).unwrap_or_default()
 }
 
 fn signal(ring: &VringRwLock) {
@@ -679,9 +673,8 @@ impl VhostUserBackend for Backend {
     fn acked_features(&self, features: u64) {
         let mut state = lock(&self.shared.state);
         state.device.set_features(features);
-        if !mem::replace(&mut state.is_taken, true) {
-            state.restore = state.journal.take_connection(self.queues());
-        }
+        state.features = features;
+        state.take_connection();
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
@@ -690,6 +683,7 @@ impl VhostUserBackend for Backend {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::DEVICE_STATE
     }
 
     fn reset_device(&self) {
@@ -748,6 +742,35 @@ impl VhostUserBackend for Backend {
         if let Some(started) = state.started.get_mut(queue) {
             *started = false;
             state.journal.stopped(queue);
+        }
+        Ok(())
+    }
+
+    fn set_device_state_fd(
+        &self,
+        direction: VhostTransferStateDirection,
+        VhostTransferStatePhase::STOPPED: VhostTransferStatePhase,
+        file: File,
+    ) -> io::Result<Option<File>> {
+        let mut state = lock(&self.shared.state);
+        if state.transfer.is_some() || state.started.contains(&true) {
+            return Err(io::Error::other("rings run, or another state is on its way"));
+        }
+        state.transfer = Some(match direction {
+            VhostTransferStateDirection::SAVE => Transfer::save(state.saved(), file)?,
+            VhostTransferStateDirection::LOAD => Transfer::load(file)?,
+        });
+        Ok(None)
+    }
+
+    fn check_device_state(&self) -> io::Result<()> {
+        let transfer = lock(&self.shared.state).transfer.take();
+        let transfer = transfer.ok_or_else(|| io::Error::other("no state is on its way"))?;
+        let finished = transfer.finish().inspect_err(|error| {
+            warn!(%error, "the state of a device did not go over");
+        });
+        if let Some(loaded) = finished? {
+            lock(&self.shared.state).load(loaded);
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use virtio_queue::{DescriptorChain, Queue, QueueT};
+use vhost_user_backend::{VringRwLock, VringT};
+use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{
     Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemory, GuestMemoryAtomic,
     GuestMemoryBackend, GuestMemoryLoadGuard, GuestMemoryMmap, GuestRegionMmap, VolatileSlice,
@@ -20,6 +21,12 @@ use crate::spec::Status;
 /// Descriptors of one request: as many as the largest ring has. The specification allows no more, also for an
 /// indirect table.
 const MAX_DESCRIPTORS: usize = super::MAX_QUEUE_SIZE as usize;
+
+/// The guest's memory as it is now.
+pub(super) type MemorySnapshot = GuestMemoryLoadGuard<GuestMemoryMmap>;
+
+/// A request as the guest's rings have it.
+pub(super) type Chain = DescriptorChain<MemorySnapshot>;
 
 /// The part of a request that the guest left for the answer.
 #[derive(Debug, Default)]
@@ -52,7 +59,7 @@ pub(crate) fn read_again(
     queue: &Queue,
     memory: &GuestMemoryMmap,
     heads: &[u16],
-) -> Option<Vec<DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>>> {
+) -> Option<Vec<Chain>> {
     let place = memory.last_addr().checked_align_up(1 << 21)?;
     let len = (2 * heads.len() + 8).next_multiple_of(4096);
     let region = GuestRegionMmap::from_range(place, len, None).ok()?;
@@ -69,6 +76,13 @@ pub(crate) fn read_again(
     again.set_ready(true);
     let pop = |_| again.pop_descriptor_chain(memory.memory());
     heads.iter().map(pop).collect()
+}
+
+/// Up to `most` next requests of a ring; none also of a ring that is stopped or whose indices are wrong.
+pub(super) fn pop(ring: &VringRwLock, memory: &MemorySnapshot, most: usize) -> Vec<Chain> {
+    let mut ring = ring.get_mut();
+    let chains = ring.get_queue_mut().iter(memory.clone());
+    chains.map(|chains| chains.take(most).collect()).unwrap_or_default()
 }
 
 impl Parts {
@@ -136,7 +150,10 @@ impl Parts {
     pub(crate) fn stretch<'m>(&self, memory: &'m GuestMemoryMmap) -> Option<Stretch<'m>> {
         let (from, len) = *self.readable.last()?;
         let (to, room) = *self.room.parts.first()?;
-        if len < SHORTEST_STRETCH || room < len || (from != to && from.0.abs_diff(to.0) < len as u64) {
+        if len < SHORTEST_STRETCH
+            || room < len
+            || (from != to && from.0.abs_diff(to.0) < len as u64)
+        {
             return None;
         }
         Some(Stretch {

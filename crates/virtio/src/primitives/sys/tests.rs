@@ -125,8 +125,7 @@ fn cipher_over_foreign_memory_is_equal_to_openssl_and_refuses_an_overlap() {
     let (key, iv, text) = ([3; 32], [8; 16], (0..=255).cycle().take(1024).collect::<Vec<u8>>());
     let reader = |direction| Cipher::new(CipherAlgorithm::AesCtr, &key, direction).unwrap();
     let mut cbc = Cipher::new(CipherAlgorithm::AesCbc, &key, Direction::Encrypt).unwrap();
-    let mut expected =
-        symm::encrypt(symm::Cipher::aes_256_cbc(), &key, Some(&iv), &text).unwrap();
+    let mut expected = symm::encrypt(symm::Cipher::aes_256_cbc(), &key, Some(&iv), &text).unwrap();
     expected.truncate(text.len());
     let (mut source, mut target) = (text.clone(), vec![0; text.len()]);
     let places = (VolatileSlice::from(&mut source[..]), VolatileSlice::from(&mut target[..]));
