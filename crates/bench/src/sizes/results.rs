@@ -174,7 +174,7 @@ impl SizesReport {
         })
     }
 
-    fn sizes(&self) -> Vec<usize> {
+    pub(super) fn sizes(&self) -> Vec<usize> {
         let sizes: BTreeSet<usize> = self.measured.iter().map(|one| one.size).collect();
         sizes.into_iter().filter(|size| *size > 0).collect()
     }
