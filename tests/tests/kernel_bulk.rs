@@ -71,7 +71,10 @@ fn edge(world: &World) -> Edge {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
     let version = process::succeed(release::command("openssl").arg("version"));
     // `openssl version` says the library's behind its own.
-    let libcrypto = version.split("(Library: ").nth(1).map_or(&*version, |rest| rest.trim_end_matches([')', '\n']));
+    let libcrypto = version
+        .split("(Library: ")
+        .nth(1)
+        .map_or(&*version, |rest| rest.trim_end_matches([')', '\n']));
     let system = format!("Linux {}; {}", kernel.trim(), libcrypto.trim());
     let mut rows = String::new();
     for algorithm in ["aes-cbc", "aes-gcm", "hmac-sha1", "hmac-sha256"] {
@@ -103,7 +106,8 @@ fn openvpn_carries_traffic_by_the_kernels_ciphers_and_goes_on_when_they_fail() {
         let [server, client] = [KeyKind::Rsa2048, KeyKind::P256].map(|kind| world.identity(kind));
         // Not in the kernel's own OpenVPN, where it can do that.
         let lines = format!("data-ciphers {cipher}\nauth SHA256\ndisable-dco");
-        let end = End { edge: Some(&edge), environment: device.environment(), ..End::plain(&server) };
+        let end =
+            End { edge: Some(&edge), environment: device.environment(), ..End::plain(&server) };
         let (end, stock) = (end.with(&lines), End::plain(&client).with(&lines));
         let traffic = Traffic::start(world.dir(), &world.authority, end, stock, &page);
         assert!(traffic.fetch() == page, "{cipher}");

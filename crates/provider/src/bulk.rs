@@ -95,14 +95,14 @@ impl BulkRoutes {
 }
 
 /// Outcome of an attempt in the kernel.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Attempt<T> {
     /// The result.
     Done(T),
     /// The message is not authentic, by the kernel.
     NotAuthentic,
-    /// The kernel did not do it.
-    Failed,
+    /// The kernel did not do it, for this reason.
+    Failed(io::Error),
 }
 
 /// One key of an application, which the kernel gets when a message is long enough for it.
@@ -127,7 +127,13 @@ impl KernelKey {
     #[must_use]
     pub fn copy(&self) -> Self {
         let key = self.key.clone();
-        Self { routes: self.routes, algorithm: self.algorithm, key, session: None, failed: self.failed }
+        Self {
+            routes: self.routes,
+            algorithm: self.algorithm,
+            key,
+            session: None,
+            failed: self.failed,
+        }
     }
 
     /// Sets the key; an empty one for a hash.
@@ -164,7 +170,10 @@ impl KernelKey {
     /// Whether messages may go to the kernel at all, at any size.
     #[must_use]
     pub fn may_take(&self) -> bool {
-        !self.failed && self.key.is_some() && self.routes.has(self.algorithm) && !self.routes.is_paused()
+        !self.failed
+            && self.key.is_some()
+            && self.routes.has(self.algorithm)
+            && !self.routes.is_paused()
     }
 
     /// Whether a message of this length goes to the kernel. Longer ones than it takes at once do not.
@@ -194,13 +203,13 @@ impl KernelKey {
             }
             // Of the message, not of the device: anyone on the network can send one.
             Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => Attempt::NotAuthentic,
-            Err(_) => {
+            Err(error) => {
                 // Without room for a session this key goes without; only what a session fails at is the device's.
                 if self.session.take().is_some() || self.routes.is_wrong(self.algorithm) {
                     self.routes.note_failure();
                 }
                 self.failed = true;
-                Attempt::Failed
+                Attempt::Failed(error)
             }
         }
     }
@@ -265,7 +274,7 @@ mod tests {
             let mut key = key(routes);
             assert!(key.takes(1000));
             let outcome = key.run(|_, _| Ok(false), |_| Ok(()));
-            assert_eq!(outcome, Attempt::Failed);
+            assert!(matches!(outcome, Attempt::Failed(_)));
             assert!(!key.takes(1000), "with this key, after {failures}");
         }
         assert!(!key(routes).takes(1000), "with any");
@@ -277,7 +286,7 @@ mod tests {
         for _ in 0..2 * FAILURES {
             let mut key = key(routes);
             let refused = |_, _| Err(io::Error::other("no descriptors"));
-            assert_eq!(key.run(refused, |_| Ok(())), Attempt::Failed);
+            assert!(matches!(key.run(refused, |_| Ok(())), Attempt::Failed(_)));
             assert!(!key.takes(1000));
         }
         assert!(key(routes).takes(1000));

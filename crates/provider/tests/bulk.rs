@@ -32,7 +32,10 @@ fn built() -> Option<&'static (PathBuf, PathBuf)> {
     static BUILT: LazyLock<Option<(PathBuf, PathBuf)>> = LazyLock::new(|| {
         let device = "../../../tests/cryptodev/device.c";
         let flags = ["-shared", "-fPIC", "-lcrypto", "-lpthread", "-ldl"];
-        Some((common::compiled("bulk_harness.c", &["-lcrypto"])?, common::compiled(device, &flags)?))
+        Some((
+            common::compiled("bulk_harness.c", &["-lcrypto"])?,
+            common::compiled(device, &flags)?,
+        ))
     });
     if BUILT.is_none() {
         let place = concat!(file!(), ":", line!());
@@ -61,7 +64,8 @@ impl Machine {
         );
         bench.write_config("bulk.cnf", "default_properties = ?millrace.local=yes", &settings);
         let machine = Self { bench, application, device };
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+        let kernel =
+            fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
         let mut rows = Crossovers::default();
         for algorithm in algorithms {
             rows.set(BulkInterface::DevCrypto, *algorithm, Some(LEAST));
@@ -104,7 +108,9 @@ fn said(printed: &str, word: &str) -> u64 {
 #[test]
 fn random_messages_have_the_same_result_as_in_the_default_provider() {
     let Some(machine) = Machine::new(BulkAlgorithm::ALL) else { return };
-    for (command, rounds, least) in [("ciphers", "1500", 1500), ("digests", "400", 200), ("macs", "400", 200)] {
+    for (command, rounds, least) in
+        [("ciphers", "1500", 1500), ("digests", "400", 200), ("macs", "400", 200)]
+    {
         let printed = machine.run(&[command, rounds, "1"]);
         println!("{command}: {printed}");
         assert!(said(&printed, "kernel") > least, "{command}: {printed}");

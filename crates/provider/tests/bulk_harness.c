@@ -126,7 +126,8 @@ static long message(struct pair *p, int gcm, int encrypts, const uint8_t *in, si
     for (uint32_t i = 0; i < parts; i++) {
         size_t part = i + 1 == parts ? len - done : below((uint32_t)(len - done) + 1);
         if (part || below(2)) {
-            if (!update(*p, in + done, part, 0, (int)below(2), &written)) { refused++; return -1; }
+            // In place only at the start: OpenSSL writes blocks that it kept back before it reads the rest.
+            if (!update(*p, in + done, part, 0, !done && below(2), &written)) { refused++; return -1; }
             memcpy(to + total, out_ours, written);
             total += written;
         }
@@ -206,7 +207,7 @@ static void one_cipher(void) {
         long opened_len = message(&p, gcm, 0, sealed, (size_t)sealed_len, opened);
         state = after + below(1000);
         same_vectors(p);
-        if (opened_len >= 0 && !tampers && !gcm) CHECK((size_t)opened_len == len && !memcmp(opened, text, len));
+        if (opened_len >= 0 && !tampers && !gcm && !gives) CHECK((size_t)opened_len == len && !memcmp(opened, text, len));
     }
     EVP_CIPHER_CTX_free(p.ours);
     EVP_CIPHER_CTX_free(p.theirs);

@@ -154,7 +154,8 @@ impl SizesReport {
     pub(super) fn save_crossovers(&self, path: &Path) -> Result<(), BenchError> {
         let found = self.crossovers();
         if found.is_empty() {
-            let text = "no size was measured: name openssl and af-alg or dev-crypto in --implementation";
+            let text =
+                "no size was measured: name openssl and af-alg or dev-crypto in --implementation";
             return Err(BenchError::Usage(text.into()));
         }
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
@@ -218,7 +219,10 @@ mod tests {
         let path = folder.path().join("bulk.tsv");
         report.save_crossovers(&path).expect("saved");
         let text = fs::read_to_string(&path).expect("text");
-        assert!(text.contains("; OpenSSL 3.0.19 27 Jan 2026\tdev-crypto\taes-cbc\t1024\n"), "{text}");
+        assert!(
+            text.contains("; OpenSSL 3.0.19 27 Jan 2026\tdev-crypto\taes-cbc\t1024\n"),
+            "{text}"
+        );
         // A round in which it was slower at the largest size: it pays at none.
         if let Some(last) = report.measured.iter_mut().rev().find(|one| one.size == 8192) {
             last.micros[1] = 1000.0;

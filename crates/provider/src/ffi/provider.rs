@@ -154,12 +154,16 @@ impl Provider {
         // SAFETY: takes nothing.
         let user = unsafe { libc::geteuid() };
         // SAFETY: takes any number, and returns a C string that is never freed.
-        let libcrypto = self.lib.OpenSSL_version.map(|version| unsafe { CStr::from_ptr(version(0)) });
+        let libcrypto =
+            self.lib.OpenSSL_version.map(|version| unsafe { CStr::from_ptr(version(0)) });
         let libcrypto = libcrypto.unwrap_or_default().to_string_lossy();
         match BulkRoutes::load(path, &libcrypto, user) {
             Ok(routes) => Some(routes),
             Err(error) => {
-                self.log(&format!("{}: {error}; the kernel's ciphers are not used", path.display()));
+                self.log(&format!(
+                    "{}: {error}; the kernel's ciphers are not used",
+                    path.display()
+                ));
                 None
             }
         }
@@ -231,11 +235,7 @@ impl ProcessCell {
 }
 
 impl AlgorithmTables {
-    fn new(
-        config: &Config,
-        chosen: &local::Chosen,
-        bulk: Option<&BulkRoutes>,
-    ) -> Result<Self> {
+    fn new(config: &Config, chosen: &local::Chosen, bulk: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let local = local::Tables::new(chosen, bulk)?;
         let delegated =

@@ -40,7 +40,12 @@ pub fn system(kernel: &str, libcrypto: &str) -> String {
 
 impl Crossovers {
     /// Notes what was measured.
-    pub fn set(&mut self, interface: BulkInterface, algorithm: BulkAlgorithm, least: Option<usize>) {
+    pub fn set(
+        &mut self,
+        interface: BulkInterface,
+        algorithm: BulkAlgorithm,
+        least: Option<usize>,
+    ) {
         self.0.retain(|row| (row.interface, row.algorithm) != (interface, algorithm));
         self.0.push(Row { interface, algorithm, least });
     }
@@ -75,7 +80,8 @@ impl Crossovers {
     /// The text of a file with these rows for this system, beside those of other systems in `before`.
     #[must_use]
     pub fn written(&self, before: &str, system: &str) -> String {
-        let others = before.lines().filter(|line| parse(line).is_some_and(|(known, _)| known != system));
+        let others =
+            before.lines().filter(|line| parse(line).is_some_and(|(known, _)| known != system));
         let others: Vec<&str> = others.collect();
         let most = (MAX_SYSTEMS - 1) * BulkInterface::ALL.len() * BulkAlgorithm::ALL.len();
         let mut text = String::new();

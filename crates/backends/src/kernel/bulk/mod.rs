@@ -274,9 +274,12 @@ impl BulkSession {
         match &mut self.way {
             Way::AfAlg { operations, .. } => {
                 let order = Order { direction, iv, authenticated: None };
-                exchange(operations, Some(&order), &[IoSlice::new(input)], &mut [
-                    IoSliceMut::new(out),
-                ])
+                exchange(
+                    operations,
+                    Some(&order),
+                    &[IoSlice::new(input)],
+                    &mut [IoSliceMut::new(out)],
+                )
             }
             Way::DevCrypto { device, session } => {
                 sys::crypt(device.as_fd(), *session, direction, iv, input, out)
@@ -298,20 +301,22 @@ impl BulkSession {
         self.check_process()?;
         self.check_aead(beside, input, out)?;
         let mut tag = [0; TAG_LEN];
-        let order = Order {
-            direction: Direction::Encrypt,
-            iv: nonce,
-            authenticated: Some(beside.len()),
-        };
+        let order =
+            Order { direction: Direction::Encrypt, iv: nonce, authenticated: Some(beside.len()) };
         match &mut self.way {
             Way::AfAlg { operations, .. } => {
                 let mut again = vec![0; beside.len()];
                 let parts = [IoSlice::new(beside), IoSlice::new(input)];
-                exchange(operations, Some(&order), &parts, &mut [
-                    IoSliceMut::new(&mut again),
-                    IoSliceMut::new(out),
-                    IoSliceMut::new(&mut tag),
-                ])?;
+                exchange(
+                    operations,
+                    Some(&order),
+                    &parts,
+                    &mut [
+                        IoSliceMut::new(&mut again),
+                        IoSliceMut::new(out),
+                        IoSliceMut::new(&mut tag),
+                    ],
+                )?;
             }
             Way::DevCrypto { device, session } => {
                 let mut whole = vec![0; input.len() + TAG_LEN];
@@ -339,19 +344,18 @@ impl BulkSession {
     ) -> io::Result<()> {
         self.check_process()?;
         self.check_aead(beside, input, out)?;
-        let order = Order {
-            direction: Direction::Decrypt,
-            iv: nonce,
-            authenticated: Some(beside.len()),
-        };
+        let order =
+            Order { direction: Direction::Decrypt, iv: nonce, authenticated: Some(beside.len()) };
         match &mut self.way {
             Way::AfAlg { operations, .. } => {
                 let mut again = vec![0; beside.len()];
                 let parts = [IoSlice::new(beside), IoSlice::new(input), IoSlice::new(tag)];
-                exchange(operations, Some(&order), &parts, &mut [
-                    IoSliceMut::new(&mut again),
-                    IoSliceMut::new(out),
-                ])
+                exchange(
+                    operations,
+                    Some(&order),
+                    &parts,
+                    &mut [IoSliceMut::new(&mut again), IoSliceMut::new(out)],
+                )
             }
             Way::DevCrypto { device, session } => {
                 let sealed = [input, tag].concat();
@@ -387,9 +391,7 @@ impl BulkSession {
             Way::AfAlg { operations, .. } => {
                 exchange(operations, None, &[IoSlice::new(message)], &mut [IoSliceMut::new(out)])
             }
-            Way::DevCrypto { device, session } => {
-                sys::hash(device.as_fd(), *session, message, out)
-            }
+            Way::DevCrypto { device, session } => sys::hash(device.as_fd(), *session, message, out),
         }
     }
 }

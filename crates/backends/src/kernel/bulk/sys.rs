@@ -59,9 +59,8 @@ pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
     let len = u32::try_from(key.len()).map_err(|_| invalid())?;
     let (level, option) = (libc::SOL_ALG, libc::ALG_SET_KEY);
     // SAFETY: `key` is readable for its length.
-    let done = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, key.as_ptr().cast(), len)
-    };
+    let done =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, key.as_ptr().cast(), len) };
     outcome(done).map(drop)
 }
 
@@ -70,8 +69,7 @@ pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
     let len = u32::try_from(len).map_err(|_| invalid())?;
     let (level, option) = (libc::SOL_ALG, libc::ALG_SET_AEAD_AUTHSIZE);
     // SAFETY: the length is the value; there is no data.
-    let done =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::null(), len) };
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::null(), len) };
     outcome(done).map(drop)
 }
 
@@ -79,9 +77,7 @@ pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
 pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
     let (no_address, no_len) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: null asks for no address.
-    let fd = unsafe {
-        libc::accept4(socket.as_raw_fd(), no_address, no_len, libc::SOCK_CLOEXEC)
-    };
+    let fd = unsafe { libc::accept4(socket.as_raw_fd(), no_address, no_len, libc::SOCK_CLOEXEC) };
     outcome(fd).map(owned)
 }
 
@@ -98,7 +94,11 @@ pub(super) struct Order<'a> {
 }
 
 /// Sends a message, and never waits for room.
-pub(super) fn send(socket: &OwnedFd, order: Option<&Order<'_>>, parts: &[IoSlice<'_>]) -> Result<usize> {
+pub(super) fn send(
+    socket: &OwnedFd,
+    order: Option<&Order<'_>>,
+    parts: &[IoSlice<'_>],
+) -> Result<usize> {
     let mut control = Control([0; 128]);
     // SAFETY: plain numbers and null pointers, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -236,7 +236,12 @@ unsafe fn control(device: BorrowedFd<'_>, request: c_ulong, argument: *mut c_voi
 }
 
 /// Begins a session with a cipher or a MAC, by the device's number for it; 0: none.
-pub(super) fn begin_session(device: BorrowedFd<'_>, cipher: u32, mac: u32, key: &[u8]) -> Result<u32> {
+pub(super) fn begin_session(
+    device: BorrowedFd<'_>,
+    cipher: u32,
+    mac: u32,
+    key: &[u8],
+) -> Result<u32> {
     let len = u32::try_from(key.len()).map_err(|_| invalid())?;
     let mut first_error = None;
     for with_compression in [false, true] {
@@ -307,7 +312,12 @@ pub(super) fn crypt(
 }
 
 /// Hashes a message into `out`, which has the length of the result.
-pub(super) fn hash(device: BorrowedFd<'_>, session: u32, input: &[u8], out: &mut [u8]) -> Result<()> {
+pub(super) fn hash(
+    device: BorrowedFd<'_>,
+    session: u32,
+    input: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
     /// The longest result that a device writes (`HASH_MAX_LEN`).
     const MAX_RESULT: usize = 64;
     let mut result = [0; MAX_RESULT];

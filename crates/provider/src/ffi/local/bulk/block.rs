@@ -87,7 +87,8 @@ impl BlockContext {
     ) -> Result<c_int> {
         // Without a vector CBC starts with the original one again, and CTR goes on.
         let original = self.iv.filter(|_| self.moved && self.is_cbc());
-        let status = self.start_inner(id, key, iv.or(original.as_ref().map(|iv| &iv[..])), settings)?;
+        let status =
+            self.start_inner(id, key, iv.or(original.as_ref().map(|iv| &iv[..])), settings)?;
         if status != DONE {
             self.next = None;
             return Ok(status);
@@ -116,7 +117,9 @@ impl BlockContext {
         iv: Option<&[u8]>,
         settings: *const Param,
     ) -> Result<c_int> {
-        let parts = |part: Option<&[u8]>| part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()));
+        let parts = |part: Option<&[u8]>| {
+            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
+        };
         let ((key, key_len), (iv, iv_len)) = (parts(key), parts(iv));
         // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
         unsafe {
@@ -162,7 +165,10 @@ impl BlockContext {
         let own = |name: &CStr, param: &mut Param| {
             let iv = original.filter(|_| name.to_bytes() == b"iv")?;
             // SAFETY: the application has passed memory to be written; the vector lives as long as the context.
-            Some(param.data_size >= iv.len() && unsafe { set_bytes(param, iv) || set_bytes_ptr(param, iv) })
+            Some(
+                param.data_size >= iv.len()
+                    && unsafe { set_bytes(param, iv) || set_bytes_ptr(param, iv) },
+            )
         };
         // SAFETY: by this function's contract.
         unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
@@ -204,7 +210,8 @@ impl BlockContext {
         let mut written = 0;
         let place = &raw mut written;
         // SAFETY: not beyond the ends of both places, of which `done` bytes were used; null stays null.
-        let (out, input) = unsafe { (if out.is_null() { out } else { out.add(done) }, input.add(done)) };
+        let (out, input) =
+            unsafe { (if out.is_null() { out } else { out.add(done) }, input.add(done)) };
         let inner = &self.inner;
         // SAFETY: the function has this type; the rest of both places is libcrypto's for it.
         let status = unsafe {
@@ -236,12 +243,16 @@ impl BlockContext {
             // SAFETY: by this function's contract, within `whole`; nothing writes there until the copy below.
             let part = unsafe { bytes(input.add(done), len) };
             let scratch = &mut scratch[..len];
-            let outcome = self.key.run(check::known(), |session| {
-                session.crypt(direction, &next, part, scratch)
-            });
-            if outcome != Attempt::Done(()) {
-                provider.stats.kernel_bulk_failed.add();
-                break;
+            let outcome = self
+                .key
+                .run(check::known(), |session| session.crypt(direction, &next, part, scratch));
+            match outcome {
+                Attempt::Done(()) => {}
+                Attempt::Failed(error) => {
+                    note_failure(provider, &error);
+                    break;
+                }
+                Attempt::NotAuthentic => break,
             }
             provider.stats.kernel_bulk.add();
             next = if self.is_cbc() {

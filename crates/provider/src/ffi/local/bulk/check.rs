@@ -36,7 +36,8 @@ fn counting<const N: usize>() -> [u8; N] {
 /// Result of the kernel; none if it does not decrypt what it has encrypted.
 fn by_kernel(interface: BulkInterface, algorithm: BulkAlgorithm) -> io::Result<Option<Vec<u8>>> {
     let (key, message) = (counting::<KEY_LEN>(), counting::<MESSAGE_LEN>());
-    let is_plain_hash = !algorithm.name().starts_with("hmac") && matches!(algorithm.kind(), BulkKind::Hash(_));
+    let is_plain_hash =
+        !algorithm.name().starts_with("hmac") && matches!(algorithm.kind(), BulkKind::Hash(_));
     let key: &[u8] = if is_plain_hash { &[] } else { &key };
     let mut session = BulkSession::open(interface, algorithm, key)?;
     match algorithm.kind() {
@@ -71,8 +72,12 @@ fn by_kernel(interface: BulkInterface, algorithm: BulkAlgorithm) -> io::Result<O
 fn by_openssl(algorithm: BulkAlgorithm) -> Result<Vec<u8>> {
     let message = counting::<MESSAGE_LEN>();
     match algorithm {
-        BulkAlgorithm::AesCbc => encrypted(Bulk::Aes256Cbc, &counting::<16>(), &[], &message[..BLOCKS_LEN]),
-        BulkAlgorithm::AesCtr => encrypted(Bulk::Aes256Ctr, &counting::<16>(), &[], &message[..BLOCKS_LEN]),
+        BulkAlgorithm::AesCbc => {
+            encrypted(Bulk::Aes256Cbc, &counting::<16>(), &[], &message[..BLOCKS_LEN])
+        }
+        BulkAlgorithm::AesCtr => {
+            encrypted(Bulk::Aes256Ctr, &counting::<16>(), &[], &message[..BLOCKS_LEN])
+        }
         BulkAlgorithm::AesGcm => {
             encrypted(Bulk::Aes256Gcm, &counting::<NONCE_LEN>(), &message[..20], &message)
         }
@@ -145,7 +150,9 @@ fn hashed(algorithm: Bulk, hmac: Option<&'static CStr>, message: &[u8]) -> Resul
     let place = &raw mut written;
     let none: *const Param = std::ptr::null();
     let (new, free, update, finish) = match hmac {
-        None => (ids::digest::NEWCTX, ids::digest::FREECTX, ids::digest::UPDATE, ids::digest::FINAL),
+        None => {
+            (ids::digest::NEWCTX, ids::digest::FREECTX, ids::digest::UPDATE, ids::digest::FINAL)
+        }
         Some(_) => (ids::mac::NEWCTX, ids::mac::FREECTX, ids::mac::UPDATE, ids::mac::FINAL),
     };
     let inner = Inner::new(algorithm, new, free)?;

@@ -183,8 +183,10 @@ impl HashContext {
         let mut result = Zeroizing::new([0; 64]);
         let result = &mut result[..len];
         let outcome = self.key.run(check::known(), |session| session.hash(message, result));
-        if outcome != Attempt::Done(()) {
-            self.provider.stats.kernel_bulk_failed.add();
+        if let Attempt::Failed(error) = &outcome {
+            note_failure(self.provider, error);
+        }
+        if !matches!(outcome, Attempt::Done(())) {
             return None;
         }
         self.provider.stats.kernel_bulk.add();

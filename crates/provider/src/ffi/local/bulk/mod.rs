@@ -74,8 +74,7 @@ impl Inner {
 
     fn copy(&self, duplicate: i32) -> Result<Self> {
         // SAFETY: the duplicators of these operations take a live context.
-        let made =
-            unsafe { call!(self.functions, duplicate, fn(self.context => Ptr) -> Ptr) }?;
+        let made = unsafe { call!(self.functions, duplicate, fn(self.context => Ptr) -> Ptr) }?;
         if made.is_null() {
             return Err(Error::library());
         }
@@ -131,6 +130,12 @@ impl Drop for Inner {
         // SAFETY: takes a context that is not used again; every algorithm has it.
         let _ = unsafe { call!(self.functions, self.free, fn(self.context => Ptr) -> ()) };
     }
+}
+
+/// Notes that OpenSSL does what the kernel should have done.
+fn note_failure(provider: &Provider, error: &std::io::Error) {
+    provider.stats.kernel_bulk_failed.add();
+    provider.log(&format!("done by OpenSSL, not by the kernel: {error}"));
 }
 
 /// Result of a message's end that is not OpenSSL's.

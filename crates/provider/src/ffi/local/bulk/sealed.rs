@@ -86,7 +86,9 @@ impl SealedContext {
         if iv.is_none() && !matches!(self.state, State::Ended { .. }) {
             self.yield_to_openssl()?;
         }
-        let parts = |part: Option<&[u8]>| part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()));
+        let parts = |part: Option<&[u8]>| {
+            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
+        };
         let ((first, first_len), (second, second_len)) = (parts(key), parts(iv));
         let inner = &self.inner;
         // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
@@ -278,8 +280,8 @@ impl SealedContext {
             Attempt::Done(tag) => tag,
             // OpenSSL decrypts it, and says so at the end.
             Attempt::NotAuthentic => return false,
-            Attempt::Failed => {
-                self.provider.stats.kernel_bulk_failed.add();
+            Attempt::Failed(error) => {
+                note_failure(self.provider, &error);
                 return false;
             }
         };
