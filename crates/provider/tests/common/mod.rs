@@ -332,8 +332,8 @@ pub(crate) fn exists(path: &Path) -> bool {
 /// # Panics
 /// If the compiler has another complaint.
 pub(crate) fn compiled(source: &str, libraries: &[&str]) -> Option<PathBuf> {
-    let name = source.trim_end_matches(".c");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let name = source.file_stem()?.to_string_lossy().into_owned();
     let binary =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let mut compile = Command::new("cc");
