@@ -82,8 +82,9 @@ test-arm: setup ## The provider for 64-bit Arm under user emulation, beside slow
 	@for suite in bookworm trixie; do \
 		folder=$$(scripts/arm.sh $$suite); \
 		MILLRACE_TEST_ARM=$$folder $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --no-fail-fast \
-			--test local --test local_keys --test local_process --test local_records --test local_slow; \
+			--test local --test local_keys --test local_process --test local_records; \
 	done
+	@tests/arm/run.sh
 
 test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
 	@scripts/browser.sh $(CARGO_FLAGS)

@@ -8,8 +8,9 @@
 #
 #   millrace.so   the provider of this tree
 #   fast/  slow/  the libraries: the release's, and with the slow libcrypto in place of the release's
-#   run           run PROGRAM [ARGUMENT...]: a program for Arm, `openssl` that of the release. LD_LIBRARY_PATH is that
-#                 of the emulated program
+#   openssl       the program of the release
+#   run           run PROGRAM [ARGUMENT...]: a program for Arm, `openssl` that of the release, on the libraries in fast/
+#                 or in the folder that ARM_LIBRARIES names
 #   cc            the compiler, with the headers and libraries of OpenSSL 3.0
 #
 # Nothing is installed: compilers for both processors, Rust's standard library for Arm and the emulator come from
@@ -60,8 +61,9 @@ done
 ln -sf "$slow/libcrypto.so.3" "$out/slow/"
 cat >"$out/run" <<RUN
 #!/bin/sh
-libraries=\${LD_LIBRARY_PATH:-$out/fast}
+# Cargo's own, for programs of this machine.
 unset LD_LIBRARY_PATH
+libraries=\${ARM_LIBRARIES:-$out/fast}
 export OPENSSL_CONF="\${OPENSSL_CONF:-$release/etc/ssl/openssl.cnf}"
 [ "\$1" != openssl ] || { shift; set -- "$release/usr/bin/openssl" "\$@"; }
 exec "$PWD/scripts/in-root.sh" "$PWD/$tools" qemu-aarch64 -E LD_LIBRARY_PATH="\$libraries" -L /usr/$TRIPLE "\$@"
