@@ -27,7 +27,7 @@ MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
 .PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
-  test-api test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
+  test-api test-arm test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
   test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz nightly bench-crypto bench-manager \
   bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
 
@@ -78,6 +78,14 @@ test-alerts: setup ## Alert rules and dashboard: promtool, a real Prometheus at 
 test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
+
+test-arm: setup ## The provider for 64-bit Arm under user emulation, beside slow and fast builds of libcrypto (unpacks 2 GB)
+	@for suite in bookworm trixie; do \
+		folder=$$(scripts/arm.sh $$suite); \
+		MILLRACE_TEST_ARM=$$folder $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --no-fail-fast \
+			--test local --test local_keys --test local_process --test local_records; \
+	done
+	@tests/arm/run.sh
 
 test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
 	@scripts/browser.sh $(CARGO_FLAGS)
