@@ -27,7 +27,7 @@ MILLRACE := target/release/millrace
 ARTIFACTS := -p millrace-cli -p millrace-provider -p millrace-preload -p millrace-zlib
 
 .PHONY: help setup build install uninstall demo demo-pool demo-vm demo-vpn check test test-alerts \
-  test-api test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
+  test-api test-arm test-browser test-cuda test-debian13 test-evp test-install test-long test-page test-pool \
   test-qat test-release test-sanitizers test-taint test-timing test-vm fuzz nightly bench-crypto bench-manager \
   bench-pool bench-tls bench-virtio bench-workers cuda cuda-check docs clean
 
@@ -71,12 +71,21 @@ check: setup ## Format, lints, tidy, generated docs, doc build: warnings denied
 test: setup ## Everything that has to pass: unit, integration and whole-system tests, on both Debian releases
 	@scripts/test.sh $(CARGO_FLAGS)
 
-test-alerts: ## The alert rules by promtool, and the metrics that they and the dashboard name
+test-alerts: setup ## Alert rules and dashboard: promtool, a real Prometheus at a real pool, Grafana's types
+	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-alerts.sh
 
 test-api: setup ## Schemathesis against a real manager, from its OpenAPI document (SECS=120)
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@SECS=$(if $(filter 30,$(SECS)),120,$(SECS)) scripts/test-api.sh
+
+test-arm: setup ## The provider for 64-bit Arm under user emulation, beside slow and fast builds of libcrypto (unpacks 2 GB)
+	@for suite in bookworm trixie; do \
+		folder=$$(scripts/arm.sh $$suite); \
+		MILLRACE_TEST_ARM=$$folder $(CARGO) test $(CARGO_FLAGS) -p millrace-provider --no-fail-fast \
+			--test local --test local_keys --test local_process --test local_records; \
+	done
+	@tests/arm/run.sh
 
 test-browser: setup ## Debian 13's Chromium against nginx with the post-quantum group (unpacks 700 MB)
 	@scripts/browser.sh $(CARGO_FLAGS)
@@ -104,8 +113,8 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli
 	@scripts/test-page.sh
 
-test-pool: setup ## Faults of a pool, with recovery times; also partitions, slow and lossy links (as root)
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool_faults -- --include-ignored --nocapture
+test-pool: setup ## Faults, restarts and upgrades of a pool, with recovery times (partitions and links as root)
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool --test pool_faults --test pool_upgrades -- --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)
@@ -125,11 +134,12 @@ test-timing: ## Constant time by measurement, for some minutes: prints t
 	@MILLRACE_LONG=1 $(CARGO) test --release -p millrace-backends $(CARGO_FLAGS) \
 		take_the_same_time -- --nocapture --test-threads=1
 
-test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto device against OpenSSL, IPsec by the kernel
+test-vm: setup ## Stock Debian kernels under an emulated QEMU: a virtio-crypto device against OpenSSL, IPsec and ciphers by the kernel
 	@scripts/vm.sh
 	@$(CARGO) build $(CARGO_FLAGS) -p millrace-cli -p millrace-provider
 	@tests/vm/run.sh
 	@tests/vm/vpn.sh
+	@tests/vm/bulk.sh
 
 fuzz: setup ## Fuzz every parser of foreign bytes: make fuzz SECS=60 [TARGET=frames]
 	@SECS='$(SECS)' TARGET='$(TARGET)' fuzz/run.sh

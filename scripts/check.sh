@@ -18,8 +18,10 @@ step "fuzz targets compile"
 cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target "$@"
 step "tidy"
 cargo xtask tidy
+# With the targets and features of `make test`, which then finds this build.
 step "generated documents"
-cargo xtask docs --check
+cargo build --quiet --workspace --all-targets "$@"
+cargo xtask docs --check --program target/debug/millrace
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items "$@"
 printf '\n== check: passed\n'

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 PACKAGES=(
     systemd systemd-sysv dbus procps iproute2 util-linux passwd
     make sudo openssl curl ca-certificates openssh-server openssh-client
-    nginx haproxy
+    nginx haproxy libisal2
 )
 
 fail() {

@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # Prints apt's sources of another Debian release, derived from those of this machine, however they are
-# written: scripts/debian-sources.sh trixie. The component main of the release and of its security updates.
+# written: scripts/debian-sources.sh trixie [ARCHITECTURE...]. The component main of the release and of its security
+# updates, for this machine's architecture and those named.
 set -euo pipefail
 
 suite=$1
+architectures=$(IFS=, && set -- "$(dpkg --print-architecture)" "${@:2}" && printf "%s" "$*")
 fail() {
     printf 'debian-sources: %s\n' "$1" >&2
     exit 1
@@ -30,7 +32,7 @@ sources=$(
         # Security updates are for releases: unstable gets them as ordinary uploads.
         [[ $suite == sid && $found == *-security ]] && continue
         printf 'deb [signed-by=%s arch=%s] %s %s main\n' \
-            "$keyring" "$(dpkg --print-architecture)" "$uri" "${found/#$release/$suite}"
+            "$keyring" "$architectures" "$uri" "${found/#$release/$suite}"
     done < <(repositories)
 )
 [[ -n $sources ]] || fail "apt knows no repository of $release with the component main to derive those of $suite from"

@@ -2,13 +2,14 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# The tour behind `make demo-pool`: two managers on a real etcd, three nodes, two tenants; a quota that changes, a
-# manager and a node that are killed, a node that is drained. Everything runs on loopback in a temporary folder and is
-# ended at the end.
+# The tour behind `make demo-pool`: two managers on a real etcd, three nodes, two tenants, and a TLS server whose private
+# key only the pool has, under load all the time; a quota that changes, a manager and a node that are killed. Everything
+# runs on loopback in a temporary folder and is ended at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 millrace=$(realpath "${MILLRACE:-target/release/millrace}")
+provider=$(dirname "$millrace")/libmillrace_provider.so
 etcd=$(scripts/etcd.sh)
 dir=$(mktemp -d)
 pids=()
@@ -27,6 +28,16 @@ run() {
     printf '$ millrace %s\n' "$*"
     "$millrace" "$@" --access "$dir/m1/manager/access" --manager "$managers"
 }
+# Waits, a minute at most, until a log has a line, and shows the log if the process ends before.
+until_log() {
+    for _ in $(seq 600); do
+        if grep -q "$2" "$dir/$1.log"; then return; fi
+        if ! kill -0 "$last" 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    cat "$dir/$1.log" >&2
+    exit 1
+}
 # Waits, a minute at most, until the rows of a tenant's table match a pattern.
 until_grant() {
     for _ in $(seq 600); do
@@ -36,8 +47,12 @@ until_grant() {
         sleep 0.1
     done
     echo "demo-pool: the grants of $1 did not become as expected" >&2
+    run tenant addresses "$1" >&2
     exit 1
 }
+
+# Without the shell's remark on the death of a job.
+kill_hard() { { kill -9 "$1" && wait "$1"; } 2>/dev/null || true; }
 
 client=$(free_port) peer=$(free_port) m1=$(free_port) m2=$(free_port)
 store=etcd://127.0.0.1:$client
@@ -51,23 +66,18 @@ say "A real etcd, and two managers on it"
 pids+=($!)
 # Starts a manager with its state folder, and waits until it answers.
 manager() {
-    "$millrace" manager --store "$store" --listen "127.0.0.1:$2" --state "$dir/$1" --grant-lifetime 3s \
+    "$millrace" manager --store "$store" --pool demo --listen "127.0.0.1:$2" --state "$dir/$1" --grant-lifetime 3s \
         >"$dir/$1.log" 2>&1 &
     pids+=($!)
     last=$!
-    for _ in $(seq 600); do
-        if grep -q 'the manager answers' "$dir/$1.log"; then return; fi
-        sleep 0.1
-    done
-    cat "$dir/$1.log" >&2
-    exit 1
+    until_log "$1" 'the manager answers'
 }
 mkdir -p "$dir/m1" "$dir/m2/manager"
 manager m1 "$m1"
 first=$last
-# Managers of one pool share an authority and the key that signs grants.
+# Managers of one pool share an authority, the key that signs grants, and the one that encrypts the pool's keys.
 cp -a "$dir/m1/tls" "$dir/m2/tls"
-cp -a "$dir/m1/manager/grant.key" "$dir/m2/manager/grant.key"
+cp -a "$dir/m1/manager/grant.key" "$dir/m1/manager/pool.kek" "$dir/m2/manager/"
 manager m2 "$m2"
 
 say "Three nodes"
@@ -88,13 +98,48 @@ for _ in $(seq 600); do
 done
 
 say "Two tenants: each gets its quota in slices at two nodes"
-run tenant create acme --ops 900 --weight 2 --identity 'cert:acme-*'
+run tenant create acme --ops 900 --weight 2 --identity "uid:$(id -u)"
 run tenant create batch --ops 300 --priority low --identity 'cert:batch-*'
 until_grant acme 'a .*450.*b .*450'
 until_grant batch 'ready'
-run pool status
 run tenant addresses acme
 run tenant addresses batch
+
+say "A TLS server of acme: its private key is in the pool, and the server has a stub"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=www -days 1 \
+    -keyout "$dir/www.pem" -out "$dir/www.crt" 2>/dev/null
+run pool key import www "$dir/www.pem" --tenant acme
+run pool key stub www -o "$dir/www.stub"
+rm "$dir/www.pem"
+mkdir "$dir/modules"
+ln -s "$provider" "$dir/modules/millrace.so"
+cat >"$dir/openssl.cnf" <<CONF
+openssl_conf = init
+[init]
+providers = providers
+[providers]
+default = default_section
+millrace = millrace_section
+[default_section]
+activate = 1
+[millrace_section]
+activate = 1
+pool = unix:$dir/a.sock,unix:$dir/b.sock,unix:$dir/c.sock
+CONF
+port=$(free_port)
+OPENSSL_CONF=$dir/openssl.cnf OPENSSL_MODULES=$dir/modules \
+    openssl s_server -accept "127.0.0.1:$port" -cert "$dir/www.crt" -key "$dir/www.stub" -quiet -num_tickets 0 \
+    >"$dir/server.log" 2>&1 &
+pids+=($!)
+for _ in $(seq 600); do
+    if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then break; fi
+    sleep 0.1
+done
+python3 scripts/demo_handshakes.py "$port" 60 >"$dir/handshakes.log" 2>&1 &
+load=$!
+pids+=("$load")
+sleep 12
+run pool status
 
 say "A quota changes while the pool runs"
 run quota set acme --ops 600
@@ -107,16 +152,21 @@ if [ -n "${PAGE:-}" ]; then
 fi
 
 say "kill -9 of the first manager: the second one goes on"
-kill -9 "$first"
+kill_hard "$first"
 run quota set acme --ops 800
 until_grant acme '400.*400'
 run tenant addresses acme
 
 say "kill -9 of a node: its lease ends, and its slices move; a quarter stays reserved until it is back"
-kill -9 "$node_a"
+kill_hard "$node_a"
 until_grant acme 'b .*350.*c .*350'
 run tenant addresses acme
 run pool status
+
+say "The handshakes from before the first change until now"
+kill "$load"
+wait "$load" || true
+cat "$dir/handshakes.log"
 
 say "Who changed what, in a log whose hashes are a chain"
 run audit

@@ -6,6 +6,8 @@
 # preload libraries, manual pages, completions, unit files, and what virtual machine managers, AppArmor, Prometheus and
 # SNMP look for. MILLRACE_ARTIFACTS=DIR names another folder with the programs. Without DESTDIR it also makes the node's user, its
 # key-encryption key and a minimal configuration, unless they are there. It starts and enables nothing.
+# WITH_QAT=yes also gives the node's unit the devices of QAT cards, WITH_QAT=no does not; without it, it does where the
+# group qat is (made by the package qatlib-service) and DESTDIR is not set.
 # scripts/uninstall.sh removes the same files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -60,6 +62,17 @@ for unit in millrace.service millrace.socket millrace-doctor.service millrace-do
     sed "s|^\(Exec[A-Za-z]*\)=/usr/bin/millrace|\1=$PREFIX/bin/millrace|" "deploy/$unit" \
         >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
+drop_in=$DESTDIR$PREFIX/lib/systemd/system/millrace.service.d/50-qat.conf
+if [[ -z ${WITH_QAT:-} ]]; then
+    # A unit that names a group which is not there does not start.
+    if [[ -z $DESTDIR ]] && getent group qat >/dev/null; then WITH_QAT=yes; else WITH_QAT=no; fi
+fi
+if [[ $WITH_QAT == yes ]]; then
+    install -D -m 0644 deploy/millrace-qat.conf "$drop_in"
+else
+    rm -f "$drop_in"
+    rmdir "${drop_in%/*}" 2>/dev/null || true
+fi
 install -D -m 0755 deploy/snmp/millrace-snmp.py "$DESTDIR$PREFIX/share/millrace/millrace-snmp.py"
 install -m 0644 deploy/prometheus/alerts.yml deploy/prometheus/grafana-pool.json "$DESTDIR$PREFIX/share/millrace/"
 # Virtual machines: the program that managers start, and the descriptor and the profile at the one place where each is

@@ -4,8 +4,9 @@
 #
 # What takes too long for every change: fuzzing, the compression library under AddressSanitizer, secrets followed by
 # memcheck, constant time by measurement, the release artefacts under the whole-system tests, README and the guides on
-# clean machines, long tests, GPU kernels, the goals of the benchmarks. Each part runs, whatever the others gave; the
-# table that is printed at the end also goes to docs/nightly.md, which says what the last run showed.
+# clean machines, the provider for Arm under emulation, long tests, GPU kernels, the goals of the benchmarks. Each part
+# runs, whatever the others gave; the table that is printed at the end also goes to docs/nightly.md, which says what the
+# last run showed.
 #
 #   scripts/nightly.sh [PART...]     default: all of them, in this order
 #
@@ -13,7 +14,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS=(fuzz sanitizers taint timing release install cuda goals long)
+PARTS=(fuzz sanitizers taint timing release install arm cuda goals long)
 [[ $# -gt 0 ]] && PARTS=("$@")
 
 run_part() {
@@ -24,10 +25,11 @@ run_part() {
         timing) make --no-print-directory test-timing ;;
         release) make --no-print-directory test-release ;;
         install) make --no-print-directory test-install ;;
+        arm) make --no-print-directory test-arm ;;
         cuda) make --no-print-directory test-cuda ;;
         goals) make --no-print-directory bench-pool ARGS="--require must" ;;
         long) make --no-print-directory test-long ;;
-        *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install cuda goals long\n' "$1" >&2; return 2 ;;
+        *) printf 'nightly: no part %s; there are: fuzz sanitizers taint timing release install arm cuda goals long\n' "$1" >&2; return 2 ;;
     esac
 }
 

@@ -38,6 +38,7 @@ NEEDS=(
     "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so libcharon-extra-plugins"
     "iperf3 iperf3"
     "ip iproute2"
+    "nft nftables"
     "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1 libfaketime"
     "gnutls-cli gnutls-bin"
     "git git"

@@ -5,13 +5,14 @@
 # The tests that face a release's servers and OpenSSL once more, with those of Debian 13 (nginx 1.26,
 # HAProxy 3.0, OpenSSL 3.5) in an unpacked folder. The programs under test stay those of this machine.
 # Arguments go to cargo (CI: --locked). Without a network, or where users may not make namespaces, it
-# says so and passes; with CI=true it fails.
+# says so and passes; with CI=true it fails. The test programs are those of the whole workspace, started here:
+# cargo test -p would compile most dependencies again, with other features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ROOT=target/debian13
 # Test files that start no server, client or tool of the release. Every other file in tests/tests runs again.
-SAME_ON_BOTH=" fairness hostile pool_faults store tenants versions vpn vpn_faults vpn_ipsec vpn_v6 "
+SAME_ON_BOTH=" fairness hostile pool_faults pool_upgrades store tenants versions vpn vpn_faults vpn_ipsec vpn_v6 "
 PROVIDER_TESTS=(application evp local local_keys local_process local_records openssl servers)
 
 pass_over() {
@@ -28,11 +29,28 @@ printf 'with %s\n' "$version"
 tests=()
 for file in tests/tests/*.rs; do
     name=$(basename "$file" .rs)
-    [[ $SAME_ON_BOTH == *" $name "* ]] || tests+=("--test=$name")
+    [[ $SAME_ON_BOTH == *" $name "* ]] || tests+=("tests/$name")
 done
 
-export MILLRACE_TEST_ROOT=$ROOT
+# Prints the folder of the package and the program of each integration test: FOLDER NAME PROGRAM.
+programs() {
+    cargo test --quiet --workspace --no-run --message-format=json "$@" | python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line) if line.startswith("{") else {}
+    target = message.get("target", {})
+    if message.get("executable") and target["kind"] == ["test"]:
+        print(os.path.dirname(message["manifest_path"]), target["name"], message["executable"])'
+}
+
+export MILLRACE_TEST_ROOT=$PWD/$ROOT
+found=$(programs "$@")
 status=0
-cargo test -p millrace-provider --no-fail-fast "${PROVIDER_TESTS[@]/#/--test=}" "$@" || status=$?
-cargo test -p millrace-tests --no-fail-fast "${tests[@]}" "$@" || status=$?
+for test in "${PROVIDER_TESTS[@]/#/crates/provider/}" "${tests[@]}"; do
+    folder=$PWD/${test%/*} name=${test##*/}
+    program=$(awk -v folder="$folder" -v name="$name" '$1 == folder && $2 == name { print $3 }' <<<"$found")
+    [[ -n $program ]] || { printf 'test-debian13: no test program %s\n' "$test" >&2; exit 1; }
+    printf '     Running %s (%s)\n' "$test" "${program##*/}"
+    (cd "$folder" && "$program") || status=$?
+done
 exit "$status"

@@ -30,6 +30,9 @@ rm -f "$DESTDIR/usr/share/qemu/vhost-user/50-millrace-crypto.json" "$DESTDIR/etc
 for unit in "${units[@]}" millrace-vpn@.service millrace-virtio@.service; do
     rm -f "$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done
+drop_ins=$DESTDIR$PREFIX/lib/systemd/system/millrace.service.d
+rm -f "$drop_ins/50-qat.conf"
+rmdir "$drop_ins" 2>/dev/null || true
 if [[ -z $DESTDIR && -d /run/systemd/system ]]; then
     systemctl daemon-reload
 fi

@@ -8,7 +8,7 @@
 # Packages come from the first suite where it has them, else from the next. Those after --alone come
 # without the packages that they depend on: a kernel without its initramfs tools. Of those after --source
 # the source as its authors released it lies in usr/src/PACKAGE, without Debian's changes. Of each suite after
-# --kernel the kernel that a new machine would get comes alone.
+# --kernel the kernel that a new machine would get comes alone. PACKAGE:ARCHITECTURE is one for other processors.
 # Needs no root, and neither the machine's package sources nor its installed packages change: apt works
 # with folders of its own in there, an empty list of installed packages, and the Debian mirror, proxies
 # and keys that this machine's apt is set up with. Packages are unpacked, none is installed: no script
@@ -26,6 +26,11 @@ for word in "${@:3}"; do
         --kernel) list=KERNELS ;;
         *) declare -n into=$list && into+=("$word") ;;
     esac
+done
+
+foreign=()
+for word in "${PACKAGES[@]}" "${ALONE[@]}" "${KERNELS[@]}"; do
+    if [[ $word == *:* ]]; then foreign+=("${word#*:}"); fi
 done
 
 root=$(realpath -m "$2")
@@ -80,6 +85,8 @@ Dir::Cache::archives "$work/archives";
 Dir::Cache::pkgcache "";
 Dir::Cache::srcpkgcache "";
 Dir::Log "$work";
+APT::Architectures { "$(dpkg --print-architecture)"; };
+$(((${#foreign[@]})) && printf 'APT::Architectures { "%s"; };\n' "${foreign[@]}")
 Acquire::Languages "none";
 Acquire::Retries "3";
 APT::Install-Recommends "false";
@@ -91,7 +98,7 @@ CONF
 private() { APT_CONFIG="$work/apt.conf" apt-get -q -y "$@" >>"$log" 2>&1; }
 
 for suite in "${SUITES[@]}"; do
-    scripts/debian-sources.sh "$suite" || fail "the mirrors of $suite cannot be derived"
+    scripts/debian-sources.sh "$suite" "${foreign[@]}" || fail "the mirrors of $suite cannot be derived"
 done >"$work/etc/sources.list"
 if ((${#SOURCES[@]})); then sed -i 'p; s/^deb /deb-src /' "$work/etc/sources.list"; fi
 
@@ -101,7 +108,9 @@ private update --error-on=any ||
 
 # A newer kernel's program and modules are packages of their own.
 for suite in "${KERNELS[@]}"; do
-    mapfile -t parts < <(APT_CONFIG="$work/apt.conf" apt-get -s install "linux-image-amd64/$suite" 2>>"$log" |
+    image=linux-image-amd64
+    if [[ $suite == *:* ]]; then image=linux-image-${suite#*:}:${suite#*:}; fi
+    mapfile -t parts < <(APT_CONFIG="$work/apt.conf" apt-get -s install "$image/${suite%%:*}" 2>>"$log" |
         awk '/^Inst linux-(image|binary|modules)-[0-9]/ { print $2 }')
     ((${#parts[@]})) || fail "$suite has no kernel"
     ALONE+=("${parts[@]}")

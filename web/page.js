@@ -56,11 +56,12 @@ function sparkline(values, label) {
 }
 
 // A state is a word and a symbol, not only a colour.
-const LEVELS = { good: '✔', warning: '▲', critical: '✖' };
-const stateLevel = state => state === 'ready' ? 'good' : state === 'draining' || state === 'away' || state === 'quarantined' || state === 'unusable' ? 'warning' : 'critical';
+// A backend whose device this machine does not have is no fault.
+const LEVELS = { good: '✔', none: '–', warning: '▲', critical: '✖' };
+const stateLevel = state => ({ ready: 'good', unusable: 'none', draining: 'warning', away: 'warning', quarantined: 'warning' }[state] || 'critical');
 const backendState = backend => backend.state === 'unusable' ? 'not usable: ' + backend.reason : backend.state;
 function stateCell(level, text) {
-  return element('span', LEVELS[level] + ' ' + text, { class: 'state-' + level });
+  return element('span', LEVELS[level] + ' ' + text, { class: 'state-' + level, title: text });
 }
 
 function quotaCell(row) {
@@ -206,7 +207,7 @@ function show(state) {
   latest = state;
   $('main').hidden = false;
   $('login').hidden = true;
-  const title = (state.scope === 'pool' ? 'pool ' : 'node ') + state.name;
+  const title = state.name === state.scope ? state.name : state.scope + ' ' + state.name;
   $('name').textContent = title;
   document.title = 'Millrace · ' + title;
   const { level, text } = state.verdict;

@@ -149,6 +149,13 @@ issue() {
         -CA "$LAB/ca.pem" -CAkey "$LAB/ca.key" -keyout "$LAB/$1.key" -out "$LAB/$1.crt" 2>/dev/null
 }
 
+# plain_site MACHINE: nginx serves the site with the key that lies on the gateway.
+plain_site() {
+    printf '%s\n' 'server {' '    listen 443 ssl;' '    ssl_certificate /etc/ssl/certs/www.crt;' \
+        '    ssl_certificate_key /etc/ssl/private/www.pem;' '    root /var/www/html;' '}' \
+        >"$LAB/$1/root/etc/nginx/conf.d/www.conf"
+}
+
 # answer_ok MACHINE: the frontend at the end of haproxy.cfg answers as the load expects.
 answer_ok() {
     printf '    http-request return status 200 content-type text/plain string ok\n' \

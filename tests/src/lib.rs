@@ -34,6 +34,7 @@
 pub mod artifacts;
 pub mod checked;
 pub mod clients;
+pub mod cluster;
 pub mod drive;
 pub mod edge;
 pub mod gateway;

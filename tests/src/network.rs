@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Hosts in network namespaces around a router, which can lose what one of them sends to another, some of it or all,
-//! and slow a host down. No host learns of the loss: no reset, no ICMP. The router is a namespace, too, which the
+//! delay it, and slow a host down. No host learns of the loss: no reset, no ICMP. The router is a namespace, too, which the
 //! thread of the test enters, so that the machine's own network stays as it is. Needs root.
 //!
 //! ```text
@@ -10,24 +10,26 @@
 //!  host 2: 10.77.2.2 ── cable2 ── 10.77.2.1 ┤ router, and the thread of the test
 //! ```
 
-use std::fs::File;
+use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::openvpn::Namespace;
 use crate::pool::Host;
-use crate::process;
+use crate::process::{self, Process};
+
+/// The program that delays packets.
+const DELAY: &str = include_str!("delay.py");
 
 /// Hosts and their router. The thread that made it is in the router's namespace until it is dropped.
 #[derive(Debug)]
 pub struct Network {
+    dir: PathBuf,
     home: File,
     router: Namespace,
     hosts: Vec<(&'static str, Namespace)>,
@@ -58,7 +60,7 @@ impl Network {
         forward.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
         let _ = process::succeed(&mut router.enter(&forward));
         enter(&router.file());
-        Self { home, router, hosts }
+        Self { dir: dir.to_owned(), home, router, hosts }
     }
 
     fn number(&self, name: &str) -> usize {
@@ -110,34 +112,63 @@ impl Network {
         self.rule("del", from, to);
     }
 
-    /// Loses 30 % of the time of everything between these two, in pieces of 60 ms, while `act` runs.
+    /// Loses 30 % of the packets between these two, at random, while `act` runs.
     ///
     /// # Panics
-    /// If `act` does.
+    /// If `act` does, or nothing was lost.
     pub fn lossy<R>(&self, one: &str, other: &str, act: impl FnOnce() -> R) -> R {
-        const LOST: Duration = Duration::from_millis(60);
-        const PASSED: Duration = Duration::from_millis(140);
-        let over = AtomicBool::new(false);
-        // Also when `act` panics.
-        struct Over<'a>(&'a AtomicBool);
-        impl Drop for Over<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
+        let mut rules = "add table ip loss\nadd chain ip loss forward { type filter hook forward priority 0; }\n"
+            .to_owned();
+        for (from, to) in [(one, other), (other, one)] {
+            let (from, to) = (self.address(from), self.address(to));
+            let _ = writeln!(
+                rules,
+                "add rule ip loss forward ip saddr {from} ip daddr {to} numgen random mod 100 < 30 counter drop"
+            );
         }
-        let ways = [(one, other), (other, one)];
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    ways.iter().for_each(|(from, to)| self.cut(from, to));
-                    thread::sleep(LOST);
-                    ways.iter().for_each(|(from, to)| self.heal(from, to));
-                    thread::sleep(PASSED);
-                }
-            });
-            let _over = Over(&over);
-            act()
-        })
+        self.nft(&rules);
+        let result = act();
+        let listed = self.nft("list table ip loss");
+        let lost =
+            listed.matches("counter packets").count() - listed.matches("counter packets 0").count();
+        assert_eq!(lost, 2, "packets are lost both ways: {listed}");
+        self.nft("delete table ip loss");
+        result
+    }
+
+    fn nft(&self, rules: &str) -> String {
+        let mut command = Command::new(process::program("nft"));
+        command.arg(rules);
+        process::succeed(&mut self.router.enter(&command))
+    }
+
+    /// Delays everything between two hosts by this time, ± a third of it, each way, while `act` runs. Nothing is lost.
+    ///
+    /// # Panics
+    /// If `act` does, or the delay cannot be made.
+    pub fn delayed<R>(&self, between: (&str, &str), millis: u32, act: impl FnOnce() -> R) -> R {
+        /// Routes over the delay. Looked at before the main table, but not for what comes back from the delay.
+        const TABLE: &str = "77";
+        let mut command = Command::new(process::program("python3"));
+        command.args(["-c", DELAY]).args([millis, millis / 3].map(|value| value.to_string()));
+        let log = self.dir.join("delay.log");
+        let mut delay = Process::start("delay", self.router.enter(&command), &log);
+        delay.wait_ready(|| delay_is_made(&log));
+        self.router.ip("link set delay up");
+        self.router.ip(&format!("route add default dev delay table {TABLE}"));
+        let [one, other] = [between.0, between.1].map(|name| self.address(name));
+        let rules = [(one, other), (other, one)].map(|(from, to)| {
+            let device = self.cable_of(from);
+            format!("from {from} to {to} iif {device} lookup {TABLE}")
+        });
+        rules.iter().for_each(|rule| self.router.ip(&format!("rule add {rule}")));
+        let result = act();
+        rules.iter().for_each(|rule| self.router.ip(&format!("rule del {rule}")));
+        result
+    }
+
+    fn cable_of(&self, address: Ipv4Addr) -> String {
+        format!("cable{}", address.octets()[2])
     }
 
     /// Limits the cable of a host to a rate, `256kbit` for example, both ways. What waits for longer than 300 ms is
@@ -169,6 +200,10 @@ impl Network {
         let (from, to) = (self.address(from), self.address(to));
         self.router.ip(&format!("rule {action} from {from} to {to} blackhole"));
     }
+}
+
+fn delay_is_made(log: &Path) -> bool {
+    fs::read_to_string(log).is_ok_and(|text| text.contains("made"))
 }
 
 fn enter(file: &Path) {

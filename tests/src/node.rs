@@ -96,12 +96,9 @@ impl Node {
             "name = \"{name}\"\n\
              [unix]\npath = \"{at}/node.sock\"\nmode = \"0666\"\n\
              [metrics]\naddress = \"127.0.0.1:0\"\nsocket = \"{at}/status.sock\"\n\
-             [store]\ndirectory = \"{at}/state/keys\"\nkek = \"{at}/state/kek\"\ncreate-kek = true\n"
+             [store]\ndirectory = \"{at}/state/keys\"\nkek = \"{at}/state/kek\"\ncreate-kek = true\n\
+             [admin]\nsocket = \"{at}/admin.sock\"\n"
         );
-        // The previous version has no such socket, and refuses unknown keys.
-        if options.programs.is_none_or(|programs| programs.provider == artifacts().provider) {
-            let _ = write!(text, "[admin]\nsocket = \"{at}/admin.sock\"\n");
-        }
         if let Some(port) = tcp {
             let tls = dir.join("state/tls");
             let made = || (tls.join("node.crt"), tls.join("node.key"), tls.join("ca.crt"));
@@ -155,15 +152,8 @@ impl Node {
     }
 
     /// Makes the node use this version from its next start on, with the same files.
-    ///
-    /// # Panics
-    /// If its configuration cannot be changed.
-    pub fn change_version(&mut self, programs: &'static Artifacts) {
+    pub const fn change_version(&mut self, programs: &'static Artifacts) {
         self.programs = programs;
-        // Only the new version has an administration socket; each refuses what it does not know.
-        let text = fs::read_to_string(&self.config).expect("node.toml");
-        let text = text.replace("[admin]\nsocket", "# [admin]\n# socket");
-        fs::write(&self.config, text).expect("node.toml");
     }
 
     /// Ends the node with SIGTERM, as an operator does.
@@ -375,12 +365,26 @@ impl Node {
     /// If the node does not answer.
     #[must_use]
     pub fn metrics(&self) -> String {
+        self.answer("/metrics")
+    }
+
+    /// The document of the node's page.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn page(&self) -> Value {
+        let answer = self.answer("/v1/state");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    fn answer(&self, path: &str) -> String {
         let mut socket = UnixStream::connect(self.dir.join("status.sock")).expect("status socket");
-        socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("request");
         let mut text = String::new();
-        socket.read_to_string(&mut text).expect("metrics");
+        socket.read_to_string(&mut text).expect("an answer");
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         text
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::artifacts::artifacts;
+use crate::artifacts::{Artifacts, artifacts};
 use crate::drive::{Load, Tls};
 use crate::edge::EdgeOptions;
 use crate::gateway::{Gateway, Server, Site};
@@ -51,11 +51,18 @@ pub struct Manager {
     host: Host,
     port: u16,
     store: String,
+    programs: &'static Artifacts,
     process: Option<Process>,
 }
 
 impl Manager {
-    fn prepare(dir: &Path, name: &str, store: &str, host: Host) -> Self {
+    fn prepare(
+        dir: &Path,
+        name: &str,
+        store: &str,
+        host: Host,
+        programs: &'static Artifacts,
+    ) -> Self {
         let dir = dir.join(name);
         fs::create_dir_all(dir.join("state")).expect("folder of a manager");
         Self {
@@ -64,6 +71,7 @@ impl Manager {
             host,
             port: free_port(),
             store: store.to_owned(),
+            programs,
             process: None,
         }
     }
@@ -82,13 +90,19 @@ impl Manager {
     }
 
     fn command(&self) -> Command {
-        let mut command = millrace(&["manager", "--store", &self.store, "--pool", "test"]);
+        let program = &self.programs.millrace;
+        let mut command = millrace(program, &["manager", "--store", &self.store, "--pool", "test"]);
         command
             .args(["--listen", &format!("{}:{}", self.host.address, self.port)])
             .args(["--grant-seconds", &GRANT_SECONDS.to_string(), "--state"])
             .arg(self.dir.join("state"))
             .env("RUST_BACKTRACE", "1");
         process::under(&self.host.under, &command)
+    }
+
+    /// Makes the manager use this version from its next start on, with the same files.
+    pub const fn change_version(&mut self, programs: &'static Artifacts) {
+        self.programs = programs;
     }
 
     /// The error of a manager that does not start.
@@ -182,10 +196,24 @@ impl Pool {
     /// If they do not come up.
     #[must_use]
     pub fn start_at(dir: &Path, store: &str, hosts: &[Host]) -> Self {
+        Self::start_with(dir, store, hosts, artifacts())
+    }
+
+    /// Starts a manager of this version on each of these hosts.
+    ///
+    /// # Panics
+    /// If they do not come up.
+    #[must_use]
+    pub fn start_with(
+        dir: &Path,
+        store: &str,
+        hosts: &[Host],
+        programs: &'static Artifacts,
+    ) -> Self {
         let mut managers: Vec<Manager> = Vec::new();
         for (number, host) in hosts.iter().enumerate() {
             let name = format!("manager-{}", number + 1);
-            let mut manager = Manager::prepare(dir, &name, store, host.clone());
+            let mut manager = Manager::prepare(dir, &name, store, host.clone(), programs);
             if let Some(first) = managers.first() {
                 // As the guide says: one authority and one signing key.
                 for part in ["tls", "manager/grant.key", "manager/pool.kek"] {
@@ -253,8 +281,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The binary, without variables that would change it.
-fn millrace(arguments: &[&str]) -> Command {
-    let mut command = Command::new(&artifacts().millrace);
+fn millrace(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(arguments);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MILLRACE_") {
@@ -269,13 +297,14 @@ fn millrace(arguments: &[&str]) -> Command {
 pub struct Operator {
     access: PathBuf,
     managers: Option<String>,
+    programs: &'static Artifacts,
 }
 
 impl Operator {
     /// The holder of an access file.
     #[must_use]
     pub fn new(access: &Path) -> Self {
-        Self { access: access.to_owned(), managers: None }
+        Self { access: access.to_owned(), managers: None, programs: artifacts() }
     }
 
     /// This operator, who asks these managers, separated by commas.
@@ -284,10 +313,16 @@ impl Operator {
         Self { managers: Some(managers.to_owned()), ..self.clone() }
     }
 
+    /// This operator with the commands of this version.
+    #[must_use]
+    pub fn with_version(&self, programs: &'static Artifacts) -> Self {
+        Self { programs, ..self.clone() }
+    }
+
     /// A command with this access.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = millrace(arguments);
+        let mut command = millrace(&self.programs.millrace, arguments);
         command.arg("--access").arg(&self.access);
         if let Some(managers) = &self.managers {
             command.args(["--manager", managers]);

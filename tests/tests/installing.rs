@@ -67,9 +67,15 @@ fn files(root: &Path) -> BTreeSet<String> {
 }
 
 fn script(name: &str, root: &Path) {
+    script_with(name, root, None);
+}
+
+/// Runs a script with this value of `WITH_QAT`.
+fn script_with(name: &str, root: &Path, qat: Option<&str>) {
     let mut command = Command::new(workspace().join("scripts").join(name));
     let programs = artifacts().millrace.parent().expect("a folder");
-    command.env("DESTDIR", root).env_remove("PREFIX");
+    command.env("DESTDIR", root).env_remove("PREFIX").env_remove("WITH_QAT");
+    command.envs(qat.map(|value| ("WITH_QAT", value)));
     let _ = process::succeed(command.env("MILLRACE_ARTIFACTS", programs));
 }
 
@@ -133,6 +139,28 @@ fn every_installed_file_is_known_and_uninstall_removes_each() {
         assert!(read(unit).contains("ExecStart=/usr/local/bin/millrace "), "{unit}");
     }
 
+    script("uninstall.sh", root);
+    assert!(files(root).is_empty(), "uninstall leaves {:?}", files(root));
+}
+
+/// The unit opens the devices of cards where that is asked for, and closes them again.
+#[test]
+fn drop_in_for_cards_is_installed_on_request_and_removed_again() {
+    const DROP_IN: &str = "usr/local/lib/systemd/system/millrace.service.d/50-qat.conf";
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    script_with("install.sh", root, Some("yes"));
+    let unit = fs::read_to_string(root.join(DROP_IN)).expect(DROP_IN);
+    for line in ["DeviceAllow=char-vfio rw", "SupplementaryGroups=qat", "LimitMEMLOCK=infinity"] {
+        assert!(unit.lines().any(|known| known == line), "{line}");
+    }
+    let all = files(root);
+    script_with("install.sh", root, Some("no"));
+    let mut without = all.clone();
+    without.remove(&format!("/{DROP_IN}"));
+    assert_eq!(files(root), without, "an installation without it takes it away");
+    script_with("install.sh", root, Some("yes"));
+    assert_eq!(files(root), all);
     script("uninstall.sh", root);
     assert!(files(root).is_empty(), "uninstall leaves {:?}", files(root));
 }

@@ -78,6 +78,9 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     wait::until("the grant is in force", || in_force(&node, "acme") == 9000);
     let loaded = Loaded::start(&world, edge(&[&node]), &identity, &stub);
     loaded.load.wait_for_more(5);
+    let _ = operator.wait(&["pool", "status"], |state| {
+        state["tenants"][0]["used_ops"].as_f64().is_some_and(|used| used > 0.0)
+    });
     operator.done(&["quota", "set", "acme", "--ops", "8000"]);
     wait::until("the quota is in force", || in_force(&node, "acme") == 8000);
 

@@ -4,7 +4,7 @@
 //! Faults of a managed pool of real processes, under a gateway whose key only the pool has: no handshake may fail, so
 //! no completion is lost, doubled or wrong, and afterwards the whole quota is granted again. Recovery times are
 //! printed; `docs/guide/cluster.md` has them. A tenant that misbehaves is in `tenants.rs`, the end of processes in
-//! `pool.rs`. `make test-pool` runs this file alone, with the tests that are ignored here.
+//! `pool.rs`. `make test-pool` runs this file alone, with all that it prints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use std::time::Instant;
 
 use millrace_testkit::etcd::EtcdCluster;
 use millrace_testkit::skip;
+use millrace_tests::cluster::{
+    Cluster, OPS, expired, granted, have_the_key, recovered, set_quota, tenant,
+};
 use millrace_tests::edge::EdgeOptions;
 use millrace_tests::network::Network;
 use millrace_tests::node::{Node, NodeOptions};
@@ -23,108 +26,9 @@ use millrace_tests::world::World;
 use millrace_tests::{is_root, load, scaled, wait};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
-/// The tenant of the gateway, at `nodes`, with its key in the pool; returns the stub of the key.
-fn tenant(operator: &Operator, identities: &str, nodes: &[&str], ops: u64, key: &Path) -> String {
-    let ops_text = ops.to_string();
-    operator.done(&["tenant", "create", "acme", "--ops", &ops_text, "--identity", identities]);
-    let mut place = vec!["tenant", "place", "acme", "--over-commit", "on"];
-    for node in nodes {
-        place.extend(["--node", node]);
-    }
-    operator.done(&place);
-    let _ = operator.wait_for_slices("acme", nodes, ops);
-    let file = key.to_str().expect("a path in UTF-8");
-    operator.done(&["pool", "key", "import", "www", file, "--tenant", "acme"]);
-    let stub = operator.run(&["pool", "key", "stub", "www"]);
-    assert!(stub.status.success(), "{}", text_of(&stub));
-    String::from_utf8(stub.stdout).expect("PEM")
-}
-
-fn have_the_key(nodes: &[&Node]) {
-    wait::until("the nodes have the key", || nodes.iter().all(|node| node.status()["keys"] == 1));
-}
-
-fn expired(node: &Node) -> bool {
-    node.status()["grants"][0]["expired"] == true
-}
-
-fn granted(nodes: &[&Node]) -> u64 {
-    nodes.iter().map(|node| in_force(node, "acme")).sum()
-}
-
-/// Waits until the nodes have the whole quota in force, each its part; prints the time.
-fn recovered(what: &str, nodes: &[&Node], ops: u64) {
-    let start = Instant::now();
-    // A node that was away longer than its lease has no tenant at first: the others have the whole quota then.
-    let serves = |node: &Node| in_force(node, "acme") > 0 && !expired(node);
-    wait::until(what, || granted(nodes) == ops && nodes.iter().all(|node| serves(node)));
-    println!("{what}: the whole quota is in force after {:?}", start.elapsed());
-}
-
-/// Sets the quota of the tenant, again if the store did not answer.
-fn set_quota(operator: &Operator, ops: u64) {
-    let ops = ops.to_string();
-    wait::until("the quota is set", || {
-        let output = operator.run(&["quota", "set", "acme", "--ops", &ops]);
-        output.status.success()
-    });
-}
-
-/// Two managers on etcd, two nodes, and a gateway under load.
-struct Suspended {
-    etcd: EtcdCluster,
-    pool: Pool,
-    nodes: [Node; 2],
-    operator: Operator,
-    loaded: Loaded,
-    // Last, so that the folder is removed after the processes have ended.
-    _world: World,
-}
-
-impl Suspended {
-    fn start(members: usize) -> Self {
-        let world = World::new();
-        let etcd = EtcdCluster::start(world.dir(), members);
-        let store = format!("etcd://{}", etcd.endpoints().join(","));
-        let pool = Pool::start(world.dir(), &store, 2);
-        let nodes = [pool.node("a"), pool.node("b")];
-        let identity = world.identity(KeyKind::P256);
-        let operator = pool.operator().clone();
-        let stub = tenant(&operator, "uid:*", &["a", "b"], OPS, &identity.key_file);
-        have_the_key(&[&nodes[0], &nodes[1]]);
-        let edge = EdgeOptions {
-            nodes: nodes.iter().map(Node::endpoint).collect(),
-            ..EdgeOptions::default()
-        };
-        let loaded = Loaded::start(&world, edge, &identity, &stub);
-        loaded.load.wait_for_more(10);
-        Self { etcd, pool, nodes, operator, loaded, _world: world }
-    }
-
-    /// Sets the quota, and waits until it is in force.
-    fn change(&self, what: &str, ops: u64) {
-        let start = Instant::now();
-        set_quota(&self.operator, ops);
-        let [a, b] = &self.nodes;
-        wait::until("the quota is in force", || granted(&[a, b]) == ops);
-        println!("{what}: a new quota in force after {:?}", start.elapsed());
-        self.loaded.load.wait_for_more(5);
-    }
-
-    fn finish(self) {
-        self.loaded.load.wait_for_more(5);
-        self.loaded.none_failed();
-        let verified = self.operator.run(&["audit", "--verify"]);
-        assert!(verified.status.success(), "{}", text_of(&verified));
-    }
-}
-
-/// The quota of the tenant.
-const OPS: u64 = 16_000;
-
 #[test]
 fn suspended_etcd_and_a_suspended_node_fail_no_handshake() {
-    let pool = Suspended::start(1);
+    let pool = Cluster::start(1);
     let [a, b] = &pool.nodes;
     pool.etcd.signal(0, "-STOP");
     wait::until("the grants have expired", || expired(a) && expired(b));
@@ -148,7 +52,7 @@ fn suspended_etcd_and_a_suspended_node_fail_no_handshake() {
 
 #[test]
 fn suspended_manager_and_leader_of_etcd_fail_no_handshake() {
-    let pool = Suspended::start(3);
+    let mut pool = Cluster::start(3);
     // A suspended manager takes connections and answers none.
     pool.pool.managers[0].signal(Signal::STOP);
     pool.change("SIGSTOP of a manager", OPS - 1000);
@@ -158,6 +62,9 @@ fn suspended_manager_and_leader_of_etcd_fail_no_handshake() {
     pool.change("SIGSTOP of etcd's leader", OPS - 2000);
     pool.etcd.signal(leader, "-CONT");
     pool.change("SIGCONT of etcd's leader", OPS - 3000);
+    let leader = pool.etcd.leader();
+    pool.etcd.kill(leader);
+    pool.change("kill -9 of etcd's leader", OPS - 4000);
     pool.finish();
 }
 
@@ -468,11 +375,13 @@ impl Separated {
     }
 }
 
+/// Ends of the links that are lossy or long: each of the gateway, the managers and etcd has one.
+const LINKS: [(&str, &str); 3] = [("gateway", "a"), ("a", "manager-1"), ("manager-1", "etcd")];
+
 /// A name for what is cut, and who does not reach whom.
 type Partition = (&'static str, &'static [(&'static str, &'static str)]);
 
 #[test]
-#[ignore = "half a minute of namespaces more: make test-pool"]
 fn partitions_between_all_parts_fail_no_handshake_and_recover() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -511,7 +420,6 @@ fn partitions_between_all_parts_fail_no_handshake_and_recover() {
 }
 
 #[test]
-#[ignore = "half a minute of namespaces more: make test-pool"]
 fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
     if !Namespace::is_possible() {
         skip!("namespaces are not permitted here");
@@ -526,12 +434,30 @@ fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
         parts.network.fast(host);
         parts.change(&format!("{host} as before"), next());
     }
-    for (one, other) in [("gateway", "a"), ("a", "manager-1"), ("manager-1", "etcd")] {
+    for (one, other) in LINKS {
         parts.network.lossy(one, other, || {
             parts.loaded.load.wait_for_more(10);
             parts.change(&format!("30 % loss between {one} and {other}"), next());
         });
         parts.change(&format!("{one} and {other} as before"), next());
+    }
+    parts.finish();
+}
+
+#[test]
+fn long_ways_fail_no_handshake_and_hold_up_no_quota() {
+    if !Namespace::is_possible() {
+        skip!("namespaces are not permitted here");
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        skip!("no network device for a VPN");
+    }
+    let parts = Separated::start();
+    for (ops, (one, other)) in (1..).map(|n| OPS - n * 100).zip(LINKS) {
+        parts.network.delayed((one, other), 150, || {
+            parts.loaded.load.wait_for_more(10);
+            parts.change(&format!("150 ms each way between {one} and {other}"), ops);
+        });
     }
     parts.finish();
 }

@@ -120,6 +120,17 @@ fn changed_quota_acts_within_a_second_on_open_connections_and_loses_no_job() {
     let setup = Setup::new(&acme(40));
     let load = setup.start(VICTIM, 2, 8, scaled(15_000, 60_000));
     wait::until("the load is served", || setup.count("acme", "completed") > 5);
+    wait::until("the page shows what the tenant uses and is refused", || {
+        let page = setup.node.page();
+        let row = &page["tenants"][0];
+        let figure = |name: &str| row[name].as_f64().unwrap_or(0.0);
+        let verdict = page["verdict"]["text"].as_str().unwrap_or("");
+        row["name"] == "acme"
+            && row["quota_ops"] == 40.0
+            && figure("used_ops") > 0.0
+            && figure("throttled_per_s") > 0.0
+            && verdict.contains("acme reached the quota")
+    });
     let window = Duration::from_millis(scaled(3_000, 10_000) as u64);
     for (ops, next) in [(40, 10), (10, 80), (80, 40)] {
         let seen = measure(&setup, window);

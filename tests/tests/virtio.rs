@@ -4,6 +4,8 @@
 //! Devices for virtual machines on real processes, with a driver in this one: what a guest sees when the device
 //! process, the node or the program changes under it.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -225,6 +227,37 @@ fn upgrade_of_the_front_process_keeps_its_id_and_every_request() {
     let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
     load.offer(&mut guest, 10);
     assert_eq!(load.finish(&mut guest), 0);
+}
+
+#[test]
+fn machine_that_moves_keeps_its_sessions_also_when_device_processes_die_on_the_way() {
+    let [first, second] = [(); 2].map(|()| Machine::start(&["--workers", "1"]));
+    assert_eq!(first.status()["device-state"], "no-monitor");
+    let mut guest = first.connect();
+    assert_eq!(first.status()["device-state"], "moves-with-the-machine");
+    let mut load = RsaLoad::new(&mut guest, keys::rsa_2048().pem);
+    load.offer(&mut guest, 20);
+    // A machine that is paused has every answer before its rings have stopped.
+    guest.stop().expect("positions");
+    first.kill_device_process();
+    let state = guest.save_state().expect("a state of the next device process");
+    guest.move_to(&second.socket, &state).expect("a device that goes on");
+    assert_eq!(load.finish(&mut guest), 0);
+    second.kill_device_process();
+    load.offer(&mut guest, 20);
+    assert_eq!(load.finish(&mut guest), 0, "the sessions outlive the process that loaded them");
+    assert_eq!(second.status()["statistics"]["sessions"], 1);
+}
+
+#[test]
+fn monitor_that_takes_no_state_reads_as_unmigratable() {
+    let machine = Machine::start(&[]);
+    let mut monitor = UnixStream::connect(&machine.socket).expect("a connection");
+    // VHOST_USER_SET_PROTOCOL_FEATURES with VHOST_USER_PROTOCOL_F_CONFIG alone.
+    let message = [16, 1, 8, 1 << 9, 0].map(u32::to_le_bytes).concat();
+    monitor.write_all(&message).expect("a message");
+    wait::until("the monitor is known", || machine.status()["connected"] == true);
+    wait::until("its features are known", || machine.status()["device-state"] == "unmigratable");
 }
 
 #[test]

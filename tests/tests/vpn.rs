@@ -88,6 +88,18 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
     traffic.flows();
     assert_eq!(pids, [ends.pid(0, 0), ends.pid(0, 1)]);
 
+    // Both members restart, one after the other; one that does not exist changes nothing.
+    let _ = ends.vpn(0, &["restart", "mr"]);
+    traffic.flows();
+    let anew = [ends.pid(0, 0), ends.pid(0, 1)];
+    assert!(pids.iter().all(|pid| !anew.contains(pid)), "{pids:?} {anew:?}");
+    let _ = ends.vpn(0, &["restart", "mr", "--member", "1"]);
+    assert_eq!(ends.pid(0, 0), anew[0]);
+    assert_ne!(ends.pid(0, 1), anew[1]);
+    let output = run(&mut ends.command(0, &["restart", "mr", "--member", "7"]));
+    assert!(text_of(&output).contains("link mr has no member 7"), "{}", text_of(&output));
+    ends.wait_up(2);
+
     // The link grows, and shrinks again.
     for members in [3, 2] {
         ends.write(members, "");

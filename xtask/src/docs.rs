@@ -19,19 +19,19 @@ const REFERENCE: &str = "docs/reference";
 /// # Errors
 /// The binary does not build, or the folder cannot be written.
 pub(crate) fn write(root: &Path) -> Result<()> {
-    generate(root, &root.join(REFERENCE))
+    generate(root, &root.join(REFERENCE), None)
 }
 
-/// Compares the committed pages with what the code says.
+/// Compares the committed pages with what the code says, by this `millrace` if one is named.
 ///
 /// # Errors
 /// The pages that differ, or why they could not be generated.
-pub(crate) fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path, program: Option<&str>) -> Result<()> {
     let fresh = root.join("target/reference-check");
     if fresh.exists() {
         fs::remove_dir_all(&fresh).with_context(|| format!("clearing {}", fresh.display()))?;
     }
-    generate(root, &fresh)?;
+    generate(root, &fresh, program)?;
     let (committed, fresh) = (pages(&root.join(REFERENCE))?, pages(&fresh)?);
     let names: Vec<&String> = committed.keys().chain(fresh.keys()).collect();
     let mut stale: Vec<&str> = names
@@ -47,14 +47,23 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     bail!("{REFERENCE} is stale ({}): run `make docs` and commit the result", stale.join(", "))
 }
 
-/// Has the binary write its pages into `folder`.
-fn generate(root: &Path, folder: &Path) -> Result<()> {
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["run", "--quiet", "--package", "millrace-cli", "--", "reference"])
+/// Has the binary write its pages into `folder`; cargo builds it if none is named.
+fn generate(root: &Path, folder: &Path, program: Option<&str>) -> Result<()> {
+    let mut command = match program {
+        Some(program) => Command::new(root.join(program)),
+        None => {
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let mut command = Command::new(cargo);
+            command.args(["run", "--quiet", "--package", "millrace-cli", "--"]);
+            command
+        }
+    };
+    let status = command
+        .arg("reference")
         .arg(folder)
         .current_dir(root)
         .status()
-        .context("starting cargo run")?;
+        .with_context(|| format!("starting {}", command.get_program().display()))?;
     if !status.success() {
         bail!("`millrace reference` failed");
     }

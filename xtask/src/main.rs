@@ -7,6 +7,7 @@
 //! cargo xtask tidy           what the compiler does not check: see [`tidy`]
 //! cargo xtask docs           write docs/reference from the code
 //! cargo xtask docs --check   fail if docs/reference is not what the code says
+//! cargo xtask docs --check --program FILE    the same by a millrace that has been built
 //! ```
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask tidy | docs [--check]";
+const USAGE: &str = "usage: cargo xtask tidy | docs [--check [--program FILE]]";
 
 fn main() -> ExitCode {
     match run() {
@@ -37,7 +38,8 @@ fn run() -> Result<()> {
     match words.as_slice() {
         ["tidy"] => tidy::run(&root),
         ["docs"] => docs::write(&root),
-        ["docs", "--check"] => docs::check(&root),
+        ["docs", "--check"] => docs::check(&root, None),
+        ["docs", "--check", "--program", program] => docs::check(&root, Some(program)),
         _ => bail!(USAGE),
     }
 }

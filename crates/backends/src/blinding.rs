@@ -92,18 +92,38 @@ impl BlindedRsa {
         result: &[u8],
         blinding: Blinding,
     ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
-        use subtle::ConstantTimeEq;
-        let root = self.multiply(result, &blinding.inverse).map_err(|_| BackendError::Fault)?;
-        let mut undone = Zeroizing::new(vec![0; root.len()]);
-        let computed = secret(&self.software)?.key.public(&root, &mut undone);
-        if computed.is_err() || !bool::from(undone.ct_eq(input)) {
-            return Err(BackendError::Fault);
-        }
+        let root = self.open(result, &blinding)?;
+        self.verify(input, &root)?;
         self.keep(blinding);
         Ok(root)
     }
 
-    fn keep(&self, blinding: Blinding) {
+    /// Takes the blinding out of the device's result, which is not verified yet.
+    ///
+    /// # Errors
+    /// `Fault` if it is no result.
+    pub(crate) fn open(
+        &self,
+        result: &[u8],
+        blinding: &Blinding,
+    ) -> Result<Zeroizing<Vec<u8>>, BackendError> {
+        self.multiply(result, &blinding.inverse).map_err(|_| BackendError::Fault)
+    }
+
+    /// Checks by a public operation of AWS-LC that a number is the root of `input`.
+    ///
+    /// # Errors
+    /// `Fault` if it is not.
+    pub(crate) fn verify(&self, input: &[u8], root: &[u8]) -> Result<(), BackendError> {
+        use subtle::ConstantTimeEq;
+        let mut undone = Zeroizing::new(vec![0; root.len()]);
+        let computed = secret(&self.software)?.key.public(root, &mut undone);
+        let is_root = computed.is_ok() && bool::from(undone.ct_eq(input));
+        is_root.then_some(()).ok_or(BackendError::Fault)
+    }
+
+    /// Keeps the pair of a result that was verified.
+    pub(crate) fn keep(&self, blinding: Blinding) {
         let Blinding { factor, inverse, uses } = blinding;
         if uses <= 1 {
             return;

@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
-    PKCS_RSA_SHA256, RsaKeySize,
+    CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384,
+    PKCS_ECDSA_P521_SHA512, PKCS_ED25519, PKCS_RSA_SHA256, RsaKeySize,
 };
 use rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
@@ -19,7 +19,7 @@ use crate::error::BenchError;
 use crate::workload::BenchKey;
 
 /// The keys that TLS gateways are measured with.
-pub(crate) const GATEWAY_KEYS: [&str; 4] = ["rsa-2048", "p-256", "p-384", "ed25519"];
+pub(crate) const GATEWAY_KEYS: [&str; 5] = ["rsa-2048", "p-256", "p-384", "p-521", "ed25519"];
 
 /// Those of them that are measured with a pool, too.
 pub(crate) const POOLED_KEYS: [BenchKey; 2] = [BenchKey::Rsa2048, BenchKey::P256];
@@ -57,6 +57,7 @@ fn generate(kind: BenchKey) -> Result<KeyPair, BenchError> {
         BenchKey::Rsa2048 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         BenchKey::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         BenchKey::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
+        BenchKey::P521 => KeyPair::generate_for(&PKCS_ECDSA_P521_SHA512),
         BenchKey::Ed25519 => {
             KeyPair::generate_for(&PKCS_ED25519).and_then(|key| private_half(&key))
         }

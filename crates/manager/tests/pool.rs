@@ -261,6 +261,49 @@ fn undrained_node_gets_tenants_back_until_the_nodes_are_about_as_full() {
     manager.stop();
 }
 
+/// A restart that is long enough for the other node to have taken the whole quota.
+#[test]
+fn tenant_that_lost_one_of_its_two_nodes_gets_it_back_with_its_registration() {
+    let store = Arc::new(MemoryStore::new());
+    let manager = manager(&store);
+    let a = manager.register(&registration("a", 1)).unwrap();
+    let mut b = manager.register(&registration("b", 1)).unwrap().lease.fence;
+    manager.execute(ADMIN, &Command::CreateTenant(tenant("acme", 100)), None).unwrap();
+    let start = Instant::now();
+    let mut applied = [0, 0];
+    let mut until = |fences: [Option<u64>; 2], wanted: [u64; 2]| loop {
+        for (at, (name, fence)) in ["a", "b"].into_iter().zip(fences).enumerate() {
+            let Some(fence) = fence else {
+                applied[at] = 0;
+                continue;
+            };
+            let set = manager.heartbeat(&heartbeat(name, fence, applied[at]));
+            applied[at] = set.unwrap().revision;
+        }
+        let slices = ["a", "b"].map(|node| {
+            manager.view(|view| {
+                let ledger = view.ledgers.get(&"acme".parse().unwrap());
+                let entries = ledger.map(|ledger| ledger.value.entries.clone());
+                let mut entries = entries.unwrap_or_default().into_iter();
+                let entry = entries.find(|entry| entry.node.as_str() == node);
+                entry.and_then(|entry| entry.target).map_or(0, |target| target.ops.per_second)
+            })
+        });
+        if slices == wanted {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{slices:?} and not {wanted:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let a = Some(a.lease.fence);
+    until([a, Some(b)], [50, 50]);
+    manager.leave(&"b".parse().unwrap(), b).unwrap();
+    until([a, None], [100, 0]);
+    b = manager.register(&registration("b", 2)).unwrap().lease.fence;
+    until([a, Some(b)], [50, 50]);
+    manager.stop();
+}
+
 #[test]
 fn identity_belongs_to_one_tenant_until_that_one_gives_it_up() {
     let manager = manager(&Arc::new(MemoryStore::new()));

@@ -10,7 +10,10 @@
 
 use std::ffi::CStr;
 
+use millrace_backends::kernel::bulk::BulkAlgorithm;
 use millrace_engine::{Curve, MlDsaSet};
+
+use crate::bulk::BulkRoutes;
 
 macro_rules! rows {
     ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
@@ -309,6 +312,75 @@ rows! { $ each_sha2,
         Sha512Of224 { name: "SHA2-512/224", primitive: Primitive::Sha512, len: 28 }
         Sha512Of256 { name: "SHA2-512/256", primitive: Primitive::Sha512, len: 32 }
     }
+}
+
+/// Kind of operation for OpenSSL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of the operations")]
+pub enum BulkForm {
+    Cipher,
+    Digest,
+    Mac,
+}
+
+/// One row of [`Bulk`].
+#[derive(Debug)]
+pub struct BulkRow {
+    /// First name of the algorithm in the `default` provider.
+    pub name: &'static str,
+    /// Kind of operation.
+    pub form: BulkForm,
+    /// The kernel's algorithm; for HMAC that of SHA-256, since the digest is a parameter.
+    pub kernel: BulkAlgorithm,
+    /// The primitive that computes the same here; where that is chosen, the kernel is not asked.
+    pub here: Option<Primitive>,
+}
+
+rows! { $ each_bulk,
+    /// The algorithms that the kernel may serve, where that was measured to pay.
+    Bulk: BulkRow = {
+        Aes128Cbc { name: "AES-128-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
+        Aes192Cbc { name: "AES-192-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
+        Aes256Cbc { name: "AES-256-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
+        Aes128Ctr { name: "AES-128-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
+        Aes192Ctr { name: "AES-192-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
+        Aes256Ctr { name: "AES-256-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
+        Aes128Gcm { name: "AES-128-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
+        Aes192Gcm { name: "AES-192-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
+        Aes256Gcm { name: "AES-256-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
+        Sha1      { name: "SHA1",        form: BulkForm::Digest, kernel: BulkAlgorithm::Sha1,       here: None }
+        Sha224    { name: "SHA2-224",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha224,     here: Some(Primitive::Sha256) }
+        Sha256    { name: "SHA2-256",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha256,     here: Some(Primitive::Sha256) }
+        Sha384    { name: "SHA2-384",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha384,     here: Some(Primitive::Sha512) }
+        Sha512    { name: "SHA2-512",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha512,     here: Some(Primitive::Sha512) }
+        Hmac      { name: "HMAC",        form: BulkForm::Mac,    kernel: BulkAlgorithm::HmacSha256, here: None }
+    }
+}
+
+impl BulkRow {
+    /// Whether messages of it may go to the kernel; of HMAC with any digest.
+    pub(crate) fn is_routed(&self, routes: &BulkRoutes) -> bool {
+        match self.form {
+            BulkForm::Mac => HMACS.iter().any(|(algorithm, _)| routes.has(*algorithm)),
+            BulkForm::Cipher | BulkForm::Digest => routes.has(self.kernel),
+        }
+    }
+}
+
+/// The kernel's HMACs, with the names of their digests.
+const HMACS: [(BulkAlgorithm, &[&str]); 5] = [
+    (BulkAlgorithm::HmacSha1, &["SHA1", "SHA-1"]),
+    (BulkAlgorithm::HmacSha224, &["SHA224", "SHA2-224", "SHA-224"]),
+    (BulkAlgorithm::HmacSha256, &["SHA256", "SHA2-256", "SHA-256"]),
+    (BulkAlgorithm::HmacSha384, &["SHA384", "SHA2-384", "SHA-384"]),
+    (BulkAlgorithm::HmacSha512, &["SHA512", "SHA2-512", "SHA-512"]),
+];
+
+/// The kernel's HMAC with a digest of this name.
+#[must_use]
+pub fn kernel_hmac(digest: &str) -> Option<BulkAlgorithm> {
+    let is = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(digest));
+    HMACS.iter().find(|(_, names)| is(names)).map(|(algorithm, _)| *algorithm)
 }
 
 /// The half of a hybrid that is no ML-KEM, or the whole of a share.

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_backends::kernel::bulk::crossovers;
 use millrace_client::{Endpoint, Hedge, NodeSource, PoolConfig};
 use millrace_edge::settings::{self, DEFAULT_MODE, DEFAULT_SOCKET, LocalChoice, ValueForm};
 use serde::Deserialize;
@@ -103,6 +104,8 @@ pub struct Config {
     pub pairs_ahead: bool,
     /// File of measured costs; none: costs are not kept.
     pub choice_file: Option<PathBuf>,
+    /// File of the sizes from which the kernel's ciphers pay; none: they are not used.
+    pub kernel_bulk: Option<PathBuf>,
     /// Results that are verified.
     pub verify: Verify,
     /// The file that names the nodes, if one does: a change of it takes effect in running processes.
@@ -145,6 +148,7 @@ impl Default for Config {
             local: [Here::No; Primitive::ALL.len()],
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
+            kernel_bulk: None,
             verify: Verify::Rsa,
             file: None,
         }
@@ -212,6 +216,8 @@ pub struct Typed {
     local: Option<SwitchOrWords>,
     pairs_ahead: Option<Switch>,
     choice_file: Option<PathBuf>,
+    kernel_bulk: Option<Switch>,
+    kernel_bulk_file: Option<PathBuf>,
     verify: Option<Switch>,
 }
 
@@ -362,6 +368,7 @@ impl Typed {
                 Some(path) if path.is_absolute() => Some(path.clone()),
                 Some(_) => return Err(bad("choice_file", "is a path from the root, or none")),
             },
+            kernel_bulk: self.kernel_bulk()?,
             verify: match self.verify.as_ref().map(Switch::text) {
                 None | Some("on") => Verify::Rsa,
                 Some("all") => Verify::All,
@@ -371,6 +378,19 @@ impl Typed {
         };
         config.pool().check().map_err(|error| bad("pool", &error.to_string()))?;
         Ok(config)
+    }
+
+    fn kernel_bulk(&self) -> Result<Option<PathBuf>> {
+        let path = match &self.kernel_bulk_file {
+            None => PathBuf::from(crossovers::DEFAULT_FILE),
+            Some(path) if path.is_absolute() => path.clone(),
+            Some(_) => return Err(bad("kernel_bulk_file", "is a path from the root")),
+        };
+        match self.kernel_bulk.as_ref().map(Switch::text) {
+            None | Some("off") => Ok(None),
+            Some("on") => Ok(Some(path)),
+            Some(_) => Err(bad("kernel_bulk", "is on or off")),
+        }
     }
 
     fn hedge(&self) -> Result<Hedge> {
@@ -565,6 +585,17 @@ mod tests {
     }
 
     #[test]
+    fn kernel_is_not_used_unless_it_is_switched_on() {
+        let file = |pairs: &[(&str, &str)]| section(pairs).expect("good").kernel_bulk;
+        let path = ("kernel_bulk_file", "/x/y");
+        assert_eq!(file(&[]), None);
+        assert_eq!(file(&[path]), None);
+        assert_eq!(file(&[("kernel_bulk", "off"), path]), None);
+        assert_eq!(file(&[("kernel_bulk", "on"), path]), Some(PathBuf::from("/x/y")));
+        assert!(file(&[("kernel_bulk", "on")]).is_some(), "the default file");
+    }
+
+    #[test]
     fn section_overrides_the_file() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("client.toml");
@@ -620,6 +651,8 @@ mod tests {
             ("local", "on,X25519"),
             ("pairs_ahead", "8"),
             ("choice_file", "choice.tsv"),
+            ("kernel_bulk", "always"),
+            ("kernel_bulk_file", "bulk.tsv"),
             ("tls_ca", "/x"),
         ] {
             let pairs =

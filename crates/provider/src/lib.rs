@@ -27,6 +27,7 @@
 //! - [`open_key`]: an open key and what the pool has lately denied for it.
 //! - [`algorithms`]: the algorithms that are offered, one row each.
 //! - [`operation_params`]: which parameters of OpenSSL make which typed operation.
+//! - [`bulk`]: whole packets by the kernel, where that was measured to pay.
 //! - [`local`]: what is computed in this process by AWS-LC; [`shared_cells`]: how often, for other processes.
 //! - `ffi`: the C boundary. `unsafe` is there, and in the calls of AWS-LC.
 //!
@@ -56,6 +57,7 @@
 
 pub mod algorithms;
 pub mod breaker;
+pub mod bulk;
 pub mod config;
 pub mod error;
 pub mod local;

@@ -84,6 +84,10 @@ counters! {
     spurious_resumes = c"millrace-spurious-resumes";
     /// Keys opened at or imported into the pool.
     keys_opened = c"millrace-keys-opened";
+    /// Messages that the kernel's ciphers and hashes did (`kernel_bulk`).
+    kernel_bulk = c"millrace-kernel-bulk";
+    /// Messages that they should have done, and OpenSSL did, because they failed.
+    kernel_bulk_failed = c"millrace-kernel-bulk-failed";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";
 }

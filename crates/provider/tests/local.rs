@@ -258,7 +258,11 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
         let names: Vec<String> = lines.map(str::to_owned).collect();
         names
     };
-    let has = |names: &[String], name: &str| names.iter().any(|line| line.contains(name));
+    // The whole name: X25519 is also the start of another.
+    let is_named = |line: &String, name| {
+        line.split(|letter: char| !letter.is_ascii_alphanumeric()).any(|word| word == name)
+    };
+    let has = |names: &[String], name: &str| names.iter().any(|line| is_named(line, name));
     let first = offered("on.cnf");
     let measured = costs(&bench);
     let signing = if has_ml_dsa(&bench) { 6 } else { 3 };
@@ -281,7 +285,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
     let slow: String = before.lines().map(slower).collect();
     fs::write(&file, &slow).expect("written");
     let second = offered("on.cnf");
-    assert!(!has(&second, "{ 1.3.101.110, X25519 }") && !has(&second, "X25519 @"), "{second:?}");
+    assert!(!has(&second, "X25519"), "{second:?}");
     assert_eq!(fs::read_to_string(&file).expect("the file"), slow, "nothing is measured again");
     for config in ["named.cnf", "all.cnf"] {
         assert!(has(&offered(config), "X25519"), "{config}");

@@ -173,6 +173,7 @@ impl Node {
         let tcp = match &config.tcp {
             Some(tcp) => {
                 let acceptor = Arc::new(Acceptor::new(tcp.tls.clone())?);
+                service.set_certificate(acceptor.certificate());
                 let listener = match inherited.tcp {
                     Some(listener) => adopt_tcp(listener, tcp.address)?,
                     None => listen(tcp.address, "clients")?,
@@ -376,7 +377,10 @@ impl NodeInner {
         if let Some(acceptor) = &self.acceptor {
             let metrics = self.service.metrics();
             match acceptor.reload() {
-                Ok(()) => metrics.reloads.add(1),
+                Ok(()) => {
+                    metrics.reloads.add(1);
+                    self.service.set_certificate(acceptor.certificate());
+                }
                 Err(error) => {
                     metrics.reloads_failed.add(1);
                     return Err(error.into());

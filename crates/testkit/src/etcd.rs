@@ -124,6 +124,17 @@ impl EtcdCluster {
         self.members[member].child = Some(child);
     }
 
+    /// Writes a value, by `etcdctl` of the same package.
+    ///
+    /// # Panics
+    /// If etcd does not take it.
+    pub fn put(&self, key: &str, value: &str) {
+        let mut command = Command::new(program().with_file_name("etcdctl"));
+        command.args(["--endpoints", &self.endpoints().join(","), "put", key, value]);
+        let output = command.env("ETCDCTL_API", "3").output().expect("etcdctl starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Sends a signal, `-STOP` for example, to a member.
     ///
     /// # Panics

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags,
+    VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{
@@ -192,7 +195,8 @@ impl Guest {
         let wanted = VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::BACKEND_REQ;
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::DEVICE_STATE;
         frontend.set_protocol_features(protocol & wanted).map_err(other)?;
         let mut changes = None;
         if (protocol & wanted).contains(VhostUserProtocolFeatures::BACKEND_REQ) {
@@ -218,6 +222,49 @@ impl Guest {
         for queue in &mut self.queues {
             queue.kick = event()?;
         }
+        self.share()?;
+        self.start()?;
+        (0..count).try_for_each(|queue| self.kick(queue))
+    }
+
+    /// The state of the stopped device, as a monitor asks for it.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    pub fn save_state(&self) -> io::Result<Vec<u8>> {
+        let (mut here, there) = UnixStream::pair()?;
+        let stopped = VhostTransferStatePhase::STOPPED;
+        let file = self
+            .frontend
+            .set_device_state_fd(VhostTransferStateDirection::SAVE, stopped, there.into())
+            .map_err(other)?;
+        let mut state = Vec::new();
+        match file {
+            Some(mut file) => file.read_to_end(&mut state)?,
+            None => here.read_to_end(&mut state)?,
+        };
+        self.frontend.check_device_state().map_err(other)?;
+        Ok(state)
+    }
+
+    /// Goes on with a device of another host, which gets this state before the rings start where they stood.
+    ///
+    /// # Errors
+    /// If the other device refuses the state, or anything else.
+    pub fn move_to(&mut self, socket: &Path, state: &[u8]) -> io::Result<()> {
+        let count = self.queues.len();
+        (self.frontend, self.changes, self.features) =
+            Self::negotiate(socket, count, self.features)?;
+        let (mut here, there) = UnixStream::pair()?;
+        let stopped = VhostTransferStatePhase::STOPPED;
+        self.frontend
+            .set_device_state_fd(VhostTransferStateDirection::LOAD, stopped, there.into())
+            .map_err(other)?;
+        // A device that refuses the first bytes may close its end before the last.
+        let written = here.write_all(state);
+        drop(here);
+        self.frontend.check_device_state().map_err(other)?;
+        written?;
         self.share()?;
         self.start()?;
         (0..count).try_for_each(|queue| self.kick(queue))

@@ -6,6 +6,8 @@
 mod support;
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_service::Settings;
@@ -429,4 +431,36 @@ fn throttle_of_a_live_device_changes_at_once_and_drops_no_request() {
         guest.wait(ticket).expect("an answer");
     }
     assert!(throttled() > before, "the new limit holds");
+}
+
+#[test]
+fn guest_that_asks_for_one_interrupt_after_many_answers_gets_one() {
+    let machine = Machine::start();
+    let mut guest = machine.connect(INDIRECT_FEATURE | EVENT_INDEX_FEATURE);
+    let created = guest.create(&[&cipher_session(3, 32, 1), &[7; 32]]);
+    let session = created.expect("an answer").expect("a session");
+    let request = cipher_request(0, session, 16, 16, 16);
+    let parts: [&[u8]; 3] = [&request, &[1; 16], &[2; 16]];
+    // A device that has never interrupted interrupts at its first answer.
+    assert_eq!(guest.request(0, &parts, 17).expect("an answer").status(), 0);
+    for (after, expected) in [(100, 1), (101, 0)] {
+        guest.interrupt_after(0, after).expect("an event index");
+        let _ = guest.interrupts(0);
+        let tickets: Vec<_> =
+            (0..100).map(|_| guest.ask(0, &parts, 17).expect("room for a request")).collect();
+        guest.kick(0).expect("a kick");
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut answered = 0;
+        while answered < tickets.len() {
+            assert!(Instant::now() < end, "{answered} answers");
+            answered += guest.collect(0).expect("answers");
+            thread::yield_now();
+        }
+        // The device interrupts after it has written the answers; a request of the other ring comes behind that.
+        assert_eq!(guest.destroy(0, u64::MAX).expect("an answer"), Status::InvalidSession as u8);
+        assert_eq!(guest.interrupts(0), expected, "after {after} answers");
+        for ticket in tickets {
+            assert_eq!(guest.take(ticket).expect("memory").expect("an answer").status(), 0);
+        }
+    }
 }

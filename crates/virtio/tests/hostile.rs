@@ -12,12 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_testkit::keys;
+use millrace_virtio::MAX_KEYS;
 use millrace_virtio::guest::{
     Descriptor, Guest, INDIRECT, MEMORY_LEN, NEXT, QUEUE_SIZE, WRITE, akcipher_request,
-    cipher_request, cipher_session, control_request, rsa_session,
+    cipher_request, cipher_session, control_request, rsa_session, words,
 };
 use millrace_virtio::session::MAX_SESSIONS;
 use millrace_virtio::spec::Status;
+use openssl::bn::BigNumContext;
+use openssl::ec::{EcGroup, EcKey, PointConversionForm};
+use openssl::nid::Nid;
 use openssl::rsa::Rsa;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -281,6 +285,36 @@ fn session_and_key_floods_end_at_their_bounds() {
     guest.stop().expect("positions");
     guest.forget_rings().expect("rings");
     guest.start().expect("rings");
+    serves(&mut guest);
+}
+
+#[test]
+fn key_flood_ends_at_its_bound_and_the_key_unused_for_longest_gives_way() {
+    let machine = Machine::start();
+    let mut guest = machine.connect(0);
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
+    let mut context = BigNumContext::new().expect("a context");
+    let mut create = |guest: &mut Guest| {
+        let key = EcKey::generate(&group).expect("a key");
+        let form = PointConversionForm::UNCOMPRESSED;
+        let point = key.public_key().to_bytes(&group, form, &mut context).expect("a point");
+        let len = u32::try_from(point.len()).expect("a short key");
+        let request = control_request(0x404, &words(&[2, 1, len, 3]));
+        guest.create(&[&request, &point]).expect("an answer")
+    };
+    let keys = || machine.devices.status()[0].statistics.keys;
+    // Keys that no session uses give way to others.
+    for _ in 0..MAX_KEYS + 20 {
+        let session = create(&mut guest).expect("a session");
+        assert_eq!(guest.destroy(4, session).expect("an answer"), 0);
+    }
+    assert_eq!(keys(), MAX_KEYS as u64);
+    // Keys in use do not.
+    for _ in 0..MAX_KEYS {
+        create(&mut guest).expect("a session");
+    }
+    assert_eq!(create(&mut guest), Err(Status::Err as u32));
+    assert_eq!(keys(), MAX_KEYS as u64);
     serves(&mut guest);
 }
 

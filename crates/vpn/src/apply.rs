@@ -80,6 +80,9 @@ pub enum ApplyError {
     /// A supervisor runs already.
     #[error("link {0} has a supervisor already")]
     Supervised(String),
+    /// No supervisor runs.
+    #[error("link {0} has no supervisor: millrace vpn up LINK.TOML starts one")]
+    Unsupervised(String),
     /// The supervisor does not end, not even killed.
     #[error(
         "the supervisor of link {link} ({}) does not end: `ps -o pid,stat,wchan` says what it waits for; nothing was removed",
@@ -101,6 +104,14 @@ pub enum ApplyError {
         path: PathBuf,
         /// The cause.
         reason: String,
+    },
+    /// The link has no such member.
+    #[error("link {link} has no member {number}: millrace vpn status {link} lists them")]
+    NoMember {
+        /// The link.
+        link: String,
+        /// The number.
+        number: u16,
     },
     /// There is no such configuration.
     #[error(
@@ -511,6 +522,35 @@ fn signal_supervisor(run: &Path, signal: Signal) -> bool {
     let holder = Lock::holder(&supervisor_lock(run));
     // The supervisor itself calls this when it restores a former configuration.
     holder.is_some_and(|pid| pid == rustix::process::getpid() || kill_process(pid, signal).is_ok())
+}
+
+/// Makes the supervisor restart members one after another, each once traffic has left it: all of them, or those
+/// named. A process takes over new programs, certificates and keys only when it starts.
+///
+/// # Errors
+/// The link is not up, has no such member, or no supervisor.
+pub fn restart(name: &str, members: &[u16], folders: &Folders) -> Result<(), ApplyError> {
+    let not_up = || ApplyError::NotUp(name.to_owned());
+    let layout = AppliedLink::load(folders, name)?.ok_or_else(not_up)?.layout;
+    let known = |number: &u16| layout.members.iter().any(|member| member.number == *number);
+    if let Some(number) = members.iter().copied().find(|number| !known(number)) {
+        return Err(ApplyError::NoMember { link: name.to_owned(), number });
+    }
+    let run = folders.run_of(name);
+    let _lock = Lock::take(&run.join("lock"))?.ok_or_else(|| ApplyError::Busy(name.to_owned()))?;
+    if !is_supervised(name, folders) {
+        return Err(ApplyError::Unsupervised(name.to_owned()));
+    }
+    let chosen = layout
+        .members
+        .iter()
+        .filter(|member| members.is_empty() || members.contains(&member.number));
+    for member in chosen {
+        // A process without the copy of its configuration is one that has to start anew.
+        let _ = fs::remove_file(&member.running_config);
+    }
+    signal_supervisor(&run, Signal::HUP);
+    Ok(())
 }
 
 /// Whether a supervisor runs.

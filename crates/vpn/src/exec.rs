@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::plan::{Bond, LinkAction, LinkMember, LinkStep, MemberEngine};
+use crate::plan::{Bond, LinkAction, LinkMember, LinkStep, MemberEngine, device_settings};
 
 /// Limits of `ip`, which takes milliseconds, and of OpenVPN up to the moment that it goes into the background:
 /// it reads keys first, which a token may delay.
@@ -148,6 +148,10 @@ impl Tunnel {
             let _ = fs::remove_file(stale);
         }
         fs::copy(&member.config, &member.running_config).map_err(at(&member.config))?;
+        let device = device_settings(&member.device);
+        if let Some(removal) = member.device_removal().filter(|_| device.exists()) {
+            action(&removal)?;
+        }
         let log = || last_words(&member.log);
         run(&member.command).map_err(|error| match error {
             // Once it has read its configuration, OpenVPN writes its last words to the log.
@@ -157,18 +161,25 @@ impl Tunnel {
             other => other,
         })?;
         let until = Instant::now() + SETTLE;
-        loop {
-            if let Some(tunnel) = Self::find(member) {
-                return Ok(tunnel);
+        let tunnel = loop {
+            // The process writes its number before it makes its device.
+            let found = Self::find(member).filter(|_| !member.makes_device() || device.exists());
+            if let Some(tunnel) = found {
+                break tunnel;
             }
             if Instant::now() > until {
+                if let Some(tunnel) = Self::find(member) {
+                    tunnel.end();
+                }
                 return Err(ExecError::Failed {
                     command: member.command.join(" "),
                     reason: log().unwrap_or_else(|| "it ended at once".to_owned()),
                 });
             }
             thread::sleep(POLL);
-        }
+        };
+        let set = member.device_actions.iter().try_for_each(action);
+        set.inspect_err(|_| tunnel.end()).map(|()| tunnel)
     }
 
     /// Makes a running process read its newest configuration without a restart; whether it can and did.

@@ -26,6 +26,7 @@ const LONG_BECAUSE: &str = "Long because:";
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/backends/src/cuda/mod.rs", "sys.rs"),
     ("crates/backends/src/kernel/mod.rs", "sys.rs"),
+    ("crates/backends/src/kernel/bulk/mod.rs", "sys.rs"),
     ("crates/backends/src/qat/mod.rs", "sys.rs"),
     ("crates/backends/src/simd/mod.rs", "sys.rs"),
     ("crates/backends/src/software/mod.rs", "sys/"),

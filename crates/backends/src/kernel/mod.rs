@@ -6,6 +6,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `bulk/` | ciphers and hashes for whole packets, which are no part of the backend |
 //! | `callers.rs` | the threads that block in system calls, and whose keyring it is |
 //! | `errors.rs` | errors of the kernel, and what to do |
 //! | `keys.rs` | keys on the host and in the kernel |
@@ -31,6 +32,7 @@ use millrace_engine::backend::{
 };
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
 
+pub mod bulk;
 mod callers;
 mod capabilities;
 mod errors;

@@ -68,6 +68,16 @@ const SILENT_AFTER: Duration = Duration::from_millis(10);
 /// when it comes.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Time without an answer after which a card is taken to have only lost requests: one that is busy answers others within
+/// a millisecond, the stand-in in the tests within some ten.
+const DRAINED_AFTER: Duration = Duration::from_millis(100);
+
+/// Interval at which a card is asked for late answers.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Bound on the wait for late answers: 63 requests of the slowest operation take half of it.
+const LONGEST_DRAIN: Duration = Duration::from_secs(2);
+
 /// Lost slots of one instance that are worth a restart, which costs all instances a quarter of a second.
 const MANY_LOST: usize = sys::SLOTS / 4;
 
@@ -293,6 +303,7 @@ impl Card {
                 Ok(()) => return Ok((session, Arc::new(self.running_of(number, rings)))),
                 Err(why) => reason = why,
             }
+            drain(&mut rings.iter_mut().collect::<Vec<_>>());
             rings.iter_mut().for_each(Ring::stop);
             // The library first: it may still write into the rings' memory.
             drop(session);
@@ -388,10 +399,34 @@ fn hear_events(session: &Session, running: &Running) -> bool {
     run
 }
 
+/// Waits until the cards have answered what they have, but for lost requests. The library wipes and frees the memory of
+/// its requests before it turns the rings off: a card that still has one would read addresses of zero there, and write
+/// its results to memory that may be another's. A card that has failed has none.
+fn drain(rings: &mut [&mut Ring]) {
+    let held = |rings: &[&mut Ring]| {
+        let alive = rings.iter().filter(|ring| ring.is_alive());
+        alive.map(|ring| ring.in_flight()).sum::<usize>()
+    };
+    let start = Instant::now();
+    let (mut before, mut last) = (held(rings), start);
+    while before > 0 && last.elapsed() < DRAINED_AFTER && start.elapsed() < LONGEST_DRAIN {
+        thread::sleep(DRAIN_INTERVAL);
+        // Their tasks have ended without them.
+        let mut late = Vec::new();
+        rings.iter_mut().for_each(|ring| ring.poll(&mut late));
+        let now = held(rings);
+        if now < before {
+            last = Instant::now();
+        }
+        before = now;
+    }
+}
+
 /// Stops the library while no thread is inside it: each ring is locked. Their memory is freed later, with the
 /// last queue.
 fn stop(session: Session, running: &Running) {
     let mut rings = running.lock_rings();
+    drain(&mut rings.iter_mut().map(|ring| &mut **ring).collect::<Vec<_>>());
     rings.iter_mut().for_each(|ring| ring.stop());
     drop(session);
     drop(rings);

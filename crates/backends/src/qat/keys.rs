@@ -17,6 +17,7 @@ use super::agreement::AgreementKey;
 use super::capabilities::SIZES;
 use super::sys::{KeyParts, Library};
 use crate::blinding::{BlindedRsa, lock};
+use crate::simd::RootKey;
 use crate::software::keys::{self, LoadedKey, Secret};
 
 pub(super) enum QatKey {
@@ -26,6 +27,8 @@ pub(super) enum QatKey {
 
 pub(super) struct RsaKey {
     pub(super) blinded: BlindedRsa,
+    /// The public key, to verify several results at once; none if it does not fit the lanes.
+    pub(super) lanes: Option<RootKey>,
     /// p, q, dp, dq and 1/q mod p, each half as long as the modulus; none if they are not, which is rare: the
     /// card's function takes no other primes, and all operations of the key run on AWS-LC.
     parts: Option<Zeroizing<Vec<u8>>>,
@@ -39,9 +42,10 @@ pub(super) fn load(pkcs8: &[u8]) -> Result<QatKey, KeyError> {
     match (&software.secret, software.info.key_type) {
         (Secret::Rsa(_), KeyType::Rsa { bits }) if SIZES.contains(&bits) => {
             let blinded = BlindedRsa::of(software)?;
-            let [_, _, _, numbers @ ..] = keys::rsa_numbers(pkcs8)?;
+            let [modulus, exponent, _, numbers @ ..] = keys::rsa_numbers(pkcs8)?;
             let parts = parts(&numbers, blinded.len() / 2);
-            Ok(QatKey::Rsa(RsaKey { parts, blinded, on_card: Mutex::default() }))
+            let lanes = RootKey::new(modulus, exponent);
+            Ok(QatKey::Rsa(RsaKey { parts, blinded, lanes, on_card: Mutex::default() }))
         }
         (Secret::Ec(_) | Secret::X25519(_) | Secret::Dh(_), _) => {
             AgreementKey::new(software).map(QatKey::Agreement).ok_or(KeyError::NotOffered)

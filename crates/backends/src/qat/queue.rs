@@ -26,10 +26,14 @@ use super::sys::{Answer, Request, SLOTS, Submitted};
 use crate::blinding::Blinding;
 use crate::key_table::KeyTable;
 use crate::raw_rsa;
+use crate::simd::{ROOTS, Root, RootVerifier};
 use crate::software::operations;
 
 /// A ticket is the number of a job, and in its lowest bits that of a request of the job.
 const PART_BITS: u32 = 2;
+
+/// Fewest roots that are verified in lanes: a batch of any number takes as long as some two on AWS-LC.
+const LANES_FROM: usize = 3;
 
 pub(super) struct QatQueue {
     card: Arc<Card>,
@@ -44,6 +48,8 @@ pub(super) struct QatQueue {
     jobs: BTreeMap<u64, Job>,
     /// Tasks that ended without a request: refused, or computed on AWS-LC.
     refused: Vec<Done>,
+    /// The lanes of this processor, to verify several roots at once.
+    verifier: Option<RootVerifier>,
 }
 
 /// A task whose requests the card has.
@@ -64,6 +70,48 @@ enum Work {
     /// The encoded input of an RSA operation, and the blinding.
     Root(Zeroizing<Vec<u8>>, Blinding),
     Agreement,
+}
+
+/// A job with all its answers, the blinding taken out of that of an RSA operation.
+struct Opened {
+    job: Job,
+    /// The root, not verified; none for another operation, or without an answer.
+    root: Option<Result<Zeroizing<Vec<u8>>, BackendError>>,
+    /// All answers; none if one is missing.
+    answers: Option<Vec<Zeroizing<Vec<u8>>>>,
+    /// Whether the root is right, if that is known.
+    verified: Option<bool>,
+}
+
+impl Opened {
+    fn new(mut job: Job) -> Self {
+        let count = job.answers.len();
+        let answers: Option<Vec<_>> = job.answers.drain(..).map(|answer| answer?.ok()).collect();
+        // The number of requests is counted later.
+        job.answers.resize_with(count, || None);
+        let root = match (&answers, &*job.key, &job.work) {
+            (Some(answers), QatKey::Rsa(rsa), Work::Root(_, blinding)) => {
+                answers.first().map(|answer| rsa.blinded.open(answer, blinding))
+            }
+            _ => None,
+        };
+        Self { job, root, answers, verified: None }
+    }
+
+    /// The root to be verified in lanes, if it can be.
+    fn root(&self) -> Option<Root<'_>> {
+        match (&self.root, &*self.job.key, &self.job.work) {
+            (Some(Ok(root)), QatKey::Rsa(rsa), Work::Root(input, _)) => {
+                Some(Root { key: rsa.lanes.as_ref()?, root, input })
+            }
+            _ => None,
+        }
+    }
+
+    /// Size of the key of that root.
+    fn size(&self) -> Option<usize> {
+        self.root().map(|root| root.key.size())
+    }
 }
 
 /// A task that is ready for the card.
@@ -90,6 +138,7 @@ impl QatQueue {
             waiting: VecDeque::new(),
             jobs: BTreeMap::new(),
             refused: Vec::new(),
+            verifier: RootVerifier::new(),
         }
     }
 
@@ -195,17 +244,55 @@ impl QatQueue {
         Ok((vec![Request::Root { key, input: blinded }], Work::Root(input, blinding)))
     }
 
-    /// Verifies the answers of a job and ends its task.
-    fn settle(&self, job: Job) -> Done {
-        let Job { task, key, work, answers, started, until: _ } = job;
-        let requests = answers.len() as u64;
-        let answers: Option<Vec<_>> = answers.into_iter().map(|answer| answer?.ok()).collect();
-        let result = match (answers, &*key, work) {
-            (Some(answers), QatKey::Rsa(rsa), Work::Root(input, blinding)) => answers
-                .first()
-                .ok_or(BackendError::Failed)
-                .and_then(|answer| rsa.blinded.unblind(&input, answer, blinding)),
-            (Some(answers), QatKey::Agreement(agreement), Work::Agreement) => {
+    /// Verifies the answers of jobs and ends their tasks: roots with keys of one size in lanes, where there are several.
+    fn settle_all(&mut self, jobs: Vec<Job>, done: &mut Vec<Done>) {
+        let mut opened: Vec<Opened> = jobs.into_iter().map(Opened::new).collect();
+        self.verify_in_lanes(&mut opened);
+        for job in opened {
+            done.push(self.settle(job));
+        }
+    }
+
+    /// Verifies roots in batches of the lanes; a rest that is too small for a batch stays.
+    fn verify_in_lanes(&mut self, jobs: &mut [Opened]) {
+        let Some(verifier) = &mut self.verifier else {
+            return;
+        };
+        let mut sizes: Vec<usize> = jobs.iter().filter_map(Opened::size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        for size in sizes {
+            let of_size = jobs.iter_mut().filter(|job| job.size() == Some(size));
+            let mut of_size: Vec<&mut Opened> = of_size.collect();
+            for batch in of_size.chunks_mut(ROOTS).filter(|batch| batch.len() >= LANES_FROM) {
+                // Each has a root: it has a size.
+                let roots = batch.iter().filter_map(|job| job.root());
+                let verified = verifier.verify(&roots.collect::<Vec<Root<'_>>>());
+                for (job, verified) in batch.iter_mut().zip(verified) {
+                    job.verified = Some(verified);
+                }
+            }
+        }
+    }
+
+    /// Ends the task of a job, after verification if that is not done.
+    fn settle(&self, opened: Opened) -> Done {
+        let Opened { job, root, answers, verified } = opened;
+        let Job { task, key, work, answers: requests, started, until: _ } = job;
+        let requests = requests.len() as u64;
+        let result = match (root, answers, &*key, work) {
+            (Some(root), _, QatKey::Rsa(rsa), Work::Root(input, blinding)) => {
+                root.and_then(|root| {
+                    match verified {
+                        Some(true) => {}
+                        Some(false) => return Err(BackendError::Fault),
+                        None => rsa.blinded.verify(&input, &root)?,
+                    }
+                    rsa.blinded.keep(blinding);
+                    Ok(root)
+                })
+            }
+            (_, Some(answers), QatKey::Agreement(agreement), Work::Agreement) => {
                 agreement.join(&answers)
             }
             _ => Err(BackendError::Failed),
@@ -260,25 +347,20 @@ impl QatQueue {
         self.fail_waiting(done);
         for (_, mut job) in std::mem::take(&mut self.jobs) {
             job.answers.fill_with(|| None);
-            done.push(self.settle(job));
+            done.push(self.settle(Opened::new(job)));
         }
     }
 
-    /// Notes an answer, and ends the task whose last it is.
-    fn take_answer(&mut self, ticket: u64, answer: CardAnswer, done: &mut Vec<Done>) {
+    /// Notes an answer, and returns the job whose last it is.
+    fn take_answer(&mut self, ticket: u64, answer: CardAnswer) -> Option<Job> {
         let number = ticket >> PART_BITS;
         let part = (ticket & ((1 << PART_BITS) - 1)) as usize;
-        let Some(job) = self.jobs.get_mut(&number) else {
-            return;
-        };
+        let job = self.jobs.get_mut(&number)?;
         if let Some(place) = job.answers.get_mut(part) {
             *place = Some(answer);
         }
-        if job.answers.iter().all(Option::is_some)
-            && let Some(job) = self.jobs.remove(&number)
-        {
-            done.push(self.settle(job));
-        }
+        let is_complete = job.answers.iter().all(Option::is_some);
+        is_complete.then(|| self.jobs.remove(&number)).flatten()
     }
 
     /// Ends the tasks that have waited for too long.
@@ -299,7 +381,7 @@ impl QatQueue {
         self.instance().lose(&self.running, self.seat, &tickets);
         for number in late {
             if let Some(job) = self.jobs.remove(&number) {
-                done.push(self.settle(job));
+                done.push(self.settle(Opened::new(job)));
             }
         }
     }
@@ -327,9 +409,11 @@ impl Queue for QatQueue {
             self.fail_all(done);
             return 0;
         }
+        let mut complete = Vec::new();
         for Answer { owner, output } in self.instance().collect(self.seat) {
-            self.take_answer(owner.1, output, done);
+            complete.extend(self.take_answer(owner.1, output));
         }
+        self.settle_all(complete, done);
         self.give_up_late(done);
         if self.instance().is_silent() {
             self.fail_waiting(done);

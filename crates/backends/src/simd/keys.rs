@@ -43,7 +43,7 @@ pub(super) const WINDOW: usize = 4;
 #[derive(Debug)]
 pub(super) struct Size {
     /// Longest modulus, in bits.
-    bits: usize,
+    pub(super) bits: usize,
     /// Longest prime, in bits. Every exponent is processed with this number of bits, so its value does not
     /// show.
     half_bits: usize,

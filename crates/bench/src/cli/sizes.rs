@@ -10,6 +10,8 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::{MAX_ROUNDS, count, time_within};
+use millrace_backends::kernel::bulk::crossovers;
+
 use crate::report::OutputArgs;
 use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
 
@@ -66,6 +68,9 @@ pub struct SizesArgs {
     /// Write one line per algorithm, size and implementation
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Note for the provider from which sizes on the kernel's ciphers (af-alg, dev-crypto) were faster than openssl
+    #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = crossovers::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"])]
+    pub(crate) save_crossovers: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys
     #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
@@ -77,6 +82,9 @@ pub struct SizesWorkerArgs {
     /// The libcrypto [default: AWS-LC]
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
+    /// An interface of the kernel, instead of a library
+    #[arg(long, value_name = "NAME", conflicts_with = "library")]
+    pub(crate) kernel: Option<String>,
 }
 
 /// Accepts the name of an algorithm.

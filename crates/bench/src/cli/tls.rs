@@ -56,7 +56,7 @@ pub struct TlsArgs {
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) server: Vec<TlsServer>,
     /// Keys to measure, separated by commas [default: rsa-2048,p-256; p-256 with --local, which alone takes p-384,
-    /// ed25519]
+    /// p-521, ed25519]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = key(&GATEWAY_KEYS))]
     pub(crate) key: Vec<BenchKey>,
     /// TLS versions to measure, separated by commas [default: 1.2,1.3]

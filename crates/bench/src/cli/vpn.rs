@@ -16,7 +16,7 @@ use crate::vpn::{CASES, LinkCase, MAX_FLOWS};
 /// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
 pub struct VpnArgs {
-    /// Cases, separated by commas [default: all but esp-*]
+    /// Cases, separated by commas [default: those without the kernel, the pool or a bond]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
     pub(crate) case: Vec<&'static LinkCase>,
     /// Interleaved rounds

@@ -393,6 +393,7 @@ impl KeyPair {
             BenchKey::Rsa4096 => (c"RSA", &[(bits, c"4096")]),
             BenchKey::P256 => (c"EC", &[(c"ec_paramgen_curve", c"P-256")]),
             BenchKey::P384 => (c"EC", &[(c"ec_paramgen_curve", c"P-384")]),
+            BenchKey::P521 => (c"EC", &[(c"ec_paramgen_curve", c"P-521")]),
             BenchKey::X25519 => (c"X25519", &[]),
             BenchKey::Ed25519 => (c"ED25519", &[]),
             BenchKey::Dh2048 => (c"DH", &[(c"group", c"ffdhe2048")]),

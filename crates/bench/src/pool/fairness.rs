@@ -271,7 +271,7 @@ impl Flood {
 }
 
 /// Gives the calling thread, and the threads that it starts, the lowest priority.
-pub(super) fn give_way() {
+pub(crate) fn give_way() {
     /// The lowest priority there is.
     const LOWEST: i32 = 19;
     // It cannot fail: a thread may always lower its own priority.

@@ -30,6 +30,7 @@ use millrace_client::Endpoint;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
+pub(crate) use self::fairness::give_way;
 use self::remote::RemotePool;
 use self::results::{Depth, MeasuredCase, NodeRound, PoolReport, PoolRound};
 use crate::cli::{PoolArgs, check_seconds};

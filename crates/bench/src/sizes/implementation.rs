@@ -18,7 +18,9 @@ use aws_lc_rs::digest;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::kem;
 use clap::ValueEnum;
+use millrace_backends::kernel::bulk::BulkInterface;
 
+use super::kernel;
 use super::rows::{SizeRequest, SizeRow};
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
@@ -37,6 +39,10 @@ pub(crate) enum Known {
     OpensslNoAes,
     /// The library of a node
     AwsLc,
+    /// The kernel's ciphers by sockets
+    AfAlg,
+    /// The kernel's ciphers by the device of cryptodev-linux
+    DevCrypto,
 }
 
 /// One way to compute: its library, and how its process is started.
@@ -44,8 +50,10 @@ pub(crate) enum Known {
 pub(super) struct Implementation {
     /// Name of the implementation in tables and files.
     pub(super) name: String,
-    /// The libcrypto, by path or by the loader's name; `None` for AWS-LC, which is in this binary.
+    /// The libcrypto, by path or by the loader's name; `None` for AWS-LC, which is in this binary, and the kernel.
     pub(super) library: Option<PathBuf>,
+    /// The kernel, by this interface.
+    pub(super) kernel: Option<BulkInterface>,
     /// A variable in the environment of its process, because libraries read it when they start.
     pub(super) variable: Option<(&'static str, &'static str)>,
 }
@@ -63,25 +71,29 @@ const NO_AES: (&str, &str) = ("OPENSSL_armcap", "0x1");
 impl From<Known> for Implementation {
     fn from(known: Known) -> Self {
         let system = || Some(PathBuf::from(libcrypto::SYSTEM));
-        let (library, variable) = match known {
-            Known::Openssl => (system(), None),
-            Known::OpensslNoAes => (system(), Some(NO_AES)),
-            Known::AwsLc => (None, None),
+        let (library, kernel, variable) = match known {
+            Known::Openssl => (system(), None, None),
+            Known::OpensslNoAes => (system(), None, Some(NO_AES)),
+            Known::AwsLc => (None, None, None),
+            Known::AfAlg => (None, Some(BulkInterface::AfAlg), None),
+            Known::DevCrypto => (None, Some(BulkInterface::DevCrypto), None),
         };
-        Self { name: known.to_string(), library, variable }
+        Self { name: known.to_string(), library, kernel, variable }
     }
 }
 
 impl From<&PathBuf> for Implementation {
     fn from(path: &PathBuf) -> Self {
-        Self { name: path.display().to_string(), library: Some(path.clone()), variable: None }
+        let name = path.display().to_string();
+        Self { name, library: Some(path.clone()), kernel: None, variable: None }
     }
 }
 
 /// A library that is ready to compute.
 pub(super) struct OpenLibrary {
-    /// `None` for AWS-LC.
+    /// `None` for AWS-LC and the kernel.
     libcrypto: Option<Libcrypto>,
+    kernel: Option<BulkInterface>,
     /// Keys are made once: an RSA key of 4096 bits takes seconds.
     keys: RefCell<HashMap<BenchKey, Rc<LibraryKey>>>,
 }
@@ -103,11 +115,24 @@ impl OpenLibrary {
     /// # Errors
     /// Why it is not there.
     pub(super) fn open(library: Option<&Path>) -> Result<Self, LibraryError> {
-        Ok(Self { libcrypto: library.map(Libcrypto::open).transpose()?, keys: RefCell::default() })
+        let libcrypto = library.map(Libcrypto::open).transpose()?;
+        Ok(Self { libcrypto, kernel: None, keys: RefCell::default() })
+    }
+
+    /// The kernel, by this interface.
+    ///
+    /// # Errors
+    /// Why it has no ciphers there.
+    pub(super) fn of_kernel(interface: BulkInterface) -> Result<Self, LibraryError> {
+        kernel::sealer(interface, "AES-128-CBC", 16)?;
+        Ok(Self { libcrypto: None, kernel: Some(interface), keys: RefCell::default() })
     }
 
     /// Version of the library and its view of the processor.
     pub(super) fn describe(&self) -> String {
+        if let Some(interface) = self.kernel {
+            return format!("Linux by {}", interface.name());
+        }
         let aws_lc = || "AWS-LC, linked into this binary".to_owned();
         self.libcrypto.map_or_else(aws_lc, Libcrypto::describe)
     }
@@ -117,6 +142,15 @@ impl OpenLibrary {
     /// # Errors
     /// Why this library does not do it.
     pub(super) fn prepare(&self, row: &SizeRow, size: usize) -> Result<Prepared, LibraryError> {
+        if let Some(interface) = self.kernel {
+            return match row.request {
+                SizeRequest::Seal(name, len) => {
+                    repeated(|| kernel::sealer(interface, name, len), size)
+                }
+                SizeRequest::Hash(name) => repeated(|| kernel::hasher(interface, name), size),
+                _ => Err(missing(row.name)),
+            };
+        }
         let plain = |run| Prepared { run, output: None };
         match (row.request, self.libcrypto) {
             (SizeRequest::Seal(name, len), Some(lib)) => {
@@ -158,7 +192,7 @@ impl OpenLibrary {
 }
 
 /// Computes from an input into a buffer.
-type Function = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> Result<(), LibraryError>>;
+pub(super) type Function = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> Result<(), LibraryError>>;
 
 /// A function made ready for inputs of `size` bytes, with its first output, which all implementations
 /// share: a separate instance computes it, because nonces count up.
@@ -178,7 +212,7 @@ fn contents(size: usize) -> Vec<u8> {
 }
 
 /// A symmetric key with a length.
-fn key(len: usize) -> Vec<u8> {
+pub(super) fn key(len: usize) -> Vec<u8> {
     (0..len).map(|offset| offset.wrapping_mul(29).wrapping_add(7).to_le_bytes()[0]).collect()
 }
 
@@ -202,10 +236,10 @@ fn verified(good: bool) -> Result<(), LibraryError> {
 
 /// Nonces that count up from one.
 #[derive(Default)]
-struct Nonces(u128);
+pub(super) struct Nonces(u128);
 
 impl Nonces {
-    fn next(&mut self) -> [u8; 16] {
+    pub(super) fn next(&mut self) -> [u8; 16] {
         self.0 += 1;
         self.0.to_be_bytes()
     }

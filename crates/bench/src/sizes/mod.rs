@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `rows.rs` | the algorithms |
 //! | `implementation.rs` | the libraries, and one operation of each kind, checked |
+//! | `kernel.rs` | the kernel's ciphers, and the sizes from which they pay |
 //! | `worker.rs` | one library in a separate process |
 //! | `fit.rs` | the line through the points |
 //! | `compare.rs` | two saved runs |
@@ -21,6 +22,7 @@
 mod compare;
 mod fit;
 mod implementation;
+mod kernel;
 mod reference;
 mod results;
 mod rows;
@@ -72,6 +74,9 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
             fs::write(&path, svg).map_err(BenchError::file("write", path))?;
         }
     }
+    if let Some(path) = &args.save_crossovers {
+        report.save_crossovers(path)?;
+    }
     args.output.deliver(&report, &report.render())
 }
 
@@ -80,7 +85,7 @@ pub fn run_sizes(args: &SizesArgs) -> Result<(), BenchError> {
 /// # Errors
 /// The conversation with the parent broke.
 pub fn run_sizes_worker(args: &SizesWorkerArgs) -> Result<(), BenchError> {
-    worker::serve(args.library.as_deref())
+    worker::serve(args.library.as_deref(), args.kernel.as_deref())
 }
 
 fn measure(args: &SizesArgs) -> Result<SizesReport, BenchError> {

@@ -176,7 +176,7 @@ impl SizesReport {
         })
     }
 
-    fn sizes(&self) -> Vec<usize> {
+    pub(super) fn sizes(&self) -> Vec<usize> {
         let sizes: BTreeSet<usize> = self.measured.iter().map(|measured| measured.size).collect();
         sizes.into_iter().filter(|size| *size > 0).collect()
     }

@@ -16,6 +16,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
+use millrace_backends::kernel::bulk::BulkInterface;
 use millrace_hostfs::child::OwnedChild;
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +73,14 @@ pub(super) struct TimeSlice {
 ///
 /// # Errors
 /// Standard input or output is broken.
-pub(super) fn serve(library: Option<&Path>) -> Result<(), BenchError> {
-    let opened = match OpenLibrary::open(library) {
+pub(super) fn serve(library: Option<&Path>, kernel: Option<&str>) -> Result<(), BenchError> {
+    let interface = |name| BulkInterface::ALL.into_iter().find(|known| known.name() == name);
+    let opened = match kernel.map(interface) {
+        None => OpenLibrary::open(library),
+        Some(Some(interface)) => OpenLibrary::of_kernel(interface),
+        Some(None) => Err(LibraryError::Failed("the kernel has no such interface".to_owned())),
+    };
+    let opened = match opened {
         Ok(opened) => opened,
         Err(reason) => return say(&WorkerAnswer::Absent(reason.to_string())),
     };
@@ -180,6 +187,9 @@ impl WorkerProcess {
         command.args(["bench", "sizes-worker"]);
         if let Some(path) = &implementation.library {
             command.arg("--library").arg(path);
+        }
+        if let Some(interface) = implementation.kernel {
+            command.args(["--kernel", interface.name()]);
         }
         command
             .env_remove("OPENSSL_CONF")

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::cipher::{AES_256, EncryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey};
@@ -211,8 +212,12 @@ impl Driver {
         self.rsa_until(window, || stop.load(Ordering::Relaxed)).map(drop)
     }
 
-    /// Latencies of RSA-2048, one at a time.
-    pub(super) fn rsa_alone(&mut self, time: Duration) -> Result<Latencies, BenchError> {
+    /// Latencies of RSA-2048, one at a time, each `pause` after the last has ended.
+    pub(super) fn rsa_alone(
+        &mut self,
+        time: Duration,
+        pause: Duration,
+    ) -> Result<Latencies, BenchError> {
         let (request, block) = (akcipher_request(DECRYPT, self.rsa, 256, 256), RsaKey::block());
         let mut latencies = Latencies::default();
         let start = Instant::now();
@@ -221,6 +226,9 @@ impl Driver {
             let answer = self.guest.request(0, &[&request, &block], 257);
             latencies.push(began.elapsed());
             self.key.check(answer.map_err(failed)?.result())?;
+            if !pause.is_zero() {
+                thread::sleep(pause);
+            }
         }
         Ok(latencies)
     }

@@ -31,6 +31,8 @@ pub enum CaseEngine {
     KernelIpsec,
     /// strongSwan with one security association per processor; the kernel encrypts.
     PerCpuSas,
+    /// WireGuard, for comparison: no link of Millrace.
+    WireGuard,
 }
 
 impl CaseEngine {
@@ -38,7 +40,24 @@ impl CaseEngine {
     pub(super) fn is_openvpn(self) -> bool {
         match self {
             Self::OpenVpn | Self::Dco => true,
-            Self::UserIpsec | Self::KernelIpsec | Self::PerCpuSas => false,
+            Self::UserIpsec | Self::KernelIpsec | Self::PerCpuSas | Self::WireGuard => false,
+        }
+    }
+
+    /// Whether the kernel encrypts packets: no process has CPU time for them.
+    pub(super) fn encrypts_in_kernel(self) -> bool {
+        match self {
+            Self::OpenVpn | Self::UserIpsec => false,
+            Self::Dco | Self::KernelIpsec | Self::PerCpuSas | Self::WireGuard => true,
+        }
+    }
+
+    /// The program that a case needs.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Self::OpenVpn | Self::Dco => "openvpn",
+            Self::UserIpsec | Self::KernelIpsec | Self::PerCpuSas => "charon-systemd",
+            Self::WireGuard => "wg",
         }
     }
 }
@@ -63,13 +82,20 @@ pub(crate) struct LinkCase {
     pub(crate) buffers: Option<u32>,
     /// `OPENSSL_ia32cap` of both ends.
     pub(crate) mask: Option<&'static str>,
+    /// Whether the private keys of both ends are in a pool: a node of the run signs.
+    pub(crate) pooled: bool,
+    /// Whether the members are in one bond.
+    pub(crate) bridged: bool,
+    /// Whether the second end's processes are on the cores of their neighbours, so that no core holds both ends of a
+    /// tunnel.
+    pub(crate) crossed: bool,
 }
 
 const AES256: &str = "AES-256-GCM";
 
 #[rustfmt::skip]
 const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
-    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None }
+    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None, pooled: false, bridged: false, crossed: false }
 }
 
 /// An IPsec link whose daemon encrypts, or the kernel.
@@ -97,7 +123,7 @@ pub(super) const LOSS: &LinkCase =
 
 /// All cases, in the order of the table.
 #[rustfmt::skip]
-pub(crate) const CASES: [&LinkCase; 24] = [
+pub(crate) const CASES: [&LinkCase; 31] = [
     &case("none", "no tunnel", 0),
     &LinkCase { path_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
     BASE,
@@ -107,9 +133,15 @@ pub(crate) const CASES: [&LinkCase; 24] = [
     &LinkCase { pinned: true, ..case("one-pinned", "1 process, both ends on one core", 1) },
     &case("two", "2 processes", 2),
     TWO_PINNED,
+    &LinkCase { pinned: true, crossed: true, ..case("two-crossed", "2 processes, pinned crosswise", 2) },
+    &LinkCase { pinned: true, buffers: Some(BUFFERS), ..case("two-buffers", "2 processes, pinned, buffers", 2) },
     &LinkCase { pinned: true, ..case("four-pinned", "4 processes, pinned", 4) },
     ONE_TUNED,
     &LinkCase { pinned: true, path_mtu: JUMBO, buffers: Some(BUFFERS), ..case("two-tuned", "2 processes, pinned, MTU 9000, buffers", 2) },
+    &LinkCase { pooled: true, ..case("one-pool", "1 process, keys in the pool", 1) },
+    &LinkCase { bridged: true, pinned: true, ..case("two-bonded", "2 processes, pinned, one bond", 2) },
+    &LinkCase { engine: CaseEngine::Dco, ..case("dco", "1 process, the kernel encrypts (DCO)", 1) },
+    &LinkCase { engine: CaseEngine::WireGuard, cipher: "", ..case("wireguard", "WireGuard, for comparison", 1) },
     &ipsec("ipsec-aes256", "IPsec by the daemon, AES-256-GCM", "aes256gcm16-ecp256"),
     &ipsec("ipsec-aes128", "IPsec by the daemon, AES-128-GCM", "aes128gcm16-ecp256"),
     &ipsec("ipsec-chacha", "IPsec by the daemon, ChaCha20-Poly1305", "chacha20poly1305-ecp256"),
@@ -118,6 +150,7 @@ pub(crate) const CASES: [&LinkCase; 24] = [
     &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-aes128-no-aes", "IPsec by the daemon, AES-128-GCM, AES instructions off", "aes128gcm16-ecp256") },
     &LinkCase { mask: Some(NO_VECTORS), ..ipsec("ipsec-chacha-no-vectors", "IPsec by the daemon, ChaCha20-Poly1305, vector instructions off", "chacha20poly1305-ecp256") },
     &LinkCase { mask: Some(NO_AES), ..ipsec("ipsec-cbc-no-aes", "IPsec by the daemon, AES-256-CBC, SHA-256, AES instructions off", "aes256-sha256-ecp256") },
+    &LinkCase { pooled: true, ..ipsec("ipsec-pool", "IPsec by the daemon, keys in the pool", "aes256gcm16-ecp256") },
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-aes256", "IPsec by the kernel, AES-256-GCM", "aes256gcm16-ecp256") },
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-chacha", "IPsec by the kernel, ChaCha20-Poly1305", "chacha20poly1305-ecp256") },
     &LinkCase { engine: CaseEngine::KernelIpsec, ..ipsec("esp-cbc", "IPsec by the kernel, AES-256-CBC, SHA-256", "aes256-sha256-ecp256") },
@@ -125,12 +158,18 @@ pub(crate) const CASES: [&LinkCase; 24] = [
 ];
 
 /// The cases of a run for which none were named: those that every host with OpenVPN runs, and with strongSwan those
-/// that it encrypts itself. The kernel's ESP and per-CPU SAs are measured by name.
+/// that it encrypts itself. What needs a kernel's modules or our provider is measured by name.
 pub(crate) fn usual_cases(has_strongswan: bool) -> Vec<&'static LinkCase> {
-    let usual = |case: &&&LinkCase| match case.engine {
-        CaseEngine::OpenVpn => true,
-        CaseEngine::UserIpsec => has_strongswan,
-        CaseEngine::Dco | CaseEngine::KernelIpsec | CaseEngine::PerCpuSas => false,
+    let usual = |case: &&&LinkCase| {
+        let engine = match case.engine {
+            CaseEngine::OpenVpn => true,
+            CaseEngine::UserIpsec => has_strongswan,
+            CaseEngine::Dco
+            | CaseEngine::KernelIpsec
+            | CaseEngine::PerCpuSas
+            | CaseEngine::WireGuard => false,
+        };
+        engine && !case.pooled && !case.bridged
     };
     CASES.iter().filter(usual).copied().collect()
 }

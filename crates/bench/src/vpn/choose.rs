@@ -90,5 +90,8 @@ fn case(link: &LinkToMeasure) -> LinkCase {
         pinned: false,
         buffers: link.buffers,
         mask: None,
+        pooled: false,
+        bridged: false,
+        crossed: false,
     }
 }

@@ -19,19 +19,24 @@
 //! | `choose.rs` | the candidates of `engine = "auto"` |
 //! | `namespace.rs` | network namespaces, and sockets in them |
 //! | `testbed.rs` | both ends of a link |
+//! | `wireguard.rs` | a tunnel of WireGuard between the same namespaces |
 //! | `load.rs` | iperf3, latencies, CPU time; a member that is killed |
+//! | `proof.rs` | counters of the pool and of devices, and the kernel's drivers |
 //! | `results.rs` | the figures, as tables, goals and plots |
 
 mod cases;
 mod choose;
 mod load;
 mod namespace;
+mod proof;
 mod results;
 mod testbed;
+mod wireguard;
 
 use millrace_hostfs::child::find_program;
 
 use self::load::{Loss, Measured};
+use self::proof::CountersBefore;
 use self::results::{Figures, VpnPlan};
 use self::testbed::Testbed;
 use crate::cli::VpnArgs;
@@ -66,8 +71,11 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
         for index in order(cases.len(), round) {
             let (case, rounds) = &mut measured[index];
             progress.now(case.title)?;
+            let before = CountersBefore::read(testbed.node.as_ref())?;
             let link = testbed.up(case, "", &mut progress)?;
-            rounds.push(link.measure(args.seconds, args.flows, &progress)?);
+            let mut measured = link.measure(args.seconds, args.flows, &progress)?;
+            measured.proof = before.proof(case, testbed.node.as_ref())?;
+            rounds.push(measured);
             link.down()?;
             progress.step();
         }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::cases::{BASE, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
 use super::load::{Loss, Measured};
+use super::proof::Proof;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::plot::{self, Axis, BarChart, Bars, LineChart, PlotLine, Value};
@@ -48,12 +49,16 @@ pub(super) struct Row {
     cpu_per_gb: Option<Spread>,
     /// CPU seconds for a gigabyte against one process, within each round.
     cpu_ratio: Option<Spread>,
+    /// CPU seconds of the whole machine, for a gigabyte: both ends, the kernel and the load itself.
+    machine_per_gb: Option<Spread>,
     p50_us: Option<Spread>,
     p99_us: Option<Spread>,
     /// Mbit/s that a core of the end that needs more carries, predicted from its CPU time.
     mbit_per_core: Option<Spread>,
     /// Speed-up if ciphers and hashes cost the tunnel processes nothing.
     ceiling: Option<Spread>,
+    /// Where the work of all rounds was done.
+    proof: Proof,
     rounds: Vec<Measured>,
 }
 
@@ -102,12 +107,14 @@ impl Figures {
                     ratio: against(rounds, &base_mbit, |round| Some(round.mbit)),
                     cpu_per_gb,
                     cpu_ratio: against(rounds, &base_cpu, dearer_end),
+                    machine_per_gb: Spread::over(rounds, |round| round.machine_per_gb),
                     p50_us: Spread::over(rounds, |round| round.p50_us),
                     p99_us: Spread::over(rounds, |round| round.p99_us),
                     mbit_per_core: cpu_per_gb.map(|cpu| cpu.map(|cpu| MBIT_PER_GB / cpu)),
                     ceiling: Spread::over(rounds, |round| {
                         round.crypto_share.map(|share| 1.0 / (1.0 - share).max(1e-3))
                     }),
+                    proof: Proof::sum(rounds.iter().map(|round| &round.proof)),
                     rounds: rounds.clone(),
                 }
             })
@@ -137,8 +144,10 @@ impl Figures {
 
     /// Throughput and CPU time as bars; the rate while a member dies as a line.
     pub(super) fn plots(&self) -> Result<String, BenchError> {
-        let categories: Vec<String> =
-            self.rows.iter().map(|row| row.case.title.to_owned()).collect();
+        let category = |row: &Row| match row.proof.remark() {
+            Some(remark) => format!("{} ({remark})", row.case.title),
+            None => row.case.title.to_owned(),
+        };
         let chart = |title: &str, axis: &str, value: &dyn Fn(&Row) -> Option<Spread>| {
             // The cable alone would make all other bars unreadably short.
             let tunnels = self.rows.iter().filter(|row| row.members > 0);
@@ -147,13 +156,7 @@ impl Figures {
             BarChart {
                 title: title.to_owned(),
                 axis: Axis::linear(axis),
-                categories: self
-                    .rows
-                    .iter()
-                    .zip(&categories)
-                    .filter(|(row, _)| row.members > 0)
-                    .map(|(_, name)| name.clone())
-                    .collect(),
+                categories: self.rows.iter().filter(|row| row.members > 0).map(category).collect(),
                 series: vec![Bars { name: "median and range over the rounds".to_owned(), values }],
             }
         };
@@ -202,6 +205,7 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
         ("Mbit/s (range)", &|row| range(row.mbit, 0)),
         ("against 1 process", &|row| range(row.ratio, 2)),
         ("CPU s/GB, dearer end", &|row| range(row.cpu_per_gb, 2)),
+        ("whole machine", &|row| median(row.machine_per_gb, 2)),
         ("p50 ms", &|row| ms(row.p50_us)),
         ("p99 ms", &|row| ms(row.p99_us)),
         ("Mbit/s per core", &|row| median(row.mbit_per_core, 0)),
@@ -213,10 +217,18 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
         rows.render(),
     );
     text.push_str(
-        "\nCPU s/GB: of the tunnel processes. Mbit/s per core: 8000 / that; a core of a gateway carries it in one\n\
-         direction. Ceiling: the speed-up if ciphers and hashes cost the processes nothing.\n\
+        "\nCPU s/GB: of the tunnel processes; none where the kernel encrypts. Whole machine: both ends, the kernel and\n\
+         the load. Mbit/s per core: 8000 / CPU s/GB; a core of a gateway carries it in one direction. Ceiling: the\n\
+         speed-up if ciphers and hashes cost the processes nothing.\n\
          Compression is history: OpenVPN 2.7 does not send it, and it leaks what is compressed (VORACLE).\n",
     );
+    let proofs = table(&figures.rows, &[
+        ("proof", &|row: &&Row| row.case.title.to_owned()),
+        ("packets encrypted by", &|row| row.proof.packets(row.case)),
+        ("signatures by the pool", &|row| row.proof.signatures()),
+        ("counters of devices", &|row| row.proof.devices()),
+    ]);
+    text.push_str(&format!("\n{}\n", proofs.render()));
     if let Some(best) = best_per_core(figures) {
         text.push_str(&format!(
             "On paper: {PAPER_CORES:.0} cores with a process each carry {:.0} Gbit/s ({}), if memory and network do.\n",
@@ -262,6 +274,7 @@ mod tests {
             bytes: 1,
             retransmits: 0,
             crypto_share: Some(0.2),
+            proof: Proof::default(),
         }
     }
 

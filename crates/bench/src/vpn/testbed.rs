@@ -12,24 +12,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::cases::{CaseEngine, LinkCase};
 use super::namespace::Namespace;
+use super::wireguard;
 use crate::cores;
 use crate::error::BenchError;
+use crate::node::{NodeOptions, NodeProcess};
 use crate::process::{need, output_of, temporary_folder};
 use crate::progress::Progress;
 use crate::tls::observer::LoadObserver;
 
 /// The name of the link.
-const LINK: &str = "bench";
+pub(super) const LINK: &str = "bench";
 
 /// Addresses of the cable's ends (RFC 2544, for benchmarks), and of the ends in the link.
-const CABLE: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
-const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+pub(super) const CABLE: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
+pub(super) const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+
+/// The folder of keys whose private parts are stubs.
+const STUBS: &str = "stubs";
 
 /// Time in which all members carry traffic: TLS handshakes of four on busy cores took 6 s.
 const COMES_UP: Duration = Duration::from_secs(40);
@@ -37,8 +42,10 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Set-up that all cases share.
 pub(super) struct Testbed {
-    dir: TempDir,
+    pub(super) dir: TempDir,
     millrace: PathBuf,
+    /// The node that has the private keys of pooled cases.
+    pub(super) node: Option<NodeProcess>,
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
     /// Whether the ceiling is measured, too.
@@ -79,12 +86,15 @@ impl Testbed {
                 "network namespaces and tunnels need root and /dev/net/tun".to_owned(),
             ));
         }
+        let mut pooled = false;
         for case in cases {
-            let program = if case.engine.is_openvpn() { "openvpn" } else { "charon-systemd" };
-            need(program, program)?;
+            pooled |= case.pooled;
+            let program = case.engine.program();
+            need(program, if program == "wg" { "wireguard-tools" } else { program })?;
         }
-        let testbed = Self {
+        let mut testbed = Self {
             dir: temporary_folder()?,
+            node: None,
             millrace: env::current_exe().map_err(BenchError::system("find this program"))?,
             iperf3: need("iperf3", "iperf3")?,
             ends: [Namespace::new()?, Namespace::new()?],
@@ -98,7 +108,31 @@ impl Testbed {
         let mut command = Command::new(&testbed.millrace);
         command.args(["vpn", "keys"]).arg(testbed.file()).arg("-o");
         output_of("millrace vpn keys", command.arg(&keys))?;
+        if pooled {
+            testbed.node = Some(testbed.pool_keys(&keys)?);
+        }
         Ok(testbed)
+    }
+
+    /// A node with the private keys of both ends; a second folder of keys has stubs in their place.
+    fn pool_keys(&self, keys: &Path) -> Result<NodeProcess, BenchError> {
+        let node = NodeProcess::start(&NodeOptions::on(0))?;
+        let config = node.openssl_config(node.socket(), None)?;
+        let stubs = self.dir.path().join(STUBS);
+        let copy = |from: &Path, to: &Path| {
+            fs::copy(from, to).map(drop).map_err(BenchError::file("copy", from))
+        };
+        for end in ["a", "b"] {
+            let (from, to) = (keys.join(end), stubs.join(end));
+            fs::create_dir_all(&to).map_err(BenchError::file("create", &to))?;
+            for name in ["ca.pem", "cert.pem"] {
+                copy(&from.join(name), &to.join(name))?;
+            }
+            let stub = node.import_key(&format!("tunnel-{end}"), &from.join("key.pem"), false)?;
+            copy(&stub, &to.join("key.pem"))?;
+        }
+        copy(&config, &stubs.join("openssl.cnf"))?;
+        Ok(node)
     }
 
     fn file(&self) -> PathBuf {
@@ -107,12 +141,15 @@ impl Testbed {
 
     /// Writes the link.toml of a case; `proposals` are further lines of `[ipsec]`.
     fn declare(&self, case: &LinkCase, proposals: &str) -> Result<(), BenchError> {
-        let keys = self.dir.path().join("keys");
+        let keys = self.dir.path().join(if case.pooled { STUBS } else { "keys" });
         let mut text = format!(
             "name = \"{LINK}\"\nmembers = {}\npath-mtu = {}\n",
             case.members.max(1),
             case.path_mtu
         );
+        if case.bridged {
+            text.push_str("mode = \"bridged\"\n");
+        }
         text.push_str(&if case.engine.is_openvpn() {
             format!("cipher = \"{}\"\n", case.cipher)
         } else {
@@ -123,13 +160,20 @@ impl Testbed {
                 "[ends.{name}]\naddress = \"{address}\"\ninner = \"{inner}\"\ncertificates = \"{}/{name}\"\n",
                 keys.display()
             ));
+            if case.pooled {
+                text.push_str(&format!("openssl-config = \"{}/openssl.cnf\"\n", keys.display()));
+            }
         }
         text.push_str("[tunnels]\n");
+        if case.pooled {
+            // The node's socket lies in a folder of root.
+            text.push_str("user = \"root\"\ngroup = \"root\"\n");
+        }
         if let Some(bytes) = case.buffers {
             text.push_str(&format!("socket-buffer-bytes = {bytes}\n"));
         }
         text.push_str(match case.engine {
-            CaseEngine::OpenVpn => "",
+            CaseEngine::OpenVpn | CaseEngine::WireGuard => "",
             CaseEngine::Dco => "data-path = \"kernel\"\n",
             CaseEngine::UserIpsec => "[ipsec]\ndata-path = \"user\"\n",
             CaseEngine::KernelIpsec => "[ipsec]\n",
@@ -178,6 +222,10 @@ impl Testbed {
         if case.members == 0 {
             return Ok(link);
         }
+        if case.engine == CaseEngine::WireGuard {
+            wireguard::up(self, case)?;
+            return Ok(link);
+        }
         self.declare(case, proposals)?;
         let file = self.file();
         let file = file.to_string_lossy();
@@ -195,8 +243,12 @@ impl Testbed {
         if !case.pinned && case.engine.is_openvpn() {
             link.unpin()?;
         }
+        if case.crossed {
+            link.cross()?;
+        }
         let mut observer = self.observer.borrow_mut();
-        if observer.is_none() && self.samples {
+        let has_time = !case.engine.encrypts_in_kernel();
+        if observer.is_none() && self.samples && has_time {
             *observer = Some(LoadObserver::new(&link.pids[0][..1], progress));
         }
         Ok(link)
@@ -269,13 +321,16 @@ impl Link<'_> {
     /// Whether a device carries the traffic that is measured.
     pub(super) fn is_own(&self, device: &str) -> bool {
         match self.case.engine {
-            CaseEngine::OpenVpn | CaseEngine::Dco if self.case.members > 0 => {
+            CaseEngine::OpenVpn | CaseEngine::Dco | CaseEngine::WireGuard
+                if self.case.members > 0 =>
+            {
                 device.starts_with(LINK)
             }
             CaseEngine::UserIpsec => device == "ipsec0",
             // The kernel's ESP has no device: what it encrypted leaves by the cable.
             CaseEngine::OpenVpn
             | CaseEngine::Dco
+            | CaseEngine::WireGuard
             | CaseEngine::KernelIpsec
             | CaseEngine::PerCpuSas => device == "cable",
         }
@@ -298,6 +353,20 @@ impl Link<'_> {
         Ok(())
     }
 
+    /// Moves each process of the second end to the core of the next one.
+    fn cross(&self) -> Result<(), BenchError> {
+        let system = BenchError::system("pin a tunnel");
+        let pid = |pid: &u32| i32::try_from(*pid).ok().and_then(Pid::from_raw);
+        let own: Vec<Option<Pid>> = self.pids[1].iter().map(pid).collect();
+        let sets = own.iter().map(|pid| sched_getaffinity(*pid));
+        let mut sets = sets.collect::<Result<Vec<CpuSet>, _>>().map_err(system)?;
+        sets.rotate_left(1);
+        for (pid, set) in own.iter().zip(&sets) {
+            sched_setaffinity(*pid, set).map_err(BenchError::system("pin a tunnel"))?;
+        }
+        Ok(())
+    }
+
     /// Takes both ends down.
     pub(super) fn down(mut self) -> Result<(), BenchError> {
         self.take_down()
@@ -308,6 +377,9 @@ impl Link<'_> {
             return Ok(());
         }
         self.is_down = true;
+        if self.case.engine == CaseEngine::WireGuard {
+            return wireguard::down(self.testbed);
+        }
         let down = |end| {
             let mut command = self.testbed.vpn(end, &["down", LINK]);
             output_of("millrace vpn down", &mut command).map(drop)

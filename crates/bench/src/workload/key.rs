@@ -21,6 +21,8 @@ pub(crate) enum BenchKey {
     #[strum(serialize = "p-256")] P256,
     /// ECDSA and ECDH on NIST P-384.
     #[strum(serialize = "p-384")] P384,
+    /// ECDSA on NIST P-521, in handshakes.
+    #[strum(serialize = "p-521")] P521,
     /// X25519.
     #[strum(serialize = "x25519")] X25519,
     /// Ed25519.

@@ -333,6 +333,7 @@ Examples:
   millrace gateway check nginx
   millrace gateway check haproxy --connect www.example.net:443 --json
   millrace gateway check nginx --pid 4711 --socket /run/millrace/node.sock
+  millrace gateway check nginx --compression
 
 The command reads the running processes, their configuration and the node's
 status, then makes handshakes and counts where they were signed. It changes
@@ -367,6 +368,9 @@ pub(crate) struct CheckArgs {
     /// Concurrent handshakes to make
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(2..=256))]
     pub(crate) handshakes: u32,
+    /// Check the compression library alone: for an nginx without the provider
+    #[arg(long, conflicts_with_all = ["connect", "server_name", "openssl_conf"])]
+    pub(crate) compression: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArg,
     #[command(flatten)]

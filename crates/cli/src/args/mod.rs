@@ -74,7 +74,7 @@ pub(crate) use self::virtio::{
 pub(crate) use self::vpn::{
     VpnBenchArgs, VpnCommand, VpnDownArgs, VpnEngine, VpnExportArgs, VpnFoldersArgs, VpnFormat,
     VpnHistoryArgs, VpnImportArgs, VpnKeysArgs, VpnLinkArgs, VpnMode, VpnNameArgs, VpnPlanArgs,
-    VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
+    VpnRestartArgs, VpnRollbackArgs, VpnStatusArgs, VpnSuperviseArgs, VpnUpArgs, VpnWatchArgs,
 };
 
 /// Exit codes: the end of the long help, and a section of every manual page.

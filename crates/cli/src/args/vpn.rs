@@ -29,6 +29,7 @@ pub(crate) enum VpnCommand {
     Status(VpnStatusArgs),
     Watch(VpnWatchArgs),
     Bench(VpnBenchArgs),
+    Restart(VpnRestartArgs),
     Down(VpnDownArgs),
     History(VpnHistoryArgs),
     Rollback(VpnRollbackArgs),
@@ -239,6 +240,23 @@ pub(crate) struct VpnWatchArgs {
     /// End after this many tables
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
+}
+
+/// Restart the members of a link one after another, without an interruption
+///
+/// Traffic leaves a member before its process ends, and the next one waits
+/// until it is back. For a new OpenVPN or strongSwan, new certificates or keys.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n  millrace vpn restart branch --member 1")]
+pub(crate) struct VpnRestartArgs {
+    #[command(flatten)]
+    pub(crate) link: VpnNameArgs,
+    /// Members, separated by commas [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) member: Vec<u16>,
+    /// Do not wait until all are back
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 }
 
 /// Take a link down; its configurations stay

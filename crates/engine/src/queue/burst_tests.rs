@@ -209,14 +209,16 @@ fn beside_bursts(rule: Rule, workers: usize, seconds: u64) -> (Vec<u64>, u64) {
     (latencies, core.overtaken)
 }
 
-/// Alone, a job of the victim takes [`SERVICE`]. Beside the bursts it waits for the rest of one job.
+/// Alone, a job of the victim takes [`SERVICE`]. Beside the bursts it takes as long, but for the first burst, whose first
+/// job nothing tells from a single one.
 #[test]
-fn single_job_beside_bursts_waits_for_one_job_at_most() {
+fn single_job_beside_bursts_takes_as_long_as_alone() {
     for workers in [1, 2] {
         let (latencies, overtaken) = beside_bursts(Rule::InUse, workers, 10);
         assert_eq!(overtaken, 0, "jobs of the bursts ran before the victim's");
         let p99 = latencies[latencies.len() * 99 / 100];
-        assert!(p99 <= 2 * SERVICE, "{p99} µs");
+        assert_eq!(p99, SERVICE);
+        assert!(latencies[latencies.len() - 1] <= 2 * SERVICE, "{latencies:?}");
         let (_, overtaken) = beside_bursts(Rule::AnyBacklog, workers, 10);
         assert!(overtaken > 0, "the simulation shows no difference");
     }

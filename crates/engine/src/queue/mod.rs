@@ -49,7 +49,7 @@ use self::owned::OwnedJobs;
 use self::owner::LEVEL_WEIGHTS;
 pub use self::owner::{Owner, PriorityLevel};
 pub(crate) use self::rate::Contention;
-use self::rate::ServiceRate;
+use self::rate::{Bursts, ServiceRate};
 
 /// Virtual time that one unit of cost takes an owner of weight 1. Divided by weights up to
 /// [`Owner::MAX_WEIGHT`], the cheapest job still costs a thousand steps, so rounding stays below 0.1 %.
@@ -99,6 +99,7 @@ pub(crate) struct FairQueue<T> {
     /// No job here has an earlier deadline (it may be later: removals do not raise it).
     earliest_deadline: Option<Instant>,
     service_rate: ServiceRate,
+    bursts: Bursts,
 }
 
 /// The owners of one level.
@@ -141,6 +142,7 @@ impl<T: Waiting> FairQueue<T> {
             session_limit,
             earliest_deadline: None,
             service_rate: ServiceRate::default(),
+            bursts: Bursts::default(),
         }
     }
 
@@ -271,7 +273,9 @@ impl<T: Waiting> FairQueue<T> {
     ///
     /// An owner with more jobs than one that is being served, of its level or a higher one, is left to [`Self::pop`].
     /// The caller may run before the workers that serve: an owner whose jobs come in bursts would overtake the only job
-    /// of another one, burst by burst. For the same reason the owner has a single job while none is being served.
+    /// of another one, burst by burst. For the same reason the owner has a single job while none is being served, and
+    /// did not have several lately ([`Bursts`]): with the first job of a burst in its hands, the caller would let another
+    /// owner's only job wait.
     pub(crate) fn pop_unserved(
         &mut self,
         max: usize,
@@ -302,14 +306,17 @@ impl<T: Waiting> FairQueue<T> {
     }
 
     fn unserved(&self) -> Option<u64> {
-        let mut most = if self.is_serving() { usize::MAX } else { 1 };
+        let serving = self.is_serving();
+        let mut most = if serving { usize::MAX } else { 1 };
         self.levels.iter().find_map(|level| {
             let least = level.served.first().map_or(usize::MAX, |(jobs, _)| *jobs);
             most = most.min(least);
             let first = level.order.iter().take(MOST_LOOKED_AT);
             let mut owners = first.map(|(_, id)| (*id, &self.owners[id]));
             let fits = |owned: &OwnedJobs<T>| owned.in_service == 0 && owned.waiting <= most;
-            let unserved = owners.find(|(_, owned)| fits(owned) && self.is_below_share(owned));
+            let in_bursts = |id: u64| !serving && self.bursts.has(id);
+            let unserved = owners
+                .find(|(id, owned)| fits(owned) && !in_bursts(*id) && self.is_below_share(owned));
             unserved.map(|(id, _)| id)
         })
     }
@@ -344,6 +351,10 @@ impl<T: Waiting> FairQueue<T> {
         // to them.
         if let Some((least, _)) = state.order.first() {
             state.virtual_time = state.virtual_time.max(*least);
+        }
+        self.bursts.pass(now);
+        if self.owners.get(&owner).is_some_and(|owned| owned.waiting + owned.in_service > 1) {
+            self.bursts.note(owner, now);
         }
         let cost = self.update(owner, |owned| match owned.pop() {
             Some(job) if job.deadline() <= now => {

@@ -1,8 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Measurements of a queue: the rate at which its jobs are taken, and whether several owners use it.
+//! Measurements of a queue: the rate at which its jobs are taken, whether several owners use it, and which of them send
+//! several jobs at once.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Time for which the service rate is measured before the estimate changes: dozens of turns of a worker.
@@ -76,5 +78,51 @@ impl Contention {
             self.until = Some(now + CONTENTION_LASTS);
         }
         self.until.is_some_and(|until| now < until)
+    }
+}
+
+/// Time for which an owner is remembered after it had several jobs, at least; at most twice that. Long beside the rest of
+/// a client after a refusal (10 ms and more), after which its next burst begins with a single job.
+const BURST_LASTS: Duration = Duration::from_millis(100);
+
+/// Owners that are remembered in one such time. Further ones are not, which costs others the rest of one of their jobs.
+pub(super) const MOST_BURSTS: usize = 1024;
+
+/// Owners that had several jobs waiting or in service lately.
+#[derive(Debug, Default)]
+pub(super) struct Bursts {
+    since: Option<Instant>,
+    current: HashSet<u64>,
+    former: HashSet<u64>,
+}
+
+impl Bursts {
+    /// Records that an owner has several jobs.
+    pub(super) fn note(&mut self, owner: u64, now: Instant) {
+        self.pass(now);
+        if self.current.len() < MOST_BURSTS {
+            self.current.insert(owner);
+        }
+        self.since.get_or_insert(now);
+    }
+
+    /// Forgets what is too long ago.
+    pub(super) fn pass(&mut self, now: Instant) {
+        let Some(since) = self.since else { return };
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed < BURST_LASTS {
+            return;
+        }
+        std::mem::swap(&mut self.current, &mut self.former);
+        self.current.clear();
+        if elapsed >= 2 * BURST_LASTS {
+            self.former.clear();
+        }
+        self.since = (!self.former.is_empty()).then_some(now);
+    }
+
+    /// Whether the owner had several jobs lately.
+    pub(super) fn has(&self, owner: u64) -> bool {
+        self.current.contains(&owner) || self.former.contains(&owner)
     }
 }

@@ -382,6 +382,56 @@ fn burst_of_one_owner_does_not_overtake_the_only_job_of_another() {
 }
 
 #[test]
+fn first_job_of_an_owner_that_sent_a_burst_lately_is_not_express() {
+    let mut fixture = Fixture::new(1_000, 1_000);
+    let burst = |fixture: &mut Fixture| {
+        fixture.push(1, 0);
+        fixture.push(1, 1);
+        assert_eq!(fixture.pop(2).len(), 2);
+        fixture.queue.release(1, 2);
+    };
+    fixture.push(1, 7);
+    assert_eq!(fixture.pop_unserved(), [(1, 7)], "its first job ever");
+    fixture.queue.release(1, 1);
+    burst(&mut fixture);
+    fixture.push(1, 2);
+    assert!(!fixture.queue.has_unserved(), "nothing is in service");
+    fixture.push(2, 0);
+    assert_eq!(fixture.pop_unserved(), [(2, 0)], "an owner without a burst");
+    assert_eq!(fixture.pop(1), [(1, 2)]);
+    fixture.queue.release(1, 1);
+    fixture.queue.release(2, 1);
+
+    // Two hundred milliseconds later the burst is forgotten.
+    fixture.now += Duration::from_millis(200);
+    fixture.push(3, 0);
+    assert_eq!(fixture.pop(1), [(3, 0)]);
+    fixture.queue.release(3, 1);
+    fixture.push(1, 3);
+    assert_eq!(fixture.pop_unserved(), [(1, 3)]);
+    fixture.queue.release(1, 1);
+    fixture.check();
+}
+
+#[test]
+fn bursts_of_at_most_1024_owners_are_remembered() {
+    let mut fixture = Fixture::new(4_000, 1_000);
+    for owner in 0..=rate::MOST_BURSTS as u64 {
+        fixture.push(owner, 0);
+        fixture.push(owner, 1);
+        assert_eq!(fixture.pop(2).len(), 2);
+        fixture.queue.release(owner, 2);
+    }
+    let last = rate::MOST_BURSTS as u64;
+    for (owner, express) in [(last - 1, false), (last, true)] {
+        fixture.push(owner, 2);
+        assert_eq!(fixture.queue.has_unserved(), express);
+        assert_eq!(fixture.pop(1).len(), 1);
+        fixture.queue.release(owner, 1);
+    }
+}
+
+#[test]
 fn backlog_of_a_higher_level_is_express_beside_a_single_job_of_a_lower_one() {
     let mut fixture = Fixture::new(1_000, 1_000);
     let [low, high] = [PriorityLevel::Low, PriorityLevel::High]

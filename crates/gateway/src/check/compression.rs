@@ -8,20 +8,54 @@ use millrace_edge::compression::{
 };
 use millrace_hostfs::process::Proc;
 
+use super::evidence::Evidence;
 use super::{CheckOptions, CheckOutcome, CheckReport, Server};
 
 /// Adds a finding if the compression library is loaded; without it there is nothing to check.
 pub(super) fn judge(options: &CheckOptions, report: &mut CheckReport) {
-    let Some(pid) = report.pid.filter(|_| options.server == Server::Nginx) else {
-        return;
-    };
-    let proc = Proc::open(&options.proc).ok();
-    let memory = proc.and_then(|proc| proc.memory_file(pid, MEMORY_NAME, MAX_BYTES));
-    let found = memory.and_then(|memory| CounterSnapshot::parse(&memory.bytes));
-    if let Some(found) = found {
+    if let Some(found) = counted(options, report) {
         let (outcome, seen, remedy) = finding(&found);
         report.add("compression", outcome, seen, remedy);
     }
+}
+
+/// Adds a finding in any case: the caller asks for the library, so one that is not loaded is a failure.
+pub(super) fn require(
+    options: &CheckOptions,
+    evidence: Option<&Evidence>,
+    report: &mut CheckReport,
+) {
+    let found = counted(options, report);
+    if let Some(running) = evidence.and_then(|evidence| evidence.running.as_ref()) {
+        let (master, workers) = (running.master.pid, running.workers.len());
+        report.add(
+            "process",
+            CheckOutcome::Good,
+            format!("master {master}, {workers} worker(s)"),
+            None,
+        );
+    }
+    let (outcome, seen, remedy) = match found {
+        Some(found) => finding(&found),
+        None if report.pid.is_none() => {
+            let remedy = format!("start {}", options.server);
+            (CheckOutcome::Failure, format!("no {} is running here", options.server), Some(remedy))
+        }
+        None => {
+            let remedy = "LD_PRELOAD names it: `millrace gateway nginx --compression=only --write` prints how; then \
+                          restart nginx, since a reload is not enough; as root, since others cannot see it";
+            let seen = "the compression library is not loaded, or not visible to this user";
+            (CheckOutcome::Failure, seen.to_owned(), Some(remedy.to_owned()))
+        }
+    };
+    report.add("compression", outcome, seen, remedy);
+}
+
+/// The counters of the library, if it is loaded into an nginx.
+fn counted(options: &CheckOptions, report: &CheckReport) -> Option<CounterSnapshot> {
+    let pid = report.pid.filter(|_| options.server == Server::Nginx)?;
+    let memory = Proc::open(&options.proc).ok()?.memory_file(pid, MEMORY_NAME, MAX_BYTES)?;
+    CounterSnapshot::parse(&memory.bytes)
 }
 
 fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
@@ -44,10 +78,11 @@ fn finding(found: &CounterSnapshot) -> (CheckOutcome, String, Option<String>) {
     let of = |engine| found.get(EngineCounters::of(engine).input);
     let share = |engine| 100.0 * of(engine) as f64 / input.max(1) as f64;
     let seen = format!(
-        "{streams} responses, {:.1} MB to {:.1} MB; ISA-L {:.0} %, libdeflate {:.0} %, QAT {:.0} %, stored {:.0} %, \
-         zlib {:.0} %",
+        "{streams} responses, {:.1} MB to {:.1} MB (ratio {:.2}); ISA-L {:.0} %, libdeflate {:.0} %, QAT {:.0} %, \
+         stored {:.0} %, zlib {:.0} %",
         input as f64 / 1e6,
         output as f64 / 1e6,
+        input as f64 / output.max(1) as f64,
         share(EngineKind::Isal),
         share(EngineKind::Libdeflate),
         share(EngineKind::Qat),

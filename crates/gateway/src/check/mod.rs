@@ -77,6 +77,8 @@ pub struct CheckOptions {
     pub openssl_conf: Option<PathBuf>,
     /// Number of concurrent handshakes; 0: no proof.
     pub handshakes: usize,
+    /// Whether to check the compression library alone, for an nginx without the provider.
+    pub compression_only: bool,
     /// `/proc`, or a folder of the same form.
     pub proc: PathBuf,
 }
@@ -222,6 +224,10 @@ pub fn run(options: &CheckOptions, nodes: &dyn Nodes) -> CheckReport {
         Gathered::Elsewhere => None,
         Gathered::Nothing => return report,
     };
+    if options.compression_only {
+        compression::require(options, evidence.as_ref(), &mut report);
+        return report;
+    }
     compression::judge(options, &mut report);
     let counted = local::counts(options, &report);
     let pool =

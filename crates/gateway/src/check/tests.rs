@@ -150,6 +150,7 @@ impl Machine {
             config: None,
             openssl_conf: None,
             handshakes: 0,
+            compression_only: false,
             proc: self.dir.path().join("proc"),
         }
     }
@@ -582,4 +583,16 @@ fn pool_and_stubs_are_read_from_the_files_of_a_gateway() {
     for bad in ["/empty.cnf", "/missing.cnf"] {
         assert!(read(bad).is_err_and(|error| error.to_string().contains(bad)), "{bad}");
     }
+}
+
+#[test]
+fn compression_alone_asks_for_the_library_and_not_for_the_provider() {
+    let machine = Machine::new(Server::Nginx);
+    let options = CheckOptions { compression_only: true, ..machine.options() };
+    let report = run(&options, &machine);
+    let found: Vec<(&str, CheckOutcome)> =
+        report.findings.iter().map(|finding| (finding.check, finding.outcome)).collect();
+    assert_eq!(found, [("process", CheckOutcome::Good), ("compression", CheckOutcome::Failure)]);
+    let remedy = report.findings[1].remedy.as_deref().unwrap_or_default();
+    assert!(remedy.contains("--compression=only"), "{remedy}");
 }

@@ -128,8 +128,9 @@ fn tenant_row(
         weight: tenant.weight,
         priority: tenant.priority,
         quota_ops: number(tenant.quota.ops.per_second),
-        used_ops: used.iter().map(|row| row.used_ops).sum(),
-        throttled_per_s: used.iter().map(|row| row.throttled_per_s).sum(),
+        // From 0: the sum of no floats is -0.
+        used_ops: used.iter().fold(0.0, |sum, row| sum + row.used_ops),
+        throttled_per_s: used.iter().fold(0.0, |sum, row| sum + row.throttled_per_s),
         nodes: nodes_of(view, &tenant.name),
     }
 }

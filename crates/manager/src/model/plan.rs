@@ -53,6 +53,8 @@ pub struct Plan {
     pub again: Option<Instant>,
     /// Whether the quota is divided as the tenant asks.
     pub settled: bool,
+    /// Whether fewer nodes serve the tenant than it asks for: the next node that comes may.
+    pub fewer: bool,
 }
 
 /// State of a registration that holds part of a quota.
@@ -126,9 +128,12 @@ pub fn plan(
     lower_and_raise(&mut ledger, tenant, &wanted, view);
     ledger.short = wanted.short;
     let settled = is_settled(&ledger, &wanted);
+    let asked = tenant
+        .map_or(0, |tenant| u64::from(tenant.placement.spread).min(least_rate(&tenant.quota)));
+    let fewer = (wanted.slices.len() as u64) < asked;
     let mut before = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
     before.settle(record);
-    Plan { ledger: (before != ledger).then_some(ledger), again, settled }
+    Plan { ledger: (before != ledger).then_some(ledger), again, settled, fewer }
 }
 
 /// Takes back what is free; returns whether the entry stays.

@@ -252,6 +252,7 @@ impl Simulation {
                     "{name}: {served}/s of {quota}/s are served after the faults: {ledger:?}"
                 ));
             }
+            self.has_its_nodes(name, &tenant.value)?;
         }
         for name in self.truth.ledgers.keys() {
             if !self.truth.tenants.contains_key(name) {
@@ -259,6 +260,29 @@ impl Simulation {
             }
         }
         Ok(())
+    }
+
+    /// After the faults: as many nodes serve a tenant as it asks for, if they are there and have room.
+    fn has_its_nodes(&self, name: &TenantName, tenant: &Tenant) -> Checked {
+        /// Room that a node must have to count, in parts per million.
+        const ROOM: u64 = placement::WHOLE / 10;
+        let entries = self.truth.ledgers.get(name).map(|ledger| &ledger.value.entries[..]);
+        let entries = entries.unwrap_or_default();
+        let asked = u64::from(tenant.placement.spread).min(tenant.quota.ops.per_second);
+        if entries.len() as u64 >= asked || tenant.quota.ops.per_second < 10 {
+            return Ok(());
+        }
+        let unused = self.truth.nodes.iter().find(|(node, record)| {
+            record.value.state() == NodeState::Ready
+                && entries.iter().all(|entry| entry.node != **node)
+                && self.truth.free(node) > ROOM
+        });
+        match unused {
+            None => Ok(()),
+            Some((node, _)) => Err(format!(
+                "{name} asks for {asked} nodes, and {node} has room after the faults: {entries:?}"
+            )),
+        }
     }
 
     /// After the faults: each node holds the latest versions of the keys of the tenants that it serves, and no others.

@@ -27,8 +27,8 @@ use millrace_manager::model::keys::{HeldKeys, LEAVING, PoolKey};
 use millrace_manager::model::ledger::{Dimension, amount};
 use millrace_manager::model::view::{EPOCH, PREFIX, Table, View};
 use millrace_manager::model::{
-    Command, Health, Heartbeat, KeyName, Ledger, Load, NodeName, Refusal, Registration, Role,
-    Tenant, TenantName, placement,
+    Command, Health, Heartbeat, KeyName, Ledger, Load, NodeName, NodeState, Refusal, Registration,
+    Role, Tenant, TenantName, placement,
 };
 use millrace_manager::schema;
 use millrace_manager::store::{Changes, MemoryStore, Store, StoreError, Transaction};

@@ -43,6 +43,7 @@ ids! {
     op "OSSL_OP_" {
         DIGEST = 1;
         CIPHER = 2;
+        MAC = 3;
         KDF = 4;
         KEYMGMT = 10;
         KEYEXCH = 11;
@@ -108,6 +109,20 @@ ids! {
         GETTABLE_PARAMS = 12;
         GETTABLE_CTX_PARAMS = 13;
         SETTABLE_CTX_PARAMS = 14;
+    }
+    mac "OSSL_FUNC_MAC_" {
+        NEWCTX = 1;
+        DUPCTX = 2;
+        FREECTX = 3;
+        INIT = 4;
+        UPDATE = 5;
+        FINAL = 6;
+        GET_PARAMS = 7;
+        GET_CTX_PARAMS = 8;
+        SET_CTX_PARAMS = 9;
+        GETTABLE_PARAMS = 10;
+        GETTABLE_CTX_PARAMS = 11;
+        SETTABLE_CTX_PARAMS = 12;
     }
     keyexch "OSSL_FUNC_KEYEXCH_" {
         NEWCTX = 1;

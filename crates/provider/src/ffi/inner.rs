@@ -18,7 +18,9 @@ use super::core;
 use super::ids::{self, FUNCTIONS};
 use super::libcrypto::{Lib, LibError, Ptr};
 use super::types::{Algorithm, Dispatch};
-use crate::algorithms::{Aead, AlgorithmRow, Cipher, Exchange, KeyType, Sha2, Share, Signature};
+use crate::algorithms::{
+    Aead, AlgorithmRow, Bulk, BulkForm, Cipher, Exchange, KeyType, Sha2, Share, Signature,
+};
 use crate::error::{Error, Reason, Result};
 use crate::names;
 
@@ -94,6 +96,8 @@ pub(crate) struct InnerContext {
     pub(crate) aeads: Vec<Option<InnerAlgorithm>>,
     /// Digests, by the index of [`Sha2`].
     pub(crate) sha2: Vec<Option<InnerAlgorithm>>,
+    /// Algorithms that the kernel may serve, by the index of [`Bulk`].
+    pub(crate) bulk: Vec<Option<InnerAlgorithm>>,
     digests: [OnceLock<Digest>; Hash::ALL.len()],
 }
 
@@ -192,6 +196,19 @@ impl InnerContext {
                 &Aead::ROWS.iter().map(|row| row.name).collect::<Vec<_>>(),
             ),
             sha2: find(ids::op::DIGEST, &Sha2::ROWS.iter().map(|row| row.name).collect::<Vec<_>>()),
+            bulk: {
+                let found = |form: BulkForm, operation| {
+                    let of_form = |row: &crate::algorithms::BulkRow| {
+                        if row.form == form { row.name } else { "" }
+                    };
+                    find(operation, &Bulk::ROWS.iter().map(of_form).collect::<Vec<_>>())
+                };
+                let ciphers = found(BulkForm::Cipher, ids::op::CIPHER);
+                let digests = found(BulkForm::Digest, ids::op::DIGEST);
+                let macs = found(BulkForm::Mac, ids::op::MAC);
+                let each = ciphers.into_iter().zip(digests).zip(macs);
+                each.map(|((cipher, digest), mac)| cipher.or(digest).or(mac)).collect()
+            },
             digests: [const { OnceLock::new() }; Hash::ALL.len()],
         })
     }

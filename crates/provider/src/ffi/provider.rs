@@ -24,6 +24,7 @@ use super::{
     unusable,
 };
 use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Primitive, Signature};
+use crate::bulk::BulkRoutes;
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
 use crate::local::ahead::PairMaker;
@@ -49,6 +50,7 @@ struct SharedProvider {
     process: ProcessCell,
     tables: OnceLock<AlgorithmTables>,
     chosen: OnceLock<local::Chosen>,
+    bulk: OnceLock<Option<BulkRoutes>>,
 }
 
 impl SharedProvider {
@@ -65,6 +67,7 @@ impl SharedProvider {
             process,
             tables: OnceLock::new(),
             chosen: OnceLock::new(),
+            bulk: OnceLock::new(),
         }));
         all.push(fresh);
         fresh
@@ -83,6 +86,7 @@ struct AlgorithmTables {
     kdfs: StaticTable<Algorithm>,
     aeads: StaticTable<Algorithm>,
     digests: StaticTable<Algorithm>,
+    macs: StaticTable<Algorithm>,
 }
 
 /// Environment variable: if set, a line on standard error for each operation that the pool did not do.
@@ -140,6 +144,31 @@ impl Provider {
         self.shared.chosen.get_or_init(|| local::Chosen::of(self))
     }
 
+    /// Routes to the kernel's ciphers, read at the first question; none if there are none.
+    pub(crate) fn bulk(&'static self) -> Option<&'static BulkRoutes> {
+        self.shared.bulk.get_or_init(|| self.bulk_routes()).as_ref()
+    }
+
+    fn bulk_routes(&self) -> Option<BulkRoutes> {
+        let path = self.config.kernel_bulk.as_deref()?;
+        // SAFETY: takes nothing.
+        let user = unsafe { libc::geteuid() };
+        // SAFETY: takes any number, and returns a C string that is never freed.
+        let libcrypto =
+            self.lib.OpenSSL_version.map(|version| unsafe { CStr::from_ptr(version(0)) });
+        let libcrypto = libcrypto.unwrap_or_default().to_string_lossy();
+        match BulkRoutes::load(path, &libcrypto, user) {
+            Ok(routes) => Some(routes),
+            Err(error) => {
+                self.log(&format!(
+                    "{}: {error}; the kernel's ciphers are not used",
+                    path.display()
+                ));
+                None
+            }
+        }
+    }
+
     /// Makes X25519 pairs as the configuration says, and counts those made ahead.
     pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
         let ahead = self.chosen().pairs_ahead;
@@ -150,7 +179,7 @@ impl Provider {
         if let Some(tables) = self.shared.tables.get() {
             return Ok(tables);
         }
-        let tables = AlgorithmTables::new(self.config, self.chosen())?;
+        let tables = AlgorithmTables::new(self.config, self.chosen(), self.bulk())?;
         // Lost the race: the other's tables are the same.
         let _ = self.shared.tables.set(tables);
         self.shared.tables.get().ok_or_else(|| Error::new(Reason::Internal, "no tables"))
@@ -206,9 +235,9 @@ impl ProcessCell {
 }
 
 impl AlgorithmTables {
-    fn new(config: &Config, chosen: &local::Chosen) -> Result<Self> {
+    fn new(config: &Config, chosen: &local::Chosen, bulk: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
-        let local = local::Tables::new(chosen)?;
+        let local = local::Tables::new(chosen, bulk)?;
         let delegated =
             |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
         let signs_here =
@@ -253,6 +282,7 @@ impl AlgorithmTables {
             kdfs: ended(local.kdfs),
             aeads: ended(local.aeads),
             digests: ended(local.digests),
+            macs: ended(local.macs),
         })
     }
 }
@@ -410,6 +440,7 @@ unsafe extern "C" fn query_operation<const ID: i32>(
             ids::op::KDF => &provider.tables()?.kdfs,
             ids::op::CIPHER => &provider.tables()?.aeads,
             ids::op::DIGEST => &provider.tables()?.digests,
+            ids::op::MAC => &provider.tables()?.macs,
             _ => return Ok(std::ptr::null()),
         };
         Ok(table.as_ptr())

@@ -70,7 +70,11 @@ fn check(path: &Path, meta: &fs::Metadata, user: u32) -> Result<(), ChoiceFileEr
     Err(ChoiceFileError::Untrusted(path.display().to_string()))
 }
 
-fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
+/// The text of a file that only root and this user can have written.
+///
+/// # Errors
+/// Why it was not read.
+pub(crate) fn text(path: &Path, user: u32) -> Result<String, ChoiceFileError> {
     let folder = path.parent().ok_or(ChoiceFileError::Form)?;
     check(folder, &fs::symlink_metadata(folder)?, user)?;
     let mut options = OpenOptions::new();

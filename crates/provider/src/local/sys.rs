@@ -415,7 +415,7 @@ pub(crate) fn random(bytes: &mut [u8]) {
 }
 
 /// Nanoseconds since the machine was started, with the time that it slept.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: takes a place for a time.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };

@@ -52,9 +52,21 @@ impl Drop for RunningNode {
     }
 }
 
-/// A program of this machine, or of the unpacked release that `MILLRACE_TEST_ROOT` names; see
-/// `scripts/in-root.sh`.
+/// The folder of `scripts/arm.sh` in which the programs and the module of this run are, for 64-bit Arm under emulation;
+/// none: they are for this machine.
+pub(crate) fn emulated() -> Option<PathBuf> {
+    let folder = std::env::var_os("MILLRACE_TEST_ARM").filter(|folder| !folder.is_empty())?;
+    Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder))
+}
+
+/// A program of this machine, of the unpacked release that `MILLRACE_TEST_ROOT` names (see `scripts/in-root.sh`), or
+/// an emulated one.
 pub(crate) fn application(program: impl AsRef<OsStr>) -> Command {
+    if let Some(folder) = emulated() {
+        let mut command = Command::new(folder.join("run"));
+        command.arg(program).env("MILLRACE_ROOT_BINDS", env!("CARGO_TARGET_TMPDIR"));
+        return command;
+    }
     let Some(root) = std::env::var_os("MILLRACE_TEST_ROOT").filter(|root| !root.is_empty()) else {
         return Command::new(program);
     };
@@ -73,7 +85,8 @@ pub(crate) fn module() -> PathBuf {
     static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
         let exe = std::env::current_exe().expect("path of the test");
         let deps = exe.parent().expect("directory of the test");
-        let module = deps.join("libmillrace_provider.so");
+        let own = || deps.join("libmillrace_provider.so");
+        let module = emulated().map_or_else(own, |folder| folder.join("millrace.so"));
         let name = exe.file_name().expect("name of the test").to_string_lossy().into_owned();
         let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
         let fresh = copy.with_extension(format!("{}.new", std::process::id()));
@@ -332,11 +345,12 @@ pub(crate) fn exists(path: &Path) -> bool {
 /// # Panics
 /// If the compiler has another complaint.
 pub(crate) fn compiled(source: &str, libraries: &[&str]) -> Option<PathBuf> {
-    let name = source.trim_end_matches(".c");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let name = source.file_stem()?.to_string_lossy().into_owned();
     let binary =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let mut compile = Command::new("cc");
+    let compiler = emulated().map_or_else(|| PathBuf::from("cc"), |folder| folder.join("cc"));
+    let mut compile = Command::new(compiler);
     compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]);
     compile.arg(&binary).arg(&source);
     if let Ok(dir) = std::env::var("MILLRACE_TEST_OPENSSL") {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use millrace_engine::sync::lock;
 use millrace_service::outbox::Order;
+use millrace_service::overview::NodeCertificate;
 use millrace_service::service::SessionSink;
 use millrace_service::store::valid_identity;
 use millrace_wire::ALPN;
@@ -95,6 +96,19 @@ impl Acceptor {
             client.end_if_revoked(&in_force);
         }
         Ok(())
+    }
+
+    /// The node's own certificate, for the page.
+    pub(crate) fn certificate(&self) -> Option<NodeCertificate> {
+        let own = fs::read(&self.files.certificate).ok()?;
+        let own = CertificateDer::from_pem_slice(&own).ok()?;
+        let (_, parsed) = X509Certificate::from_der(&own).ok()?;
+        let subject = parsed.subject().iter_common_name().next();
+        Some(NodeCertificate {
+            name: subject.and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned(),
+            spki: parsed.public_key().raw.to_vec(),
+            expires: parsed.validity().not_after.timestamp(),
+        })
     }
 
     /// The settings for one new connection.

@@ -3,19 +3,20 @@
 
 //! The overview of a node: rates between two samples of its counters.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot, SeriesSnapshot};
 use millrace_engine::{BackendKind, OperationKind};
 
 use super::{
     BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, MAX_ROWS, NodeRow,
-    NodeState, Overview, Scope, Verdict, now_ms,
+    NodeState, Overview, Scope, TenantLine, Verdict, now_ms,
 };
 use crate::Service;
 use crate::keys::KeyRow;
-use crate::status::{BackendRow, EdgeCounts, EdgeRow, Status};
+use crate::status::{BackendRow, EdgeCounts, EdgeRow, ErrorRow, Status, TenantRow};
 
 /// Time over which the fallback share is computed: long enough that one failed request is no alarm.
 const SHARE_WINDOW: Duration = Duration::from_secs(300);
@@ -34,6 +35,8 @@ pub struct OverviewSampler {
     capacity: Vec<ClassRate>,
     zone: String,
     before: Option<(Instant, EngineSnapshot)>,
+    /// Completed and throttled jobs of the tenants at the sample before.
+    tenants: HashMap<String, (u64, u64)>,
     /// Pooled operations and fallbacks at former samples, for the share.
     shares: VecDeque<(Instant, u64, u64)>,
     keys: Vec<KeyLine>,
@@ -49,6 +52,7 @@ impl OverviewSampler {
             capacity: Vec::new(),
             zone: String::new(),
             before: None,
+            tenants: HashMap::new(),
             shares: VecDeque::new(),
             keys: Vec::new(),
             keys_at: None,
@@ -107,7 +111,7 @@ impl OverviewSampler {
                 cpu_saved: window.cpu_saved(),
             },
             clients: client_rows(&status),
-            tenants: Vec::new(),
+            tenants: self.tenant_lines(&status, elapsed.as_secs_f64()),
             keys: self.keys.clone(),
             events: Vec::new(),
             nodes: vec![node],
@@ -115,6 +119,27 @@ impl OverviewSampler {
         overview.verdict = overview.judge();
         self.before = Some((now, stats));
         overview
+    }
+
+    fn tenant_lines(&mut self, status: &Status, seconds: f64) -> Vec<TenantLine> {
+        let counts = |row: &TenantRow| (row.completed, throttled(&row.throttled));
+        let line = |row: &TenantRow| {
+            let now = counts(row);
+            // An account that is new since then has no rate yet, and one that was opened anew counts from 0.
+            let before = self.tenants.get(&row.tenant).unwrap_or(&now);
+            TenantLine {
+                name: row.tenant.clone(),
+                weight: row.weight,
+                priority: row.priority,
+                quota_ops: quota(row),
+                used_ops: rate(now.0.saturating_sub(before.0), seconds),
+                throttled_per_s: rate(now.1.saturating_sub(before.1), seconds),
+                nodes: vec![status.node.clone()],
+            }
+        };
+        let lines = status.tenants.iter().take(MAX_ROWS).map(line).collect();
+        self.tenants = status.tenants.iter().map(|row| (row.tenant.clone(), counts(row))).collect();
+        lines
     }
 
     fn share(&mut self, now: Instant, totals: &EdgeCounts) -> f64 {
@@ -284,7 +309,16 @@ fn key_lines(service: &Service) -> Vec<KeyLine> {
         expires: None,
         problem: key.problem.unwrap_or_default(),
     };
-    report.keys.into_iter().take(MAX_ROWS).map(line).collect()
+    let certificate = service.certificate().map(|own| KeyLine {
+        name: format!("certificate {}", own.name),
+        node: report.node.clone(),
+        fingerprint: hex::encode(digest(&SHA256, &own.spki)).chars().take(DIGITS).collect(),
+        former: false,
+        last_used: None,
+        expires: Some(own.expires),
+        problem: String::new(),
+    });
+    certificate.into_iter().chain(report.keys.into_iter().map(line)).take(MAX_ROWS).collect()
 }
 
 fn client_rows(status: &Status) -> Vec<ClientRow> {
@@ -303,6 +337,16 @@ fn client_rows(status: &Status) -> Vec<ClientRow> {
         }
     };
     status.edges.iter().take(MAX_ROWS).map(row).collect()
+}
+
+fn throttled(rows: &[ErrorRow]) -> u64 {
+    rows.iter().map(|row| row.jobs).fold(0, u64::saturating_add)
+}
+
+/// The quota of a tenant at this node, in operations per second; 0 for no limit.
+#[expect(clippy::cast_precision_loss, reason = "a rate of operations, far below 2^52")]
+fn quota(row: &TenantRow) -> f64 {
+    row.rates.ops.per_second as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of seconds, far below 2^52")]

@@ -3,7 +3,9 @@
 
 //! The verdict: the worst findings of an overview in one sentence.
 
-use super::{BackendLine, BackendState, NodeState, Overview, Scope, Verdict, VerdictLevel};
+use super::{
+    BackendLine, BackendState, KeyLine, NodeState, Overview, Scope, Verdict, VerdictLevel,
+};
 
 /// Share of fallbacks from which on the verdict is a warning.
 const FALLBACK_WARNING: f64 = 0.01;
@@ -13,6 +15,9 @@ const FAILED_CRITICAL: f64 = 0.01;
 
 /// Share of the capacity that must be left.
 const CAPACITY_WARNING: f64 = 0.1;
+
+/// Days before the end of a certificate from which on the verdict names it.
+const EXPIRY_WARNING_DAYS: i64 = 7;
 
 /// One sentence for the verdict.
 type Finding = (VerdictLevel, String);
@@ -80,6 +85,20 @@ impl Overview {
         findings
     }
 
+    /// What the end of a certificate's validity calls for, if it is near.
+    fn finding_of_expiry(&self, key: &KeyLine) -> Option<String> {
+        let now = i64::try_from(self.at_ms / 1000).unwrap_or(i64::MAX);
+        let left = key.expires?.saturating_sub(now);
+        let KeyLine { name, node, .. } = key;
+        if left <= 0 {
+            Some(format!("{name} of {node} has expired"))
+        } else if left < EXPIRY_WARNING_DAYS * 86_400 {
+            Some(format!("{name} of {node} expires within {EXPIRY_WARNING_DAYS} days"))
+        } else {
+            None
+        }
+    }
+
     /// Findings about backends, keys and tenants.
     fn findings_of_parts(&self) -> Vec<Finding> {
         let mut texts = Vec::new();
@@ -93,6 +112,7 @@ impl Overview {
         if broken > 0 {
             texts.push(format!("{broken} keys cannot be used"));
         }
+        texts.extend(self.keys.iter().filter_map(|key| self.finding_of_expiry(key)));
         let throttled = self.tenants.iter().filter(|row| row.throttled_per_s > 0.0);
         let throttled: Vec<&str> = throttled.map(|row| row.name.as_str()).collect();
         if !throttled.is_empty() {
@@ -176,5 +196,29 @@ mod tests {
         assert_eq!(overview.judge().level, VerdictLevel::Critical);
         overview.figures = Figures { capacity_left: Some(0.05), ..Figures::default() };
         assert_eq!(overview.judge().level, VerdictLevel::Warning);
+    }
+
+    #[test]
+    fn verdict_names_a_certificate_from_seven_days_before_its_end() {
+        const DAY: i64 = 86_400;
+        let mut overview = pool(vec![node("a", NodeState::Ready)]);
+        overview.at_ms = 1_000_000_000_000;
+        let mut at = |end: i64| {
+            overview.keys = vec![KeyLine {
+                name: "certificate a".to_owned(),
+                node: "a".to_owned(),
+                fingerprint: String::new(),
+                former: false,
+                last_used: None,
+                expires: Some(1_000_000_000 + end),
+                problem: String::new(),
+            }];
+            overview.judge()
+        };
+        assert_eq!(at(7 * DAY).level, VerdictLevel::Good);
+        let soon = at(7 * DAY - 1);
+        assert_eq!(soon.level, VerdictLevel::Warning);
+        assert_eq!(soon.text, "certificate a of a expires within 7 days");
+        assert_eq!(at(0).text, "certificate a of a has expired");
     }
 }

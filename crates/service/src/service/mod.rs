@@ -43,6 +43,7 @@ use crate::keys::{KeyReport, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, ConnectionRefusal, Metrics, Moment};
 use crate::outbox::Order;
+use crate::overview::NodeCertificate;
 use crate::settings::{Applied, LogControl, Problems, Settings, SettingsSnapshot};
 use crate::status::{SessionRow, Status, StatusSource};
 use crate::store::{KeyStore, StoreError};
@@ -84,6 +85,7 @@ struct ServiceInner {
     metrics: Metrics,
     reports: ClientReports,
     draining: AtomicBool,
+    certificate: Mutex<Option<NodeCertificate>>,
     connections: Mutex<ConnectionTable>,
     denials: RateLimit,
     faults: RateLimit,
@@ -122,6 +124,7 @@ impl Service {
             metrics: Metrics::default(),
             reports: ClientReports::default(),
             draining: AtomicBool::new(false),
+            certificate: Mutex::default(),
             connections: Mutex::default(),
             denials: RateLimit::default(),
             faults: RateLimit::default(),
@@ -408,6 +411,16 @@ impl Service {
     #[must_use]
     pub fn keys(&self) -> KeyReport {
         self.inner.keyring.report(&self.inner.name)
+    }
+
+    /// Names the certificate that the node shows its clients; none without a TCP listener.
+    pub fn set_certificate(&self, certificate: Option<NodeCertificate>) {
+        *lock(&self.inner.certificate) = certificate;
+    }
+
+    /// The certificate that the node shows its clients.
+    pub(crate) fn certificate(&self) -> Option<NodeCertificate> {
+        lock(&self.inner.certificate).clone()
     }
 
     /// The current state of the service: the answer of `/status`.

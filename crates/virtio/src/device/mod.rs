@@ -16,18 +16,22 @@ mod symmetric;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{Completion, JobError, Output};
 use millrace_service::bucket::Bucket;
+use zeroize::Zeroize;
 
 use self::asymmetric::{DeviceJob, Step};
 pub use self::limits::{DeviceLimits, Limit, LimitsChange};
 use crate::keys::{GuestKeys, Private};
 use crate::pool::{DevicePool, EndedJob, PoolJob};
-use crate::request::{self, AkcipherOperation, ChainWork, Control, Data, Layout, Subject, Work};
+use crate::primitives::Cipher;
+use crate::request::{
+    self, AkcipherOperation, ChainWork, CipherHead, Control, Data, Layout, Subject, Work,
+};
 use crate::session::{GuestSessions, Material};
 use crate::spec::{Direction, Service, Status};
 use crate::statistics::{DeviceCounters, RequestKind, ServedBy};
@@ -42,6 +46,9 @@ pub const JOB_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two submissions of a job that the pool refuses for now.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
+
+/// The keys of a request end at or before this byte: a header and fixed fields of at most 100 bytes are in front of them.
+const KEYS_END: usize = 128 + request::MAX_KEY_LEN;
 
 /// The result of a control request.
 #[derive(Debug, Default)]
@@ -74,8 +81,19 @@ pub type DataToken = u64;
 pub enum DataOutcome {
     /// The answer.
     Done(DataAnswer),
+    /// The result, which is in these bytes of the request.
+    InRequest(Range<usize>),
+    /// A result of this length, which is where the guest wants it.
+    Written(usize),
     /// The answer comes from [`Device::submit`] or [`Device::complete`].
     Pending(DataToken),
+}
+
+impl DataOutcome {
+    /// The answer to a request that cannot be handled.
+    pub(crate) fn failed() -> Self {
+        Self::Done(DataAnswer::of(Err(Status::Err)))
+    }
 }
 
 /// The bytes of a result. `Debug` shows their number.
@@ -125,8 +143,8 @@ impl DataAnswer {
 /// Time at which a device takes its next data request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadGate {
-    /// Now.
-    Open,
+    /// Now, and this many more without another look.
+    Open(usize),
     /// After this time: a limit was reached.
     After(Duration),
     /// After a completion: [`MAX_IN_FLIGHT`] jobs are at the pool.
@@ -225,7 +243,8 @@ impl Device {
         let wait =
             |bucket: &Option<Bucket>| bucket.map_or(Duration::ZERO, |it| it.ready_in(1, now));
         match wait(&self.ops).max(wait(&self.bytes)) {
-            Duration::ZERO => ReadGate::Open,
+            Duration::ZERO if self.ops.is_some() || self.bytes.is_some() => ReadGate::Open(1),
+            Duration::ZERO => ReadGate::Open(MAX_IN_FLIGHT - self.pending.len()),
             wait => {
                 self.counters.throttled();
                 ReadGate::After(wait)
@@ -288,8 +307,8 @@ impl Device {
     }
 
     /// Handles a request of a data queue. `writable` is the number of bytes that the guest left for the result,
-    /// without the status.
-    pub fn data(&mut self, request: &[u8], writable: usize, now: Instant) -> DataOutcome {
+    /// without the status. A cipher works in the bytes of the request; keys in a request are wiped.
+    pub fn data(&mut self, request: &mut [u8], writable: usize, now: Instant) -> DataOutcome {
         let data = match request::data(self.layout, request, writable) {
             Ok(data) => data,
             Err(status) => {
@@ -298,14 +317,26 @@ impl Device {
             }
         };
         let (kind, bytes) = measure(&data.work);
-        self.counters.operation(kind, bytes);
-        if let Some(ops) = &mut self.ops {
-            ops.overdraw(1, now);
+        self.count(kind, bytes, now);
+        if let (Subject::Session(session), Work::Cipher { direction, iv, source, room }) =
+            (&data.subject, &data.work)
+            && let Ok(Material::Cipher(cipher)) = self.sessions.get(*session, now)
+        {
+            // The IV is in front of the source.
+            let start = source.as_ptr().addr() - request.as_ptr().addr();
+            let (place, iv_len) = (start..start + source.len(), iv.len());
+            let fits = *direction == cipher.direction() && *room == source.len();
+            let (head, rest) = request.split_at_mut(start);
+            let done = fits && cipher.run(&head[start - iv_len..], &mut rest[..place.len()]);
+            return self.transformed(kind, done.then_some(DataOutcome::InRequest(place)));
         }
-        if let Some(bucket) = &mut self.bytes {
-            bucket.overdraw(bytes as u64, now);
+        let has_keys = matches!(data.subject, Subject::Inline(_));
+        let step = self.work(&data, now);
+        if has_keys {
+            let end = request.len().min(KEYS_END);
+            request[..end].zeroize();
         }
-        match self.work(&data, now) {
+        match step {
             Ok(Step::Done(result)) => {
                 self.counters.served(kind, ServedBy::InPlace);
                 self.done(Ok(ResultBytes::Plain(result)))
@@ -318,6 +349,51 @@ impl Device {
                 DataOutcome::Pending(token)
             }
             Err(status) => self.done(Err(status)),
+        }
+    }
+
+    /// Handles a request of a data queue whose last part, of `len` bytes, stays where it is; `head` is the rest. `run`
+    /// runs a cipher with an IV from there to the place of the result. `None`, with nothing done and nothing counted, if
+    /// this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice: then the
+    /// whole request goes to [`Self::data`].
+    pub(crate) fn data_apart(
+        &mut self,
+        head: &[u8],
+        len: usize,
+        writable: usize,
+        now: Instant,
+        run: impl FnOnce(&mut Cipher, &[u8]) -> bool,
+    ) -> Option<DataOutcome> {
+        let CipherHead { session, direction, iv, source_len, room } =
+            request::cipher_head(self.layout, head)?;
+        let Ok(Material::Cipher(cipher)) = self.sessions.get(session, now) else {
+            return None;
+        };
+        let fits = direction == cipher.direction() && room == len && room <= writable;
+        if source_len != len || !fits || !cipher.reads_once() {
+            return None;
+        }
+        let done = run(cipher, iv).then_some(DataOutcome::Written(len));
+        let kind = symmetric_kind(direction);
+        self.count(kind, len, now);
+        Some(self.transformed(kind, done))
+    }
+
+    fn transformed(&self, kind: RequestKind, done: Option<DataOutcome>) -> DataOutcome {
+        let Some(outcome) = done else {
+            return self.done(Err(Status::Err));
+        };
+        self.counters.served(kind, ServedBy::InPlace);
+        outcome
+    }
+
+    fn count(&mut self, kind: RequestKind, bytes: usize, now: Instant) {
+        self.counters.operation(kind, bytes);
+        if let Some(ops) = &mut self.ops {
+            ops.overdraw(1, now);
+        }
+        if let Some(bucket) = &mut self.bytes {
+            bucket.overdraw(bytes as u64, now);
         }
     }
 
@@ -469,16 +545,21 @@ fn created_answer(created: Result<u64, Status>) -> Vec<u8> {
     answer
 }
 
-/// The counter and the bytes of a request, as QEMU counts them.
-fn measure(work: &Work<'_>) -> (RequestKind, usize) {
-    let symmetric = |direction: Direction| match direction {
+fn symmetric_kind(direction: Direction) -> RequestKind {
+    match direction {
         Direction::Encrypt => RequestKind::SymEncrypt,
         Direction::Decrypt => RequestKind::SymDecrypt,
-    };
+    }
+}
+
+/// The counter and the bytes of a request, as QEMU counts them.
+fn measure(work: &Work<'_>) -> (RequestKind, usize) {
     match work {
         Work::Cipher { direction, source, .. }
         | Work::Aead { direction, source, .. }
-        | Work::Chain(ChainWork { direction, source, .. }) => (symmetric(*direction), source.len()),
+        | Work::Chain(ChainWork { direction, source, .. }) => {
+            (symmetric_kind(*direction), source.len())
+        }
         Work::Check { service: Service::Mac, source, .. } => (RequestKind::Mac, source.len()),
         Work::Check { source, .. } => (RequestKind::Hash, source.len()),
         Work::Akcipher { operation, source, .. } => {

@@ -16,8 +16,8 @@ pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8
             if *direction != cipher.direction() || *room != source.len() {
                 return Err(Status::Err);
             }
-            let mut result = vec![0; source.len()];
-            cipher.run(iv, source, &mut result).then_some(result).ok_or(Status::Err)
+            let mut text = source.to_vec();
+            cipher.run(iv, &mut text).then_some(text).ok_or(Status::Err)
         }
         (Work::Chain(work), Material::Chain { cipher, check, cipher_first }) => {
             chain(work, cipher, check, *cipher_first)
@@ -79,7 +79,7 @@ fn chain(
         hashed.extend_from_slice(&text[from..to]);
     }
     let (start, end) = work.cipher;
-    if !cipher.run(work.iv, &work.source[start..end], &mut text[start..end]) {
+    if !cipher.run(work.iv, &mut text[start..end]) {
         return Err(Status::Err);
     }
     if cipher_first {

@@ -53,12 +53,17 @@ pub(super) mod code {
     pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(crate) const GET_CONFIG: u32 = 24;
     pub(crate) const RESET_DEVICE: u32 = 34;
+    pub(crate) const SET_DEVICE_STATE_FD: u32 = 42;
+    pub(crate) const CHECK_DEVICE_STATE: u32 = 43;
     /// Message on the channel from the device to the monitor: the configuration space has changed.
     pub(crate) const CONFIG_CHANGE: u32 = 2;
 }
 
 /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
 pub(super) const REPLY_ACK: u64 = 1 << 3;
+
+/// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
+pub(super) const DEVICE_STATE: u64 = 1 << 19;
 
 /// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -394,6 +394,8 @@ impl Front {
                 | code::GET_PROTOCOL_FEATURES
                 | code::GET_QUEUE_NUM
                 | code::GET_VRING_BASE
+                | code::SET_DEVICE_STATE_FD
+                | code::CHECK_DEVICE_STATE
         );
         let acknowledges = message.needs_reply() && connection.replay.has_acknowledgements();
         drop(state);
@@ -497,16 +499,21 @@ impl Front {
         let device =
             self.shared.devices.iter().find(|device| Some(device.settings.path.as_path()) == path);
         if let Some(device) = device {
-            let is_connected = lock(&device.connection).is_some();
-            row.insert("connected".to_owned(), json!(is_connected));
+            let connection = lock(&device.connection);
+            row.insert("connected".to_owned(), json!(connection.is_some()));
+            let agreed = connection.as_ref().map(|it| it.replay.has_agreed(message::DEVICE_STATE));
+            let state = match agreed {
+                None => "no-monitor",
+                Some(true) => "moves-with-the-machine",
+                Some(false) => "unmigratable",
+            };
+            row.insert("device-state".to_owned(), json!(state));
         }
         let ready = self.shared.ready.load(Ordering::Acquire);
         let restarts = self.shared.restarts.load(Ordering::Relaxed);
         row.insert("ready".to_owned(), json!(ready));
         row.insert("restarts".to_owned(), json!(restarts));
         row.insert("device-process".to_owned(), json!(self.shared.process.id()));
-        // QEMU's generic device refuses to migrate, and rust-vmm's handler has no state of requests under way.
-        row.insert("migratable".to_owned(), json!(false));
     }
 }
 

@@ -73,8 +73,13 @@ impl Replay {
 
     /// Whether acknowledgements were agreed on.
     pub(super) fn has_acknowledgements(&self) -> bool {
+        self.has_agreed(REPLY_ACK)
+    }
+
+    /// Whether a feature of the protocol was agreed on.
+    pub(super) fn has_agreed(&self, feature: u64) -> bool {
         let features = self.device.get(&code::SET_PROTOCOL_FEATURES);
-        features.and_then(Message::long).is_some_and(|features| features & REPLY_ACK != 0)
+        features.and_then(Message::long).is_some_and(|features| features & feature != 0)
     }
 
     /// Whether a driver has started: a ring has its kick descriptor and is enabled.

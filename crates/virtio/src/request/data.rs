@@ -5,7 +5,9 @@
 
 use super::fields::{Cursor, Field, Form, Kind, Values, fixed_len, type_offset};
 use super::parameters::parameters;
-use super::{AkcipherOperation, ChainWork, Data, Layout, MAX_RESULT_LEN, Subject, Work};
+use super::{
+    AkcipherOperation, ChainWork, CipherHead, Data, Layout, MAX_RESULT_LEN, Subject, Work,
+};
 use crate::spec::{
     DATA_HEADER_LEN, DATA_LEGACY_LEN, Direction, FLAG_SESSION_MODE, Service, Status,
 };
@@ -16,6 +18,53 @@ use crate::spec::{
 /// # Errors
 /// The status with which to answer it.
 pub fn data(layout: Layout, bytes: &[u8], writable: usize) -> Result<Data<'_>, Status> {
+    let Head { operation, kind, service, subject, mut body } = head(layout, bytes, writable)?;
+    let subject = match subject {
+        Some(session) => Subject::Session(session),
+        None => Subject::Inline(parameters(kind, &body.values, &mut body.rest)?),
+    };
+    let work = match kind {
+        Kind::Cipher => body.cipher(direction(operation)?)?,
+        Kind::Chain => body.chain(direction(operation)?)?,
+        Kind::Hash | Kind::Mac if operation == 0 => body.check(service)?,
+        Kind::Hash | Kind::Mac => return Err(Status::NotSupported),
+        Kind::Aead => body.aead(direction(operation)?)?,
+        Kind::Akcipher => body.akcipher(akcipher_operation(operation)?)?,
+    };
+    Ok(Data { subject, work })
+}
+
+/// Parses a request whose source is not in `bytes`. `None` if it is not one of a session's cipher, or has more than its
+/// source behind `bytes`.
+#[must_use]
+pub fn cipher_head(layout: Layout, bytes: &[u8]) -> Option<CipherHead<'_>> {
+    let Head { operation, kind: Kind::Cipher, subject: Some(session), mut body, .. } =
+        head(layout, bytes, 0).ok()?
+    else {
+        return None;
+    };
+    let iv = body.take(Field::IvLen).ok()?;
+    let head = CipherHead {
+        session,
+        direction: direction(operation).ok()?,
+        iv,
+        source_len: body.values.len(Field::SourceLen).ok()?,
+        room: body.values.len(Field::TargetLen).ok()?,
+    };
+    body.rest.0.is_empty().then_some(head)
+}
+
+/// A data request up to its keys, IV and source.
+struct Head<'a> {
+    operation: u32,
+    kind: Kind,
+    service: Service,
+    /// The session, unless the request has its own parameters.
+    subject: Option<u64>,
+    body: Body<'a>,
+}
+
+fn head(layout: Layout, bytes: &[u8], writable: usize) -> Result<Head<'_>, Status> {
     let mut rest = Cursor(bytes);
     let mut header = rest.part(DATA_HEADER_LEN)?;
     let opcode = header.word()?;
@@ -33,22 +82,13 @@ pub fn data(layout: Layout, bytes: &[u8], writable: usize) -> Result<Data<'_>, S
     let fixed = rest.fixed(layout, fixed_len(service, form), DATA_LEGACY_LEN)?;
     let kind = kind(service, form, fixed)?;
     let values = Values::read(kind, form, fixed)?;
-    let subject = if named {
-        Subject::Session(session)
-    } else {
-        Subject::Inline(parameters(kind, &values, &mut rest)?)
-    };
-    let operation = opcode & 0xff;
-    let work = Body { form, values, rest, writable };
-    let work = match kind {
-        Kind::Cipher => work.cipher(direction(operation)?)?,
-        Kind::Chain => work.chain(direction(operation)?)?,
-        Kind::Hash | Kind::Mac if operation == 0 => work.check(service)?,
-        Kind::Hash | Kind::Mac => return Err(Status::NotSupported),
-        Kind::Aead => work.aead(direction(operation)?)?,
-        Kind::Akcipher => work.akcipher(akcipher_operation(operation)?)?,
-    };
-    Ok(Data { subject, work })
+    Ok(Head {
+        operation: opcode & 0xff,
+        kind,
+        service,
+        subject: named.then_some(session),
+        body: Body { form, values, rest, writable },
+    })
 }
 
 /// The kind of a request; the type of a cipher request stands behind its other fields.

@@ -20,7 +20,7 @@ mod tests;
 
 use millrace_engine::Curve;
 
-pub use self::data::data;
+pub use self::data::{cipher_head, data};
 use self::fields::{Cursor, Form, Values, fixed_len};
 use crate::spec::{
     self, AeadAlgorithm, CONTROL_HEADER_LEN, CONTROL_LEGACY_LEN, CipherAlgorithm, Direction,
@@ -258,6 +258,21 @@ pub struct ChainWork<'a> {
     pub hash: (usize, usize),
     /// Length of the hash result, in bytes.
     pub hash_len: usize,
+}
+
+/// A request for a session's cipher, without its source.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CipherHead<'a> {
+    /// The session.
+    pub session: u64,
+    /// The direction of the opcode.
+    pub direction: Direction,
+    /// The IV, counter or tweak.
+    pub iv: &'a [u8],
+    /// Length of the source, in bytes.
+    pub source_len: usize,
+    /// Room for the result, in bytes.
+    pub room: usize,
 }
 
 /// A public-key operation.

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
@@ -23,20 +24,25 @@ use millrace_engine::{Completion, CompletionSink};
 use millrace_service::outbox::Order;
 use millrace_service::service::SessionSink;
 use tracing::{debug, error, info, warn};
-use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
+    VhostUserVirtioFeatures,
+};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringState, VringT};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::QueueT;
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::chain::{self, MalformedChain, Room};
+use super::chain::{self, Chain, MemorySnapshot, Room};
 use super::journal::{Journal, MAX_ATTEMPTS};
+use super::migration::{DeviceState, Transfer};
+use super::scratch::Scratch;
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{
     ControlOutcome, DataAnswer, DataOutcome, DataToken, Device, DeviceLimits, JOB_TIMEOUT, ReadGate,
@@ -44,7 +50,6 @@ use crate::device::{
 use crate::spec::{Status, config_space, feature};
 
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-type MemorySnapshot = GuestMemoryLoadGuard<GuestMemoryMmap>;
 
 /// Requests of one ring that are handled before their private-key jobs are submitted. More would delay the first
 /// job, fewer would cost more calls of the engine.
@@ -141,8 +146,11 @@ struct State {
     started: Vec<bool>,
     /// The position of the control ring after the last pass over it.
     control_position: u16,
-    /// One buffer for all requests.
-    request: Vec<u8>,
+    scratch: Scratch,
+    /// The features that the driver acknowledged.
+    features: u64,
+    /// A state on its way from or to the monitor.
+    transfer: Option<Transfer>,
 }
 
 /// A data request without an answer.
@@ -175,7 +183,9 @@ impl Backend {
             memory: None,
             waiting: HashMap::new(),
             control_position: 0,
-            request: Vec::new(),
+            scratch: Scratch::default(),
+            features: 0,
+            transfer: None,
         };
         Ok(Self {
             shared: Arc::new(Shared {
@@ -311,19 +321,25 @@ impl Backend {
         }
         while handled < BATCH {
             let now = Instant::now();
-            held = match state.device.read_gate(now) {
-                ReadGate::Open => None,
-                ReadGate::After(wait) => Some(Some(wait)),
-                ReadGate::OnCompletion => Some(None),
+            let most = match state.device.read_gate(now) {
+                ReadGate::Open(most) => most.min(ANNOUNCED),
+                ReadGate::After(wait) => {
+                    held = Some(Some(wait));
+                    break;
+                }
+                ReadGate::OnCompletion => {
+                    held = Some(None);
+                    break;
+                }
             };
-            if held.is_some() {
+            let chains = chain::pop(ring, &memory, most);
+            if chains.is_empty() {
                 break;
             }
-            let Some(chain) = pop(ring, &memory) else {
-                break;
-            };
-            handled += 1;
-            done.extend(state.data(queue, chain, 0, &memory, now));
+            for chain in chains {
+                handled += 1;
+                done.extend(state.data(queue, chain, 0, &memory, now));
+            }
             if done.len() >= ANNOUNCED {
                 self.announce(&state, &done, rings);
                 done.clear();
@@ -372,7 +388,7 @@ impl Backend {
                 any = true;
                 state.control(queue, chain, attempts, &memory, ring);
             }
-            while let Some(chain) = pop(ring, &memory) {
+            while let Some(chain) = chain::pop(ring, &memory, 1).pop() {
                 any = true;
                 state.control(queue, chain, 0, &memory, ring);
             }
@@ -412,10 +428,12 @@ impl Backend {
         }
         for (queue, ring) in rings.iter().enumerate() {
             let mut any = false;
+            let mut guard = ring.get_mut();
             for (_, head, len) in done.iter().filter(|(of, ..)| *of == queue) {
                 any = true;
-                state.add_used(queue, ring, *head, *len);
+                state.add_used(queue, &mut guard, *head, *len);
             }
+            drop(guard);
             if any {
                 signal(ring);
             }
@@ -437,7 +455,9 @@ impl State {
         ring: &VringRwLock,
         memory: &MemorySnapshot,
     ) -> Vec<(Chain, u64)> {
-        if mem::replace(&mut self.started[queue], true) {
+        // A ring that is stopped has no requests, unless a former process has left some.
+        let is_running = ring.get_ref().get_queue().ready() || self.journal.is_running(queue);
+        if !is_running || mem::replace(&mut self.started[queue], true) {
             return Vec::new();
         }
         self.restore_sessions();
@@ -463,6 +483,35 @@ impl State {
         chains.into_iter().zip(attempts).collect()
     }
 
+    /// Looks once what a former process has left of the connection.
+    fn take_connection(&mut self) {
+        if !mem::replace(&mut self.is_taken, true) {
+            let rings = u16::try_from(self.started.len()).unwrap_or(u16::MAX);
+            self.restore = self.journal.take_connection(rings);
+        }
+    }
+
+    /// The sessions, for another host.
+    fn saved(&mut self) -> DeviceState {
+        let (next, mut sessions) = self.journal.sessions();
+        sessions.sort_unstable_by_key(|(id, _)| *id);
+        DeviceState { features: self.features, next, sessions }
+    }
+
+    /// Takes the sessions of another host. They are made when the first ring starts, as those of a former process.
+    fn load(&mut self, loaded: DeviceState) {
+        self.take_connection();
+        self.device.clear_sessions();
+        self.journal.end_sessions();
+        let DeviceState { features: _, next, sessions } = loaded;
+        info!(sessions = sessions.len(), "a device of another host goes on here");
+        for (id, request) in &sessions {
+            self.journal.session_created(*id, request);
+        }
+        self.journal.continue_at(next);
+        self.restore = true;
+    }
+
     /// Makes the sessions of a former process again.
     fn restore_sessions(&mut self) {
         if !mem::take(&mut self.restore) {
@@ -482,13 +531,12 @@ impl State {
     }
 
     /// Puts an answered request into its ring.
-    fn add_used(&self, queue: usize, ring: &VringRwLock, head: u16, len: u32) {
+    fn add_used(&self, queue: usize, ring: &mut VringState, head: u16, len: u32) {
         self.journal.answering(queue, head);
-        let mut guard = ring.get_mut();
-        if let Err(error) = guard.add_used(head, len) {
+        if let Err(error) = ring.add_used(head, len) {
             warn!(%error, "cannot answer a request");
         }
-        let used = guard.get_queue().next_used();
+        let used = ring.get_queue().next_used();
         self.journal.answered(queue, head, used);
     }
 
@@ -503,38 +551,36 @@ impl State {
     ) -> Option<Used> {
         let head = chain.head_index();
         self.journal.began(queue, head, attempts);
-        let mut request = mem::take(&mut self.request);
-        let room = match chain::read(&**memory, chain, &mut request) {
-            Ok(room) if room.len() > 0 => room,
-            Ok(room) | Err(MalformedChain(room)) => {
-                self.request = request;
-                self.device.count_malformed();
-                return Some((queue, head, room.data(&**memory, &[], Status::Err)));
-            }
-        };
-        if attempts >= MAX_ATTEMPTS {
-            self.request = request;
+        let mut scratch = mem::take(&mut self.scratch);
+        let good = scratch.parts.take(chain) && scratch.parts.room.len() > 0;
+        let outcome = if attempts >= MAX_ATTEMPTS {
             error!("a request was under way when two processes died; it is answered with an error");
-            return Some((queue, head, room.data(&**memory, &[], Status::Err)));
-        }
-        let device = &mut self.device;
-        let handled =
-            panic::catch_unwind(AssertUnwindSafe(|| device.data(&request, room.len() - 1, now)));
-        self.request = request;
-        match handled {
-            Ok(DataOutcome::Done(answer)) => {
-                let len = room.data(&**memory, &answer.result, answer.status);
-                Some((queue, head, len))
+            DataOutcome::failed()
+        } else if good {
+            let device = &mut self.device;
+            panic::catch_unwind(AssertUnwindSafe(|| scratch.handle(device, memory, now)))
+                .unwrap_or_else(|_| {
+                    error!("a data request made the device panic; it is answered with an error");
+                    DataOutcome::failed()
+                })
+        } else {
+            self.device.count_malformed();
+            DataOutcome::failed()
+        };
+        let room = &mut scratch.parts.room;
+        let len = match outcome {
+            DataOutcome::Done(answer) => Some(room.data(&**memory, &answer.result, answer.status)),
+            DataOutcome::InRequest(place) => {
+                Some(room.data(&**memory, &scratch.request[place], Status::Ok))
             }
-            Ok(DataOutcome::Pending(token)) => {
-                self.waiting.insert(token, UnsentAnswers { queue, head, room });
+            DataOutcome::Written(len) => Some(room.status(&**memory, len, Status::Ok)),
+            DataOutcome::Pending(token) => {
+                self.waiting.insert(token, UnsentAnswers { queue, head, room: mem::take(room) });
                 None
             }
-            Err(_) => {
-                error!("a data request made the device panic; it is answered with an error");
-                Some((queue, head, room.data(&**memory, &[], Status::Err)))
-            }
-        }
+        };
+        self.scratch = scratch;
+        len.map(|len| (queue, head, len))
     }
 
     /// Handles one control request.
@@ -548,25 +594,25 @@ impl State {
     ) {
         let head = chain.head_index();
         self.journal.began(queue, head, attempts);
-        // Keys do not stay in the buffer.
-        let mut request = zeroize::Zeroizing::new(mem::take(&mut self.request));
-        let read = chain::read(&**memory, chain, &mut request);
-        let (outcome, room) = match read {
-            Ok(room) if attempts < MAX_ATTEMPTS => {
+        // Keys do not stay in a buffer.
+        let mut request = zeroize::Zeroizing::new(Vec::new());
+        let parts = &mut self.scratch.parts;
+        let len = parts.take(chain).then(|| parts.read(&**memory, &mut request)).flatten();
+        let outcome = match len {
+            Some(_) if attempts < MAX_ATTEMPTS => {
                 let device = &mut self.device;
                 let handled = panic::catch_unwind(AssertUnwindSafe(|| {
                     device.control(&request, Instant::now())
                 }));
-                let outcome = handled.unwrap_or_else(|_| {
+                handled.unwrap_or_else(|_| {
                     error!("a control request made the device panic; it is answered with an error");
                     ControlOutcome::failed(&request)
-                });
-                (outcome, room)
+                })
             }
-            Ok(room) => (ControlOutcome::failed(&request), room),
-            Err(MalformedChain(room)) => {
+            Some(_) => ControlOutcome::failed(&request),
+            None => {
                 self.device.count_malformed();
-                (ControlOutcome::failed(&[]), room)
+                ControlOutcome::failed(&[])
             }
         };
         for id in outcome.ended {
@@ -575,8 +621,8 @@ impl State {
         if let Some(id) = outcome.created {
             self.journal.session_created(id, &request);
         }
-        let used = room.control(&**memory, &outcome.answer);
-        self.add_used(queue, ring, head, used);
+        let used = self.scratch.parts.room.control(&**memory, &outcome.answer);
+        self.add_used(queue, &mut ring.get_mut(), head, used);
     }
 
     /// Writes answers to guest memory, and appends their requests to `done`.
@@ -593,13 +639,6 @@ impl State {
             }
         }
     }
-}
-
-type Chain = virtio_queue::DescriptorChain<MemorySnapshot>;
-
-/// The next request of a ring; `None` also for a ring that is stopped or whose indices are wrong.
-fn pop(ring: &VringRwLock, memory: &MemorySnapshot) -> Option<Chain> {
-    ring.get_mut().get_queue_mut().pop_descriptor_chain(memory.clone())
 }
 
 fn signal(ring: &VringRwLock) {
@@ -634,9 +673,8 @@ impl VhostUserBackend for Backend {
     fn acked_features(&self, features: u64) {
         let mut state = lock(&self.shared.state);
         state.device.set_features(features);
-        if !mem::replace(&mut state.is_taken, true) {
-            state.restore = state.journal.take_connection(self.queues());
-        }
+        state.features = features;
+        state.take_connection();
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
@@ -645,6 +683,7 @@ impl VhostUserBackend for Backend {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::DEVICE_STATE
     }
 
     fn reset_device(&self) {
@@ -703,6 +742,35 @@ impl VhostUserBackend for Backend {
         if let Some(started) = state.started.get_mut(queue) {
             *started = false;
             state.journal.stopped(queue);
+        }
+        Ok(())
+    }
+
+    fn set_device_state_fd(
+        &self,
+        direction: VhostTransferStateDirection,
+        VhostTransferStatePhase::STOPPED: VhostTransferStatePhase,
+        file: File,
+    ) -> io::Result<Option<File>> {
+        let mut state = lock(&self.shared.state);
+        if state.transfer.is_some() || state.started.contains(&true) {
+            return Err(io::Error::other("rings run, or another state is on its way"));
+        }
+        state.transfer = Some(match direction {
+            VhostTransferStateDirection::SAVE => Transfer::save(state.saved(), file)?,
+            VhostTransferStateDirection::LOAD => Transfer::load(file)?,
+        });
+        Ok(None)
+    }
+
+    fn check_device_state(&self) -> io::Result<()> {
+        let transfer = lock(&self.shared.state).transfer.take();
+        let transfer = transfer.ok_or_else(|| io::Error::other("no state is on its way"))?;
+        let finished = transfer.finish().inspect_err(|error| {
+            warn!(%error, "the state of a device did not go over");
+        });
+        if let Some(loaded) = finished? {
+            lock(&self.shared.state).load(loaded);
         }
         Ok(())
     }

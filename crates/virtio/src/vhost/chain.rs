@@ -1,16 +1,18 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Requests in guest memory. Every descriptor and every byte of a request is read once, into memory of our own, so
-//! that a guest that changes them afterwards changes nothing (CVE-2020-14375).
+//! Requests in guest memory. Every descriptor and every byte of a request is read once, so that a guest that changes
+//! them afterwards changes nothing (CVE-2020-14375). Both are read into memory of our own, but for the source of a
+//! cipher: nothing is decided by it, so the cipher may read it where the guest has it, and write its result there.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use virtio_queue::{DescriptorChain, Queue, QueueT};
+use vhost_user_backend::{VringRwLock, VringT};
+use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{
     Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemory, GuestMemoryAtomic,
-    GuestMemoryBackend, GuestMemoryLoadGuard, GuestMemoryMmap, GuestRegionMmap,
+    GuestMemoryBackend, GuestMemoryLoadGuard, GuestMemoryMmap, GuestRegionMmap, VolatileSlice,
 };
 
 use crate::request::MAX_REQUEST_LEN;
@@ -20,6 +22,12 @@ use crate::spec::Status;
 /// indirect table.
 const MAX_DESCRIPTORS: usize = super::MAX_QUEUE_SIZE as usize;
 
+/// The guest's memory as it is now.
+pub(super) type MemorySnapshot = GuestMemoryLoadGuard<GuestMemoryMmap>;
+
+/// A request as the guest's rings have it.
+pub(super) type Chain = DescriptorChain<MemorySnapshot>;
+
 /// The part of a request that the guest left for the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
@@ -27,9 +35,23 @@ pub(crate) struct Room {
     len: usize,
 }
 
-/// A request whose descriptors do not parse. The answer goes where it can.
-#[derive(Debug)]
-pub(crate) struct MalformedChain(pub(crate) Room);
+/// The descriptors of one request, each read once.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    /// What the guest wrote.
+    readable: Vec<(GuestAddress, usize)>,
+    pub(crate) room: Room,
+}
+
+/// A cipher's source and target of the same length, each in one piece, where the guest has them.
+pub(crate) struct Stretch<'m> {
+    pub(crate) source: VolatileSlice<'m>,
+    pub(crate) target: VolatileSlice<'m>,
+}
+
+/// Shortest source that a cipher reads where it is, in bytes. Below, the copy costs less than a second look at the
+/// head of the request.
+const SHORTEST_STRETCH: usize = 512;
 
 /// The chains with these heads, once more. The ring of available requests may no longer have them: a slow request is
 /// overtaken by faster ones. So they stand in a ring of our own, beside the guest's memory.
@@ -37,7 +59,7 @@ pub(crate) fn read_again(
     queue: &Queue,
     memory: &GuestMemoryMmap,
     heads: &[u16],
-) -> Option<Vec<DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>>> {
+) -> Option<Vec<Chain>> {
     let place = memory.last_addr().checked_align_up(1 << 21)?;
     let len = (2 * heads.len() + 8).next_multiple_of(4096);
     let region = GuestRegionMmap::from_range(place, len, None).ok()?;
@@ -56,47 +78,107 @@ pub(crate) fn read_again(
     heads.iter().map(pop).collect()
 }
 
-/// Reads the request of a chain into `request`, which is emptied before, and returns the room for its answer.
-pub(crate) fn read<M>(
-    memory: &M::Target,
-    chain: DescriptorChain<M>,
+/// Up to `most` next requests of a ring; none also of a ring that is stopped or whose indices are wrong.
+pub(super) fn pop(ring: &VringRwLock, memory: &MemorySnapshot, most: usize) -> Vec<Chain> {
+    let mut ring = ring.get_mut();
+    let chains = ring.get_queue_mut().iter(memory.clone());
+    chains.map(|chains| chains.take(most).collect()).unwrap_or_default()
+}
+
+impl Parts {
+    /// Reads the descriptors of a chain in place of those that were here. `false` if they do not parse: then the answer
+    /// goes where it can.
+    pub(crate) fn take<M>(&mut self, chain: DescriptorChain<M>) -> bool
+    where
+        M: Deref,
+        M::Target: GuestMemory,
+    {
+        let Self { readable, room } = self;
+        readable.clear();
+        room.parts.clear();
+        room.len = 0;
+        let mut read = 0;
+        let mut good = true;
+        for (count, descriptor) in chain.enumerate() {
+            if count >= MAX_DESCRIPTORS {
+                return false;
+            }
+            let len = descriptor.len() as usize;
+            if descriptor.is_write_only() {
+                // A chain has at most 4 GiB, so the sum fits.
+                room.len += len;
+                room.parts.push((descriptor.addr(), len));
+                continue;
+            }
+            // The specification has all readable descriptors before the writable ones.
+            good = good && room.parts.is_empty() && read + len <= MAX_REQUEST_LEN;
+            if good {
+                readable.push((descriptor.addr(), len));
+                read += len;
+            }
+        }
+        good
+    }
+
+    /// Reads the bytes of the request to the start of `request`, which grows as needed and keeps its memory. Returns
+    /// their number; `None` if the guest's addresses are not in its memory.
+    pub(crate) fn read<M: GuestMemory>(&self, memory: &M, request: &mut Vec<u8>) -> Option<usize> {
+        copy(memory, &self.readable, request, 0)
+    }
+
+    /// As [`Self::read`], without the last of the guest's buffers.
+    pub(crate) fn read_head<M: GuestMemory>(
+        &self,
+        memory: &M,
+        request: &mut Vec<u8>,
+    ) -> Option<usize> {
+        copy(memory, self.readable.split_last()?.1, request, 0)
+    }
+
+    /// Reads the last of the guest's buffers behind a head of this length.
+    pub(crate) fn read_rest<M: GuestMemory>(
+        &self,
+        memory: &M,
+        request: &mut Vec<u8>,
+        head: usize,
+    ) -> Option<usize> {
+        copy(memory, self.readable.get(self.readable.len().checked_sub(1)?..)?, request, head)
+    }
+
+    /// The last buffer that the guest wrote, and as much of the first one for the answer: source and target of a
+    /// cipher, if this is one. `None` if they are short, not in one piece of memory, or overlap in part.
+    pub(crate) fn stretch<'m>(&self, memory: &'m GuestMemoryMmap) -> Option<Stretch<'m>> {
+        let (from, len) = *self.readable.last()?;
+        let (to, room) = *self.room.parts.first()?;
+        if len < SHORTEST_STRETCH
+            || room < len
+            || (from != to && from.0.abs_diff(to.0) < len as u64)
+        {
+            return None;
+        }
+        Some(Stretch {
+            source: memory.get_slice(from, len).ok()?,
+            target: memory.get_slice(to, len).ok()?,
+        })
+    }
+}
+
+/// Copies buffers to `request` from `end` on, and returns the new end.
+fn copy<M: GuestMemory>(
+    memory: &M,
+    buffers: &[(GuestAddress, usize)],
     request: &mut Vec<u8>,
-) -> Result<Room, MalformedChain>
-where
-    M: Deref,
-    M::Target: GuestMemory + Sized,
-{
-    request.clear();
-    let mut room = Room::default();
-    let mut read = 0;
-    let mut good = true;
-    for (count, descriptor) in chain.enumerate() {
-        if count >= MAX_DESCRIPTORS {
-            good = false;
-            break;
+    mut end: usize,
+) -> Option<usize> {
+    for (address, len) in buffers {
+        let start = end;
+        end += len;
+        if request.len() < end {
+            request.resize(end, 0);
         }
-        let len = descriptor.len() as usize;
-        if descriptor.is_write_only() {
-            // A chain has at most 4 GiB, so the sum fits.
-            room.len += len;
-            room.parts.push((descriptor.addr(), len));
-            continue;
-        }
-        // The specification has all readable descriptors before the writable ones.
-        good = good && room.parts.is_empty() && read + len <= MAX_REQUEST_LEN;
-        if !good {
-            continue;
-        }
-        request.resize(read + len, 0);
-        good = memory.read_slice(&mut request[read..], descriptor.addr()).is_ok();
-        read += len;
+        memory.read_slice(&mut request[start..end], *address).ok()?;
     }
-    if good {
-        Ok(room)
-    } else {
-        request.clear();
-        Err(MalformedChain(room))
-    }
+    Some(end)
 }
 
 impl Room {
@@ -120,6 +202,14 @@ impl Room {
         let result = &result[..result.len().min(last)];
         let written = self.write(memory, 0, result);
         written + self.write(memory, last, &[status as u8])
+    }
+
+    /// Writes the status alone: the result, of `len` bytes, is there. Returns the length to report.
+    pub(crate) fn status<M: GuestMemory>(&self, memory: &M, len: usize, status: Status) -> u32 {
+        let Some(last) = self.len.checked_sub(1) else {
+            return 0;
+        };
+        u32::try_from(len).unwrap_or(0) + self.write(memory, last, &[status as u8])
     }
 
     /// Writes `bytes` from `offset` up to the end of the room, and returns their number; 0 if the guest's addresses

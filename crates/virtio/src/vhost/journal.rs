@@ -273,6 +273,11 @@ impl Journal {
         }
     }
 
+    /// Ids below `next` were given out.
+    pub(super) fn continue_at(&self, next: u64) {
+        self.set(NEXT_SESSION, next);
+    }
+
     /// Forgets a session. Its key does not stay in the file.
     pub(super) fn session_ended(&mut self, id: u64) {
         if let Some(place) = self.places.remove(&id) {

@@ -5,17 +5,22 @@
 //! Rings and the vhost-user protocol are rust-vmm's.
 //!
 //! - `chain`: one request in guest memory, read once.
+//! - `scratch`: a data request on its way through the device.
 //! - `backend`: the rings of one device, and the thread that serves them.
 //! - `journal`: what outlives the process that serves a device.
+//! - `migration`: what moves to another host.
 //! - [`listener`]: sockets; one device per connection.
 
 mod backend;
 mod chain;
 mod journal;
 pub mod listener;
+mod migration;
+mod scratch;
 
 pub use journal::Journal;
 pub use listener::{Devices, ListenError, PoolOpener, SocketFile, SocketSettings};
+pub use migration::DeviceState;
 
 /// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size
 /// is this.

@@ -10,13 +10,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LAST, LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL, plain_step, setting,
+    LAST, LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL, device_settings,
+    plain_step, setting,
 };
 use crate::link::{BondSettings, BondSpread, LinkNetwork, Side, VpnLink};
 
@@ -283,9 +283,4 @@ fn member_steps(
     ];
     let set = actions.into_iter().map(|action| plain_step(&why, action, None));
     std::iter::once(add).chain(set).collect()
-}
-
-/// The folder of a device's settings, which is there while the device is.
-fn device_settings(device: &str) -> PathBuf {
-    Path::new("/proc/sys/net/ipv4/conf").join(device)
 }

@@ -82,6 +82,7 @@ pub(super) fn plan(
         pid_file,
         socket,
         log,
+        device_actions: Vec::new(),
     };
     (files, vec![member], steps(link, side, &run))
 }

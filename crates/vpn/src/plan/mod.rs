@@ -149,6 +149,28 @@ pub struct LinkMember {
     pub socket: PathBuf,
     /// Log of the process since its start.
     pub log: PathBuf,
+    /// Actions after each start of a process that makes its device itself, as OpenVPN does where the kernel encrypts:
+    /// that device goes with the process. Empty: the device stays while processes restart.
+    #[serde(default)]
+    pub device_actions: Vec<LinkAction>,
+}
+
+impl LinkMember {
+    /// Whether the process makes its device itself.
+    #[must_use]
+    pub fn makes_device(&self) -> bool {
+        !self.device_actions.is_empty()
+    }
+
+    /// The action that removes the device of a process that was killed, if the process makes it.
+    ///
+    /// OpenVPN (2.6 to 2.7.8) takes an ovpn device that exists for its own, and then does not find it: it never asks
+    /// for the number of that device, and deletes it when it closes.
+    #[must_use]
+    pub fn device_removal(&self) -> Option<LinkAction> {
+        let words = ["ip", "link", "delete", "dev", &self.device];
+        self.makes_device().then(|| LinkAction::run(&words))
+    }
 }
 
 /// A route over several members.
@@ -269,8 +291,9 @@ impl LinkLayout {
     #[must_use]
     pub fn removal(&self) -> Vec<LinkAction> {
         let routes = self.routes.iter().map(Route::removal);
+        let devices = self.members.iter().filter_map(LinkMember::device_removal);
         let steps = self.steps.iter().rev().filter_map(|step| step.undo.clone());
-        routes.chain(steps).collect()
+        routes.chain(devices).chain(steps).collect()
     }
 
     /// Actions that remove the parts that a later layout of the same link lacks.
@@ -295,7 +318,7 @@ impl LinkPlan {
                     Some(settings) => bridged_sizes(link.path_mtu, address, settings.mtu),
                     None => sizes(link.path_mtu, address),
                 };
-                let members = openvpn_members(link, side, host, folders);
+                let members = openvpn_members(link, side, host, folders, sizes);
                 let files = members.iter().map(|one| {
                     let text = openvpn::config(link, side, one, sizes, host.revocations.is_some());
                     GENERATOR.file(&one.config, &text, "one tunnel process")
@@ -305,7 +328,7 @@ impl LinkPlan {
                     Some(bond) => (bond::steps(link, side, bond, &members, sizes), Vec::new()),
                     None => {
                         let mut steps = common_steps(link, side, &[link.tunnels]);
-                        steps.extend(device_steps(link, &members, sizes, host.dco()));
+                        steps.extend(device_steps(link, &members, sizes));
                         (steps, routes(link, side))
                     }
                 };
@@ -379,6 +402,13 @@ impl LinkPlan {
             }
             let _ = writeln!(text, "{line}");
         }
+        for member in members.iter().filter(|member| member.makes_device()) {
+            let device = &member.device;
+            let _ = writeln!(text, "# before a start, if a killed process left {device}");
+            text.extend(member.device_removal().map(|action| action.command_line() + "\n"));
+            let _ = writeln!(text, "# after a start, whose process makes {device}");
+            text.extend(member.device_actions.iter().map(|action| action.command_line() + "\n"));
+        }
         let all: Vec<&LinkMember> = members.iter().collect();
         let actions = self.layout.over(&all, &all, &[]);
         if !actions.is_empty() {
@@ -407,11 +437,23 @@ fn routes(link: &VpnLink, side: Side) -> Vec<Route> {
     destinations.filter_map(route).collect()
 }
 
-fn openvpn_members(link: &VpnLink, side: Side, host: &Host, folders: &Folders) -> Vec<LinkMember> {
-    (0..link.members)
+fn openvpn_members(
+    link: &VpnLink,
+    side: Side,
+    host: &Host,
+    folders: &Folders,
+    sizes: PacketSizes,
+) -> Vec<LinkMember> {
+    let mut members: Vec<LinkMember> = (0..link.members)
         .zip(host.place(link.members))
         .filter_map(|(number, processor)| member(link, side, number, processor, folders))
-        .collect()
+        .collect();
+    if link.engine == LinkEngine::OpenVpn(DataPath::Kernel) {
+        for member in &mut members {
+            member.device_actions = device_actions(link, member, sizes);
+        }
+    }
+    members
 }
 
 fn member(
@@ -457,6 +499,7 @@ fn member(
         pid_file: run.join(format!("{number}.pid")),
         socket: run.join(format!("{number}.sock")),
         log: run.join(format!("{number}.log")),
+        device_actions: Vec::new(),
     })
 }
 
@@ -522,68 +565,52 @@ fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkSte
     steps
 }
 
-/// The devices of OpenVPN's tunnels.
-///
-/// `dco` is the kind of device that encrypts in the kernel; OpenVPN uses one that exists and leaves it when it ends.
-fn device_steps(
-    link: &VpnLink,
-    members: &[LinkMember],
-    sizes: PacketSizes,
-    dco: Option<&str>,
-) -> Vec<LinkStep> {
-    let kernel = dco.filter(|_| link.engine == LinkEngine::OpenVpn(DataPath::Kernel));
-    let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
+/// The devices of OpenVPN's tunnels, of those members that do not make them.
+fn device_steps(link: &VpnLink, members: &[LinkMember], sizes: PacketSizes) -> Vec<LinkStep> {
     let mut steps = Vec::new();
-    for member in members {
+    for member in members.iter().filter(|member| !member.makes_device()) {
         let device = member.device.as_str();
-        let local = format!("{}/31", member.local);
         let why =
             format!("the device of member {}: it stays while its process restarts", member.number);
+        let words = |verb| ["ip", "tuntap", verb, "dev", device, "mode", "tun"];
         steps.push(LinkStep {
-            unless_exists: Some(PathBuf::from("/proc/sys/net/ipv4/conf").join(device)),
-            ..match kernel {
-                Some(kind) => plain_step(
-                    &why,
-                    LinkAction::run(&["ip", "link", "add", "dev", device, "type", kind]),
-                    Some(LinkAction::run(&["ip", "link", "delete", "dev", device])),
-                ),
-                None => plain_step(
-                    &why,
-                    LinkAction::run(&["ip", "tuntap", "add", "dev", device, "mode", "tun"]),
-                    Some(LinkAction::run(&[
-                        "ip", "tuntap", "delete", "dev", device, "mode", "tun",
-                    ])),
-                ),
-            }
+            unless_exists: Some(device_settings(device)),
+            ..plain_step(
+                &why,
+                LinkAction::run(&words("add")),
+                Some(LinkAction::run(&words("delete"))),
+            )
         });
-        let linkdown =
-            |family| setting(family, &format!("conf/{device}/ignore_routes_with_linkdown"), "1");
-        for action in [
-            LinkAction::run(&["ip", "address", "replace", &local, "dev", device]),
-            // The kernel itself leaves a member out whose process has ended.
-            linkdown("ipv4"),
-            // Answers may come back through another member; IPv6 has no such filter.
-            setting("ipv4", &format!("conf/{device}/rp_filter"), "2"),
-            LinkAction::run(&[
-                "ip",
-                "link",
-                "set",
-                "dev",
-                device,
-                "mtu",
-                &mtu,
-                "txqueuelen",
-                &queue,
-                "up",
-            ]),
-        ] {
-            steps.push(plain_step(&why, action, None));
-        }
-        if link.carries_v6() {
-            steps.push(plain_step(&why, linkdown("ipv6"), None));
-        }
+        let actions = device_actions(link, member, sizes).into_iter();
+        steps.extend(actions.map(|action| plain_step(&why, action, None)));
     }
     steps
+}
+
+/// The folder of a device's settings, which is there while the device is.
+pub(crate) fn device_settings(device: &str) -> PathBuf {
+    Path::new("/proc/sys/net/ipv4/conf").join(device)
+}
+
+/// Actions that set a member's device up.
+fn device_actions(link: &VpnLink, member: &LinkMember, sizes: PacketSizes) -> Vec<LinkAction> {
+    let (mtu, queue) = (sizes.tunnel.to_string(), link.queue_packets.to_string());
+    let (device, local) = (member.device.as_str(), format!("{}/31", member.local));
+    let linkdown =
+        |family| setting(family, &format!("conf/{device}/ignore_routes_with_linkdown"), "1");
+    let words = ["ip", "link", "set", "dev", device, "mtu", &mtu, "txqueuelen", &queue, "up"];
+    let mut actions = vec![
+        LinkAction::run(&["ip", "address", "replace", &local, "dev", device]),
+        // The kernel itself leaves a member out whose process has ended.
+        linkdown("ipv4"),
+        // Answers may come back through another member; IPv6 has no such filter.
+        setting("ipv4", &format!("conf/{device}/rp_filter"), "2"),
+        LinkAction::run(&words),
+    ];
+    if link.carries_v6() {
+        actions.push(linkdown("ipv6"));
+    }
+    actions
 }
 
 #[cfg(test)]

@@ -167,13 +167,11 @@ impl Shell<'_> {
                 self.members.insert(number, attached);
             }
             let running = fs::read(&member.running_config).ok();
-            let differs = running != fs::read(&member.config).ok();
+            let differs = running.is_some() && running != fs::read(&member.config).ok();
             if self.members[&number].tunnel.is_some() {
-                let event = if differs && !Tunnel::reload(member) {
-                    MemberEvent::Update
-                } else {
-                    MemberEvent::Current
-                };
+                // Without the copy the process has to start anew: see `apply::restart`.
+                let anew = running.is_none() || differs && !Tunnel::reload(member);
+                let event = if anew { MemberEvent::Update } else { MemberEvent::Current };
                 self.machine.handle(number, event, now);
             }
         }
@@ -221,6 +219,8 @@ impl Shell<'_> {
                 Ok(tunnel) => {
                     let pid = tunnel.pid;
                     attached.tunnel = Some(tunnel);
+                    // Routes over the former device went with it.
+                    self.unrouted |= attached.member.makes_device();
                     MemberEvent::Runs(pid)
                 }
                 Err(error) => MemberEvent::Failed(error.to_string()),
@@ -350,7 +350,7 @@ impl Shell<'_> {
     /// Removes what only a former configuration needed, once its processes have ended.
     fn clean_up(&mut self) {
         let retiring = self.members.len() > self.applied.layout.members.len();
-        if retiring || self.applied.obsolete.is_empty() {
+        if retiring || !self.machine.is_current() || self.applied.obsolete.is_empty() {
             return;
         }
         for action in std::mem::take(&mut self.applied.obsolete) {

@@ -618,6 +618,8 @@ fn wipe_stack() {
     stack.zeroize();
 }
 
+pub(super) mod verify;
+
 #[cfg(test)]
 pub(super) mod tests;
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -26,7 +26,7 @@ use millrace_vpn::{LinkProblems, link};
 
 use crate::args::{
     VpnCommand, VpnDownArgs, VpnEngine, VpnFoldersArgs, VpnLinkArgs, VpnMode, VpnPlanArgs,
-    VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
+    VpnRestartArgs, VpnRollbackArgs, VpnSuperviseArgs, VpnUpArgs,
 };
 use crate::exit::{Failure, fail};
 use crate::output;
@@ -53,6 +53,7 @@ pub(crate) fn run(command: &VpnCommand) -> Result<()> {
         VpnCommand::Status(args) => show::status(args),
         VpnCommand::Watch(args) => show::watch(args),
         VpnCommand::Bench(args) => choose::bench(args),
+        VpnCommand::Restart(args) => restart(args),
         VpnCommand::Down(args) => down(args),
         VpnCommand::History(args) => show::history(args),
         VpnCommand::Rollback(args) => rollback(args),
@@ -189,6 +190,40 @@ fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Res
 fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
     let mut log = |change: &supervise::StateChange| eprintln!("{}", show::change(change));
     Ok(supervise::run(&args.link.name, &folders(&args.link.folders), &mut log)?)
+}
+
+fn restart(args: &VpnRestartArgs) -> Result<()> {
+    let VpnRestartArgs { link, member: members, no_wait } = args;
+    let (name, folders) = (&link.name, folders(&link.folders));
+    let run = folders.run_of(name);
+    let pids = |status: &LinkStatus| -> Vec<(u16, Option<u32>)> {
+        let chosen = |number: &u16| members.is_empty() || members.contains(number);
+        let found = status.members.iter().filter(|one| chosen(&one.number));
+        found.map(|one| (one.number, one.pid)).collect()
+    };
+    let before = read_status(&run).map(|status| pids(&status)).unwrap_or_default();
+    apply::restart(name, members, &folders)?;
+    if *no_wait {
+        eprintln!("members restart one after another: millrace vpn status {name}");
+        return Ok(());
+    }
+    // A restart takes two or three seconds; a member that does not come back holds the others up.
+    let until = Instant::now() + FIRST_MEMBER * u32::try_from(before.len().max(1)).unwrap_or(1);
+    while Instant::now() < until {
+        let status = read_status(&run).filter(|status| status.state == LinkState::Up);
+        let is_anew = |status: LinkStatus| {
+            let now = pids(&status);
+            before.iter().zip(&now).all(|(old, new)| old.1 != new.1)
+        };
+        if status.is_some_and(is_anew) {
+            eprintln!("{} members of link {name} run anew", before.len());
+            return Ok(());
+        }
+        thread::sleep(POLL);
+    }
+    let message =
+        format!("not all members of link {name} are back: millrace vpn status {name} says why");
+    Err(fail(Failure::Failed, message))
 }
 
 fn down(args: &VpnDownArgs) -> Result<()> {

@@ -86,6 +86,8 @@ pub struct Core {
     dirty: BTreeSet<TenantName>,
     /// Tenants whose quota is not divided as they ask.
     unsettled: BTreeSet<TenantName>,
+    /// Tenants that fewer nodes serve than they ask for.
+    fewer: BTreeSet<TenantName>,
     /// Tenants that need another look at a time.
     timers: BTreeMap<TenantName, Instant>,
     endings: Endings,
@@ -115,6 +117,7 @@ impl Core {
             quiet: quiet.collect(),
             dirty: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
             unsettled: BTreeSet::new(),
+            fewer: BTreeSet::new(),
             timers: BTreeMap::new(),
             endings: Endings::default(),
             hold: None,
@@ -172,18 +175,14 @@ impl Core {
 
     fn node_changed(&mut self, name: &NodeName, revision: u64, moved: bool, now: Instant) {
         self.quiet.insert(name.clone(), (revision, now));
-        let Some(tenants) = self.view.tenants_of.get(name) else {
-            if moved {
-                self.dirty.append(&mut self.unsettled);
-            }
-            return;
-        };
+        let tenants = || self.view.tenants_of.get(name).into_iter().flatten();
         if moved {
-            self.dirty.extend(tenants.iter().cloned());
+            self.dirty.extend(tenants().cloned());
             self.dirty.append(&mut self.unsettled);
+            self.dirty.append(&mut self.fewer);
         } else {
             // An acknowledgement frees what is falling.
-            let falling = tenants.iter().filter(|tenant| self.unsettled.contains(*tenant));
+            let falling = tenants().filter(|tenant| self.unsettled.contains(*tenant));
             self.dirty.extend(falling.cloned());
         }
     }

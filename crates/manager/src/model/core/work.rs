@@ -107,6 +107,11 @@ impl Core {
         } else {
             self.unsettled.insert(tenant.clone());
         }
+        if plan.fewer {
+            self.fewer.insert(tenant.clone());
+        } else {
+            self.fewer.remove(tenant);
+        }
         if let Some(again) = plan.again {
             self.timers.insert(tenant.clone(), again);
         }

@@ -7,12 +7,14 @@
 //! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
 //! - `aead`, `digest`: ciphers of records, and SHA-2.
+//! - `bulk`: whole packets by the kernel's ciphers and hashes.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
 //! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
 //! - `measure`: which of them are computed here.
 //! - `stack`: ML-KEM and ML-DSA need more stack than an `ASYNC_JOB` has.
 
 mod aead;
+mod bulk;
 mod digest;
 mod exchange;
 mod groups;
@@ -38,7 +40,8 @@ use super::inner;
 use super::libcrypto::Ptr;
 use super::provider::{LOCAL_PROPERTIES, Offering, Provider, wrapped};
 use super::types::{Algorithm, StaticTable};
-use crate::algorithms::{Aead, Primitive, Sha2, Share};
+use crate::algorithms::{Aead, Bulk, BulkForm, Primitive, Sha2, Share};
+use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
 use crate::local::LocalError;
 use crate::local::share::ShareKey;
@@ -122,10 +125,11 @@ pub(super) struct Tables {
     pub(super) kdfs: Vec<Algorithm>,
     pub(super) aeads: Vec<Algorithm>,
     pub(super) digests: Vec<Algorithm>,
+    pub(super) macs: Vec<Algorithm>,
 }
 
 impl Tables {
-    pub(super) fn new(chosen: &Chosen) -> Result<Self> {
+    pub(super) fn new(chosen: &Chosen, routes: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let aeads = Aead::ROWS.iter().map(|row| chosen.has(row.primitive));
         let digests = Sha2::ROWS.iter().map(|row| chosen.has(row.primitive));
@@ -136,7 +140,20 @@ impl Tables {
             kdfs: Vec::new(),
             aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], HERE),
             digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], HERE),
+            macs: Vec::new(),
         };
+        for (form, table) in [
+            (BulkForm::Cipher, &mut tables.aeads),
+            (BulkForm::Digest, &mut tables.digests),
+            (BulkForm::Mac, &mut tables.macs),
+        ] {
+            let offered = Bulk::ROWS.iter().map(|row| {
+                // Sizes were measured against OpenSSL, not against what is computed here.
+                let elsewhere = row.here.is_some_and(|primitive| chosen.has(primitive));
+                row.form == form && !elsewhere && routes.is_some_and(|routes| row.is_routed(routes))
+            });
+            table.extend(wrapped(offered, &context.bulk, &bulk::DISPATCH, &[], BY_KERNEL));
+        }
         for (index, &share) in Share::ALL.iter().enumerate() {
             if !offers(chosen, share)? {
                 continue;
@@ -155,6 +172,10 @@ impl Tables {
         Ok(tables)
     }
 }
+
+/// Property and description of what the kernel may compute.
+const BY_KERNEL: Offering =
+    (LOCAL_PROPERTIES, c"OpenSSL's, with long messages by the kernel's ciphers and hashes");
 
 /// Property and description of what is computed here.
 const HERE: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");

@@ -16,6 +16,7 @@ use std::ptr::{self, NonNull};
 
 use aws_lc_sys as aws;
 use millrace_engine::{Curve, Hash};
+use vm_memory::VolatileSlice;
 use zeroize::Zeroize;
 
 use crate::spec::{AeadAlgorithm, CipherAlgorithm, Direction, HashAlgorithm, MacAlgorithm};
@@ -94,25 +95,20 @@ impl Context {
         })
     }
 
-    /// Transforms `source` into `target`, which is as long. The context has no padding.
-    fn update(&mut self, source: &[u8], target: &mut [u8]) -> bool {
-        let Ok(len) = c_int::try_from(source.len()) else {
+    /// Transforms `len` bytes. The context has no padding.
+    ///
+    /// # Safety
+    /// `source` is readable and `target` writable for `len` bytes; they are the same place, or do not overlap. Other
+    /// processes may change them meanwhile.
+    unsafe fn update(&mut self, source: *const u8, target: *mut u8, len: usize) -> bool {
+        let Ok(len) = c_int::try_from(len) else {
             return false;
         };
         let mut written: c_int = 0;
-        if source.len() != target.len() {
-            return false;
-        }
         // SAFETY: the context has a cipher, a key and an IV; a cipher without padding writes no more bytes than it
-        // reads, and `target` is as long as `source`.
+        // reads. The rest is the caller's promise; AWS-LC takes no address and no length from the bytes.
         let code = unsafe {
-            aws::EVP_CipherUpdate(
-                self.0.as_ptr(),
-                target.as_mut_ptr(),
-                &raw mut written,
-                source.as_ptr(),
-                len,
-            )
+            aws::EVP_CipherUpdate(self.0.as_ptr(), target, &raw mut written, source, len)
         };
         succeeded(code) && written == len
     }
@@ -172,19 +168,52 @@ impl Cipher {
         self.direction
     }
 
-    /// Transforms `source` into `target`, which is as long. `false` for an IV or a source of a length that the
-    /// algorithm does not have.
-    pub(crate) fn run(&mut self, iv: &[u8], source: &[u8], target: &mut [u8]) -> bool {
+    /// Whether the algorithm reads each byte of its source once, also if it changes meanwhile: the others read a block
+    /// of the ciphertext again for the next one.
+    pub(crate) fn reads_once(&self) -> bool {
+        matches!(
+            (self.algorithm, self.direction),
+            (CipherAlgorithm::AesCbc, Direction::Encrypt) | (CipherAlgorithm::AesCtr, _)
+        )
+    }
+
+    /// Transforms `text`. `false` for an IV or a text of a length that the algorithm does not have.
+    pub(crate) fn run(&mut self, iv: &[u8], text: &mut [u8]) -> bool {
+        let place = text.as_mut_ptr();
+        // SAFETY: `text` is readable and writable for its length.
+        self.begin(iv, text.len()) && unsafe { self.context.update(place, place, text.len()) }
+    }
+
+    /// Transforms `source` into `target`, which another process sees and may change. They have the same length; they
+    /// are the same place, or do not overlap. `false` as for [`Self::run`]; then `target` is as it was.
+    pub(crate) fn run_there(
+        &mut self,
+        iv: &[u8],
+        source: &VolatileSlice<'_>,
+        target: &VolatileSlice<'_>,
+    ) -> bool {
+        let len = source.len();
+        let (source, place) = (source.ptr_guard(), target.ptr_guard_mut());
+        let apart = source.as_ptr().addr().abs_diff(place.as_ptr().addr());
+        if target.len() != len || (apart != 0 && apart < len) {
+            return false;
+        }
+        // SAFETY: a volatile slice is readable and writable for its length for as long as it lives, and both outlive
+        // this call; the lengths and the overlap were checked.
+        self.begin(iv, len) && unsafe { self.context.update(source.as_ptr(), place.as_ptr(), len) }
+    }
+
+    /// Sets the IV for a text of `len` bytes.
+    fn begin(&mut self, iv: &[u8], len: usize) -> bool {
         let fits = match self.algorithm {
-            CipherAlgorithm::AesEcb => iv.is_empty() && source.len().is_multiple_of(16),
-            CipherAlgorithm::AesCbc => iv.len() == 16 && source.len().is_multiple_of(16),
+            CipherAlgorithm::AesEcb => iv.is_empty() && len.is_multiple_of(16),
+            CipherAlgorithm::AesCbc => iv.len() == 16 && len.is_multiple_of(16),
             CipherAlgorithm::AesCtr => iv.len() == 16,
             // Below one block there is nothing to steal from (IEEE 1619 section 5.3).
-            CipherAlgorithm::AesXts => iv.len() == 16 && (source.is_empty() || source.len() >= 16),
+            CipherAlgorithm::AesXts => iv.len() == 16 && (len == 0 || len >= 16),
         };
         let iv = (!iv.is_empty()).then_some(iv);
         fits && self.context.init(None, None, iv, self.direction)
-            && (source.is_empty() || self.context.update(source, target))
     }
 }
 

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{
-    ASK_EVERY, Duty, Member, MemberState, PROBE_EVERY, Probing, Process, RECONNECT_AFTER, SILENCE,
-    SentProbe, StateChange, SuperviseAction, WINDOW,
+    ASK_EVERY, Duty, GRACE, Member, MemberState, PROBE_EVERY, Probing, Process, RECONNECT_AFTER,
+    SILENCE, SentProbe, StateChange, SuperviseAction, WINDOW,
 };
 use crate::management::TunnelState;
 
@@ -229,9 +229,12 @@ fn doubled(delay: Duration, times: u32) -> Duration {
 }
 
 impl Member {
-    /// Forgives silence during a time in which the supervisor did not run.
-    pub(super) fn excuse(&mut self, gap: Duration) {
-        self.probing.last_echo += gap;
+    /// Forgives silence during a time in which the supervisor did not run, as far as the member then has [`GRACE`] for
+    /// an echo: without that limit several such times in a row would hide a dead member for as long as they last.
+    pub(super) fn excuse(&mut self, gap: Duration, now: Instant) {
+        let forgiven = self.probing.last_echo + gap;
+        let soonest = now.checked_sub(SILENCE - GRACE).unwrap_or(forgiven);
+        self.probing.last_echo = forgiven.min(soonest.max(self.probing.last_echo));
         self.asked_at = self.asked_at.map(|at| at + gap);
         for probe in &mut self.probing.outstanding {
             probe.sent += gap;

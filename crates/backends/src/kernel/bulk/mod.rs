@@ -1,0 +1,426 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Ciphers and hashes of the kernel for whole packets: `AF_ALG`, and the `/dev/crypto` of cryptodev-linux. The provider
+//! and `bench sizes` use them; no backend does, since a pool has no bulk data.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `crossovers.rs` | sizes from which the kernel was measured to be faster, and the file that keeps them |
+//! | `sys.rs` | the system calls |
+//!
+//! A [`BulkSession`] has one key and one algorithm, and serves one message per call. It blocks, as the kernel does.
+//! Every failure leaves the caller's data as they were, so that another implementation can do the same.
+
+pub mod crossovers;
+#[expect(unsafe_code, reason = "makes system calls")]
+mod sys;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use zeroize::Zeroizing;
+
+use sys::Order;
+
+/// Bytes of a block of AES.
+pub const BLOCK_LEN: usize = 16;
+
+/// Bytes of the tag of AES-GCM.
+pub const TAG_LEN: usize = 16;
+
+/// Bytes of the only nonce that the kernel's AES-GCM takes.
+pub const NONCE_LEN: usize = 12;
+
+/// Longest message of one call, in bytes: `AF_ALG` takes what fits its socket's buffer, 208 KiB by default, and 16
+/// pages per call.
+pub const MAX_MESSAGE: usize = 60 * 1024;
+
+/// Longest data that is authenticated beside a message, in bytes: /dev/crypto takes a page.
+pub const MAX_BESIDE: usize = 4096;
+
+/// Most sessions of one process. Each has up to two file descriptors, of which an application has 1,024 as a rule.
+const MAX_SESSIONS: usize = 64;
+
+/// A way to the kernel's ciphers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BulkInterface {
+    /// Sockets of the family `AF_ALG`.
+    AfAlg,
+    /// The device of cryptodev-linux.
+    DevCrypto,
+}
+
+impl BulkInterface {
+    /// Every interface.
+    pub const ALL: [Self; 2] = [Self::AfAlg, Self::DevCrypto];
+
+    /// The name in files and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AfAlg => "af-alg",
+            Self::DevCrypto => "dev-crypto",
+        }
+    }
+}
+
+/// Direction of a cipher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To ciphertext.
+    Encrypt,
+    /// From ciphertext.
+    Decrypt,
+}
+
+/// Kind of an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BulkKind {
+    /// A cipher that goes on from any block.
+    Cipher,
+    /// A cipher with authentication.
+    Aead,
+    /// A hash, or a hash with a key, of this many bytes.
+    Hash(usize),
+}
+
+macro_rules! algorithms {
+    ($($variant:ident $name:literal: $kind:expr, $kernel:literal, $cipher:literal, $mac:literal;)*) => {
+        /// An algorithm of the kernel, whichever the length of its key.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum BulkAlgorithm {
+            $(#[doc = concat!("`", $kernel, "`")] $variant),*
+        }
+
+        impl BulkAlgorithm {
+            /// Every algorithm.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name in files and tables.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// Kind of the algorithm.
+            #[must_use]
+            pub const fn kind(self) -> BulkKind {
+                match self { $(Self::$variant => $kind),* }
+            }
+
+            /// The name that the kernel's crypto API has for it.
+            const fn kernel_name(self) -> &'static str {
+                match self { $(Self::$variant => $kernel),* }
+            }
+
+            /// The numbers that cryptodev-linux has for it: cipher, MAC.
+            const fn numbers(self) -> (u32, u32) {
+                match self { $(Self::$variant => ($cipher, $mac)),* }
+            }
+        }
+    };
+}
+
+algorithms! {
+    AesCbc     "aes-cbc":     BulkKind::Cipher,   "cbc(aes)",     11, 0;
+    AesCtr     "aes-ctr":     BulkKind::Cipher,   "ctr(aes)",     21, 0;
+    AesGcm     "aes-gcm":     BulkKind::Aead,     "gcm(aes)",     50, 0;
+    Sha1       "sha1":        BulkKind::Hash(20), "sha1",         0, 14;
+    Sha224     "sha224":      BulkKind::Hash(28), "sha224",       0, 103;
+    Sha256     "sha256":      BulkKind::Hash(32), "sha256",       0, 104;
+    Sha384     "sha384":      BulkKind::Hash(48), "sha384",       0, 105;
+    Sha512     "sha512":      BulkKind::Hash(64), "sha512",       0, 106;
+    HmacSha1   "hmac-sha1":   BulkKind::Hash(20), "hmac(sha1)",   0, 7;
+    HmacSha224 "hmac-sha224": BulkKind::Hash(28), "hmac(sha224)", 0, 107;
+    HmacSha256 "hmac-sha256": BulkKind::Hash(32), "hmac(sha256)", 0, 18;
+    HmacSha384 "hmac-sha384": BulkKind::Hash(48), "hmac(sha384)", 0, 19;
+    HmacSha512 "hmac-sha512": BulkKind::Hash(64), "hmac(sha512)", 0, 20;
+}
+
+impl BulkAlgorithm {
+    /// The algorithm of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.name() == name)
+    }
+}
+
+/// One key of one algorithm in the kernel. For one thread at a time.
+#[derive(Debug)]
+pub struct BulkSession {
+    algorithm: BulkAlgorithm,
+    way: Way,
+    /// The process that opened it: two that share its descriptors would get each other's results.
+    process: u32,
+    _place: Place,
+}
+
+#[derive(Debug)]
+enum Way {
+    AfAlg {
+        /// Keeps the key.
+        _algorithm: OwnedFd,
+        operations: OwnedFd,
+    },
+    DevCrypto {
+        device: File,
+        session: u32,
+    },
+}
+
+/// One of the sessions that a process may have.
+#[derive(Debug)]
+struct Place;
+
+static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+
+impl Place {
+    fn take() -> io::Result<Self> {
+        if SESSIONS.fetch_add(1, Ordering::Relaxed) < MAX_SESSIONS {
+            return Ok(Self);
+        }
+        SESSIONS.fetch_sub(1, Ordering::Relaxed);
+        Err(io::Error::other("this process has as many sessions in the kernel as it may"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        SESSIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn refused(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn short() -> io::Error {
+    io::Error::other("the kernel took or gave another number of bytes")
+}
+
+impl BulkSession {
+    /// Gives the kernel a key; an empty one for a hash.
+    ///
+    /// # Errors
+    /// The kernel or the device does not have the algorithm, or this process has no room for another session.
+    pub fn open(
+        interface: BulkInterface,
+        algorithm: BulkAlgorithm,
+        key: &[u8],
+    ) -> io::Result<Self> {
+        let place = Place::take()?;
+        let way = match interface {
+            BulkInterface::AfAlg => Self::open_socket(algorithm, key)?,
+            BulkInterface::DevCrypto => Self::open_device(algorithm, key)?,
+        };
+        Ok(Self { algorithm, way, process: process::id(), _place: place })
+    }
+
+    fn open_socket(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Way> {
+        let kind: &[u8] = match algorithm.kind() {
+            BulkKind::Cipher => b"skcipher",
+            BulkKind::Aead => b"aead",
+            BulkKind::Hash(_) => b"hash",
+        };
+        let socket = sys::algorithm(kind, algorithm.kernel_name().as_bytes())?;
+        if !key.is_empty() {
+            sys::set_key(&socket, key)?;
+        }
+        if algorithm.kind() == BulkKind::Aead {
+            sys::set_tag_len(&socket, TAG_LEN)?;
+        }
+        let operations = sys::operations(&socket)?;
+        Ok(Way::AfAlg { _algorithm: socket, operations })
+    }
+
+    fn open_device(algorithm: BulkAlgorithm, key: &[u8]) -> io::Result<Way> {
+        let device = OpenOptions::new().read(true).write(true).open("/dev/crypto")?;
+        let (cipher, mac) = algorithm.numbers();
+        let session = sys::begin_session(device.as_fd(), cipher, mac, key)?;
+        Ok(Way::DevCrypto { device, session })
+    }
+
+    /// Whether the session belongs to this process, and not to one that it was forked from.
+    fn check_process(&self) -> io::Result<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        Err(refused("the session belongs to the process that this one was forked from"))
+    }
+
+    /// Encrypts or decrypts whole blocks into `out`, which is as long.
+    ///
+    /// # Errors
+    /// The kernel refused or failed; `out` may have been written.
+    pub fn crypt(
+        &mut self,
+        direction: Direction,
+        iv: &[u8; BLOCK_LEN],
+        input: &[u8],
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        self.check_process()?;
+        let fits = self.algorithm.kind() == BulkKind::Cipher
+            && input.len() <= MAX_MESSAGE
+            && input.len() == out.len()
+            && input.len().is_multiple_of(BLOCK_LEN);
+        if !fits {
+            return Err(refused("the message does not fit the cipher"));
+        }
+        match &mut self.way {
+            Way::AfAlg { operations, .. } => {
+                let order = Order { direction, iv, authenticated: None };
+                exchange(
+                    operations,
+                    Some(&order),
+                    &[IoSlice::new(input)],
+                    &mut [IoSliceMut::new(out)],
+                )
+            }
+            Way::DevCrypto { device, session } => {
+                sys::crypt(device.as_fd(), *session, direction, iv, input, out)
+            }
+        }
+    }
+
+    /// Encrypts a message into `out`, which is as long, and returns its tag.
+    ///
+    /// # Errors
+    /// The kernel refused or failed; `out` may have been written.
+    pub fn seal(
+        &mut self,
+        nonce: &[u8; NONCE_LEN],
+        beside: &[u8],
+        input: &[u8],
+        out: &mut [u8],
+    ) -> io::Result<[u8; TAG_LEN]> {
+        self.check_process()?;
+        self.check_aead(beside, input, out)?;
+        let mut tag = [0; TAG_LEN];
+        let order =
+            Order { direction: Direction::Encrypt, iv: nonce, authenticated: Some(beside.len()) };
+        match &mut self.way {
+            Way::AfAlg { operations, .. } => {
+                let mut again = vec![0; beside.len()];
+                let parts = [IoSlice::new(beside), IoSlice::new(input)];
+                exchange(
+                    operations,
+                    Some(&order),
+                    &parts,
+                    &mut [
+                        IoSliceMut::new(&mut again),
+                        IoSliceMut::new(out),
+                        IoSliceMut::new(&mut tag),
+                    ],
+                )?;
+            }
+            Way::DevCrypto { device, session } => {
+                let mut whole = vec![0; input.len() + TAG_LEN];
+                let device = device.as_fd();
+                sys::crypt_auth(device, *session, &order, beside, input, &mut whole, TAG_LEN)?;
+                let (text, found) = whole.split_at(input.len());
+                out.copy_from_slice(text);
+                tag.copy_from_slice(found);
+            }
+        }
+        Ok(tag)
+    }
+
+    /// Decrypts a message into `out`, which is as long, if this is its tag.
+    ///
+    /// # Errors
+    /// The message is not authentic, or the kernel refused or failed; `out` may have been written.
+    pub fn open_sealed(
+        &mut self,
+        nonce: &[u8; NONCE_LEN],
+        beside: &[u8],
+        input: &[u8],
+        tag: &[u8; TAG_LEN],
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        self.check_process()?;
+        self.check_aead(beside, input, out)?;
+        let order =
+            Order { direction: Direction::Decrypt, iv: nonce, authenticated: Some(beside.len()) };
+        match &mut self.way {
+            Way::AfAlg { operations, .. } => {
+                let mut again = vec![0; beside.len()];
+                let parts = [IoSlice::new(beside), IoSlice::new(input), IoSlice::new(tag)];
+                exchange(
+                    operations,
+                    Some(&order),
+                    &parts,
+                    &mut [IoSliceMut::new(&mut again), IoSliceMut::new(out)],
+                )
+            }
+            Way::DevCrypto { device, session } => {
+                let sealed = [input, tag].concat();
+                let mut whole = Zeroizing::new(vec![0; sealed.len()]);
+                let device = device.as_fd();
+                sys::crypt_auth(device, *session, &order, beside, &sealed, &mut whole, TAG_LEN)?;
+                out.copy_from_slice(&whole[..input.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_aead(&self, beside: &[u8], input: &[u8], out: &[u8]) -> io::Result<()> {
+        let fits = self.algorithm.kind() == BulkKind::Aead
+            && (1..=MAX_MESSAGE).contains(&input.len())
+            && beside.len() <= MAX_BESIDE
+            && input.len() == out.len();
+        if fits { Ok(()) } else { Err(refused("the message does not fit the cipher")) }
+    }
+
+    /// Hashes a whole message into `out`, which has the length of the result.
+    ///
+    /// # Errors
+    /// The kernel refused or failed.
+    pub fn hash(&mut self, message: &[u8], out: &mut [u8]) -> io::Result<()> {
+        self.check_process()?;
+        let fits = self.algorithm.kind() == BulkKind::Hash(out.len())
+            && (1..=MAX_MESSAGE).contains(&message.len());
+        if !fits {
+            return Err(refused("the message does not fit the hash"));
+        }
+        match &mut self.way {
+            Way::AfAlg { operations, .. } => {
+                exchange(operations, None, &[IoSlice::new(message)], &mut [IoSliceMut::new(out)])
+            }
+            Way::DevCrypto { device, session } => sys::hash(device.as_fd(), *session, message, out),
+        }
+    }
+}
+
+impl Drop for BulkSession {
+    fn drop(&mut self) {
+        // The session of a parent goes on.
+        if let Way::DevCrypto { device, session } = &self.way
+            && self.process == process::id()
+        {
+            sys::end_session(device.as_fd(), *session);
+        }
+    }
+}
+
+/// Sends one message and receives its result, both whole.
+fn exchange(
+    socket: &OwnedFd,
+    order: Option<&Order<'_>>,
+    parts: &[IoSlice<'_>],
+    results: &mut [IoSliceMut<'_>],
+) -> io::Result<()> {
+    let sent: usize = parts.iter().map(|part| part.len()).sum();
+    let expected: usize = results.iter().map(|part| part.len()).sum();
+    if sys::send(socket, order, parts)? != sent || sys::receive(socket, results)? != expected {
+        return Err(short());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

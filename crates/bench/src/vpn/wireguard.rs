@@ -1,0 +1,74 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! A tunnel of WireGuard between the namespaces of a run, to compare with.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::cases::LinkCase;
+use super::testbed::{CABLE, INNER, LINK, Testbed};
+use crate::error::BenchError;
+use crate::process::{need, output_of};
+
+/// Port of both ends.
+const PORT: u16 = 51820;
+
+/// Bytes that WireGuard adds to a packet by IPv4: 20 and 8 of IP and UDP, 16 of its header, 16 of the tag; and 20 more
+/// for IPv6, as `wg-quick` computes.
+const OVERHEAD: u16 = 80;
+
+fn device() -> String {
+    format!("{LINK}-0")
+}
+
+fn key_file(testbed: &Testbed, end: usize) -> PathBuf {
+    testbed.dir.path().join(format!("wireguard-{end}.key"))
+}
+
+/// Brings both ends up.
+pub(super) fn up(testbed: &Testbed, case: &LinkCase) -> Result<(), BenchError> {
+    let wg = need("wg", "wireguard-tools")?;
+    let mut public = Vec::new();
+    for end in [0, 1] {
+        let file = key_file(testbed, end);
+        // The folder of the run is this user's alone.
+        let key = output_of("wg genkey", Command::new(&wg).arg("genkey"))?;
+        fs::write(&file, key).map_err(BenchError::file("write", &file))?;
+        let key = File::open(&file).map_err(BenchError::file("read", &file))?;
+        let text = output_of("wg pubkey", Command::new(&wg).arg("pubkey").stdin(key))?;
+        public.push(text.trim().to_owned());
+    }
+    for (end, peer) in [(0, 1), (1, 0)] {
+        raise(testbed, case, &wg, end, &public[peer])?;
+    }
+    Ok(())
+}
+
+fn raise(
+    testbed: &Testbed,
+    case: &LinkCase,
+    wg: &Path,
+    end: usize,
+    peer: &str,
+) -> Result<(), BenchError> {
+    let (namespace, device) = (&testbed.ends[end], device());
+    namespace.ip(&format!("link add dev {device} type wireguard"))?;
+    let mut set = namespace.command(wg, true);
+    set.args(["set", &device, "listen-port", &PORT.to_string(), "private-key"])
+        .arg(key_file(testbed, end))
+        .args(["peer", peer, "allowed-ips", "0.0.0.0/0", "endpoint"])
+        .arg(format!("{}:{PORT}", CABLE[1 - end]));
+    output_of("wg set", &mut set)?;
+    namespace.ip(&format!("address add {}/24 dev {device}", INNER[end]))?;
+    namespace.ip(&format!("link set dev {device} mtu {} up", case.path_mtu - OVERHEAD))
+}
+
+/// Takes both ends down.
+pub(super) fn down(testbed: &Testbed) -> Result<(), BenchError> {
+    let remove = |end: usize| testbed.ends[end].ip(&format!("link delete dev {}", device()));
+    // The second end goes down, too, when the first cannot.
+    let first = remove(0);
+    remove(1).and(first)
+}

@@ -1,0 +1,294 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Whole packets by the kernel's ciphers and hashes, where that was measured to pay. Nothing here knows OpenSSL:
+//! `ffi::local::bulk` puts it under OpenSSL, which does everything that the kernel does not.
+//!
+//! Nothing is measured in the application's process. Without a file of `millrace bench sizes --save-crossovers` for
+//! this kernel and this libcrypto, nothing goes to the kernel.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
+use millrace_backends::kernel::bulk::{
+    BulkAlgorithm, BulkInterface, BulkKind, BulkSession, MAX_MESSAGE,
+};
+use zeroize::Zeroizing;
+
+use crate::local::choice::{self, ChoiceFileError};
+use crate::local::now;
+
+/// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
+const FAILURES: u32 = 8;
+
+/// Time for which it is left alone, in nanoseconds.
+const PAUSE: u64 = 10_000_000_000;
+
+/// Whether the kernel has computed a known answer of an algorithm in this process.
+const UNKNOWN: u8 = 0;
+const RIGHT: u8 = 1;
+const WRONG: u8 = 2;
+
+/// Ways to the kernel of one provider. Atomics alone: a process may fork while another thread is here.
+#[derive(Debug)]
+pub struct BulkRoutes {
+    crossovers: Crossovers,
+    failures: AtomicU32,
+    /// Time until which the kernel is left alone, by [`now`].
+    paused_until: AtomicU64,
+    answers: [AtomicU8; BulkAlgorithm::ALL.len()],
+}
+
+impl BulkRoutes {
+    /// Routes by these sizes.
+    #[must_use]
+    pub fn new(crossovers: Crossovers) -> Self {
+        Self {
+            crossovers,
+            failures: AtomicU32::new(0),
+            paused_until: AtomicU64::new(0),
+            answers: [const { AtomicU8::new(UNKNOWN) }; BulkAlgorithm::ALL.len()],
+        }
+    }
+
+    /// Routes by the file, for the running kernel and this libcrypto.
+    ///
+    /// # Errors
+    /// Why the file is not used.
+    pub fn load(path: &Path, libcrypto: &str, user: u32) -> Result<Self, ChoiceFileError> {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let text = choice::text(path, user)?;
+        let system = crossovers::system(&kernel, libcrypto);
+        Ok(Self::new(Crossovers::read(&text, &system)))
+    }
+
+    /// Whether any message of this algorithm may go to the kernel.
+    #[must_use]
+    pub fn has(&self, algorithm: BulkAlgorithm) -> bool {
+        self.crossovers.route(algorithm).is_some()
+    }
+
+    fn is_wrong(&self, algorithm: BulkAlgorithm) -> bool {
+        self.answers[algorithm as usize].load(Ordering::Relaxed) == WRONG
+    }
+
+    fn is_paused(&self) -> bool {
+        let until = self.paused_until.load(Ordering::Relaxed);
+        until != 0 && now() < until
+    }
+
+    fn note_success(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn note_failure(&self) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+            self.failures.store(0, Ordering::Relaxed);
+            self.paused_until.store(now() + PAUSE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Outcome of an attempt in the kernel.
+#[derive(Debug)]
+pub enum Attempt<T> {
+    /// The result.
+    Done(T),
+    /// The message is not authentic, by the kernel.
+    NotAuthentic,
+    /// The kernel did not do it, for this reason.
+    Failed(io::Error),
+}
+
+/// One key of an application, which the kernel gets when a message is long enough for it.
+#[derive(Debug)]
+pub struct KernelKey {
+    routes: &'static BulkRoutes,
+    algorithm: BulkAlgorithm,
+    key: Option<Zeroizing<Vec<u8>>>,
+    session: Option<BulkSession>,
+    /// It failed with this key, which is not tried again.
+    failed: bool,
+}
+
+impl KernelKey {
+    /// A place for a key.
+    #[must_use]
+    pub fn new(routes: &'static BulkRoutes, algorithm: BulkAlgorithm) -> Self {
+        Self { routes, algorithm, key: None, session: None, failed: false }
+    }
+
+    /// The same key, with a session of its own.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let key = self.key.clone();
+        Self {
+            routes: self.routes,
+            algorithm: self.algorithm,
+            key,
+            session: None,
+            failed: self.failed,
+        }
+    }
+
+    /// Sets the key; an empty one for a hash.
+    pub fn set(&mut self, key: &[u8]) {
+        self.session = None;
+        self.failed = false;
+        self.key = Some(Zeroizing::new(key.to_vec()));
+    }
+
+    /// Changes the algorithm of a hash with a key.
+    pub fn set_algorithm(&mut self, algorithm: BulkAlgorithm) {
+        if algorithm != self.algorithm {
+            self.algorithm = algorithm;
+            self.session = None;
+            self.failed = false;
+        }
+    }
+
+    /// Bytes of the result of a hash.
+    #[must_use]
+    pub fn hash_len(&self) -> Option<usize> {
+        match self.algorithm.kind() {
+            BulkKind::Hash(len) => Some(len),
+            BulkKind::Cipher | BulkKind::Aead => None,
+        }
+    }
+
+    /// Whether a key is set.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Whether messages may go to the kernel at all, at any size.
+    #[must_use]
+    pub fn may_take(&self) -> bool {
+        !self.failed
+            && self.key.is_some()
+            && self.routes.has(self.algorithm)
+            && !self.routes.is_paused()
+    }
+
+    /// Whether a message of this length goes to the kernel. Longer ones than it takes at once do not.
+    #[must_use]
+    pub fn takes(&self, len: usize) -> bool {
+        self.is_long_enough(len) && len <= MAX_MESSAGE
+    }
+
+    /// Whether a message of this length is long enough.
+    #[must_use]
+    pub fn is_long_enough(&self, len: usize) -> bool {
+        let route = self.routes.crossovers.route(self.algorithm);
+        route.is_some_and(|(_, least)| len >= least) && self.may_take()
+    }
+
+    /// Has the kernel do something with the key. `known` says whether the kernel's session with a test key computes
+    /// what OpenSSL does; it is asked once per algorithm.
+    pub fn run<T>(
+        &mut self,
+        known: impl FnOnce(BulkInterface, BulkAlgorithm) -> io::Result<bool>,
+        work: impl FnOnce(&mut BulkSession) -> io::Result<T>,
+    ) -> Attempt<T> {
+        match self.attempt(known, work) {
+            Ok(found) => {
+                self.routes.note_success();
+                Attempt::Done(found)
+            }
+            // Of the message, not of the device: anyone on the network can send one.
+            Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => Attempt::NotAuthentic,
+            Err(error) => {
+                // Without room for a session this key goes without; only what a session fails at is the device's.
+                if self.session.take().is_some() || self.routes.is_wrong(self.algorithm) {
+                    self.routes.note_failure();
+                }
+                self.failed = true;
+                Attempt::Failed(error)
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &mut self,
+        known: impl FnOnce(BulkInterface, BulkAlgorithm) -> io::Result<bool>,
+        work: impl FnOnce(&mut BulkSession) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let missing = || io::Error::other("no key or no route");
+        let (interface, _) = self.routes.crossovers.route(self.algorithm).ok_or_else(missing)?;
+        let answer = &self.routes.answers[self.algorithm as usize];
+        if answer.load(Ordering::Relaxed) == UNKNOWN {
+            let is_right = known(interface, self.algorithm)?;
+            answer.store(if is_right { RIGHT } else { WRONG }, Ordering::Relaxed);
+        }
+        if self.routes.is_wrong(self.algorithm) {
+            return Err(io::Error::other("the kernel computes another result than OpenSSL"));
+        }
+        let session = match &mut self.session {
+            Some(session) => session,
+            place => {
+                let key = self.key.as_ref().ok_or_else(missing)?;
+                place.insert(BulkSession::open(interface, self.algorithm, key)?)
+            }
+        };
+        work(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(routes: &'static BulkRoutes) -> KernelKey {
+        let mut key = KernelKey::new(routes, BulkAlgorithm::AesCbc);
+        key.set(&[7; 16]);
+        key
+    }
+
+    fn routes(least: Option<usize>) -> &'static BulkRoutes {
+        let mut crossovers = Crossovers::default();
+        crossovers.set(BulkInterface::DevCrypto, BulkAlgorithm::AesCbc, least);
+        Box::leak(Box::new(BulkRoutes::new(crossovers)))
+    }
+
+    #[test]
+    fn message_goes_to_the_kernel_only_from_the_measured_size_on() {
+        let key = key(routes(Some(1000)));
+        assert!(!key.takes(999));
+        assert!(key.takes(1000) && key.takes(MAX_MESSAGE));
+        assert!(!key.takes(MAX_MESSAGE + 1) && key.is_long_enough(MAX_MESSAGE + 1));
+        assert!(!self::key(routes(None)).takes(MAX_MESSAGE), "it pays at no size");
+        let empty = KernelKey::new(routes(Some(1000)), BulkAlgorithm::AesCbc);
+        assert!(!empty.takes(1000), "no key is set");
+    }
+
+    #[test]
+    fn kernel_that_computes_something_else_is_left_alone() {
+        let routes = routes(Some(1000));
+        for failures in 1..=FAILURES {
+            let mut key = key(routes);
+            assert!(key.takes(1000));
+            let outcome = key.run(|_, _| Ok(false), |_| Ok(()));
+            assert!(matches!(outcome, Attempt::Failed(_)));
+            assert!(!key.takes(1000), "with this key, after {failures}");
+        }
+        assert!(!key(routes).takes(1000), "with any");
+    }
+
+    #[test]
+    fn key_without_a_session_goes_without_the_kernel_and_others_do_not() {
+        let routes = routes(Some(1000));
+        for _ in 0..2 * FAILURES {
+            let mut key = key(routes);
+            let refused = |_, _| Err(io::Error::other("no descriptors"));
+            assert!(matches!(key.run(refused, |_| Ok(())), Attempt::Failed(_)));
+            assert!(!key.takes(1000));
+        }
+        assert!(key(routes).takes(1000));
+    }
+}

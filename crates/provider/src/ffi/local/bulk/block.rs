@@ -1,0 +1,290 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! AES-CBC and AES-CTR. After whole blocks by the kernel OpenSSL's context goes on with the block that comes next: the
+//! last ciphertext, or the counter.
+
+use std::ffi::CStr;
+use std::ffi::c_int;
+
+use millrace_backends::kernel::bulk::{BLOCK_LEN, BulkAlgorithm, Direction, MAX_MESSAGE};
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::bulk::{Attempt, KernelKey};
+use crate::ffi::params::{integer, set_bytes, set_bytes_ptr};
+use crate::ffi::private::bytes;
+
+type Block = [u8; BLOCK_LEN];
+
+/// A cipher in OpenSSL's hands.
+pub(super) struct BlockContext {
+    provider: &'static Provider,
+    algorithm: Bulk,
+    inner: Inner,
+    key: KernelKey,
+    encrypts: bool,
+    /// OpenSSL takes or gives padding at the end.
+    pads: bool,
+    /// The vector that the application has set.
+    iv: Option<Block>,
+    /// The vector of the next block, if OpenSSL's context stands at its start with nothing kept back.
+    next: Option<Block>,
+    /// OpenSSL's context has another vector as the original one than the application has set.
+    moved: bool,
+    /// A parameter was set that only OpenSSL knows.
+    is_special: bool,
+    /// The direction was changed without the key, which OpenSSL's CBC needs again: what it computes then is its own.
+    is_turned: bool,
+}
+
+pub(super) fn rows<const A: usize>() -> Rows {
+    cipher_rows!(BlockContext, A)
+}
+
+cipher_entries!(BlockContext);
+
+impl BlockContext {
+    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+        Ok(Self {
+            provider,
+            algorithm,
+            inner: Inner::new(algorithm, ids::aead::NEWCTX, ids::aead::FREECTX)?,
+            key: KernelKey::new(routes(provider)?, algorithm.row().kernel),
+            encrypts: false,
+            pads: true,
+            iv: None,
+            next: None,
+            moved: false,
+            is_special: false,
+            is_turned: false,
+        })
+    }
+
+    fn copy(&self) -> Result<Self> {
+        let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
+        Ok(Self { inner, key, ..*self })
+    }
+
+    fn is_cbc(&self) -> bool {
+        self.algorithm.row().kernel == BulkAlgorithm::AesCbc
+    }
+
+    /// OpenSSL does what comes next, until the next initialisation.
+    fn yield_to_openssl(&mut self) -> Result<()> {
+        self.next = None;
+        Ok(())
+    }
+
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn start(
+        &mut self,
+        id: i32,
+        key: Option<&[u8]>,
+        iv: Option<&[u8]>,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        // Without a vector CBC starts with the original one again, and CTR goes on.
+        let original = self.iv.filter(|_| self.moved && self.is_cbc());
+        let status =
+            self.start_inner(id, key, iv.or(original.as_ref().map(|iv| &iv[..])), settings)?;
+        if status != DONE {
+            self.next = None;
+            return Ok(status);
+        }
+        let encrypts = id == ids::aead::ENCRYPT_INIT;
+        self.is_turned = key.is_none() && (self.is_turned || encrypts != self.encrypts);
+        self.encrypts = encrypts;
+        if let Some(key) = key {
+            self.key.set(key);
+        }
+        if let Some(iv) = iv {
+            self.iv = Block::try_from(iv).ok();
+        }
+        if iv.is_some() || self.is_cbc() {
+            (self.next, self.moved) = (self.iv, false);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.note(settings) };
+        Ok(status)
+    }
+
+    fn start_inner(
+        &self,
+        id: i32,
+        key: Option<&[u8]>,
+        iv: Option<&[u8]>,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        let parts = |part: Option<&[u8]>| {
+            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
+        };
+        let ((key, key_len), (iv, iv_len)) = (parts(key), parts(iv));
+        // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
+        unsafe {
+            call!(self.inner.functions, id,
+                fn(self.inner.context => Ptr, key => *const u8, key_len => usize, iv => *const u8, iv_len => usize,
+                    settings => *const Param) -> c_int)
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn note(&mut self, settings: *const Param) {
+        // SAFETY: by this function's contract.
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                // SAFETY: by this function's contract.
+                b"padding" => self.pads = unsafe { integer(param) } != Some(0),
+                b"keylen" => {}
+                // The place in a block, records of TLS, and what a later OpenSSL has.
+                _ => {
+                    self.is_special = true;
+                    self.next = None;
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
+        // SAFETY: libcrypto's parameters for this function.
+        let status = unsafe { self.inner.params(ids::aead::SET_CTX_PARAMS, settings) }?;
+        // SAFETY: by this function's contract.
+        unsafe { self.note(settings) };
+        Ok(status)
+    }
+
+    /// # Safety
+    /// `request` is null or an array that a null key ends, to be written.
+    unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
+        let original = self.iv.as_ref().filter(|_| self.moved);
+        let own = |name: &CStr, param: &mut Param| {
+            let iv = original.filter(|_| name.to_bytes() == b"iv")?;
+            // SAFETY: the application has passed memory to be written; the vector lives as long as the context.
+            Some(
+                param.data_size >= iv.len()
+                    && unsafe { set_bytes(param, iv) || set_bytes_ptr(param, iv) },
+            )
+        };
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
+    }
+
+    /// Bytes at the start of an input that are blocks for the kernel. A decryption with padding keeps the last block.
+    fn whole(&self, len: usize) -> usize {
+        let keeps = self.is_cbc() && !self.encrypts && self.pads;
+        let len = if keeps { len.saturating_sub(1) } else { len };
+        len - len % BLOCK_LEN
+    }
+
+    /// # Safety
+    /// `input` is readable for `len` bytes, and `out` null or writable for `room`: the same place, or one that does
+    /// not overlap. `out_len` is null or a place for the length.
+    unsafe fn update(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        let whole = self.whole(len);
+        let fits = !out.is_null() && room >= whole && self.key.is_long_enough(len);
+        let done = match self.next {
+            Some(next) if fits && !self.is_special && !(self.is_turned && self.is_cbc()) => {
+                // SAFETY: by this function's contract, and `whole` is at most `len` and `room`.
+                unsafe { self.by_kernel(next, out, input, whole) }?
+            }
+            _ => 0,
+        };
+        if done == len {
+            // SAFETY: by this function's contract.
+            unsafe { say(out_len, done) };
+            return Ok(DONE);
+        }
+        self.next = None;
+        let mut written = 0;
+        let place = &raw mut written;
+        // SAFETY: not beyond the ends of both places, of which `done` bytes were used; null stays null.
+        let (out, input) =
+            unsafe { (if out.is_null() { out } else { out.add(done) }, input.add(done)) };
+        let inner = &self.inner;
+        // SAFETY: the function has this type; the rest of both places is libcrypto's for it.
+        let status = unsafe {
+            call!(inner.functions, ids::aead::UPDATE,
+                fn(inner.context => Ptr, out => *mut u8, place => *mut usize, room - done.min(room) => usize,
+                    input => *const u8, len - done => usize) -> c_int)
+        }?;
+        // SAFETY: by this function's contract.
+        unsafe { say(out_len, done + written) };
+        Ok(status)
+    }
+
+    /// Does blocks in the kernel, and returns how many bytes it did. OpenSSL's context stands behind them then.
+    ///
+    /// # Safety
+    /// `input` is readable and `out` writable for `whole` bytes: the same place, or one that does not overlap.
+    unsafe fn by_kernel(
+        &mut self,
+        next: Block,
+        out: *mut u8,
+        input: *const u8,
+        whole: usize,
+    ) -> Result<usize> {
+        let mut scratch = Zeroizing::new(vec![0; whole.min(MAX_MESSAGE)]);
+        let direction = if self.encrypts { Direction::Encrypt } else { Direction::Decrypt };
+        let (provider, mut next, mut done) = (self.provider, next, 0);
+        while done < whole {
+            let len = (whole - done).min(MAX_MESSAGE);
+            // SAFETY: by this function's contract, within `whole`; nothing writes there until the copy below.
+            let part = unsafe { bytes(input.add(done), len) };
+            let scratch = &mut scratch[..len];
+            let outcome = self
+                .key
+                .run(check::known(), |session| session.crypt(direction, &next, part, scratch));
+            match outcome {
+                Attempt::Done(()) => {}
+                Attempt::Failed(error) => {
+                    note_failure(provider, &error);
+                    break;
+                }
+                Attempt::NotAuthentic => break,
+            }
+            provider.stats.kernel_bulk.add();
+            next = if self.is_cbc() {
+                let ciphertext = if self.encrypts { &scratch[..] } else { part };
+                Block::try_from(&ciphertext[len - BLOCK_LEN..]).map_err(|_| Error::library())?
+            } else {
+                let blocks = (len / BLOCK_LEN) as u128;
+                u128::from_be_bytes(next).wrapping_add(blocks).to_be_bytes()
+            };
+            // SAFETY: by this function's contract, within `whole`; the scratch is memory of ours.
+            unsafe { std::ptr::copy_nonoverlapping(scratch.as_ptr(), out.add(done), len) };
+            done += len;
+        }
+        if done > 0 {
+            let id = if self.encrypts { ids::aead::ENCRYPT_INIT } else { ids::aead::DECRYPT_INIT };
+            if self.start_inner(id, None, Some(&next), std::ptr::null())? != DONE {
+                return Err(Error::library());
+            }
+            (self.next, self.moved) = (Some(next), true);
+        }
+        Ok(done)
+    }
+
+    /// # Safety
+    /// As [`Self::update`].
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        self.next = None;
+        let inner = &self.inner;
+        // SAFETY: the function has this type; the arguments are libcrypto's for it.
+        unsafe {
+            call!(inner.functions, ids::aead::FINAL,
+                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
+        }
+    }
+}

@@ -1,0 +1,329 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Digests and HMAC. A message is kept until its end, where its length is known; OpenSSL gets it then if it is too
+//! short for the kernel, and goes on with it at once if it gets longer than the kernel takes.
+
+use std::ffi::{CStr, c_int};
+
+use millrace_backends::kernel::bulk::MAX_MESSAGE;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::algorithms::kernel_hmac;
+use crate::bulk::{Attempt, KernelKey};
+use crate::ffi::params::{octets, text};
+use crate::ffi::private::bytes;
+
+/// The numbers of an operation's functions.
+#[derive(Clone, Copy)]
+struct Numbers {
+    new: i32,
+    free: i32,
+    duplicate: i32,
+    update: i32,
+    finish: i32,
+}
+
+const DIGEST: Numbers = Numbers {
+    new: ids::digest::NEWCTX,
+    free: ids::digest::FREECTX,
+    duplicate: ids::digest::DUPCTX,
+    update: ids::digest::UPDATE,
+    finish: ids::digest::FINAL,
+};
+const MAC: Numbers = Numbers {
+    new: ids::mac::NEWCTX,
+    free: ids::mac::FREECTX,
+    duplicate: ids::mac::DUPCTX,
+    update: ids::mac::UPDATE,
+    finish: ids::mac::FINAL,
+};
+
+/// A digest or an HMAC in OpenSSL's hands.
+pub(super) struct HashContext {
+    provider: &'static Provider,
+    inner: Inner,
+    numbers: Numbers,
+    key: KernelKey,
+    /// The kernel has the digest of this HMAC, and the settings are those that it knows.
+    is_known: bool,
+    /// The message so far; none if OpenSSL has it.
+    kept: Option<Zeroizing<Vec<u8>>>,
+}
+
+impl Owned for HashContext {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
+}
+
+pub(super) fn digest_rows<const A: usize>() -> Rows {
+    let mut rows = dispatch! { digest {
+        NEWCTX              => newctx<A>;
+        INIT                => init<>;
+        UPDATE              => update<>;
+        FINAL               => finish<>;
+        FREECTX             => free<HashContext>;
+        DUPCTX              => dupctx<>;
+        COPYCTX             => copyctx<>;
+        GETTABLE_PARAMS     => listing<A>;
+    } };
+    // Without a context and without ours in it: OpenSSL's own function answers.
+    rows.push((ids::digest::GET_PARAMS, std::ptr::null()));
+    rows
+}
+
+pub(super) fn mac_rows<const A: usize>() -> Rows {
+    let mut rows = dispatch! { mac {
+        NEWCTX              => newctx<A>;
+        INIT                => mac_init<>;
+        UPDATE              => update<>;
+        FINAL               => finish<>;
+        FREECTX             => free<HashContext>;
+        DUPCTX              => dupctx<>;
+        GET_CTX_PARAMS      => get_params<>;
+        SET_CTX_PARAMS      => set_params<>;
+        GETTABLE_PARAMS     => listing<A>;
+        GETTABLE_CTX_PARAMS => context_listing<A>;
+        SETTABLE_CTX_PARAMS => context_listing<A>;
+    } };
+    rows.push((ids::mac::GET_PARAMS, std::ptr::null()));
+    rows
+}
+
+impl HashContext {
+    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+        let row = algorithm.row();
+        let is_digest = row.form == BulkForm::Digest;
+        let numbers = if is_digest { DIGEST } else { MAC };
+        let mut key = KernelKey::new(routes(provider)?, row.kernel);
+        if is_digest {
+            key.set(&[]);
+        }
+        let inner = Inner::new(algorithm, numbers.new, numbers.free)?;
+        Ok(Self { provider, inner, numbers, key, is_known: is_digest, kept: None })
+    }
+
+    fn copy(&self) -> Result<Self> {
+        let (inner, key) = (self.inner.copy(self.numbers.duplicate)?, self.key.copy());
+        let Self { provider, numbers, is_known, .. } = *self;
+        Ok(Self { provider, inner, numbers, key, is_known, kept: self.kept.clone() })
+    }
+
+    /// Begins a message.
+    fn begin(&mut self) {
+        self.kept = (self.is_known && self.key.may_take()).then(Zeroizing::default);
+    }
+
+    /// Gives OpenSSL what was kept.
+    fn yield_to_openssl(&mut self) -> Result<()> {
+        let kept = self.kept.take().filter(|kept| !kept.is_empty());
+        match kept.map(|kept| self.update_inner(kept.as_ptr(), kept.len())) {
+            None | Some(Ok(DONE)) => Ok(()),
+            Some(Ok(_)) => Err(Error::library()),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    /// `start` is readable for `len` bytes.
+    fn update_inner(&self, start: *const u8, len: usize) -> Result<c_int> {
+        let inner = &self.inner;
+        // SAFETY: the functions that take a part have this type, in both operations.
+        unsafe {
+            call!(inner.functions, self.numbers.update,
+                fn(inner.context => Ptr, start => *const u8, len => usize) -> c_int)
+        }
+    }
+
+    /// # Safety
+    /// `start` is readable for `len` bytes.
+    unsafe fn update(&mut self, start: *const u8, len: usize) -> Result<c_int> {
+        if let Some(kept) = &mut self.kept {
+            if kept.len() + len <= MAX_MESSAGE {
+                grow(kept, len);
+                // SAFETY: by this function's contract.
+                kept.extend_from_slice(unsafe { bytes(start, len) });
+                return Ok(DONE);
+            }
+            self.yield_to_openssl()?;
+        }
+        self.update_inner(start, len)
+    }
+
+    /// # Safety
+    /// `out` is null or writable for `room` bytes, `out_len` null or a place for the length.
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        // SAFETY: by this function's contract.
+        if let Some(len) = unsafe { self.by_kernel(out, room) } {
+            self.kept = None;
+            // SAFETY: by this function's contract.
+            unsafe { say(out_len, len) };
+            return Ok(DONE);
+        }
+        self.yield_to_openssl()?;
+        let inner = &self.inner;
+        // SAFETY: the functions that end a message have this type, in both operations.
+        unsafe {
+            call!(inner.functions, self.numbers.finish,
+                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
+        }
+    }
+
+    /// Has the kernel hash what was kept; returns the length of the result.
+    ///
+    /// # Safety
+    /// `out` is null or writable for `room` bytes.
+    unsafe fn by_kernel(&mut self, out: *mut u8, room: usize) -> Option<usize> {
+        let message = self.kept.as_ref().filter(|kept| self.key.takes(kept.len()))?;
+        let len = self.key.hash_len()?;
+        if out.is_null() || room < len {
+            return None;
+        }
+        let mut result = Zeroizing::new([0; 64]);
+        let result = &mut result[..len];
+        let outcome = self.key.run(check::known(), |session| session.hash(message, result));
+        if let Attempt::Failed(error) = &outcome {
+            note_failure(self.provider, error);
+        }
+        if !matches!(outcome, Attempt::Done(())) {
+            return None;
+        }
+        self.provider.stats.kernel_bulk.add();
+        // SAFETY: not null, and `room` is at least the length of the result, by this function's contract.
+        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, len) };
+        Some(len)
+    }
+
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn note(&mut self, settings: *const Param) {
+        // SAFETY: by this function's contract.
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                b"digest" => {
+                    // SAFETY: by this function's contract.
+                    let kernel = unsafe { text(param) }.and_then(kernel_hmac);
+                    self.is_known = kernel.is_some();
+                    if let Some(kernel) = kernel {
+                        self.key.set_algorithm(kernel);
+                    }
+                }
+                b"key" => {
+                    // SAFETY: by this function's contract.
+                    self.key.set(unsafe { octets(param) }.unwrap_or_default());
+                }
+                b"properties" | b"digest-noinit" | b"digest-oneshot" => {}
+                // The length of a record of TLS, and what a later OpenSSL has.
+                _ => self.is_known = false,
+            }
+        }
+    }
+}
+
+/// Makes room for more bytes in a message. The former place is wiped, which `Vec` alone would not do.
+fn grow(kept: &mut Zeroizing<Vec<u8>>, len: usize) {
+    let needed = kept.len() + len;
+    if kept.capacity() < needed {
+        let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two().max(2048)));
+        larger.extend_from_slice(kept);
+        *kept = larger;
+    }
+}
+
+unsafe extern "C" fn newctx<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
+    let provider = unsafe { Provider::of(provctx) };
+    guard(provider, Ptr::VALUE, || Ok(give(HashContext::new(provider, Bulk::ALL[A])?)))
+}
+
+unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, |context: &mut HashContext| Ok(give(context.copy()?))) }
+}
+
+unsafe extern "C" fn copyctx<const ID: i32>(to: Ptr, from: Ptr) {
+    // SAFETY: libcrypto passes a context of the same table, which nothing changes during the call.
+    let Some(from) = (unsafe { from.cast::<HashContext>().as_ref() }) else {
+        return;
+    };
+    let entry = |context: &mut HashContext| {
+        *context = from.copy()?;
+        Ok(DONE)
+    };
+    // SAFETY: libcrypto passes another context of this table.
+    let _: c_int = unsafe { with(to, entry) };
+}
+
+unsafe extern "C" fn init<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
+    let entry = |context: &mut HashContext| {
+        // SAFETY: `digest_init` takes a context and parameters, which are libcrypto's.
+        let status = unsafe { context.inner.params(ID, settings) }?;
+        // SAFETY: libcrypto passes null or an array of parameters with its end. A digest has none that matter here.
+        context.is_known = unsafe { entries(settings) }.next().is_none();
+        context.begin();
+        Ok(status)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}
+
+unsafe extern "C" fn mac_init<const ID: i32>(
+    pointer: Ptr,
+    key: *const u8,
+    key_len: usize,
+    settings: *const Param,
+) -> c_int {
+    let entry = |context: &mut HashContext| {
+        let inner = &context.inner;
+        // SAFETY: the function has this type; the arguments are libcrypto's for it.
+        let status = unsafe {
+            call!(inner.functions, ID,
+                fn(inner.context => Ptr, key => *const u8, key_len => usize, settings => *const Param) -> c_int)
+        }?;
+        // SAFETY: libcrypto passes null or an array of parameters with its end.
+        unsafe { context.note(settings) };
+        if !key.is_null() {
+            // SAFETY: not null, and libcrypto passes readable bytes with their length.
+            context.key.set(unsafe { bytes(key, key_len) });
+        }
+        context.begin();
+        Ok(status)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}
+
+unsafe extern "C" fn update<const ID: i32>(pointer: Ptr, data: *const u8, len: usize) -> c_int {
+    // SAFETY: libcrypto passes a context of this table, and `len` readable bytes.
+    unsafe { with(pointer, |context: &mut HashContext| context.update(data, len)) }
+}
+
+unsafe extern "C" fn finish<const ID: i32>(
+    pointer: Ptr,
+    out: *mut u8,
+    out_len: *mut usize,
+    room: usize,
+) -> c_int {
+    // SAFETY: libcrypto passes a context of this table, and null or what the function may write.
+    unsafe { with(pointer, |context: &mut HashContext| context.finish(out, out_len, room)) }
+}
+
+unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
+    let entry = |context: &mut HashContext| {
+        context.yield_to_openssl()?;
+        // SAFETY: libcrypto's parameters for this function.
+        let status = unsafe { context.inner.params(ID, settings) }?;
+        // SAFETY: libcrypto passes null or an array of parameters with its end.
+        unsafe { context.note(settings) };
+        Ok(status)
+    };
+    // SAFETY: libcrypto passes a context of this table.
+    unsafe { with(pointer, entry) }
+}
+
+unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
+    // SAFETY: libcrypto passes a context of this table, and parameters for this function.
+    unsafe { with(pointer, |context: &mut HashContext| context.inner.params(ID, request)) }
+}

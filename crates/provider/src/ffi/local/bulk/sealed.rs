@@ -1,0 +1,316 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! AES-GCM. The kernel seals or opens a message as a whole, OpenSSL's interface does not say where one ends: a part
+//! that may be the whole is done by the kernel, and kept until the end is reached. If more follows, OpenSSL gets what
+//! was kept, and goes on.
+//!
+//! A nonce that the kernel has used is used up: no other message is encrypted before the application sets another.
+
+use std::ffi::{CStr, c_int};
+
+use millrace_backends::kernel::bulk::{MAX_BESIDE, NONCE_LEN, TAG_LEN};
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::bulk::{Attempt, KernelKey};
+use crate::ffi::params::{octets, set_bytes};
+use crate::ffi::private::bytes;
+
+/// Place of a message.
+#[derive(Clone)]
+enum State {
+    /// OpenSSL has what there was so far, and does the rest.
+    OfOpenssl,
+    /// A nonce is set. These data beside the message were given, and OpenSSL does not have them yet.
+    Begun(Vec<u8>),
+    /// The kernel has done this, which may be the whole message.
+    ByKernel { beside: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
+    /// The kernel has done the whole message.
+    Ended { tag: [u8; TAG_LEN] },
+}
+
+/// A cipher in OpenSSL's hands.
+pub(super) struct SealedContext {
+    provider: &'static Provider,
+    inner: Inner,
+    key: KernelKey,
+    encrypts: bool,
+    nonce: Option<[u8; NONCE_LEN]>,
+    /// Tag to be expected of a message to be decrypted.
+    expected: Option<[u8; TAG_LEN]>,
+    state: State,
+}
+
+pub(super) fn rows<const A: usize>() -> Rows {
+    cipher_rows!(SealedContext, A)
+}
+
+cipher_entries!(SealedContext);
+
+fn used_up() -> Error {
+    refused("the nonce was used: each message needs its own")
+}
+
+impl SealedContext {
+    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+        Ok(Self {
+            provider,
+            inner: Inner::new(algorithm, ids::aead::NEWCTX, ids::aead::FREECTX)?,
+            key: KernelKey::new(routes(provider)?, algorithm.row().kernel),
+            encrypts: false,
+            nonce: None,
+            expected: None,
+            state: State::OfOpenssl,
+        })
+    }
+
+    fn copy(&mut self) -> Result<Self> {
+        if matches!(self.state, State::ByKernel { .. }) {
+            self.yield_to_openssl()?;
+        }
+        let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
+        Ok(Self { inner, key, state: self.state.clone(), ..*self })
+    }
+
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn start(
+        &mut self,
+        id: i32,
+        key: Option<&[u8]>,
+        iv: Option<&[u8]>,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        let encrypts = id == ids::aead::ENCRYPT_INIT;
+        if iv.is_none() && !matches!(self.state, State::Ended { .. }) {
+            self.yield_to_openssl()?;
+        }
+        let parts = |part: Option<&[u8]>| {
+            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
+        };
+        let ((first, first_len), (second, second_len)) = (parts(key), parts(iv));
+        let inner = &self.inner;
+        // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
+        let status = unsafe {
+            call!(inner.functions, id,
+                fn(inner.context => Ptr, first => *const u8, first_len => usize, second => *const u8,
+                    second_len => usize, settings => *const Param) -> c_int)
+        }?;
+        self.encrypts = encrypts;
+        if status != DONE {
+            self.nonce = None;
+            if !matches!(self.state, State::Ended { .. }) {
+                self.state = State::OfOpenssl;
+            }
+            return Ok(status);
+        }
+        if let Some(key) = key {
+            self.key.set(key);
+        }
+        if let Some(iv) = iv {
+            self.nonce = iv.try_into().ok();
+            let is_ours = self.nonce.is_some() && self.key.is_set();
+            self.state = if is_ours { State::Begun(Vec::new()) } else { State::OfOpenssl };
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.note(settings) }?;
+        Ok(status)
+    }
+
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn note(&mut self, settings: *const Param) -> Result<()> {
+        // SAFETY: by this function's contract.
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                b"tag" => {
+                    // SAFETY: by this function's contract.
+                    let tag = unsafe { octets(param) };
+                    self.expected = tag.and_then(|tag| tag.try_into().ok());
+                }
+                b"keylen" => {}
+                // The length alone gives no other nonce.
+                b"ivlen" if matches!(self.state, State::Ended { .. }) => {}
+                // Records of TLS 1.2, nonces that count, and what a later OpenSSL has.
+                _ => self.state = State::OfOpenssl,
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Self::start`].
+    unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
+        if !matches!(self.state, State::Ended { .. } | State::Begun(_)) {
+            self.yield_to_openssl()?;
+        }
+        // SAFETY: by this function's contract.
+        let is_of_message = unsafe { entries(settings) }.all(|param| {
+            // SAFETY: the key of an entry is a C string.
+            [&b"tag"[..], b"keylen"].contains(&unsafe { CStr::from_ptr(param.key) }.to_bytes())
+        });
+        if !is_of_message && matches!(self.state, State::Begun(_)) {
+            self.yield_to_openssl()?;
+        }
+        // SAFETY: libcrypto's parameters for this function.
+        let status = unsafe { self.inner.params(ids::aead::SET_CTX_PARAMS, settings) }?;
+        if status == DONE {
+            // SAFETY: by this function's contract.
+            unsafe { self.note(settings) }?;
+        }
+        Ok(status)
+    }
+
+    /// # Safety
+    /// `request` is null or an array that a null key ends, to be written.
+    unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
+        let tag = match &self.state {
+            State::Ended { tag } if self.encrypts => Some(tag),
+            _ => None,
+        };
+        let own = |name: &CStr, param: &mut Param| {
+            let tag = tag.filter(|_| name.to_bytes() == b"tag")?;
+            let part = tag.get(..param.data_size).filter(|part| !part.is_empty());
+            // SAFETY: the application has passed memory to be written.
+            Some(part.is_some_and(|part| unsafe { set_bytes(param, part) }))
+        };
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
+    }
+
+    /// Gives OpenSSL all that it does not have of the message, so that it does the rest.
+    fn yield_to_openssl(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::OfOpenssl) {
+            State::OfOpenssl => Ok(()),
+            State::Begun(beside) => self.give(&beside, None),
+            State::ByKernel { beside, input, .. } => self.give(&beside, Some(&input)),
+            ended @ State::Ended { .. } => {
+                self.state = ended;
+                Err(used_up())
+            }
+        }
+    }
+
+    fn give(&self, beside: &[u8], input: Option<&[u8]>) -> Result<()> {
+        if !beside.is_empty() {
+            self.update_inner(std::ptr::null_mut(), beside)?;
+        }
+        if let Some(input) = input {
+            let mut again = Zeroizing::new(vec![0; input.len()]);
+            self.update_inner(again.as_mut_ptr(), input)?;
+        }
+        Ok(())
+    }
+
+    /// `out` is null or has room for as many bytes as the input.
+    fn update_inner(&self, out: *mut u8, input: &[u8]) -> Result<()> {
+        let mut written = 0;
+        let (place, start, len) = (&raw mut written, input.as_ptr(), input.len());
+        let inner = &self.inner;
+        // SAFETY: the function has this type: null or a place of `len` bytes, and as many readable ones.
+        let status = unsafe {
+            call!(inner.functions, ids::aead::UPDATE,
+                fn(inner.context => Ptr, out => *mut u8, place => *mut usize, len => usize, start => *const u8,
+                    len => usize) -> c_int)
+        }?;
+        if status == DONE { Ok(()) } else { Err(Error::library()) }
+    }
+
+    /// # Safety
+    /// `input` is readable for `len` bytes, and `out` null or writable for `room`: the same place, or one that does
+    /// not overlap. `out_len` is null or a place for the length.
+    unsafe fn update(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        if let State::Begun(beside) = &mut self.state {
+            if out.is_null() && len > 0 && beside.len() + len <= MAX_BESIDE {
+                // SAFETY: by this function's contract.
+                beside.extend_from_slice(unsafe { bytes(input, len) });
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, len) };
+                return Ok(DONE);
+            }
+            // SAFETY: by this function's contract, and with room for the whole.
+            if !out.is_null() && room >= len && unsafe { self.by_kernel(out, input, len) } {
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, len) };
+                return Ok(DONE);
+            }
+        }
+        self.yield_to_openssl()?;
+        let inner = &self.inner;
+        // SAFETY: the function has this type; the arguments are libcrypto's for it.
+        unsafe {
+            call!(inner.functions, ids::aead::UPDATE,
+                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize, input => *const u8,
+                    len => usize) -> c_int)
+        }
+    }
+
+    /// Has the kernel do a part that may be the whole message; returns whether it did.
+    ///
+    /// # Safety
+    /// `input` is readable and `out` writable for `len` bytes: the same place, or one that does not overlap.
+    unsafe fn by_kernel(&mut self, out: *mut u8, input: *const u8, len: usize) -> bool {
+        let (State::Begun(beside), Some(nonce)) = (&self.state, self.nonce) else {
+            return false;
+        };
+        let expected = self.expected;
+        if !self.key.takes(len) || (!self.encrypts && expected.is_none()) {
+            return false;
+        }
+        // SAFETY: by this function's contract; nothing writes there until the copy below.
+        let part = unsafe { bytes(input, len) };
+        let mut result = Zeroizing::new(vec![0; len]);
+        let outcome = self.key.run(check::known(), |session| match expected {
+            Some(tag) if !self.encrypts => {
+                session.open_sealed(&nonce, beside, part, &tag, &mut result)?;
+                Ok(tag)
+            }
+            _ => session.seal(&nonce, beside, part, &mut result),
+        });
+        let tag = match outcome {
+            Attempt::Done(tag) => tag,
+            // OpenSSL decrypts it, and says so at the end.
+            Attempt::NotAuthentic => return false,
+            Attempt::Failed(error) => {
+                note_failure(self.provider, &error);
+                return false;
+            }
+        };
+        let (beside, input) = (beside.clone(), Zeroizing::new(part.to_vec()));
+        // SAFETY: by this function's contract; the result is memory of ours.
+        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, len) };
+        self.provider.stats.kernel_bulk.add();
+        self.state = State::ByKernel { beside, input, tag };
+        true
+    }
+
+    /// # Safety
+    /// As [`Self::update`].
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        match &self.state {
+            State::ByKernel { tag, .. } => {
+                self.state = State::Ended { tag: *tag };
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, 0) };
+                return Ok(DONE);
+            }
+            State::Ended { .. } => return Err(used_up()),
+            State::Begun(_) | State::OfOpenssl => self.yield_to_openssl()?,
+        }
+        let inner = &self.inner;
+        // SAFETY: the function has this type; the arguments are libcrypto's for it.
+        unsafe {
+            call!(inner.functions, ids::aead::FINAL,
+                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
+        }
+    }
+}
