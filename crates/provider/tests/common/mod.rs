@@ -362,7 +362,7 @@ pub(crate) fn compiled(source: &str, libraries: &[&str]) -> Option<PathBuf> {
         let error = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
         let is_incomplete = error.as_ref().is_none_or(|error| error.contains("No such file"));
         assert!(is_incomplete, "{name} does not compile: {}", error.unwrap_or_default());
-        millrace_testkit::skip::record(name, "no C compiler or no headers of OpenSSL");
+        millrace_testkit::skip::record(&name, "no C compiler or no headers of OpenSSL");
         return None;
     }
     let finished = binary.with_file_name(name);

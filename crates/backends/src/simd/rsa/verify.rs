@@ -168,8 +168,11 @@ mod tests {
     use super::*;
     use crate::software::keys::{load, rsa_numbers};
 
+    /// A root and its input.
+    type Pair = (Vec<u8>, Vec<u8>);
+
     /// A key with inputs and their roots, by AWS-LC.
-    fn roots(der: &[u8], count: u8) -> (RootKey, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn roots(der: &[u8], count: u8) -> (RootKey, Vec<Pair>) {
         let software = load(der).expect("a key");
         let [n, e, ..] = rsa_numbers(der).expect("numbers");
         let key = RootKey::new(n, e).expect("a size of the lanes");
@@ -188,9 +191,11 @@ mod tests {
     fn right_roots_are_verified_and_each_wrong_one_is_found() {
         for der in [keys::rsa_2048(), keys::rsa_3072(), keys::rsa_4096()] {
             let (key, mut pairs) = roots(der.der, 8);
-            for implementation in Implementation::ALL.into_iter().filter(|one| one.is_available()) {
+            for implementation in
+                Implementation::ALL.into_iter().filter(|known| known.is_available())
+            {
                 let mut verifier = RootVerifier::with(implementation);
-                let mut verify = |pairs: &[(Vec<u8>, Vec<u8>)]| {
+                let mut verify = |pairs: &[Pair]| {
                     let roots =
                         pairs.iter().map(|(root, input)| RsaRoot { key: &key, root, input });
                     verifier.verify(&roots.collect::<Vec<_>>())

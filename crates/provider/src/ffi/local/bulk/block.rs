@@ -87,8 +87,8 @@ impl BlockContext {
     ) -> Result<c_int> {
         // Without a vector CBC starts with the original one again, and CTR goes on.
         let original = self.iv.filter(|_| self.moved && self.is_cbc());
-        let status =
-            self.start_inner(id, key, iv.or(original.as_ref().map(|iv| &iv[..])), settings)?;
+        let first = iv.or_else(|| original.as_ref().map(|block| &block[..]));
+        let status = self.start_inner(id, key, first, settings)?;
         if status != DONE {
             self.next = None;
             return Ok(status);

@@ -231,9 +231,11 @@ macro_rules! cipher_entries {
             settings: *const Param,
         ) -> c_int {
             let entry = |context: &mut $context| {
-                // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
-                let given =
-                    |start: *const u8, len| (!start.is_null()).then(|| unsafe { bytes(start, len) });
+                let given = |start: *const u8, len| {
+                    let is_given = !start.is_null();
+                    // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
+                    is_given.then(|| unsafe { bytes(start, len) })
+                };
                 let (key, iv) = (given(key, key_len), given(iv, iv_len));
                 // SAFETY: libcrypto passes null or an array of parameters with its end.
                 unsafe { context.start(ID, key, iv, settings) }
