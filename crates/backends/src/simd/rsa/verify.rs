@@ -168,8 +168,11 @@ mod tests {
     use super::*;
     use crate::software::keys::{load, rsa_numbers};
 
+    /// A root and what it is the root of.
+    type Pair = (Vec<u8>, Vec<u8>);
+
     /// A key with inputs and their roots, by AWS-LC.
-    fn roots(der: &[u8], count: u8) -> (RootKey, Vec<(Vec<u8>, Vec<u8>)>) {
+    fn roots(der: &[u8], count: u8) -> (RootKey, Vec<Pair>) {
         let software = load(der).expect("a key");
         let [n, e, ..] = rsa_numbers(der).expect("numbers");
         let key = RootKey::new(n, e).expect("a size of the lanes");

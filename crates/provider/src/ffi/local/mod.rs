@@ -174,7 +174,7 @@ impl Tables {
 }
 
 /// Property and description of what the kernel may compute.
-const BY_KERNEL: Kind =
+const BY_KERNEL: Offering =
     (LOCAL_PROPERTIES, c"OpenSSL's, with long messages by the kernel's ciphers and hashes");
 
 /// Property and description of what is computed here.
