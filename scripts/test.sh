@@ -22,7 +22,7 @@ cargo build --workspace --all-targets "$@"
 step "build of the previous version"
 scripts/previous-version.sh
 # Both releases at a time: most of their tests wait for servers, clients and deadlines, not for a core.
-step "unit, integration and whole-system tests; those of Debian 13 meanwhile, printed below"
+step "unit, integration and whole-system tests; those of Debian 13 at the same time, printed below"
 status=0
 debian13=$PWD/target/debian13.log
 scripts/test-debian13.sh "$@" >"$debian13" 2>&1 &

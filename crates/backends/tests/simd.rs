@@ -13,7 +13,7 @@ use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 use millrace_testkit::{is_long, verify};
 
 /// The implementations that this processor runs; prints the names of the others.
@@ -72,7 +72,7 @@ fn portable_lanes_conform() {
 }
 
 fn raw(token: u32, opened: &OpenedKey, seed: u64) -> Task {
-    let input = Random::new(seed).number(opened.info.key_type.modulus_len());
+    let input = SeededRandom::new(seed).number(opened.info.key_type.modulus_len());
     Task { token, key: opened.key, operation: Operation::RsaRaw, input }
 }
 
@@ -130,7 +130,7 @@ fn queue_serves_many_keys_of_all_sizes() {
                 .map(|token| {
                     seed += 1;
                     // Keys in random order, so that runs of one key and all orders occur.
-                    let key = Random::new(seed).below(opened.len());
+                    let key = SeededRandom::new(seed).below(opened.len());
                     raw(token, &opened[key], seed)
                 })
                 .collect();

@@ -16,7 +16,7 @@ use millrace_backends::simd::{Implementation, Simd};
 use millrace_engine::backend::{BackendKey, Done, Queue, Task};
 use millrace_engine::{Backend, Curve, Hash, Operation};
 use millrace_testkit::keys;
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 use millrace_testkit::timing::{Timing, nanoseconds};
 use openssl::pkey::PKey;
 use openssl::rsa::{Padding, Rsa};
@@ -103,7 +103,7 @@ fn rsa_keys() -> Vec<Vec<u8>> {
 #[test]
 fn rsa_keys_take_the_same_time() {
     let others = rsa_keys();
-    let mut random = Random::new(1);
+    let mut random = SeededRandom::new(1);
     for (name, backend, batch) in subjects() {
         let fixed = keys::rsa_2048().der;
         let classes: [Vec<_>; 2] = [
@@ -120,7 +120,7 @@ fn rsa_keys_take_the_same_time() {
 
 #[test]
 fn rsa_messages_take_the_same_time() {
-    let mut random = Random::new(2);
+    let mut random = SeededRandom::new(2);
     for (name, backend, batch) in subjects() {
         let keys = [open(&*backend, keys::rsa_2048().der)];
         let mut bench = Bench::new(&*backend, batch);
@@ -142,7 +142,7 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
     let key = keys::rsa_2048();
     let rsa = PKey::private_key_from_der(key.der).expect("a key");
     let rsa = rsa.rsa().expect("an RSA key");
-    let mut random = Random::new(3);
+    let mut random = SeededRandom::new(3);
     // Too many for a branch predictor to learn.
     let good: Vec<Vec<u8>> = (0..64)
         .map(|_| {
@@ -174,7 +174,7 @@ fn rsa_ciphertexts_with_good_and_bad_padding_take_the_same_time() {
 #[test]
 fn keys_on_curves_take_the_same_time() {
     let backend = Software::new();
-    let mut random = Random::new(4);
+    let mut random = SeededRandom::new(4);
     let mut scalar = || {
         let mut scalar = random.bytes(32);
         scalar[0] &= 0x7f;

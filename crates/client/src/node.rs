@@ -82,7 +82,7 @@ pub(crate) enum ConnectionState {
 }
 
 /// One configured node.
-pub(crate) struct PoolNode {
+pub(crate) struct ConfiguredNode {
     pub(crate) endpoint: String,
     /// Whether the pool still names it. One that it names no more gets no job, and its connection ends with its last.
     pub(crate) listed: bool,
@@ -100,7 +100,7 @@ pub(crate) struct PoolNode {
     last_error: String,
 }
 
-impl PoolNode {
+impl ConfiguredNode {
     pub(crate) fn new(endpoint: &Endpoint, now: Instant) -> Self {
         Self {
             endpoint: endpoint.to_string(),
@@ -296,8 +296,8 @@ impl Latency {
 mod tests {
     use super::*;
 
-    fn node(endpoint: &str, now: Instant) -> PoolNode {
-        PoolNode::new(&endpoint.parse().expect("an endpoint"), now)
+    fn node(endpoint: &str, now: Instant) -> ConfiguredNode {
+        ConfiguredNode::new(&endpoint.parse().expect("an endpoint"), now)
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct VyosError {
     pub line: usize,
     /// The line.
     pub text: String,
-    /// What is wrong with the line.
+    /// Fault of the line.
     pub problem: &'static str,
     /// The line to write instead.
     pub remedy: &'static str,

@@ -29,8 +29,8 @@ use millrace_engine::backend::{
     BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 };
 use millrace_engine::{
-    Backend, BackendKind, Completion, CompletionSink, Engine, EngineConfig, Hash, Job, Key,
-    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey, Session,
+    Backend, BackendKind, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Hash,
+    Job, Key, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey,
 };
 
 const SESSIONS: usize = 1_000;
@@ -140,7 +140,7 @@ impl Counter {
     }
 }
 
-fn job(session: &Session, key: &Arc<Key>, id: u64) -> Job {
+fn job(session: &EngineSession, key: &Arc<Key>, id: u64) -> Job {
     Job {
         id,
         session: session.clone(),
@@ -168,7 +168,7 @@ fn round(engine: &Engine, key: &Arc<Key>, flood: bool, victim: bool, length: Dur
             scope.spawn(|| {
                 let open =
                     || engine.open_session(Arc::clone(&flood_sink) as Arc<_>, Owner::new(1, 1));
-                let sessions: Vec<Session> = (0..SESSIONS).map(|_| open()).collect();
+                let sessions: Vec<EngineSession> = (0..SESSIONS).map(|_| open()).collect();
                 let mut sent = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let done = flood_sink.done.load(Ordering::Relaxed);

@@ -44,8 +44,8 @@ pub mod traditional;
 
 pub use backend::{Backend, BackendKind};
 pub use engine::{
-    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, Job, JobId, Key, Observer,
-    Placement, Session, WorkerThread,
+    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, JobId, Key,
+    Observer, Placement, WorkerThread,
 };
 pub use error::{BackendError, JobError, KeyError};
 pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};

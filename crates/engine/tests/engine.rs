@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, Job, JobError, KeyError,
-    Owner, PriorityLevel, PrivateKey, Session, WorkerThread,
+    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, EngineSession, Job, JobError,
+    KeyError, Owner, PriorityLevel, PrivateKey, WorkerThread,
 };
 use support::{Behaviour, Collector, Fixture, OWNER, Scripted, Shared};
 
@@ -411,7 +411,7 @@ fn dropped_engine_ends_its_threads() {
 }
 
 /// This job in another session.
-fn of(session: &Session, mut job: Job) -> Job {
+fn of(session: &EngineSession, mut job: Job) -> Job {
     job.session = session.clone();
     job
 }

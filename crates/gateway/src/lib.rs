@@ -25,6 +25,6 @@ pub mod settings;
 mod users;
 pub mod write;
 
-pub use plan::Plan;
+pub use plan::RecipePlan;
 pub use recipe::Application;
 pub use settings::RecipeSettings;

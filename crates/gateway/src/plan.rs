@@ -21,7 +21,7 @@ pub(crate) const GENERATOR: Generator = Generator {
 
 /// The steps that put the pool under one application.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Plan {
+pub struct RecipePlan {
     /// Application that the steps configure.
     pub application: Application,
     /// Commands that come first.
@@ -60,7 +60,7 @@ pub struct CommandStep {
     pub why: &'static str,
 }
 
-impl Plan {
+impl RecipePlan {
     /// The plan as text for a person; of a plan with one file and nothing else, that file, so that the output can
     /// be redirected to it.
     #[must_use]

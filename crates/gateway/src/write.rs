@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The files of a [`Plan`] on a host: comparison, which [`FileChanges::apply`] writes, and removal; and the lines that
-//! the user's own files lack.
+//! The files of a [`RecipePlan`] on a host: comparison, which [`FileChanges::apply`] writes, and removal; and the lines
+//! that the user's own files lack.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use millrace_hostfs::generated::write::{self, ExistingFile, FileChanges, FileSta
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::plan::{Plan, Snippet};
+use crate::plan::{RecipePlan, Snippet};
 use crate::users;
 
 /// Compares a plan with the files below a root.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn compare<'a>(plan: &'a Plan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
+pub fn compare<'a>(plan: &'a RecipePlan, root: &'a Path) -> Result<FileChanges<'a>, WriteError> {
     write::compare(&plan.files, &plan.verifications, root)
 }
 
 /// The snippets that the user's own files lack.
 #[must_use]
-pub fn missing_snippets<'a>(plan: &'a Plan, root: &Path) -> Vec<&'a Snippet> {
+pub fn missing_snippets<'a>(plan: &'a RecipePlan, root: &Path) -> Vec<&'a Snippet> {
     let missing = |snippet: &&Snippet| {
         let file = ExistingFile::read(&below(root, &snippet.path)).ok().flatten();
         !file.is_some_and(|file| {
@@ -62,7 +62,7 @@ pub struct UsedFile {
 ///
 /// # Errors
 /// A file that cannot be read or removed.
-pub fn remove(plan: &Plan, root: &Path) -> Result<RemovedFiles, WriteError> {
+pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError> {
     let mut result = RemovedFiles::default();
     for (file, change) in plan.files.iter().zip(compare(plan, root)?.files) {
         let path = change.path;
@@ -91,7 +91,7 @@ mod tests {
     use crate::recipe::Application;
     use crate::settings::tests::settings;
 
-    fn plan() -> Plan {
+    fn plan() -> RecipePlan {
         let mut plan = Application::Nginx.plan(&settings(&["unix:/run/millrace/node.sock"]));
         plan.verifications = Vec::new();
         plan

@@ -19,7 +19,7 @@ pub const CURRENT: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schema {
-    /// The version.
+    /// Version of the form of all records.
     pub version: u32,
 }
 

@@ -67,13 +67,13 @@ pub enum SealingError {
 /// Additional authenticated data of a key in transit.
 #[derive(Clone, Copy, Debug)]
 pub struct TransitContext<'a> {
-    /// The node.
+    /// Node that the key is for.
     pub node: &'a NodeName,
     /// Fence of its lease.
     pub fence: u64,
     /// Revision of the answer.
     pub revision: u64,
-    /// The key.
+    /// Name of the key.
     pub key: &'a KeyName,
     /// Version of the key.
     pub version: u64,

@@ -96,7 +96,7 @@ impl BulkRoutes {
 
 /// Outcome of an attempt in the kernel.
 #[derive(Debug)]
-pub enum Attempt<T> {
+pub enum BulkAttempt<T> {
     /// The result.
     Done(T),
     /// The message is not authentic, by the kernel.
@@ -112,7 +112,7 @@ pub struct KernelKey {
     algorithm: BulkAlgorithm,
     key: Option<Zeroizing<Vec<u8>>>,
     session: Option<BulkSession>,
-    /// It failed with this key, which is not tried again.
+    /// Whether the kernel failed with this key, which is then not tried again.
     failed: bool,
 }
 
@@ -195,21 +195,21 @@ impl KernelKey {
         &mut self,
         known: impl FnOnce(BulkInterface, BulkAlgorithm) -> io::Result<bool>,
         work: impl FnOnce(&mut BulkSession) -> io::Result<T>,
-    ) -> Attempt<T> {
+    ) -> BulkAttempt<T> {
         match self.attempt(known, work) {
             Ok(found) => {
                 self.routes.note_success();
-                Attempt::Done(found)
+                BulkAttempt::Done(found)
             }
             // Of the message, not of the device: anyone on the network can send one.
-            Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => Attempt::NotAuthentic,
+            Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => BulkAttempt::NotAuthentic,
             Err(error) => {
                 // Without room for a session this key goes without; only what a session fails at is the device's.
                 if self.session.take().is_some() || self.routes.is_wrong(self.algorithm) {
                     self.routes.note_failure();
                 }
                 self.failed = true;
-                Attempt::Failed(error)
+                BulkAttempt::Failed(error)
             }
         }
     }
@@ -274,7 +274,7 @@ mod tests {
             let mut key = key(routes);
             assert!(key.takes(1000));
             let outcome = key.run(|_, _| Ok(false), |_| Ok(()));
-            assert!(matches!(outcome, Attempt::Failed(_)));
+            assert!(matches!(outcome, BulkAttempt::Failed(_)));
             assert!(!key.takes(1000), "with this key, after {failures}");
         }
         assert!(!key(routes).takes(1000), "with any");
@@ -286,7 +286,7 @@ mod tests {
         for _ in 0..2 * FAILURES {
             let mut key = key(routes);
             let refused = |_, _| Err(io::Error::other("no descriptors"));
-            assert!(matches!(key.run(refused, |_| Ok(())), Attempt::Failed(_)));
+            assert!(matches!(key.run(refused, |_| Ok(())), BulkAttempt::Failed(_)));
             assert!(!key.takes(1000));
         }
         assert!(key(routes).takes(1000));

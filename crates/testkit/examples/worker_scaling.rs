@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    Completion, CompletionSink, Engine, EngineConfig, Hash, Job, Key, Operation, Owner, PrivateKey,
-    Session,
+    Completion, CompletionSink, Engine, EngineConfig, EngineSession, Hash, Job, Key, Operation,
+    Owner, PrivateKey,
 };
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 
@@ -52,7 +52,7 @@ impl CompletionSink for Count {
 
 struct Client {
     count: Arc<Count>,
-    session: Session,
+    session: EngineSession,
 }
 
 impl Client {

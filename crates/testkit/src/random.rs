@@ -5,9 +5,9 @@
 
 /// A generator that its seed determines.
 #[derive(Debug)]
-pub struct Random(fastrand::Rng);
+pub struct SeededRandom(fastrand::Rng);
 
-impl Random {
+impl SeededRandom {
     /// The generator of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {

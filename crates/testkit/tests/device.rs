@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use millrace_engine::engine::{BackendStatus, StartError};
 use millrace_engine::{
     Backend, BackendEvent, BackendKind, Completion, CompletionSink, Curve, Engine, EngineConfig,
-    Hash, Job, JobError, Key, KeyType, Observer, Operation, Owner, PrivateKey, Session,
+    EngineSession, Hash, Job, JobError, Key, KeyType, Observer, Operation, Owner, PrivateKey,
 };
 use millrace_testkit::collector::Collector;
 use millrace_testkit::device::{DeviceControls, DeviceOptions, FakeDevice};
@@ -24,7 +24,7 @@ const RSA: KeyType = KeyType::Rsa { bits: 2048 };
 /// An engine above a device, and maybe other backends, with one session.
 struct Fixture {
     engine: Engine,
-    session: Session,
+    session: EngineSession,
     sink: Arc<Collector>,
     device: DeviceControls,
     events: Arc<Events>,

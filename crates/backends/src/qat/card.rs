@@ -68,8 +68,8 @@ const SILENT_AFTER: Duration = Duration::from_millis(10);
 /// when it comes.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time without an answer after which a card is taken to have only lost requests: one that is busy answers others within
-/// a millisecond, the stand-in in the tests within some ten.
+/// Time without an answer after which a card is taken to have only lost requests: one that is busy answers others
+/// within a millisecond, the stand-in in the tests within some ten.
 const DRAINED_AFTER: Duration = Duration::from_millis(100);
 
 /// Interval at which a card is asked for late answers.

@@ -26,7 +26,7 @@ use super::sys::{Answer, Request, SLOTS, Submitted};
 use crate::blinding::Blinding;
 use crate::key_table::KeyTable;
 use crate::raw_rsa;
-use crate::simd::{ROOTS, Root, RootVerifier};
+use crate::simd::{ROOTS, RootVerifier, RsaRoot};
 use crate::software::operations;
 
 /// A ticket is the number of a job, and in its lowest bits that of a request of the job.
@@ -99,10 +99,10 @@ impl Opened {
     }
 
     /// The root to be verified in lanes, if it can be.
-    fn root(&self) -> Option<Root<'_>> {
+    fn root(&self) -> Option<RsaRoot<'_>> {
         match (&self.root, &*self.job.key, &self.job.work) {
             (Some(Ok(root)), QatKey::Rsa(rsa), Work::Root(input, _)) => {
-                Some(Root { key: rsa.lanes.as_ref()?, root, input })
+                Some(RsaRoot { key: rsa.lanes.as_ref()?, root, input })
             }
             _ => None,
         }
@@ -244,7 +244,7 @@ impl QatQueue {
         Ok((vec![Request::Root { key, input: blinded }], Work::Root(input, blinding)))
     }
 
-    /// Verifies the answers of jobs and ends their tasks: roots with keys of one size in lanes, where there are several.
+    /// Verifies the answers of jobs and ends their tasks. Several roots with keys of one size are verified in lanes.
     fn settle_all(&mut self, jobs: Vec<Job>, done: &mut Vec<Done>) {
         let mut opened: Vec<Opened> = jobs.into_iter().map(Opened::new).collect();
         self.verify_in_lanes(&mut opened);
@@ -267,7 +267,7 @@ impl QatQueue {
             for batch in of_size.chunks_mut(ROOTS).filter(|batch| batch.len() >= LANES_FROM) {
                 // Each has a root: it has a size.
                 let roots = batch.iter().filter_map(|job| job.root());
-                let verified = verifier.verify(&roots.collect::<Vec<Root<'_>>>());
+                let verified = verifier.verify(&roots.collect::<Vec<RsaRoot<'_>>>());
                 for (job, verified) in batch.iter_mut().zip(verified) {
                     job.verified = Some(verified);
                 }

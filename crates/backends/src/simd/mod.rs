@@ -50,7 +50,7 @@ mod rsa;
 mod sys;
 mod x25519;
 
-pub(crate) use rsa::verify::{ROOTS, Root, RootKey, RootVerifier};
+pub(crate) use rsa::verify::{ROOTS, RootKey, RootVerifier, RsaRoot};
 pub use x25519::{X25519_BYTES, X25519_PAIRS, x25519_public_values};
 
 use crate::key_table::{KeyTable, MAX_KEYS};

@@ -568,14 +568,14 @@ impl LaneKernel for MakeTable {
 
 #[cfg(test)]
 mod tests {
-    use millrace_testkit::random::Random;
+    use millrace_testkit::random::SeededRandom;
 
     use super::*;
     use crate::software;
 
     /// Scalars with many digits at their edges, and pseudo-random ones.
     fn scalars(seed: u64) -> [[u8; X25519_BYTES]; LANES] {
-        let mut numbers = Random::new(seed);
+        let mut numbers = SeededRandom::new(seed);
         let mut scalars = [[0; X25519_BYTES]; LANES];
         for (lane, scalar) in scalars.iter_mut().enumerate() {
             for byte in scalar.iter_mut() {

@@ -10,7 +10,7 @@ use millrace_backends::cuda::{Cuda, VARIANTS};
 use millrace_engine::Backend;
 use millrace_testkit::keys;
 
-use super::{Random, check, drive, open, random_task, simulated};
+use super::{SeededRandom, check, drive, open, random_task, simulated};
 
 /// Environment variable of a child process that runs with our driver instead of NVIDIA's.
 const INSIDE: &str = "MILLRACE_TEST_DRIVER";
@@ -44,7 +44,7 @@ fn driver_calls_run_the_kernels_and_return_right_results() {
         let der = ders[variant.half_bits / 512 - 2].der;
         let opened = [open(&cuda, der)];
         let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random::new(15);
+        let mut random = SeededRandom::new(15);
         // Less than a block, so that spare groups run too. Two rounds, so that pairs are reused.
         for _ in 0..2 {
             let tasks = (0..3).map(|token| random_task(token, &opened[0], &mut random)).collect();

@@ -13,7 +13,7 @@ use millrace_testkit::collector::Collector;
 use millrace_testkit::{keys, verify};
 
 use super::simulated::{Plan, Simulated, Strike};
-use super::{Random, on};
+use super::{SeededRandom, on};
 
 /// Runs jobs on an engine whose first backend uses a device with this plan. Returns the backends that served
 /// them.
@@ -28,7 +28,7 @@ fn serve(plan: Plan, count: usize) -> (Vec<BackendKind>, Engine) {
         engine.open_session(Arc::clone(&sink) as Arc<dyn CompletionSink>, Owner::new(1, 1));
     let key = engine.load_key(&keys::rsa_2048().private_key()).expect("a good key");
     device.plan(plan);
-    let mut random = Random::new(20);
+    let mut random = SeededRandom::new(20);
     let inputs: Vec<Vec<u8>> = (0..count)
         .map(|_| {
             let mut input = random.bytes(256);

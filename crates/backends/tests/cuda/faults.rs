@@ -8,11 +8,11 @@ use millrace_engine::{Backend, BackendError};
 use millrace_testkit::{keys, verify};
 
 use super::simulated::{MOMENTS, Plan, Simulated, Strike};
-use super::{Random, check, drive, is_long, on, open, random_task};
+use super::{SeededRandom, check, drive, is_long, on, open, random_task};
 
 #[test]
 fn bit_flip_in_a_kernel_never_gives_a_wrong_result() {
-    let mut random = Random::new(4);
+    let mut random = SeededRandom::new(4);
     for variant in VARIANTS.iter().filter(|variant| is_long() || variant.half_bits == 1024) {
         let der = match variant.half_bits {
             1024 => keys::rsa_2048(),
@@ -56,7 +56,7 @@ fn bit_flip_in_a_kernel_never_gives_a_wrong_result() {
 
 #[test]
 fn bit_flip_of_a_key_in_memory_never_gives_a_wrong_result() {
-    let mut random = Random::new(5);
+    let mut random = SeededRandom::new(5);
     for variant in VARIANTS.iter().filter(|variant| variant.half_bits == 1024) {
         let device = Simulated::new();
         let cuda = on(&device, variant);
@@ -89,7 +89,7 @@ fn sample_of_results_is_verified_again_on_the_host() {
     device.plan(Plan { late: true, ..Plan::default() });
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(6);
+    let mut random = SeededRandom::new(6);
     let tasks = (0..64).map(|token| random_task(token, &opened, &mut random)).collect();
     drive(&mut *queue, tasks);
     assert_eq!(cuda.tally().faults, 1);
@@ -103,7 +103,7 @@ fn lost_device_returns_every_task() {
         let opened = open(&cuda, keys::rsa_2048().der);
         let mut queue = cuda.open_queue().expect("a queue");
         device.plan(Plan { lost_after: Some(launches), ..Plan::default() });
-        let mut random = Random::new(11);
+        let mut random = SeededRandom::new(11);
         let tasks = (0..200).map(|token| random_task(token, &opened, &mut random)).collect();
         let done = drive(&mut *queue, tasks);
         assert_eq!(done.len(), 200);
@@ -126,7 +126,7 @@ fn tasks_run_on_aws_lc_when_the_device_has_no_memory() {
         let cuda = on(&device, &VARIANTS[0]);
         let opened = open(&cuda, keys::rsa_2048().der);
         let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random::new(12);
+        let mut random = SeededRandom::new(12);
         let tasks = (0..6).map(|token| random_task(token, &opened, &mut random)).collect();
         let done = drive(&mut *queue, tasks);
         if no_memory {

@@ -16,7 +16,7 @@ use millrace_backends::{Software, cuda};
 use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
 use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 use millrace_testkit::{is_long, keys, skip, verify};
 use openssl::bn::{BigNum, BigNumContext, BigNumRef};
 use openssl::pkey::PKey;
@@ -94,7 +94,7 @@ fn raw(token: u32, opened: &OpenedKey, input: Vec<u8>) -> Task {
     Task { token, key: opened.key, operation: Operation::RsaRaw, input }
 }
 
-fn random_task(token: u32, opened: &OpenedKey, random: &mut Random) -> Task {
+fn random_task(token: u32, opened: &OpenedKey, random: &mut SeededRandom) -> Task {
     let mut input = random.bytes(opened.info.key_type.modulus_len());
     input[0] &= 0x3f;
     raw(token, opened, input)
@@ -134,7 +134,7 @@ fn check(done: &BTreeMap<u32, Done>, opened: &[OpenedKey], what: &str) {
 #[test]
 fn kernels_agree_with_openssl_on_random_keys_and_messages() {
     // Keys are pairs of a few primes: as good as random ones, and quickly made.
-    let mut random = Random::new(1);
+    let mut random = SeededRandom::new(1);
     for half_bits in [1024, 1536, 2048] {
         let primes: Vec<_> = (0..6).map(|_| prime(half_bits)).collect();
         for variant in VARIANTS.iter().filter(|v| v.half_bits == half_bits.unsigned_abs() as usize)
@@ -243,7 +243,7 @@ fn launch_has_keys_of_one_public_exponent() {
     for variant in VARIANTS.iter().filter(|v| v.half_bits == 1024) {
         let cuda = on(&Simulated::new(), variant);
         let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random::new(2);
+        let mut random = SeededRandom::new(2);
         let opened: Vec<_> = ders.iter().map(|der| open(&cuda, der)).collect();
         let tasks =
             (0..).zip(&opened).map(|(token, key)| random_task(token, key, &mut random)).collect();
@@ -260,7 +260,7 @@ fn key_between_two_sizes_uses_the_larger_kernel() {
         let cuda = on(&Simulated::new(), variant);
         let opened = [open(&cuda, &der)];
         let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random::new(3);
+        let mut random = SeededRandom::new(3);
         let tasks = (0..4).map(|token| random_task(token, &opened[0], &mut random)).collect();
         check(&drive(&mut *queue, tasks), &opened, variant.name);
         assert_eq!(cuda.tally().launched, 4);
@@ -272,7 +272,7 @@ fn closed_key_is_erased_from_the_device() {
     let device = Simulated::new();
     let cuda = on(&device, &VARIANTS[0]);
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(7);
+    let mut random = SeededRandom::new(7);
     let opened = [open(&cuda, keys::rsa_2048().der), open(&cuda, keys::rsa_2048().der)];
     let mut tasks: VecDeque<_> =
         (0..8).map(|token| random_task(token, &opened[token as usize % 2], &mut random)).collect();
@@ -298,7 +298,7 @@ fn waiting_tasks_share_a_launch_and_few_tasks_run_on_aws_lc() {
     let cuda = Cuda::on(Arc::clone(&device) as Arc<dyn cuda::device::CudaDevice>).device_from(4);
     let [small, large] = [keys::rsa_2048(), keys::rsa_3072()].map(|key| open(&cuda, key.der));
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(8);
+    let mut random = SeededRandom::new(8);
     // Five of one size and three of the other: one launch, and three tasks on AWS-LC.
     let tasks = (0..8)
         .map(|token| {
@@ -318,7 +318,7 @@ fn queue_accepts_no_task_above_its_capacity() {
     let cuda = on(&device, &VARIANTS[2]);
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(9);
+    let mut random = SeededRandom::new(9);
     let capacity = u32::try_from(queue.capacity()).expect("small");
     let mut tasks: VecDeque<_> =
         (0..capacity + 10).map(|token| random_task(token, &opened, &mut random)).collect();
@@ -338,7 +338,7 @@ fn bad_task_does_not_affect_the_others_of_its_launch() {
     let cuda = on(&Simulated::new(), &VARIANTS[0]);
     let opened = open(&cuda, keys::rsa_2048().der);
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(10);
+    let mut random = SeededRandom::new(10);
     let mut tasks: VecDeque<_> =
         (0..4).map(|token| random_task(token, &opened, &mut random)).collect();
     tasks[0].input.fill(0xff);
@@ -358,7 +358,7 @@ fn blinding_pair_is_renewed_after_its_last_use() {
     let cuda = on(&device, &VARIANTS[2]);
     let opened = [open(&cuda, keys::rsa_2048().der)];
     let mut queue = cuda.open_queue().expect("a queue");
-    let mut random = Random::new(13);
+    let mut random = SeededRandom::new(13);
     // One pair, for more than its number of uses.
     for _ in 0..70 {
         let task = random_task(0, &opened[0], &mut random);
@@ -429,7 +429,7 @@ fn real_device_conforms_and_agrees_with_openssl_on_many_keys() {
         let primes: Vec<_> =
             (0..if is_long() { 448 } else { 46 }).map(|_| prime(half_bits)).collect();
         let mut queue = cuda.open_queue().expect("a queue");
-        let mut random = Random::new(14);
+        let mut random = SeededRandom::new(14);
         for p in 1..primes.len() {
             let opened: Vec<_> =
                 (0..p).map(|q| open(&cuda, &key_of(&primes[p], &primes[q], 65_537))).collect();

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendKind, Completion, CompletionSink, Engine, EngineConfig, Job, Key, Owner, Session,
+    BackendKind, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner,
 };
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
 struct Driver<'a> {
     requests: &'a Requests<'a>,
     engine: Engine,
-    session: Session,
+    session: EngineSession,
     ended: Receiver<(Completion, Instant)>,
     keys: Vec<Arc<Key>>,
 }

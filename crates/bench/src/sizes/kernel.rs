@@ -8,7 +8,7 @@ use std::path::Path;
 
 use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
 use millrace_backends::kernel::bulk::{
-    BLOCK_LEN, BulkAlgorithm, BulkInterface, BulkSession, Direction,
+    BLOCK_LEN, BulkAlgorithm, BulkDirection, BulkInterface, BulkSession,
 };
 use millrace_hostfs::replace::replace_file;
 
@@ -57,7 +57,7 @@ pub(super) fn sealer(
         let byte = missing.to_le_bytes()[0];
         text.resize(padded, if algorithm == BulkAlgorithm::AesCbc { byte } else { 0 });
         output.resize(padded, 0);
-        session.crypt(Direction::Encrypt, &nonce, &text, output).map_err(failed)?;
+        session.crypt(BulkDirection::Encrypt, &nonce, &text, output).map_err(failed)?;
         if algorithm == BulkAlgorithm::AesCtr {
             output.truncate(packet.len());
         }

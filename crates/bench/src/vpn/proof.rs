@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::cases::{CaseEngine, LinkCase};
 use crate::error::BenchError;
-use crate::node::Node;
+use crate::node::NodeProcess;
 
 /// Counters before a link comes up.
 pub(super) struct CountersBefore {
@@ -46,12 +46,16 @@ pub(super) struct CipherDriver {
 }
 
 impl CountersBefore {
-    pub(super) fn read(node: Option<&Node>) -> Result<Self, BenchError> {
+    pub(super) fn read(node: Option<&NodeProcess>) -> Result<Self, BenchError> {
         Ok(Self { devices: CounterReading::read(&root()?), signed: signatures(node)? })
     }
 
     /// Compares with the counters now, after the load of a case, whose link is still up.
-    pub(super) fn proof(self, case: &LinkCase, node: Option<&Node>) -> Result<Proof, BenchError> {
+    pub(super) fn proof(
+        self,
+        case: &LinkCase,
+        node: Option<&NodeProcess>,
+    ) -> Result<Proof, BenchError> {
         let root = root()?;
         let later = CounterReading::read(&root);
         let signed = signatures(node)?;
@@ -81,7 +85,7 @@ fn root() -> Result<Root, BenchError> {
 }
 
 /// Jobs that the node has completed; it has no keys but those of the tunnels.
-fn signatures(node: Option<&Node>) -> Result<Option<u64>, BenchError> {
+fn signatures(node: Option<&NodeProcess>) -> Result<Option<u64>, BenchError> {
     node.map(|node| Ok(node.completed()?.values().sum())).transpose()
 }
 

@@ -21,7 +21,7 @@ use super::namespace::Namespace;
 use super::wireguard;
 use crate::cores;
 use crate::error::BenchError;
-use crate::node::{Node, NodeOptions};
+use crate::node::{NodeOptions, NodeProcess};
 use crate::process::{need, output_of, temporary_folder};
 use crate::progress::Progress;
 use crate::tls::observer::LoadObserver;
@@ -45,7 +45,7 @@ pub(super) struct Testbed {
     pub(super) dir: TempDir,
     millrace: PathBuf,
     /// The node that has the private keys of pooled cases.
-    pub(super) node: Option<Node>,
+    pub(super) node: Option<NodeProcess>,
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
     /// Whether the ceiling is measured, too.
@@ -115,10 +115,8 @@ impl Testbed {
     }
 
     /// A node with the private keys of both ends; a second folder of keys has stubs in their place.
-    fn pool_keys(&self, keys: &Path) -> Result<Node, BenchError> {
-        let options =
-            NodeOptions { core: 0, workers: 1, software_only: false, tcp: false, quota: None };
-        let node = Node::start(&options)?;
+    fn pool_keys(&self, keys: &Path) -> Result<NodeProcess, BenchError> {
+        let node = NodeProcess::start(&NodeOptions::on(0))?;
         let config = node.openssl_config(node.socket(), None)?;
         let stubs = self.dir.path().join(STUBS);
         let copy = |from: &Path, to: &Path| {

@@ -34,7 +34,7 @@ pub(crate) struct AdviseArgs {
     /// Kind of tunnel or server to configure
     #[arg(value_enum, value_name = "SUBJECT")]
     pub(crate) subject: Subject,
-    /// What to prefer where goals conflict
+    /// Goal to prefer where several conflict
     #[arg(long, value_name = "GOAL", value_enum, default_value_t = Goal::Throughput)]
     pub(crate) goal: Goal,
     /// Format of the configuration

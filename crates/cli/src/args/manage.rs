@@ -432,7 +432,7 @@ pub(crate) struct QuotaSetArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// Show the whole pool, and manage the keys that it gives to its nodes.
+/// Show the whole pool, and manage its keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
     /// Show the verdict, the nodes and the tenants

@@ -12,7 +12,7 @@ use clap::{Arg, CommandFactory};
 use millrace_device::observe::Observed;
 use millrace_engine::backend::Capability;
 use millrace_gateway::check::{self, pool::PoolStatus};
-use millrace_gateway::plan::Plan;
+use millrace_gateway::plan::RecipePlan;
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
 use millrace_inspect::report::{ReportParts, schema_of};
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ReferenceArgs) -> Result<()> {
         ("keys.schema.json", schema_of::<Vec<KeyView>>()),
         ("key.schema.json", schema_of::<KeyView>()),
         ("certs.schema.json", schema_of::<Vec<IssuedCertificate>>()),
-        ("recipe.schema.json", schema_of::<Plan>()),
+        ("recipe.schema.json", schema_of::<RecipePlan>()),
         ("written.schema.json", schema_of::<WriteResult<'_>>()),
         ("ceiling.schema.json", schema_of::<CeilingReport<'_>>()),
         ("compressed.schema.json", schema_of::<Compressed>()),

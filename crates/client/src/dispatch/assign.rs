@@ -17,7 +17,7 @@ use crate::connection::{KeyPause, KeyStage};
 use crate::error::ClientError;
 use crate::job::{Attempt, JobRef, JobRequest, Slot, Stage};
 use crate::key::KeyData;
-use crate::node::{ConnectionState, NodeIndex, NodeSet, PoolNode};
+use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 
 /// Bound on the jobs in a row that find no node while room is filled: their keys are paused, and the end of the pause
 /// looks at all of them.
@@ -48,7 +48,7 @@ pub(super) struct Survey {
 
 impl Survey {
     /// Why no node takes the job.
-    pub(super) fn obstacle(self, nodes: &[PoolNode]) -> ClientError {
+    pub(super) fn obstacle(self, nodes: &[ConfiguredNode]) -> ClientError {
         match (self.paused, self.refused) {
             _ if self.full => ClientError::Busy,
             (Some(pause), _) if pause.over_quota => ClientError::Job(JobError::OverQuota),
@@ -60,8 +60,13 @@ impl Survey {
 }
 
 /// The last error of each node.
-fn troubles(nodes: &[PoolNode]) -> String {
-    nodes.iter().filter(|node| node.listed).map(PoolNode::trouble).collect::<Vec<_>>().join("; ")
+fn troubles(nodes: &[ConfiguredNode]) -> String {
+    nodes
+        .iter()
+        .filter(|node| node.listed)
+        .map(ConfiguredNode::trouble)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl Dispatcher {
@@ -185,7 +190,7 @@ impl Dispatcher {
         let first = self.random.below(count);
         let second = (first + 1 + self.random.below(count - 1)) % count;
         let (first, second) = (able[first as usize], able[second as usize]);
-        let cost = |node: &PoolNode| match &node.state {
+        let cost = |node: &ConfiguredNode| match &node.state {
             ConnectionState::Up(connection) => node.cost(connection.in_flight(), now),
             _ => u64::MAX,
         };
@@ -232,7 +237,7 @@ impl Dispatcher {
 
     /// Gives waiting jobs to nodes that have room again.
     pub(super) fn fill_room(&mut self, now: Instant) {
-        let has_room = |node: &PoolNode| match &node.state {
+        let has_room = |node: &ConfiguredNode| match &node.state {
             ConnectionState::Up(connection) => connection.is_ready() && connection.has_room(),
             _ => false,
         };

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Dispatcher;
 use crate::config::{Endpoint, MAX_NODES};
-use crate::node::{NodeIndex, PoolNode};
+use crate::node::{ConfiguredNode, NodeIndex};
 
 impl Dispatcher {
     /// Replaces the list of nodes. Jobs at a node that is listed no more end there; new ones go to the others. Returns
@@ -43,8 +43,8 @@ impl Dispatcher {
         if known.is_some() {
             return known;
         }
-        let fresh = PoolNode::new(endpoint, now);
-        if let Some(node) = self.nodes.iter().position(PoolNode::is_vacant) {
+        let fresh = ConfiguredNode::new(endpoint, now);
+        if let Some(node) = self.nodes.iter().position(ConfiguredNode::is_vacant) {
             self.nodes[node] = fresh;
             // What a job knows of this place is about the former node.
             for id in self.jobs.select(|job| job.tried.contains(node)) {

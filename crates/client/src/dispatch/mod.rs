@@ -45,7 +45,7 @@ use crate::job::{
     Attempts, Callback, Job, JobAnswer, JobOutcome, JobRef, JobTable, Recipient, Reply, Slot, Stage,
 };
 use crate::key::{KeyData, KeyFacts, KeyId};
-use crate::node::{ConnectionState, NodeIndex, NodeSet, PoolNode};
+use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
 use crate::random::Random;
 use crate::report::Reporter;
 use crate::stats::{ClientStats, Totals};
@@ -88,7 +88,7 @@ struct KeyUse {
 ///
 /// [`close`](Self::close) ends every job; nothing else may be called after it but `deliveries` and `take_done`.
 pub(crate) struct Dispatcher {
-    nodes: Vec<PoolNode>,
+    nodes: Vec<ConfiguredNode>,
     jobs: JobTable,
     /// The jobs without an attempt in the order in which they began to wait, and some that have ended since.
     waiting: VecDeque<JobRef>,
@@ -120,7 +120,7 @@ impl Dispatcher {
             dead_after: config.dead_after,
         };
         Self {
-            nodes: config.nodes.iter().map(|node| PoolNode::new(node, now)).collect(),
+            nodes: config.nodes.iter().map(|node| ConfiguredNode::new(node, now)).collect(),
             jobs: JobTable::default(),
             waiting: VecDeque::new(),
             keys: HashMap::new(),
@@ -276,7 +276,12 @@ impl Dispatcher {
 
     pub(crate) fn stats(&self) -> ClientStats {
         ClientStats {
-            nodes: self.nodes.iter().filter(|node| node.listed).map(PoolNode::stats).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .filter(|node| node.listed)
+                .map(ConfiguredNode::stats)
+                .collect(),
             totals: self.totals,
             in_flight: self.jobs.len(),
             keys: self.keys.len(),
@@ -429,7 +434,7 @@ impl Dispatcher {
         }
         self.hedge_due(now);
         if self.resume_at.is_some_and(|at| at <= now) {
-            let connections = self.nodes.iter_mut().filter_map(PoolNode::connection);
+            let connections = self.nodes.iter_mut().filter_map(ConfiguredNode::connection);
             self.resume_at =
                 connections.filter_map(|connection| connection.next_resumption(now)).min();
             self.reassign(now);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backend_set::BackendSet;
-use super::job::{Completion, JobId, Key, Session};
+use super::job::{Completion, EngineSession, JobId, Key};
 use super::measure::PartId;
 use super::shared::CompletionBatch;
 use crate::error::JobError;
@@ -15,7 +15,7 @@ use crate::error::JobError;
 /// State of a job while a backend holds its task.
 pub(super) struct InFlight {
     pub(super) id: JobId,
-    pub(super) session: Session,
+    pub(super) session: EngineSession,
     pub(super) key: Arc<Key>,
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,

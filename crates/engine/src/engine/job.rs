@@ -35,7 +35,7 @@ pub trait CompletionSink: Send + Sync {
 
 /// One caller of the engine, usually one connection. Cheap to clone.
 #[derive(Clone)]
-pub struct Session {
+pub struct EngineSession {
     pub(super) inner: Arc<SessionInner>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct SessionInner {
     pub(super) id: u64,
     /// The owner when the session was opened; its weight and level may have changed since.
     pub(super) owner: Owner,
-    /// The weight of the owner, as of the last [`Session::set_share`].
+    /// The weight of the owner, as of the last [`EngineSession::set_share`].
     pub(super) weight: AtomicU32,
     /// The level of the owner, as an index in [`PriorityLevel::ALL`].
     pub(super) level: AtomicU8,
@@ -51,7 +51,7 @@ pub(super) struct SessionInner {
     pub(super) sink: Arc<dyn CompletionSink>,
 }
 
-impl Session {
+impl EngineSession {
     /// Changes weight and level of the owner, from the next job of this session on.
     pub fn set_share(&self, weight: u32, level: PriorityLevel) {
         self.inner.weight.store(weight, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for EngineSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Session({})", self.inner.id)
     }
@@ -113,7 +113,7 @@ pub struct Job {
     /// Chosen by the caller, unique within the session, and returned in the completion.
     pub id: JobId,
     /// The session that gets the completion.
-    pub session: Session,
+    pub session: EngineSession,
     /// A key that this engine loaded.
     pub key: Arc<Key>,
     /// An operation that fits the key, or the job ends as [`JobError::BadInput`].

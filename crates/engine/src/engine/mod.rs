@@ -46,7 +46,7 @@ use crate::stats::{EngineSnapshot, Statistics};
 use crate::sync::lock;
 use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
-pub use job::{Completion, CompletionSink, Job, JobId, Key, Session};
+pub use job::{Completion, CompletionSink, EngineSession, Job, JobId, Key};
 use job::{Queued, SessionInner};
 use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
 
@@ -276,9 +276,9 @@ impl Engine {
     /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each
     /// class, and one share of its queue; inside it the owner's members take turns.
     #[must_use]
-    pub fn open_session(&self, sink: Arc<dyn CompletionSink>, owner: Owner) -> Session {
+    pub fn open_session(&self, sink: Arc<dyn CompletionSink>, owner: Owner) -> EngineSession {
         let id = self.shared().next_session.fetch_add(1, Ordering::Relaxed);
-        Session {
+        EngineSession {
             inner: Arc::new(SessionInner {
                 id,
                 owner,
@@ -322,7 +322,7 @@ impl Engine {
 
     /// Ends a job that still waits, as [`JobError::Cancelled`]. Returns whether it did; a job that a
     /// backend already holds ends normally.
-    pub fn cancel(&self, session: &Session, id: JobId) -> bool {
+    pub fn cancel(&self, session: &EngineSession, id: JobId) -> bool {
         let shared = self.shared();
         for class in &shared.classes {
             let (owner, session) = (session.inner.owner, session.inner.id);
@@ -337,7 +337,7 @@ impl Engine {
 
     /// Ends a session: its waiting jobs are dropped, and completions of jobs that a backend holds are
     /// dropped when they come. The sink is not called again, except by a call already under way.
-    pub fn close_session(&self, session: &Session) {
+    pub fn close_session(&self, session: &EngineSession) {
         let shared = self.shared();
         session.inner.closed.store(true, Ordering::Release);
         for class in &shared.classes {

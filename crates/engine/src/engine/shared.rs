@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::SWEEP_INTERVAL;
 use super::dispatch::Backends;
-use super::job::{Completion, Queued, Session};
+use super::job::{Completion, EngineSession, Queued};
 use super::runner::{Alone, Runner};
 use crate::error::JobError;
 use crate::operation::Class;
@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// Ends the service of jobs that a worker or the calling thread ran.
-    pub(super) fn release(&self, class: Class, sessions: &[(Session, Vec<Completion>)]) {
+    pub(super) fn release(&self, class: Class, sessions: &[(EngineSession, Vec<Completion>)]) {
         let class = &self.classes[class.index()];
         let mut state = lock(&class.state);
         for (session, completions) in sessions {
@@ -241,7 +241,7 @@ impl Shared {
 pub(super) struct CompletionBatch {
     /// The class in which these jobs are in service; none for jobs that no worker took.
     class: Option<Class>,
-    by_session: Vec<(Session, Vec<Completion>)>,
+    by_session: Vec<(EngineSession, Vec<Completion>)>,
 }
 
 impl CompletionBatch {
@@ -250,10 +250,10 @@ impl CompletionBatch {
         Self { class: Some(class), ..Self::default() }
     }
 
-    pub(super) fn push(&mut self, session: Session, completion: Completion) {
+    pub(super) fn push(&mut self, session: EngineSession, completion: Completion) {
         // Few sessions share a batch, and neighbours tend to be of the same one.
         let same =
-            |(known, _): &&mut (Session, Vec<Completion>)| known.inner.id == session.inner.id;
+            |(known, _): &&mut (EngineSession, Vec<Completion>)| known.inner.id == session.inner.id;
         match self.by_session.iter_mut().rev().find(same) {
             Some((_, completions)) => completions.push(completion),
             None => self.by_session.push((session, vec![completion])),

@@ -12,8 +12,9 @@ use millrace_engine::backend::{
     BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 };
 use millrace_engine::{
-    Backend, BackendError, BackendKind, Completion, CompletionSink, Curve, Engine, Hash, Job, Key,
-    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey, Session,
+    Backend, BackendError, BackendKind, Completion, CompletionSink, Curve, Engine, EngineSession,
+    Hash, Job, Key, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner,
+    PrivateKey,
 };
 
 /// Behaviour of the backend for a task.
@@ -231,7 +232,7 @@ pub(crate) const OWNER: u64 = 1;
 /// An engine above scripted backends, with one session.
 pub(crate) struct Fixture {
     pub(crate) engine: Engine,
-    pub(crate) session: Session,
+    pub(crate) session: EngineSession,
     pub(crate) sink: Arc<Collector>,
     pub(crate) fast: Arc<Key>,
     pub(crate) slow: Arc<Key>,
@@ -290,7 +291,7 @@ impl Fixture {
     }
 
     /// A session of another owner, with the fixture's sink.
-    pub(crate) fn session_of(&self, owner: u64) -> Session {
+    pub(crate) fn session_of(&self, owner: u64) -> EngineSession {
         let sink = Arc::clone(&self.sink) as Arc<dyn CompletionSink>;
         self.engine.open_session(sink, Owner::new(owner, 1))
     }

@@ -122,7 +122,7 @@ pub enum CheckOutcome {
 
 /// One check and its result.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Finding {
+pub struct CheckFinding {
     /// A fixed identifier for programs.
     pub check: &'static str,
     /// The result.
@@ -160,14 +160,14 @@ pub struct CheckReport {
     /// Handshakes that waited without blocking; `None` if that is not visible.
     pub asynchronous: Option<Proportion>,
     /// All checks, each after those that it depends on.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
 }
 
 impl CheckReport {
     /// Number of findings with this result.
     #[must_use]
     pub fn count(&self, outcome: CheckOutcome) -> usize {
-        let like = |finding: &&Finding| finding.outcome == outcome;
+        let like = |finding: &&CheckFinding| finding.outcome == outcome;
         self.findings.iter().filter(like).count()
     }
 
@@ -179,7 +179,7 @@ impl CheckReport {
         remedy: impl Into<Remedy>,
     ) {
         let Remedy(remedy) = remedy.into();
-        self.findings.push(Finding { check, outcome, seen: seen.into(), remedy });
+        self.findings.push(CheckFinding { check, outcome, seen: seen.into(), remedy });
     }
 }
 

@@ -163,7 +163,7 @@ impl Machine {
     #[track_caller]
     fn expect(&self, outcome: CheckOutcome, check: &str, word: &str) {
         let report = self.report();
-        let found: Vec<&Finding> =
+        let found: Vec<&CheckFinding> =
             report.findings.iter().filter(|finding| finding.outcome == outcome).collect();
         let good = found.len() == 1 && found[0].check == check && found[0].seen.contains(word);
         assert!(good, "{outcome:?} {check} {word}: {:#?}", report.findings);
@@ -275,7 +275,7 @@ fn effect_of_systemd_on_the_environment_is_reported() {
         };
         change(&mut evidence);
         let _ = judge::judge(&options, &evidence, &machine, &mut report);
-        let about = |finding: &Finding| finding.check == "environment";
+        let about = |finding: &CheckFinding| finding.check == "environment";
         report.findings.into_iter().filter(about).collect::<Vec<_>>()
     };
     let unset = judged(&|evidence| {
@@ -398,7 +398,7 @@ fn every_fault_of_a_tcp_node_is_named() {
         let mut machine = over_tcp();
         machine.answer = Some(Err(NodeFault { kind, error: "the error".to_owned() }));
         let findings = machine.report().findings;
-        let bad: Vec<&Finding> =
+        let bad: Vec<&CheckFinding> =
             findings.iter().filter(|finding| finding.outcome == CheckOutcome::Failure).collect();
         assert_eq!(bad.len(), 2, "one line for each node: {bad:#?}");
         for (finding, node) in bad.iter().zip(["tcp:a:1", "tcp:b:2"]) {

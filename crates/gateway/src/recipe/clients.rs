@@ -3,15 +3,15 @@
 
 //! Programs that a person starts: anything on OpenSSL, and curl with a client key in the pool.
 
-use crate::plan::{CommandStep, Plan};
+use crate::plan::{CommandStep, RecipePlan};
 use crate::settings::RecipeSettings;
 
 use super::Application;
 use super::parts::{self, OPENSSL_CNF};
 
 /// A plan of one file, so that the output can be redirected to it.
-pub(super) fn openssl(settings: &RecipeSettings) -> Plan {
-    Plan {
+pub(super) fn openssl(settings: &RecipeSettings) -> RecipePlan {
+    RecipePlan {
         application: Application::Openssl,
         before: Vec::new(),
         files: vec![parts::openssl_cnf(settings)],
@@ -22,7 +22,7 @@ pub(super) fn openssl(settings: &RecipeSettings) -> Plan {
 }
 
 /// curl blocks during every handshake anyway.
-pub(super) fn curl(settings: &RecipeSettings) -> Plan {
+pub(super) fn curl(settings: &RecipeSettings) -> RecipePlan {
     let RecipeSettings { key, .. } = settings;
     let before = if settings.plain_keys {
         Vec::new()
@@ -32,7 +32,7 @@ pub(super) fn curl(settings: &RecipeSettings) -> Plan {
             why: "the stub names the pool's key and holds no secret; write it where the node is",
         }]
     };
-    Plan {
+    RecipePlan {
         application: Application::Curl,
         before,
         files: vec![parts::openssl_cnf(settings)],

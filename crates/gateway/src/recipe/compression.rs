@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
-use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
+use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
 use super::Application;
 use super::nginx::{INCLUDE, NGINX_CONF, PRELOAD_WHY};
@@ -66,7 +66,7 @@ pub(super) fn libraries(
 
 /// nginx with the library and without the pool.
 #[must_use]
-pub fn plan(library: &Path, systemd: bool) -> Plan {
+pub fn plan(library: &Path, systemd: bool) -> RecipePlan {
     let value = library.display().to_string();
     let include = format!("{INCLUDE_HEAD}{ENV_LINES}");
     let mut files =
@@ -97,7 +97,7 @@ pub fn plan(library: &Path, systemd: bool) -> Plan {
         command: "millrace compression".to_owned(),
         why: "says what is compressed, how well and by which engine",
     });
-    Plan {
+    RecipePlan {
         application: Application::Nginx,
         before: Vec::new(),
         files,

@@ -5,7 +5,7 @@
 
 use millrace_hostfs::generated::verify::Argument;
 
-use crate::plan::{Plan, Snippet};
+use crate::plan::{RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
@@ -20,7 +20,7 @@ const PRELOAD_WHY: &str = "\
 # the pool; with this it does not.
 ";
 
-pub(super) fn plan(settings: &RecipeSettings) -> Plan {
+pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
     let preload = preload.filter(|_| settings.mode == WaitMode::Async);
     let (asynchronous, marker) = match settings.mode {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
-use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
+use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
 use super::Application;
 use super::haproxy::HAPROXY_CFG;
@@ -42,9 +42,9 @@ pub struct LocalSettings {
 
 /// The plan for an application; none if it has no such recipe.
 #[must_use]
-pub fn plan(application: Application, settings: &LocalSettings) -> Option<Plan> {
+pub fn plan(application: Application, settings: &LocalSettings) -> Option<RecipePlan> {
     match application {
-        Application::Openssl => Some(Plan {
+        Application::Openssl => Some(RecipePlan {
             application,
             before: Vec::new(),
             files: vec![if settings.post_quantum {
@@ -94,7 +94,7 @@ Groups = {GROUPS}
     GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
-fn nginx(settings: &LocalSettings) -> Plan {
+fn nginx(settings: &LocalSettings) -> RecipePlan {
     let mut include = "\
 # For the main context: `include millrace.conf;` at the top of nginx.conf.
 # A new binary (SIGUSR2) takes its environment from these lines.
@@ -118,7 +118,7 @@ fn nginx(settings: &LocalSettings) -> Plan {
     service(Application::Nginx, settings, files, vec![snippet], ("nginx -t", "nginx", test))
 }
 
-fn haproxy(settings: &LocalSettings) -> Plan {
+fn haproxy(settings: &LocalSettings) -> RecipePlan {
     let snippet = settings.post_quantum.then(groups_snippet);
     let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
     let test = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
@@ -133,7 +133,7 @@ fn haproxy(settings: &LocalSettings) -> Plan {
 
 /// Adds the post-quantum group to the recipe of a pool; none if the application has no such lines.
 #[must_use]
-pub fn with_groups(mut plan: Plan) -> Option<Plan> {
+pub fn with_groups(mut plan: RecipePlan) -> Option<RecipePlan> {
     match plan.application {
         Application::Nginx => plan.files.push(groups_conf()),
         Application::Haproxy => plan.snippets.push(groups_snippet()),
@@ -182,7 +182,7 @@ fn service(
     files: Vec<PlannedFile>,
     snippets: Vec<Snippet>,
     (name, program, arguments): (&'static str, &'static str, Vec<Argument>),
-) -> Plan {
+) -> RecipePlan {
     let environment = environment(settings);
     let mut all = vec![openssl_cnf(settings)];
     let mut after = Vec::new();
@@ -226,7 +226,7 @@ fn service(
     });
     let test =
         Verification { name, program, arguments, environment: tested.collect(), wants: None };
-    Plan {
+    RecipePlan {
         application,
         before: Vec::new(),
         files: all,

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! One recipe per application: a pure function from [`RecipeSettings`] to a [`Plan`].
+//! One recipe per application: a pure function from [`RecipeSettings`] to a [`RecipePlan`].
 //!
 //! Every application gets `/etc/millrace/openssl.cnf` and, if it is a service, a systemd drop-in that names it.
 //! Applications differ in how they wait for the pool, in their chroot or sandbox, and in where they name a key.
@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use strum::{Display, VariantArray};
 
-use crate::plan::Plan;
+use crate::plan::RecipePlan;
 use crate::settings::RecipeSettings;
 
 pub use compression::plan as compression_plan;
@@ -54,7 +54,7 @@ pub enum Application {
 impl Application {
     /// The steps that put the pool under the application.
     #[must_use]
-    pub fn plan(self, settings: &RecipeSettings) -> Plan {
+    pub fn plan(self, settings: &RecipeSettings) -> RecipePlan {
         match self {
             Self::Openssl => clients::openssl(settings),
             Self::Nginx => nginx::plan(settings),

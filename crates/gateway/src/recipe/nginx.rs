@@ -5,7 +5,7 @@
 
 use millrace_hostfs::generated::verify::Argument;
 
-use crate::plan::{GENERATOR, Plan, Snippet};
+use crate::plan::{GENERATOR, RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
@@ -29,7 +29,7 @@ pub(super) const PRELOAD_WHY: &str = "\
 # Makes handshakes asynchronous: a worker serves others while the pool works.
 ";
 
-pub(super) fn plan(settings: &RecipeSettings) -> Plan {
+pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
     let preload = preload.filter(|_| settings.mode == WaitMode::Async);
     let sizes = Sizes::of(settings, preload.is_some());

@@ -9,7 +9,7 @@ use std::path::Path;
 use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
-use crate::plan::{CommandStep, GENERATOR, Plan, Snippet};
+use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
 use super::Application;
@@ -129,7 +129,7 @@ pub(super) struct PooledService<'a> {
 
 impl PooledService<'_> {
     /// The steps that put the pool under the service.
-    pub(super) fn plan(self, settings: &RecipeSettings) -> Plan {
+    pub(super) fn plan(self, settings: &RecipeSettings) -> RecipePlan {
         let mut after = self.start(settings);
         if self.is_checked {
             after.push(CommandStep {
@@ -148,7 +148,7 @@ impl PooledService<'_> {
             environment: [conf].into_iter().chain(preload).collect(),
             wants: None,
         });
-        Plan {
+        RecipePlan {
             application: self.application,
             before: stub(settings, &self.key, self.user),
             files: files.into_iter().flatten().collect(),

@@ -6,7 +6,7 @@
 
 use millrace_hostfs::generated::verify::Argument;
 
-use crate::plan::{Plan, Snippet};
+use crate::plan::{RecipePlan, Snippet};
 use crate::settings::RecipeSettings;
 
 use super::Application;
@@ -78,7 +78,7 @@ const OPENVPN: Server = Server {
 };
 
 impl Server {
-    pub(super) fn plan(&self, settings: &RecipeSettings) -> Plan {
+    pub(super) fn plan(&self, settings: &RecipeSettings) -> RecipePlan {
         let fill = |text: &str| text.replace("{key}", &settings.key);
         let workers = (settings.cores * 4).max(16).to_string();
         let snippet = Snippet {
@@ -110,7 +110,7 @@ impl Server {
 
 /// OpenVPN reads `openssl.cnf`; where its environment cannot be set, it loads the module by its name, and the provider
 /// reads a file of its own.
-pub(super) fn openvpn(settings: &RecipeSettings) -> Plan {
+pub(super) fn openvpn(settings: &RecipeSettings) -> RecipePlan {
     let mut plan = OPENVPN.plan(settings);
     plan.files.push(parts::client_toml(settings));
     plan

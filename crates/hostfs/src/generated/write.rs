@@ -63,7 +63,7 @@ pub enum WriteError {
     Verification {
         /// Name of the test.
         name: &'static str,
-        /// What the test printed.
+        /// Printed output of the test.
         output: String,
     },
 }

@@ -27,7 +27,7 @@ use crate::vault::{self, KeyRights, Vault, VaultError};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct KeyView {
-    /// Its name.
+    /// Name under which gateways use the key.
     pub name: KeyName,
     /// Grows with each change.
     pub version: u64,

@@ -79,7 +79,7 @@ const MAX_AT_ONCE: usize = 64;
 /// One page of a listing, in the order of names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Page<T> {
-    /// The items.
+    /// The listed documents.
     pub items: Vec<T>,
     /// Pass it as `after` for the next page; `null` on the last.
     pub next: Option<String>,

@@ -137,7 +137,7 @@ pub(super) const ROUTES: &[Route] = &[
 /// A node as the API shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the node.
     pub name: NodeName,
     /// State in the pool.
     pub state: NodeState,
@@ -185,9 +185,9 @@ pub struct QuotaBody {
 /// Nodes that serve a tenant, for its gateways.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantGrants {
-    /// The tenant.
+    /// Name of the tenant.
     pub tenant: TenantName,
-    /// Its nodes.
+    /// Nodes that serve the tenant now.
     pub nodes: Vec<GrantedNode>,
     /// Whether the nodes have not the capacity for the whole quota.
     pub short: bool,
@@ -224,7 +224,7 @@ pub struct NewToken {
 /// A principal that was made.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Token {
-    /// Its name.
+    /// Name of the principal.
     pub name: PrincipalName,
     /// Its rights.
     pub role: Role,
@@ -248,7 +248,7 @@ impl std::fmt::Debug for Token {
 /// A principal without its credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PrincipalView {
-    /// Its name.
+    /// Name of the principal.
     pub name: PrincipalName,
     /// Its rights.
     pub role: Role,

@@ -84,7 +84,7 @@ pub struct Access {
     pub managers: Vec<String>,
     /// Certificates, as PEM, of the authority that issued those of the managers.
     pub ca: String,
-    /// A token.
+    /// Bearer token of the principal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
     /// A client certificate.
@@ -132,7 +132,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnCertificate {
-    /// The chain.
+    /// Certificate of the client, and those between it and the authority.
     pub chain: String,
     /// The private key.
     pub key: Secret,

@@ -91,9 +91,9 @@ pub struct AuditEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditHead {
-    /// Its number; 0 before the first.
+    /// Number of the entry; 0 before the first.
     pub seq: u64,
-    /// Its hash.
+    /// Hash of the entry.
     pub hash: AuditHash,
 }
 

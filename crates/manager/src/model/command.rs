@@ -21,7 +21,7 @@ pub enum Command {
     SetTenant(Tenant),
     /// Sets the quota of a tenant.
     SetQuota {
-        /// The tenant.
+        /// Tenant whose quota changes.
         tenant: TenantName,
         /// Its new limit.
         #[schemars(with = "Value")]
@@ -29,46 +29,46 @@ pub enum Command {
     },
     /// Says where a tenant is served.
     Place {
-        /// The tenant.
+        /// Tenant to place.
         tenant: TenantName,
-        /// Where.
+        /// Nodes and zones that may serve it.
         placement: Placement,
     },
     /// Removes a tenant that no key names. Its nodes stop serving it with the next heartbeat.
     RemoveTenant {
-        /// The tenant.
+        /// Tenant to remove.
         tenant: TenantName,
     },
     /// Moves all tenants away from a node, or lets it take tenants again.
     DrainNode {
-        /// The node.
+        /// Node to drain, or to use again.
         node: NodeName,
-        /// Whether to drain.
+        /// Whether its tenants move away.
         drain: bool,
     },
     /// Removes a node. It loses its slices and keys, and cannot register again before it is readmitted. A removed
     /// node that is cut off keeps its safe share until it is reached or stopped: the operator says that it is gone.
     RemoveNode {
-        /// The node.
+        /// Node to remove.
         node: NodeName,
     },
     /// Lets a removed node register again.
     ReadmitNode {
-        /// The node.
+        /// Node to readmit.
         node: NodeName,
     },
     /// Makes or replaces a principal.
     SetPrincipal(Principal),
     /// Removes a principal.
     RemovePrincipal {
-        /// The principal.
+        /// Principal to remove.
         principal: PrincipalName,
     },
     /// Makes or replaces a key of the pool; the private key is sealed already.
     SetKey(super::keys::PoolKey),
     /// Removes a key. Nodes drop it with their next heartbeat.
     RemoveKey {
-        /// The key.
+        /// Key to remove.
         key: KeyName,
     },
 }
@@ -230,7 +230,7 @@ pub enum Refusal {
         "keys of the pool name tenant {tenant}: remove them first (millrace pool key remove {key})"
     )]
     HasKeys {
-        /// The tenant.
+        /// Tenant that the key names.
         tenant: TenantName,
         /// One of the keys.
         key: KeyName,

@@ -31,7 +31,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Registered {
-    /// The lease.
+    /// Lease of this registration.
     pub lease: Lease,
     /// Life of grants and of the lease after a heartbeat was sent.
     pub ttl_ms: u64,
@@ -66,9 +66,9 @@ pub struct GrantSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SealedKey {
-    /// Its name.
+    /// Name of the key.
     pub name: KeyName,
-    /// Its version.
+    /// Version of the key.
     pub version: u64,
     /// The tenants that may use it.
     pub tenants: std::collections::BTreeSet<super::TenantName>,

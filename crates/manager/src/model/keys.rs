@@ -32,7 +32,7 @@ pub const LEAVING: Duration = Duration::from_secs(2);
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PoolKey {
-    /// Its name.
+    /// Name under which gateways use the key.
     pub name: KeyName,
     /// Grows with each change: the time of the change in milliseconds since 1970, or one more than before. A key that
     /// was removed and comes back, also from a backup, thus has a higher version than nodes have seen.

@@ -33,7 +33,7 @@ pub struct Ledger {
 /// The part of a quota that one registration of one node may hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
-    /// The node.
+    /// Node that holds the slice.
     pub node: NodeName,
     /// Fence of the registration.
     pub fence: u64,

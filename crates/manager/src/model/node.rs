@@ -136,9 +136,9 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Node {
-    /// Its registration.
+    /// Facts that the node gave when it joined.
     pub registration: Registration,
-    /// Its lease.
+    /// Lease that its last heartbeat renewed.
     pub lease: Lease,
     /// Whether an operator asked it to serve no tenant any more.
     #[serde(default)]

@@ -31,11 +31,11 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Principal {
-    /// Its name, for the audit log.
+    /// Name for the audit log.
     pub name: PrincipalName,
     /// Its rights.
     pub role: Role,
-    /// Its credential.
+    /// How the principal proves its name.
     pub credential: Credential,
     /// End of its validity, in milliseconds since 1970; `None` for no end.
     #[serde(default)]

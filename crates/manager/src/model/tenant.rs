@@ -33,7 +33,7 @@ pub const MAX_SPREAD: u32 = 1000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Tenant {
-    /// Its name.
+    /// Name of the tenant.
     pub name: TenantName,
     /// Share of a busy node, relative to other tenants.
     #[serde(default = "one")]

@@ -108,7 +108,7 @@ pub struct Versioned<T> {
 /// The records at one revision.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The revision.
+    /// Revision of the store that this view shows.
     pub revision: u64,
     /// Version of the records' form; `None` in an empty store.
     pub schema: Option<Versioned<Schema>>,
@@ -116,15 +116,15 @@ pub struct View {
     pub epoch: u64,
     /// Nodes, also those that are gone or removed.
     pub nodes: BTreeMap<NodeName, Versioned<Node>>,
-    /// Tenants.
+    /// Tenants by name.
     pub tenants: BTreeMap<TenantName, Versioned<Tenant>>,
     /// The tenant to which each identity belongs: at most one.
     pub tenant_of: BTreeMap<IdentityPattern, TenantName>,
     /// Ledgers, also of tenants that were removed and still have slices at a node.
     pub ledgers: BTreeMap<TenantName, Versioned<Ledger>>,
-    /// Principals.
+    /// Principals by name.
     pub principals: BTreeMap<PrincipalName, Versioned<Principal>>,
-    /// Keys.
+    /// Keys by name, without their private halves in clear.
     pub keys: BTreeMap<KeyName, Versioned<PoolKey>>,
     /// The newest audit entry.
     pub audit_head: Versioned<AuditHead>,

@@ -11,7 +11,7 @@ use millrace_engine::sync::lock;
 
 use super::{Change, Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};
 
-/// The store.
+/// Records in memory, for tests and trials.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,

@@ -38,9 +38,9 @@ pub const MAX_KEY_LEN: usize = 200;
 /// Bytes under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreEntry {
-    /// The key.
+    /// Name of the record.
     pub key: String,
-    /// The value.
+    /// Content of the record.
     pub value: Arc<[u8]>,
     /// Revision of the commit that wrote it last.
     pub revision: u64,
@@ -51,14 +51,14 @@ pub struct StoreEntry {
 pub struct Snapshot {
     /// Revision of the store.
     pub revision: u64,
-    /// The entries.
+    /// Records in the order of their names.
     pub entries: Vec<StoreEntry>,
 }
 
 /// Change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The key.
+    /// Name of the changed record.
     pub key: String,
     /// The new value; `None` if the key was deleted.
     pub value: Option<Arc<[u8]>>,
@@ -78,7 +78,7 @@ pub struct Changes {
 /// Precondition of a transaction on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// The key.
+    /// Name of the record that must not have changed.
     pub key: String,
     /// Revision of its last write; 0 requires that there is none.
     pub revision: u64,
@@ -89,14 +89,14 @@ pub struct Condition {
 pub enum Write {
     /// Sets the value.
     Put {
-        /// The key.
+        /// Name of the record.
         key: String,
-        /// The value.
+        /// New content of the record.
         value: Vec<u8>,
     },
     /// Deletes the key, if it is there.
     Delete {
-        /// The key.
+        /// Name of the record.
         key: String,
     },
 }

@@ -31,7 +31,7 @@ const CREATE: &str = "
     INSERT INTO store VALUES (0);
 ";
 
-/// The store.
+/// Records in one SQLite file, for a manager that runs alone.
 pub struct SqliteStore {
     path: PathBuf,
     connection: Mutex<Connection>,

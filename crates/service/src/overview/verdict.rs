@@ -85,7 +85,7 @@ impl Overview {
         findings
     }
 
-    /// What the end of a certificate's validity calls for, if it is near.
+    /// Advice about the end of a certificate's validity, if it is near.
     fn finding_of_expiry(&self, key: &KeyLine) -> Option<String> {
         let now = i64::try_from(self.at_ms / 1000).unwrap_or(i64::MAX);
         let left = key.expires?.saturating_sub(now);

@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, mem, vec};
 
-use millrace_engine::{
-    Completion, Job, JobError, Key, KeyError, PrivateKey, Session as EngineSession,
-};
+use millrace_engine::{Completion, EngineSession, Job, JobError, Key, KeyError, PrivateKey};
 use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 

@@ -104,7 +104,7 @@ fn parse(line: &str) -> Option<(&str, Row)> {
     let algorithm = BulkAlgorithm::from_name(columns.next()?)?;
     let least = match columns.next()? {
         "-" => None,
-        // Without a size that somebody measured everything would go to the kernel.
+        // Without a measured size everything would go to the kernel.
         number => Some(number.parse().ok().filter(|least| *least > 0)?),
     };
     columns.next().is_none().then_some((system, Row { interface, algorithm, least }))

@@ -70,7 +70,7 @@ impl BulkInterface {
 
 /// Direction of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum BulkDirection {
     /// To ciphertext.
     Encrypt,
     /// From ciphertext.
@@ -258,7 +258,7 @@ impl BulkSession {
     /// The kernel refused or failed; `out` may have been written.
     pub fn crypt(
         &mut self,
-        direction: Direction,
+        direction: BulkDirection,
         iv: &[u8; BLOCK_LEN],
         input: &[u8],
         out: &mut [u8],
@@ -301,8 +301,11 @@ impl BulkSession {
         self.check_process()?;
         self.check_aead(beside, input, out)?;
         let mut tag = [0; TAG_LEN];
-        let order =
-            Order { direction: Direction::Encrypt, iv: nonce, authenticated: Some(beside.len()) };
+        let order = Order {
+            direction: BulkDirection::Encrypt,
+            iv: nonce,
+            authenticated: Some(beside.len()),
+        };
         match &mut self.way {
             Way::AfAlg { operations, .. } => {
                 let mut again = vec![0; beside.len()];
@@ -344,8 +347,11 @@ impl BulkSession {
     ) -> io::Result<()> {
         self.check_process()?;
         self.check_aead(beside, input, out)?;
-        let order =
-            Order { direction: Direction::Decrypt, iv: nonce, authenticated: Some(beside.len()) };
+        let order = Order {
+            direction: BulkDirection::Decrypt,
+            iv: nonce,
+            authenticated: Some(beside.len()),
+        };
         match &mut self.way {
             Way::AfAlg { operations, .. } => {
                 let mut again = vec![0; beside.len()];

@@ -9,7 +9,7 @@ use std::{mem, ptr};
 
 use libc::{c_int, c_ulong, c_void};
 
-use super::Direction;
+use super::BulkDirection;
 
 /// Bytes of the longest initialisation vector.
 pub(super) const MAX_IV: usize = 16;
@@ -85,9 +85,9 @@ pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
-/// What a cipher is told with a message.
+/// Parameters of a message for a cipher.
 pub(super) struct Order<'a> {
-    pub(super) direction: Direction,
+    pub(super) direction: BulkDirection,
     pub(super) iv: &'a [u8],
     /// Bytes at the start of the input that are authenticated only; `None` for a cipher without a tag.
     pub(super) authenticated: Option<usize>,
@@ -113,8 +113,8 @@ pub(super) fn send(
         let len = u32::try_from(order.iv.len()).map_err(|_| invalid())?;
         iv[..4].copy_from_slice(&len.to_ne_bytes());
         let direction: u32 = match order.direction {
-            Direction::Decrypt => 0,
-            Direction::Encrypt => 1,
+            BulkDirection::Decrypt => 0,
+            BulkDirection::Encrypt => 1,
         };
         let mut writer = ControlWriter { control: &mut control, used: 0 };
         writer.put(libc::ALG_SET_OP, &direction.to_ne_bytes());
@@ -276,10 +276,10 @@ pub(super) fn end_session(device: BorrowedFd<'_>, session: u32) {
     let _ = unsafe { control(device, END_SESSION, (&raw mut session).cast()) };
 }
 
-fn number(direction: Direction) -> u16 {
+fn number(direction: BulkDirection) -> u16 {
     match direction {
-        Direction::Encrypt => 0,
-        Direction::Decrypt => 1,
+        BulkDirection::Encrypt => 0,
+        BulkDirection::Decrypt => 1,
     }
 }
 
@@ -287,7 +287,7 @@ fn number(direction: Direction) -> u16 {
 pub(super) fn crypt(
     device: BorrowedFd<'_>,
     session: u32,
-    direction: Direction,
+    direction: BulkDirection,
     iv: &[u8],
     input: &[u8],
     out: &mut [u8],
@@ -324,7 +324,7 @@ pub(super) fn hash(
     let len = u32::try_from(input.len()).map_err(|_| invalid())?;
     let mut op = CryptOp {
         session,
-        op: number(Direction::Encrypt),
+        op: number(BulkDirection::Encrypt),
         flags: 0,
         len,
         out_len: len,
@@ -352,8 +352,8 @@ pub(super) fn crypt_auth(
     tag_len: usize,
 ) -> Result<()> {
     let expected = match order.direction {
-        Direction::Encrypt => input.len().checked_add(tag_len),
-        Direction::Decrypt => Some(input.len()),
+        BulkDirection::Encrypt => input.len().checked_add(tag_len),
+        BulkDirection::Decrypt => Some(input.len()),
     };
     if expected != Some(out.len()) {
         return Err(invalid());

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{Backend, BackendKey, Capability, Description, OpenedKey, Unusable};
 use millrace_engine::{
-    BackendKind, CompletionSink, Engine, EngineConfig, Job, Key, KeyError, Operation, Owner,
-    PrivateKey, Session,
+    BackendKind, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, KeyError,
+    Operation, Owner, PrivateKey,
 };
 use millrace_testkit::collector::Collector;
 use millrace_testkit::keys as test_keys;
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 
 use super::*;
 use crate::Software;
@@ -88,7 +88,7 @@ struct InEveryLane;
 
 impl OnLanes for InEveryLane {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random::new(8);
+        let mut random = SeededRandom::new(8);
         let steps = [
             RsaStep::Modulus,
             RsaStep::Prime,
@@ -113,7 +113,7 @@ impl OnLanes for InEveryLane {
 }
 
 /// Runs a batch of four, then a second one, on an engine whose first backend flips bits.
-fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
+fn struck<L: Lanes>(l: L, strike: Strike, random: &mut SeededRandom, name: &str) {
     let backend =
         Struck { simd: Simd::with(Implementation::Portable), lanes: Mutex::new(l), strike };
     let config = EngineConfig { workers: 1, ..EngineConfig::default() };
@@ -146,7 +146,7 @@ fn struck<L: Lanes>(l: L, strike: Strike, random: &mut Random, name: &str) {
     engine.stop();
 }
 
-fn job(id: usize, input: &[u8], session: &Session, key: &Arc<Key>) -> Job {
+fn job(id: usize, input: &[u8], session: &EngineSession, key: &Arc<Key>) -> Job {
     Job {
         id: id as u64,
         session: session.clone(),
@@ -157,7 +157,7 @@ fn job(id: usize, input: &[u8], session: &Session, key: &Arc<Key>) -> Job {
     }
 }
 
-fn below_modulus(random: &mut Random) -> Vec<u8> {
+fn below_modulus(random: &mut SeededRandom) -> Vec<u8> {
     let mut input: Vec<u8> = (0..256).map(|_| random.word().to_le_bytes()[0]).collect();
     input[0] &= 0x3f;
     input

@@ -5,7 +5,7 @@
 
 use millrace_testkit::is_long;
 use millrace_testkit::keys::{self as test_keys, TestKey};
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 
 use super::*;
 use crate::simd::keys::{SIZES, SimdKey, load};
@@ -63,7 +63,7 @@ impl Workspace {
 }
 
 /// A number below the modulus: random, or an edge case.
-pub(super) fn input(random: &mut Random, modulus: &[u8]) -> Vec<u8> {
+pub(super) fn input(random: &mut SeededRandom, modulus: &[u8]) -> Vec<u8> {
     let mut number = vec![0; modulus.len()];
     match random.below(12) {
         0 => {}
@@ -176,7 +176,7 @@ struct Differential;
 
 impl OnLanes for Differential {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         // RSA-2048: a thousand operations on each implementation; with MILLRACE_LONG a million on the fast
         // ones and a hundred thousand on the twin. A round has 2.5 operations on average.
         for (key, [short, long], [twin_short, twin_long]) in [
@@ -214,7 +214,7 @@ struct Faults;
 
 impl OnLanes for Faults {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random::new(2);
+        let mut random = SeededRandom::new(2);
         let key = loaded(&test_keys::rsa_2048());
         let mut workspace = Workspace::new(&SIZES[0]);
         let steps = [
@@ -257,7 +257,7 @@ fn faulted<L: Lanes>(
     workspace: &mut Workspace,
     key: &SimdKey,
     strike: Strike,
-    random: &mut Random,
+    random: &mut SeededRandom,
     name: &str,
 ) {
     let tasks: Vec<_> = (0..REQUESTS)
@@ -292,7 +292,7 @@ fn bit_flip_at_any_step_fails_only_its_own_request() {
 struct Products;
 
 /// A number below 2^(52·digits − spare) whose digits are zeros, ones, all ones, or random.
-fn edgy(random: &mut Random, digits: usize, spare: usize) -> Vec<u64> {
+fn edgy(random: &mut SeededRandom, digits: usize, spare: usize) -> Vec<u64> {
     let mask = super::super::lanes::DIGIT_MASK;
     let mut number: Vec<_> = (0..digits)
         .map(|_| match random.below(5) {
@@ -308,7 +308,7 @@ fn edgy(random: &mut Random, digits: usize, spare: usize) -> Vec<u64> {
 
 impl OnLanes for Products {
     fn run<L: Lanes>(&self, l: L, name: &str, is_fast: bool) {
-        let mut random = Random::new(6);
+        let mut random = SeededRandom::new(6);
         for round in 0..if is_fast { rounds(300, 100_000) } else { 10 } {
             let blocks = [4, 6, 8, 12, 16][round % 5];
             let digits = blocks * BLOCK;

@@ -19,7 +19,7 @@ use std::process::Command;
 
 use millrace_engine::Operation;
 use millrace_testkit::keys as test_keys;
-use millrace_testkit::random::Random;
+use millrace_testkit::random::SeededRandom;
 use millrace_testkit::timing::{Timing, nanoseconds};
 
 use super::tests::{OnLanes, expected, input, lanes_of, loaded, on_all_lanes};
@@ -36,9 +36,9 @@ impl OnLanes for Statistics {
             return;
         }
         let key = loaded(&test_keys::rsa_2048());
-        let mut random = Random::new(4);
+        let mut random = SeededRandom::new(4);
         let mut workspace = Workspace::new(lanes_of(&key).size);
-        let mut exponents = Random::new(5);
+        let mut exponents = SeededRandom::new(5);
         let timing = Timing::from_environment();
         timing.same_time(&format!("{name}, exponents zero or random"), |class| {
             workspace.load(l, [lanes_of(&key); REQUESTS].into_iter(), Exponent::Private);

@@ -50,7 +50,7 @@ impl RootKey {
 }
 
 /// A root to be verified: both numbers big-endian and below the modulus.
-pub(crate) struct Root<'a> {
+pub(crate) struct RsaRoot<'a> {
     pub(crate) key: &'a RootKey,
     pub(crate) root: &'a [u8],
     pub(crate) input: &'a [u8],
@@ -77,7 +77,7 @@ impl RootVerifier {
     ///
     /// # Panics
     /// If there are more than [`ROOTS`], or keys of another size.
-    pub(crate) fn verify(&mut self, roots: &[Root<'_>]) -> Vec<bool> {
+    pub(crate) fn verify(&mut self, roots: &[RsaRoot<'_>]) -> Vec<bool> {
         let Some(first) = roots.first() else {
             return Vec::new();
         };
@@ -122,9 +122,9 @@ impl Space {
         }
     }
 
-    fn verify<L: Lanes>(&mut self, l: L, roots: &[Root<'_>]) -> Vec<bool> {
+    fn verify<L: Lanes>(&mut self, l: L, roots: &[RsaRoot<'_>]) -> Vec<bool> {
         let digits = 2 * self.size.blocks * BLOCK;
-        for (Root { key, root, input }, lane) in roots.iter().zip(0..) {
+        for (RsaRoot { key, root, input }, lane) in roots.iter().zip(0..) {
             assert!(lane < ROOTS && key.size.index == self.size.index);
             put(&mut self.whole.modulus, lane, &key.modulus);
             put(&mut self.whole.square, lane, &key.square);
@@ -194,7 +194,8 @@ mod tests {
             for implementation in Implementation::ALL.into_iter().filter(|one| one.is_available()) {
                 let mut verifier = RootVerifier::with(implementation);
                 let mut verify = |pairs: &[(Vec<u8>, Vec<u8>)]| {
-                    let roots = pairs.iter().map(|(root, input)| Root { key: &key, root, input });
+                    let roots =
+                        pairs.iter().map(|(root, input)| RsaRoot { key: &key, root, input });
                     verifier.verify(&roots.collect::<Vec<_>>())
                 };
                 for count in 1..=pairs.len() {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Result;
-use millrace_gateway::plan::{Plan, Snippet};
+use millrace_gateway::plan::{RecipePlan, Snippet};
 use millrace_gateway::recipe::{LocalSettings, compression_plan, local_plan, with_groups};
 use millrace_gateway::{Application, RecipeSettings, write};
 use millrace_hostfs::generated::below;
@@ -141,7 +141,7 @@ fn local_settings(args: &GatewayArgs) -> Result<LocalSettings> {
 }
 
 /// Removes the generated files of a plan.
-fn remove(plan: &Plan, args: &GatewayArgs) -> Result<()> {
+fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     let removed = write::remove(plan, &args.root)?;
     if args.json {
         return output::print_json(&removed);
@@ -233,7 +233,7 @@ pub(super) struct WriteResult<'a> {
     missing: Vec<&'a Snippet>,
 }
 
-fn put_in_place(plan: &Plan, args: &GatewayArgs) -> Result<()> {
+fn put_in_place(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
     certificates_are_there(args)?;
     let changes = write::compare(plan, &args.root)?;
     // Printed before the write, which may fail.
@@ -332,8 +332,8 @@ fn verdict(name: &str, verdict: &ConfigVerdict) -> String {
 }
 
 /// The steps left to the user, as text.
-fn what_remains(plan: &Plan, missing: &[&Snippet], nothing: bool) -> String {
-    let rest = Plan {
+fn what_remains(plan: &RecipePlan, missing: &[&Snippet], nothing: bool) -> String {
+    let rest = RecipePlan {
         application: plan.application,
         before: if nothing { Vec::new() } else { plan.before.clone() },
         files: Vec::new(),

@@ -92,7 +92,7 @@ impl EtcdConfig {
     }
 }
 
-/// The store.
+/// Records in an etcd cluster, which several managers share.
 pub struct EtcdStore {
     client: Arc<Client>,
     watches: Mutex<BTreeMap<String, Arc<Watch>>>,

@@ -229,8 +229,8 @@ fn doubled(delay: Duration, times: u32) -> Duration {
 }
 
 impl Member {
-    /// Forgives silence during a time in which the supervisor did not run, as far as the member then has [`GRACE`] for
-    /// an echo: without that limit several such times in a row would hide a dead member for as long as they last.
+    /// Forgives silence during a time in which the supervisor did not run, until the member has [`GRACE`] for an echo:
+    /// without that limit several such times in a row would hide a dead member for as long as they last.
     pub(super) fn excuse(&mut self, gap: Duration, now: Instant) {
         let forgiven = self.probing.last_echo + gap;
         let soonest = now.checked_sub(SILENCE - GRACE).unwrap_or(forgiven);

@@ -7,11 +7,11 @@
 use std::ffi::CStr;
 use std::ffi::c_int;
 
-use millrace_backends::kernel::bulk::{BLOCK_LEN, BulkAlgorithm, Direction, MAX_MESSAGE};
+use millrace_backends::kernel::bulk::{BLOCK_LEN, BulkAlgorithm, BulkDirection, MAX_MESSAGE};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::bulk::{Attempt, KernelKey};
+use crate::bulk::{BulkAttempt, KernelKey};
 use crate::ffi::params::{integer, set_bytes, set_bytes_ptr};
 use crate::ffi::private::bytes;
 
@@ -236,7 +236,7 @@ impl BlockContext {
         whole: usize,
     ) -> Result<usize> {
         let mut scratch = Zeroizing::new(vec![0; whole.min(MAX_MESSAGE)]);
-        let direction = if self.encrypts { Direction::Encrypt } else { Direction::Decrypt };
+        let direction = if self.encrypts { BulkDirection::Encrypt } else { BulkDirection::Decrypt };
         let (provider, mut next, mut done) = (self.provider, next, 0);
         while done < whole {
             let len = (whole - done).min(MAX_MESSAGE);
@@ -247,12 +247,12 @@ impl BlockContext {
                 .key
                 .run(check::known(), |session| session.crypt(direction, &next, part, scratch));
             match outcome {
-                Attempt::Done(()) => {}
-                Attempt::Failed(error) => {
+                BulkAttempt::Done(()) => {}
+                BulkAttempt::Failed(error) => {
                     note_failure(provider, &error);
                     break;
                 }
-                Attempt::NotAuthentic => break,
+                BulkAttempt::NotAuthentic => break,
             }
             provider.stats.kernel_bulk.add();
             next = if self.is_cbc() {

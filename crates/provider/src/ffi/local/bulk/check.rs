@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::io;
 
 use millrace_backends::kernel::bulk::{
-    BulkAlgorithm, BulkInterface, BulkKind, BulkSession, Direction, NONCE_LEN, TAG_LEN,
+    BulkAlgorithm, BulkDirection, BulkInterface, BulkKind, BulkSession, NONCE_LEN, TAG_LEN,
 };
 
 use super::*;
@@ -44,8 +44,8 @@ fn by_kernel(interface: BulkInterface, algorithm: BulkAlgorithm) -> io::Result<O
         BulkKind::Cipher => {
             let (iv, blocks) = (counting(), &message[..BLOCKS_LEN]);
             let (mut sealed, mut opened) = (vec![0; BLOCKS_LEN], vec![0; BLOCKS_LEN]);
-            session.crypt(Direction::Encrypt, &iv, blocks, &mut sealed)?;
-            session.crypt(Direction::Decrypt, &iv, &sealed, &mut opened)?;
+            session.crypt(BulkDirection::Encrypt, &iv, blocks, &mut sealed)?;
+            session.crypt(BulkDirection::Decrypt, &iv, &sealed, &mut opened)?;
             Ok((opened == blocks).then_some(sealed))
         }
         BulkKind::Aead => {

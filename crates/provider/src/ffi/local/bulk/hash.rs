@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::algorithms::kernel_hmac;
-use crate::bulk::{Attempt, KernelKey};
+use crate::bulk::{BulkAttempt, KernelKey};
 use crate::ffi::params::{octets, text};
 use crate::ffi::private::bytes;
 
@@ -183,10 +183,10 @@ impl HashContext {
         let mut result = Zeroizing::new([0; 64]);
         let result = &mut result[..len];
         let outcome = self.key.run(check::known(), |session| session.hash(message, result));
-        if let Attempt::Failed(error) = &outcome {
+        if let BulkAttempt::Failed(error) = &outcome {
             note_failure(self.provider, error);
         }
-        if !matches!(outcome, Attempt::Done(())) {
+        if !matches!(outcome, BulkAttempt::Done(())) {
             return None;
         }
         self.provider.stats.kernel_bulk.add();

@@ -13,7 +13,7 @@ use millrace_backends::kernel::bulk::{MAX_BESIDE, NONCE_LEN, TAG_LEN};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::bulk::{Attempt, KernelKey};
+use crate::bulk::{BulkAttempt, KernelKey};
 use crate::ffi::params::{octets, set_bytes};
 use crate::ffi::private::bytes;
 
@@ -277,10 +277,10 @@ impl SealedContext {
             _ => session.seal(&nonce, beside, part, &mut result),
         });
         let tag = match outcome {
-            Attempt::Done(tag) => tag,
+            BulkAttempt::Done(tag) => tag,
             // OpenSSL decrypts it, and says so at the end.
-            Attempt::NotAuthentic => return false,
-            Attempt::Failed(error) => {
+            BulkAttempt::NotAuthentic => return false,
+            BulkAttempt::Failed(error) => {
                 note_failure(self.provider, &error);
                 return false;
             }
