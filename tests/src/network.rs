@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Hosts in network namespaces around a router, which can lose what one of them sends to another, some of it or all,
-//! delay it, and slow a host down. No host learns of the loss: no reset, no ICMP. The router is a namespace, too, which the
-//! thread of the test enters, so that the machine's own network stays as it is. Needs root.
+//! delay it, and slow a host down. No host learns of the loss: no reset, no ICMP. The router is a namespace, too, which
+//! the thread of the test enters, so that the machine's own network stays as it is. Needs root.
 //!
 //! ```text
 //!  host 1: 10.77.1.2 ── cable1 ── 10.77.1.1 ┐

@@ -209,8 +209,8 @@ fn beside_bursts(rule: Rule, workers: usize, seconds: u64) -> (Vec<u64>, u64) {
     (latencies, core.overtaken)
 }
 
-/// Alone, a job of the victim takes [`SERVICE`]. Beside the bursts it takes as long, but for the first burst, whose first
-/// job nothing tells from a single one.
+/// Alone, a job of the victim takes [`SERVICE`]. Beside the bursts it takes as long, but for the first burst, whose
+/// first job nothing tells from a single one.
 #[test]
 fn single_job_beside_bursts_takes_as_long_as_alone() {
     for workers in [1, 2] {

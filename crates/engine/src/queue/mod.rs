@@ -274,8 +274,8 @@ impl<T: Waiting> FairQueue<T> {
     /// An owner with more jobs than one that is being served, of its level or a higher one, is left to [`Self::pop`].
     /// The caller may run before the workers that serve: an owner whose jobs come in bursts would overtake the only job
     /// of another one, burst by burst. For the same reason the owner has a single job while none is being served, and
-    /// did not have several lately ([`Bursts`]): with the first job of a burst in its hands, the caller would let another
-    /// owner's only job wait.
+    /// did not have several lately ([`Bursts`]): with the first job of a burst in its hands, the caller would let
+    /// another owner's only job wait.
     pub(crate) fn pop_unserved(
         &mut self,
         max: usize,

@@ -81,8 +81,8 @@ impl Contention {
     }
 }
 
-/// Time for which an owner is remembered after it had several jobs, at least; at most twice that. Long beside the rest of
-/// a client after a refusal (10 ms and more), after which its next burst begins with a single job.
+/// Time for which an owner is remembered after it had several jobs, at least; at most twice that. Long beside the rest
+/// of a client after a refusal (10 ms and more), after which its next burst begins with a single job.
 const BURST_LASTS: Duration = Duration::from_millis(100);
 
 /// Owners that are remembered in one such time. Further ones are not, which costs others the rest of one of their jobs.
