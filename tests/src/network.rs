@@ -160,17 +160,13 @@ impl Network {
         self.router.ip(&format!("route add default dev delay table {TABLE}"));
         let [one, other] = [between.0, between.1].map(|name| self.address(name));
         let rules = [(one, other), (other, one)].map(|(from, to)| {
-            let device = self.cable_of(from);
+            let device = cable_to(from);
             format!("from {from} to {to} iif {device} lookup {TABLE}")
         });
         rules.iter().for_each(|rule| self.router.ip(&format!("rule add {rule}")));
         let result = act();
         rules.iter().for_each(|rule| self.router.ip(&format!("rule del {rule}")));
         result
-    }
-
-    fn cable_of(&self, address: Ipv4Addr) -> String {
-        format!("cable{}", address.octets()[2])
     }
 
     /// Limits the cable of a host to a rate, `256kbit` for example, both ways. What waits for longer than 300 ms is
@@ -202,6 +198,11 @@ impl Network {
         let (from, to) = (self.address(from), self.address(to));
         self.router.ip(&format!("rule {action} from {from} to {to} blackhole"));
     }
+}
+
+/// The router's end of the cable to a host.
+fn cable_to(host: Ipv4Addr) -> String {
+    format!("cable{}", host.octets()[2])
 }
 
 fn delay_is_made(log: &Path) -> bool {
