@@ -154,6 +154,8 @@ impl Network {
         let mut command = Command::new(process::program("python3"));
         command.args(["-c", DELAY]).args([millis, millis / 3].map(|value| value.to_string()));
         let log = self.dir.join("delay.log");
+        // Logs grow: what a former one left there would be taken for this one's.
+        let _ = fs::remove_file(&log);
         let mut delay = Process::start("delay", self.router.enter(&command), &log);
         delay.wait_ready(|| delay_is_made(&log));
         self.router.ip("link set delay up");
