@@ -648,6 +648,35 @@ mod tests {
     }
 
     #[test]
+    fn device_of_the_kernels_data_channel_is_left_to_its_process() {
+        let text = SAMPLE.replacen("members = 4", "members = 2", 1);
+        let text = text.replacen("[tunnels]", "[tunnels]\ndata-path = \"kernel\"", 1);
+        let link = VpnLink::parse(&text).expect("a link");
+        let plan = LinkPlan::new(&link, Side::A, &host(), &Folders::default());
+        let layout = &plan.layout;
+        assert!(layout.steps.iter().all(|step| !step.action.command_line().contains("branch.")));
+        for (number, member) in layout.members.iter().enumerate() {
+            assert!(member.makes_device());
+            let removal = format!("ip link delete dev branch.{number}");
+            assert!(layout.removal().iter().any(|action| action.command_line() == removal));
+            let lines: Vec<String> =
+                member.device_actions.iter().map(LinkAction::command_line).collect();
+            let address = format!("ip address replace {}/31 dev branch.{number}", member.local);
+            assert!(lines.contains(&address), "{lines:?}");
+            for line in lines.iter().chain([&removal]) {
+                assert!(plan.text().contains(line), "{line} in {}", plan.text());
+            }
+        }
+        // Devices of user space stay, and are no action of a start.
+        let user = super::tests::plan(Side::A).layout;
+        assert!(user.members.iter().all(|member| !member.makes_device()));
+        // Routes go before the devices.
+        let lines: Vec<String> = layout.removal().iter().map(LinkAction::command_line).collect();
+        let at = |part: &str| lines.iter().position(|line| line.contains(part));
+        assert!(at("ip route delete") < at("ip link delete"), "{lines:?}");
+    }
+
+    #[test]
     fn openssl_configuration_is_in_the_environment_of_its_ends_members() {
         let ipsec = include_str!("../../fixtures/ipsec/link.toml");
         for sample in [SAMPLE, ipsec] {
