@@ -140,7 +140,7 @@ say "in short"
 cat "$work/loss"
 python3 - "$work/bench.json" <<'PY'
 import json, sys
-rows = {row["name"]: row for row in json.load(open(sys.argv[1]))["figures"]["rows"]}
+rows = {row["name"]: row for row in json.load(open(sys.argv[1]))["rows"]}
 ratio = lambda name: rows[name]["ratio"]["median"]
 print(f"against one process: two carried {ratio('two-pinned'):.1f} times as much, four {ratio('four-pinned'):.1f} times, "
       f"one with packets of 9000 bytes {ratio('one-tuned'):.1f} times")
