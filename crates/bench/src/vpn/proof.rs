@@ -59,9 +59,8 @@ impl CountersBefore {
         let root = root()?;
         let later = CounterReading::read(&root);
         let signed = signatures(node)?;
-        let pool_signatures = case
-            .pooled
-            .then(|| signed.unwrap_or(0) - self.signed.unwrap_or(0).min(signed.unwrap_or(0)));
+        let counted = || signed.unwrap_or(0).saturating_sub(self.signed.unwrap_or(0));
+        let pool_signatures = case.pooled.then(counted);
         // Each end of each member signs once in a handshake.
         let handshakes = 2 * u64::from(case.members);
         if let Some(counted) = pool_signatures.filter(|counted| *counted < handshakes) {
