@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use millrace_backends::kernel::bulk::crossovers;
 
 use super::{MAX_ROUNDS, count, time_within};
-use millrace_backends::kernel::bulk::crossovers;
 
 use crate::report::OutputArgs;
 use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
