@@ -2,9 +2,9 @@
 # Copyright The Millrace Authors
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# The tour behind `make demo-pool`: two managers on a real etcd, three nodes, two tenants, and a TLS server whose private
-# key only the pool has, under load all the time; a quota that changes, a manager and a node that are killed. Everything
-# runs on loopback in a temporary folder and is ended at the end.
+# The tour behind `make demo-pool`: two managers on a real etcd, three nodes, two tenants, and a TLS server whose
+# private key only the pool has, under load all the time; a quota that changes, a manager and a node that are killed.
+# Everything runs on loopback in a temporary folder and is ended at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

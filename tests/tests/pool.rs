@@ -92,6 +92,15 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
             .arg(format!("https://{listen}/")),
     );
     assert!(page.contains("default-src 'none'"), "{page}");
+    // A refusal that may leave the body of its request unread says that the connection ends.
+    let refused = process::run(
+        release::command("curl")
+            .args(["--silent", "--include", "--data", "{}", "--cacert"])
+            .arg(node.dir().join("state/tls/ca.crt"))
+            .arg(format!("https://{listen}/v1/nodes/n1/heartbeat")),
+    );
+    let refused = process::text_of(&refused).to_lowercase();
+    assert!(refused.contains(" 401 ") && refused.contains("connection: close"), "{refused}");
 
     // Everything is in the state folder: a killed process goes on where it was.
     node.kill();

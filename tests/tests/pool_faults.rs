@@ -434,13 +434,16 @@ fn slow_and_lossy_links_fail_no_handshake_and_hold_up_no_quota() {
         parts.network.fast(host);
         parts.change(&format!("{host} as before"), next());
     }
+    let mut lost = 0;
     for (one, other) in LINKS {
-        parts.network.lossy(one, other, || {
+        lost += parts.network.lossy(one, other, || {
             parts.loaded.load.wait_for_more(10);
             parts.change(&format!("30 % loss between {one} and {other}"), next());
         });
         parts.change(&format!("{one} and {other} as before"), next());
     }
+    println!("{lost} packets were lost");
+    assert!(lost > 0);
     parts.finish();
 }
 

@@ -99,6 +99,9 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
     let output = run(&mut ends.command(0, &["restart", "mr", "--member", "7"]));
     assert!(text_of(&output).contains("link mr has no member 7"), "{}", text_of(&output));
     ends.wait_up(2);
+    let pages = ends.vpn(0, &["watch", "mr", "--count", "2", "--interval", "3s"]);
+    assert!(pages.contains("last changes:\n  member"), "{pages}");
+    assert!(pages.contains(" Mbit/s in, "), "{pages}");
 
     // The link grows, and shrinks again.
     for members in [3, 2] {

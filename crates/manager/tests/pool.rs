@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use millrace_manager::model::core::{Actor, Terms};
 use millrace_manager::model::holder::GrantSet;
-use millrace_manager::model::{Command, Heartbeat, Refusal, Registration, Role, Tenant};
+use millrace_manager::model::{
+    Command, Heartbeat, Refusal, Registration, Role, Tenant, TenantName,
+};
 use millrace_manager::store::{
     self, Changes, MemoryStore, Snapshot, Store, StoreError, Transaction,
 };
@@ -269,7 +271,7 @@ fn tenant_that_lost_one_of_its_two_nodes_gets_it_back_with_its_registration() {
     let a = manager.register(&registration("a", 1)).unwrap();
     let mut b = manager.register(&registration("b", 1)).unwrap().lease.fence;
     manager.execute(ADMIN, &Command::CreateTenant(tenant("acme", 100)), None).unwrap();
-    let start = Instant::now();
+    let (start, acme) = (Instant::now(), "acme".parse::<TenantName>().unwrap());
     let mut applied = [0, 0];
     let mut until = |fences: [Option<u64>; 2], wanted: [u64; 2]| loop {
         for (at, (name, fence)) in ["a", "b"].into_iter().zip(fences).enumerate() {
@@ -282,7 +284,7 @@ fn tenant_that_lost_one_of_its_two_nodes_gets_it_back_with_its_registration() {
         }
         let slices = ["a", "b"].map(|node| {
             manager.view(|view| {
-                let ledger = view.ledgers.get(&"acme".parse().unwrap());
+                let ledger = view.ledgers.get(&acme);
                 let entries = ledger.map(|ledger| ledger.value.entries.clone());
                 let mut entries = entries.unwrap_or_default().into_iter();
                 let entry = entries.find(|entry| entry.node.as_str() == node);

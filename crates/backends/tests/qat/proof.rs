@@ -5,9 +5,9 @@
 
 use super::*;
 
-/// Tasks of the proof in one release that the card has answered: 20,000 in both, or a million.
+/// Tasks of the proof in one release that the card has answered: 8,000 in both, or a million.
 fn answers_of_the_proof() -> u32 {
-    if millrace_testkit::is_long() { 500_000 } else { 10_000 }
+    if millrace_testkit::is_long() { 500_000 } else { 4_000 }
 }
 
 /// Most tasks that may end without an answer of the card, beside those answered: half as many.

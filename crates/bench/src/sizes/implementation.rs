@@ -124,7 +124,7 @@ impl OpenLibrary {
     /// # Errors
     /// Why it has no ciphers there.
     pub(super) fn of_kernel(interface: BulkInterface) -> Result<Self, LibraryError> {
-        kernel::sealer(interface, "AES-128-CBC", 16)?;
+        drop(kernel::sealer(interface, "AES-128-CBC", 16)?);
         Ok(Self { libcrypto: None, kernel: Some(interface), keys: RefCell::default() })
     }
 

@@ -138,8 +138,8 @@ impl SizesReport {
                 continue;
             };
             measured = true;
-            let pairs = there.micros.iter().zip(&here.micros);
-            if !pairs.into_iter().all(|(there, here)| here < there) {
+            let mut pairs = there.micros.iter().zip(&here.micros);
+            if !pairs.all(|(there, here)| here < there) {
                 break;
             }
             least = Some(size);

@@ -74,7 +74,7 @@ pub(super) struct TimeSlice {
 /// # Errors
 /// Standard input or output is broken.
 pub(super) fn serve(library: Option<&Path>, kernel: Option<&str>) -> Result<(), BenchError> {
-    let interface = |name| BulkInterface::ALL.into_iter().find(|known| known.name() == name);
+    let interface = |name: &str| BulkInterface::ALL.into_iter().find(|known| known.name() == name);
     let opened = match kernel.map(interface) {
         None => OpenLibrary::open(library),
         Some(Some(interface)) => OpenLibrary::of_kernel(interface),

@@ -18,7 +18,7 @@ use millrace_sampler::{SymbolClass, cpu_time};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::proof::Proof;
+use super::proof::LinkProof;
 use super::testbed::Link;
 use crate::error::BenchError;
 use crate::process::output_of;
@@ -75,7 +75,7 @@ pub(super) struct Measured {
     /// Share of the tunnel processes' CPU time in ciphers and hashes; none where it cannot be sampled.
     pub(super) crypto_share: Option<f64>,
     /// Where the work was done; the caller adds it, since a link signs before its load.
-    pub(super) proof: Proof,
+    pub(super) proof: LinkProof,
 }
 
 /// A member killed under load.
@@ -173,7 +173,7 @@ impl Link<'_> {
             bytes,
             retransmits: load.sum_sent.retransmits,
             crypto_share: seen.filter(|seen| seen.samples > 0).map(crypto_share),
-            proof: Proof::default(),
+            proof: LinkProof::default(),
         })
     }
 

@@ -23,7 +23,7 @@ pub(super) struct CountersBefore {
 
 /// Where the work of one link was done, once it has carried its load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Proof {
+pub(super) struct LinkProof {
     /// Signatures that the node counted for the keys of the tunnels; none where the keys are files.
     pub(super) pool_signatures: Option<u64>,
     /// The kernel's implementation of the cipher of the packets, where the kernel encrypts them.
@@ -55,13 +55,12 @@ impl CountersBefore {
         self,
         case: &LinkCase,
         node: Option<&NodeProcess>,
-    ) -> Result<Proof, BenchError> {
+    ) -> Result<LinkProof, BenchError> {
         let root = root()?;
         let later = CounterReading::read(&root);
         let signed = signatures(node)?;
-        let pool_signatures = case
-            .pooled
-            .then(|| signed.unwrap_or(0) - self.signed.unwrap_or(0).min(signed.unwrap_or(0)));
+        let counted = || signed.unwrap_or(0).saturating_sub(self.signed.unwrap_or(0));
+        let pool_signatures = case.pooled.then(counted);
         // Each end of each member signs once in a handshake.
         let handshakes = 2 * u64::from(case.members);
         if let Some(counted) = pool_signatures.filter(|counted| *counted < handshakes) {
@@ -72,7 +71,7 @@ impl CountersBefore {
         }
         let list = std::fs::read_to_string("/proc/crypto").unwrap_or_default();
         let driver = kernel_algorithm(case).map(|name| CipherDriver::of(name, &list));
-        Ok(Proof {
+        Ok(LinkProof {
             pool_signatures,
             driver,
             moved: self.devices.watched(&later, Duration::ZERO).moved,
@@ -136,7 +135,7 @@ impl CipherDriver {
     }
 }
 
-impl Proof {
+impl LinkProof {
     /// The proofs of all rounds as one: counts are added.
     pub(super) fn sum<'a>(proofs: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = Self::default();
@@ -224,13 +223,13 @@ type         : aead
     fn device_that_is_preferred_and_counts_nothing_is_called_unused() {
         let driver = CipherDriver::of("rfc4106(gcm(aes))", LIST);
         assert_eq!(driver.device, Some("Intel QAT"));
-        let mut proof = Proof { driver: Some(driver), ..Proof::default() };
+        let mut proof = LinkProof { driver: Some(driver), ..LinkProof::default() };
         assert_eq!(proof.packets(case("esp-aes256")), "qat_aes_gcm: Intel QAT");
         assert_eq!(proof.devices(), "Intel QAT: none moved, so it was not used");
         let moved = Moved { device: "Intel QAT".to_owned(), counter: "requests".to_owned(), by: 7 };
         proof.moved.push(moved);
         assert_eq!(proof.devices(), "Intel QAT: requests moved by 7");
-        let both = Proof::sum([&proof, &proof]);
+        let both = LinkProof::sum([&proof, &proof]);
         assert_eq!(both.moved[0].by, 14);
         let portable =
             CipherDriver::of("rfc4106(gcm(aes))", LIST.split("\n\n").next().expect("one"));
@@ -244,14 +243,14 @@ type         : aead
             let kernel = case.engine.encrypts_in_kernel() && case.engine != CaseEngine::WireGuard;
             assert_eq!(kernel_algorithm(case).is_some(), kernel, "{}", case.name);
         }
-        let text = Proof::default().packets(case("one"));
+        let text = LinkProof::default().packets(case("one"));
         assert!(text.contains("no device, no AF_ALG"), "{text}");
     }
 
     #[test]
     fn signatures_of_rounds_are_added_and_absent_ones_stay_absent() {
-        let one = |pool_signatures| Proof { pool_signatures, ..Proof::default() };
-        assert_eq!(Proof::sum([&one(Some(2)), &one(Some(3))]).pool_signatures, Some(5));
-        assert_eq!(Proof::sum([&one(None)]).signatures(), "none: the keys are files");
+        let one = |pool_signatures| LinkProof { pool_signatures, ..LinkProof::default() };
+        assert_eq!(LinkProof::sum([&one(Some(2)), &one(Some(3))]).pool_signatures, Some(5));
+        assert_eq!(LinkProof::sum([&one(None)]).signatures(), "none: the keys are files");
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::cases::{BASE, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
 use super::load::{Loss, Measured};
-use super::proof::Proof;
+use super::proof::LinkProof;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::plot::{self, Axis, BarChart, Bars, LineChart, PlotLine, Value};
@@ -58,7 +58,7 @@ pub(super) struct Row {
     /// Speed-up if ciphers and hashes cost the tunnel processes nothing.
     ceiling: Option<Spread>,
     /// Where the work of all rounds was done.
-    proof: Proof,
+    proof: LinkProof,
     rounds: Vec<Measured>,
 }
 
@@ -114,7 +114,7 @@ impl Figures {
                     ceiling: Spread::over(rounds, |round| {
                         round.crypto_share.map(|share| 1.0 / (1.0 - share).max(1e-3))
                     }),
-                    proof: Proof::sum(rounds.iter().map(|round| &round.proof)),
+                    proof: LinkProof::sum(rounds.iter().map(|round| &round.proof)),
                     rounds: rounds.clone(),
                 }
             })
@@ -274,7 +274,7 @@ mod tests {
             bytes: 1,
             retransmits: 0,
             crypto_share: Some(0.2),
-            proof: Proof::default(),
+            proof: LinkProof::default(),
         }
     }
 

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -336,13 +336,19 @@ fn method_filter(method: routes::Verb) -> MethodFilter {
 
 /// Refuses requests for other hosts (DNS rebinding) and of foreign pages: a browser may hold a certificate for us.
 async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    if api.admits(request.headers()) {
+    let has_body = !request.body().is_end_stream();
+    let mut response = if api.admits(request.headers()) {
         next.run(request).await
     } else {
         let detail =
             "name this manager by a name in its certificate, and from no other site's page";
         Problem::new(Code::Misdirected, detail).into_response()
+    };
+    // A refusal may leave the body unread, and the connection ends then: the client is not to send more on it.
+    if has_body && response.status().is_client_error() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 /// The stream of the page: the overview of the pool, at each change.

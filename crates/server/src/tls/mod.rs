@@ -100,9 +100,9 @@ impl Acceptor {
 
     /// The node's own certificate, for the page.
     pub(crate) fn certificate(&self) -> Option<NodeCertificate> {
-        let own = fs::read(&self.files.certificate).ok()?;
-        let own = CertificateDer::from_pem_slice(&own).ok()?;
-        let (_, parsed) = X509Certificate::from_der(&own).ok()?;
+        let chain = read_all::<CertificateDer<'_>>(&self.files.certificate).ok()?;
+        let own = chain.first()?;
+        let (_, parsed) = X509Certificate::from_der(own).ok()?;
         let subject = parsed.subject().iter_common_name().next();
         Some(NodeCertificate {
             name: subject.and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned(),

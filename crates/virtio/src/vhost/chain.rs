@@ -163,20 +163,23 @@ impl ChainParts {
     }
 }
 
-/// Copies buffers to `request` from `end` on, and returns the new end.
+/// Copies buffers to `request` from `start` on, and returns the end.
 fn copy<M: GuestMemory>(
     memory: &M,
     buffers: &[(GuestAddress, usize)],
     request: &mut Vec<u8>,
-    mut end: usize,
+    start: usize,
 ) -> Option<usize> {
+    let end = start + buffers.iter().map(|(_, len)| len).sum::<usize>();
+    if request.len() < end {
+        // At once, so that no part of a key stays in memory that a later growth gives back.
+        request.resize(end, 0);
+    }
+    let mut rest = &mut request[start..end];
     for (address, len) in buffers {
-        let start = end;
-        end += len;
-        if request.len() < end {
-            request.resize(end, 0);
-        }
-        memory.read_slice(&mut request[start..end], *address).ok()?;
+        let (part, later) = rest.split_at_mut(*len);
+        memory.read_slice(part, *address).ok()?;
+        rest = later;
     }
     Some(end)
 }

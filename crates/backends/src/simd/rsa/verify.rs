@@ -177,7 +177,7 @@ mod tests {
         let [n, e, ..] = rsa_numbers(der).expect("numbers");
         let key = RootKey::new(n, e).expect("a size of the lanes");
         let rsa = crate::raw_rsa::secret(&software).expect("an RSA key");
-        let pairs = (0..count).map(|byte| {
+        let pairs = (1..=count).map(|byte| {
             let mut input = vec![byte; rsa.modulus.len()];
             input[0] = 0;
             let mut root = vec![0; input.len()];

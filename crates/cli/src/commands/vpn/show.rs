@@ -3,7 +3,9 @@
 
 //! The status of a link and its history, as tables and JSON.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 use std::thread;
 
 use anyhow::Result;
@@ -96,17 +98,65 @@ pub(super) fn change(change: &StateChange) -> String {
     )
 }
 
+/// Lines of the supervisor's log below the table.
+const LAST_CHANGES: usize = 5;
+
+/// Bound on the part of that log that is read, in bytes: the lines are short.
+const LOG_END: u64 = 4096;
+
 pub(super) fn watch(args: &VpnWatchArgs) -> Result<()> {
     let clear = if styled(&io::stdout()) { "\x1b[H\x1b[2J" } else { "" };
+    let log = folders(&args.link.folders).run_of(&args.link.name).join("supervisor.log");
+    let mut before: Option<LinkStatus> = None;
     let mut shown = 0;
     loop {
-        output::print(&format!("{clear}{}", page(&read(&args.link)?)))?;
+        let status = read(&args.link)?;
+        let mut text = format!("{clear}{}", page(&status));
+        if let Some((received, sent)) = before.and_then(|before| rates(&before, &status)) {
+            text.push_str(&format!("\nnow {received:.1} Mbit/s in, {sent:.1} Mbit/s out\n"));
+        }
+        let changes = last_lines(&log);
+        if !changes.is_empty() {
+            text.push_str(&format!("\nlast changes:\n{changes}"));
+        }
+        output::print(&text)?;
         shown += 1;
         if args.count.is_some_and(|count| shown >= count) {
             return Ok(());
         }
+        before = Some(status);
         thread::sleep(args.interval);
     }
+}
+
+/// Mbit/s that the tunnels received and sent between two statuses; none if the second is not newer, or a tunnel has
+/// begun to count anew.
+fn rates(before: &LinkStatus, after: &LinkStatus) -> Option<(f64, f64)> {
+    let ms = after.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)?;
+    let sum = |status: &LinkStatus, bytes: fn(&MemberStatus) -> u64| -> u64 {
+        status.members.iter().map(bytes).sum()
+    };
+    let rate = |bytes: fn(&MemberStatus) -> u64| {
+        let moved = sum(after, bytes).checked_sub(sum(before, bytes))?;
+        Some(moved as f64 * 8.0 / 1000.0 / ms as f64)
+    };
+    Some((rate(|one| one.received_bytes)?, rate(|one| one.sent_bytes)?))
+}
+
+/// The last lines of a log; empty where there is none.
+fn last_lines(path: &Path) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_END)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_END).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LAST_CHANGES)..];
+    last.iter().map(|line| format!("  {line}\n")).collect()
 }
 
 pub(super) fn history(args: &VpnHistoryArgs) -> Result<()> {
@@ -122,4 +172,62 @@ pub(super) fn history(args: &VpnHistoryArgs) -> Result<()> {
         ("now", &|entry| now(entry.applied).to_owned()),
     ]);
     table.print()
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_vpn::Side;
+    use millrace_vpn::supervise::MemberState;
+
+    use super::*;
+
+    fn status(at_ms: u64, bytes: [u64; 2]) -> LinkStatus {
+        let member = |(number, bytes): (u16, u64)| MemberStatus {
+            number,
+            state: MemberState::Up,
+            reason: String::new(),
+            pid: None,
+            rtt_us: None,
+            lost_percent: 0,
+            loses_long_packets: false,
+            received_bytes: bytes,
+            sent_bytes: bytes / 2,
+            cpu_ms: None,
+            restarts: 0,
+        };
+        LinkStatus {
+            name: "mr".to_owned(),
+            side: Side::A,
+            state: LinkState::Up,
+            generation: 1,
+            at_ms,
+            supervisor: 1,
+            routed: Vec::new(),
+            members: (0..).zip(bytes).map(member).collect(),
+            certificate_until: None,
+            confirm_within_ms: None,
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_all_members_between_two_statuses() {
+        let before = status(1000, [0, 1_000_000]);
+        let (received, sent) =
+            rates(&before, &status(3000, [1_000_000, 2_000_000])).expect("rates");
+        assert!((received - 8.0).abs() < 1e-9 && (sent - 4.0).abs() < 1e-9, "{received} {sent}");
+        // The same status again, and a process that has restarted.
+        assert_eq!(rates(&before, &before), None);
+        assert_eq!(rates(&before, &status(3000, [0, 0])), None);
+    }
+
+    #[test]
+    fn last_lines_of_a_log_are_the_newest_and_a_missing_one_has_none() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text: String = (0..2000).map(|line| format!("line {line}\n")).collect();
+        std::fs::write(file.path(), text).expect("a file");
+        let last = last_lines(file.path());
+        assert_eq!(last.lines().count(), LAST_CHANGES);
+        assert!(last.ends_with("  line 1999\n"), "{last}");
+        assert_eq!(last_lines(Path::new("/nonexistent/supervisor.log")), "");
+    }
 }
