@@ -174,8 +174,11 @@ mod tests {
     use super::super::results::{Described, Measured};
     use super::*;
 
-    /// Times by size of the kernel and of libcrypto, in two rounds.
-    fn report(rows: &[(&str, [(usize, f64, f64); 3])]) -> SizesReport {
+    /// A size, with the times of the kernel and of libcrypto.
+    type Point = (usize, f64, f64);
+
+    /// Two rounds with these times.
+    fn report(rows: &[(&str, [Point; 3])]) -> SizesReport {
         let mut report = SizesReport::default();
         let description = "OpenSSL 3.0.19 27 Jan 2026; CPUINFO: N/A".to_owned();
         report.implementations.push(Described { name: "openssl".to_owned(), description });
