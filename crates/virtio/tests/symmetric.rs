@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Hashes, MACs, AEADs, chained algorithms and requests without a session, over the rings: every answer against OpenSSL.
+//! Hashes, MACs, AEADs, chained algorithms and requests without a session, over the rings: every answer against
+//! OpenSSL.
 
 mod support;
 

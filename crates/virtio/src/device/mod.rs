@@ -47,7 +47,8 @@ pub const JOB_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two submissions of a job that the pool refuses for now.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
-/// The keys of a request end at or before this byte: a header and fixed fields of at most 100 bytes are in front of them.
+/// The keys of a request end at or before this byte: a header and fixed fields of at most 100 bytes are in front of
+/// them.
 const KEYS_END: usize = 128 + request::MAX_KEY_LEN;
 
 /// The result of a control request.
@@ -353,9 +354,9 @@ impl Device {
     }
 
     /// Handles a request of a data queue whose last part, of `len` bytes, stays where it is; `head` is the rest. `run`
-    /// runs a cipher with an IV from there to the place of the result. `None`, with nothing done and nothing counted, if
-    /// this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice: then the
-    /// whole request goes to [`Self::data`].
+    /// runs a cipher with an IV from there to the place of the result. `None`, with nothing done and nothing counted,
+    /// if this is not a session's cipher with these bytes as its source, or if the cipher may read a byte twice: then
+    /// the whole request goes to [`Self::data`].
     pub(crate) fn data_apart(
         &mut self,
         head: &[u8],

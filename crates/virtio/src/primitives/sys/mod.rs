@@ -99,7 +99,7 @@ impl Context {
     ///
     /// # Safety
     /// `source` is readable and `target` writable for `len` bytes; they are the same place, or do not overlap. Other
-    /// processes may change them meanwhile.
+    /// processes may change them during the call.
     unsafe fn update(&mut self, source: *const u8, target: *mut u8, len: usize) -> bool {
         let Ok(len) = c_int::try_from(len) else {
             return false;
@@ -168,8 +168,8 @@ impl Cipher {
         self.direction
     }
 
-    /// Whether the algorithm reads each byte of its source once, also if it changes meanwhile: the others read a block
-    /// of the ciphertext again for the next one.
+    /// Whether the algorithm reads each byte of its source once, so that a change during the call has no effect of its
+    /// own: the others read a block of the ciphertext again for the next one.
     pub(crate) fn reads_once(&self) -> bool {
         matches!(
             (self.algorithm, self.direction),
