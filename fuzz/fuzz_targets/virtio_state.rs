@@ -5,10 +5,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_virtio::vhost::DeviceState;
+use millrace_virtio::vhost::MigrationState;
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(state) = DeviceState::read(input) else {
+    let Ok(state) = MigrationState::read(input) else {
         return;
     };
     let mut written = Vec::new();

@@ -74,6 +74,7 @@ pub struct Guest {
 #[derive(Debug)]
 struct Queue {
     base: u64,
+    stopped_at: u16,
     next_available: u16,
     last_used: u16,
     free: Vec<u16>,
@@ -149,6 +150,8 @@ impl Descriptor {
         bytes
     }
 }
+
+const STOPPED: VhostTransferStatePhase = VhostTransferStatePhase::STOPPED;
 
 fn other(error: impl std::fmt::Debug) -> io::Error {
     io::Error::other(format!("{error:?}"))
@@ -233,10 +236,9 @@ impl Guest {
     /// If the device refuses.
     pub fn save_state(&self) -> io::Result<Vec<u8>> {
         let (mut here, there) = UnixStream::pair()?;
-        let stopped = VhostTransferStatePhase::STOPPED;
         let file = self
             .frontend
-            .set_device_state_fd(VhostTransferStateDirection::SAVE, stopped, there.into())
+            .set_device_state_fd(VhostTransferStateDirection::SAVE, STOPPED, there.into())
             .map_err(other)?;
         let mut state = Vec::new();
         match file {
@@ -256,9 +258,8 @@ impl Guest {
         (self.frontend, self.changes, self.features) =
             Self::negotiate(socket, count, self.features)?;
         let (mut here, there) = UnixStream::pair()?;
-        let stopped = VhostTransferStatePhase::STOPPED;
         self.frontend
-            .set_device_state_fd(VhostTransferStateDirection::LOAD, stopped, there.into())
+            .set_device_state_fd(VhostTransferStateDirection::LOAD, STOPPED, there.into())
             .map_err(other)?;
         // A device that refuses the first bytes may close its end before the last.
         let written = here.write_all(state);
@@ -310,7 +311,7 @@ impl Guest {
             let frontend = &mut self.frontend;
             frontend.set_vring_num(index, QUEUE_SIZE).map_err(other)?;
             frontend.set_vring_addr(index, &config).map_err(other)?;
-            frontend.set_vring_base(index, queue.next_available).map_err(other)?;
+            frontend.set_vring_base(index, queue.stopped_at).map_err(other)?;
             frontend.set_vring_call(index, &queue.call).map_err(other)?;
             frontend.set_vring_kick(index, &queue.kick).map_err(other)?;
             frontend.set_vring_enable(index, true).map_err(other)?;
@@ -323,9 +324,12 @@ impl Guest {
     /// # Errors
     /// If the device refuses.
     pub fn stop(&mut self) -> io::Result<Vec<u32>> {
-        (0..self.queues.len())
-            .map(|index| self.frontend.get_vring_base(index).map_err(other))
-            .collect()
+        let stop = |(index, queue): (usize, &mut Queue)| {
+            let position = self.frontend.get_vring_base(index).map_err(other)?;
+            queue.stopped_at = u16::try_from(position).map_err(other)?;
+            Ok(position)
+        };
+        self.queues.iter_mut().enumerate().map(stop).collect()
     }
 
     /// Forgets all rings, as a driver that starts anew does.
@@ -336,7 +340,7 @@ impl Guest {
         let zeros = vec![0; usize::try_from(QUEUE_SPAN).unwrap_or(0)];
         for queue in &mut self.queues {
             self.memory.write_slice(&zeros, GuestAddress(queue.base)).map_err(other)?;
-            (queue.next_available, queue.last_used) = (0, 0);
+            (queue.stopped_at, queue.next_available, queue.last_used) = (0, 0, 0);
             queue.free = (0..QUEUE_SIZE).rev().collect();
             queue.answered.clear();
             queue.waiting.clear();
@@ -702,6 +706,7 @@ impl Queue {
         wake.ctl(ControlOperation::Add, call.as_raw_fd(), interest)?;
         Ok(Self {
             base: QUEUE_SPAN * index as u64,
+            stopped_at: 0,
             next_available: 0,
             last_used: 0,
             free: (0..QUEUE_SIZE).rev().collect(),

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Hashes, MACs, AEADs, chained algorithms and requests without a session, over the rings: every answer is compared
-//! with OpenSSL's.
+//! Hashes, MACs, AEADs, chained algorithms and requests without a session, over the rings: every answer against
+//! OpenSSL.
 
 mod support;
 

@@ -47,7 +47,8 @@ pub const JOB_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two submissions of a job that the pool refuses for now.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
-/// The keys of a request end at or before this byte: a header and fixed fields of at most 100 bytes precede them.
+/// The keys of a request end at or before this byte: a header and fixed fields of at most 100 bytes are in front of
+/// them.
 const KEYS_END: usize = 128 + request::MAX_KEY_LEN;
 
 /// The result of a control request.

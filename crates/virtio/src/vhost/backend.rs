@@ -41,7 +41,7 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use super::chain::{self, Chain, MemorySnapshot, Room};
 use super::journal::{Journal, MAX_ATTEMPTS};
-use super::migration::{MigratedDevice, Transfer};
+use super::migration::{MigrationState, Transfer};
 use super::scratch::Scratch;
 use super::{MAX_DATA_QUEUES, MAX_QUEUE_SIZE};
 use crate::device::{
@@ -492,18 +492,18 @@ impl State {
     }
 
     /// The sessions, for another host.
-    fn saved(&mut self) -> MigratedDevice {
+    fn saved(&mut self) -> MigrationState {
         let (next, mut sessions) = self.journal.sessions();
         sessions.sort_unstable_by_key(|(id, _)| *id);
-        MigratedDevice { features: self.features, next, sessions }
+        MigrationState { features: self.features, next, sessions }
     }
 
     /// Takes the sessions of another host. They are made when the first ring starts, as those of a former process.
-    fn load(&mut self, loaded: MigratedDevice) {
+    fn load(&mut self, loaded: MigrationState) {
         self.take_connection();
         self.device.clear_sessions();
         self.journal.end_sessions();
-        let MigratedDevice { features: _, next, sessions } = loaded;
+        let MigrationState { features: _, next, sessions } = loaded;
         info!(sessions = sessions.len(), "a device of another host goes on here");
         for (id, request) in &sessions {
             self.journal.session_created(*id, request);

@@ -37,8 +37,8 @@ pub(crate) struct Room {
 
 /// The descriptors of one request, each read once.
 #[derive(Debug, Default)]
-pub(crate) struct ChainParts {
-    /// Parts that the guest wrote.
+pub(crate) struct RequestParts {
+    /// Buffers that the guest wrote.
     readable: Vec<(GuestAddress, usize)>,
     pub(crate) room: Room,
 }
@@ -85,7 +85,7 @@ pub(super) fn pop(ring: &VringRwLock, memory: &MemorySnapshot, most: usize) -> V
     chains.map(|chains| chains.take(most).collect()).unwrap_or_default()
 }
 
-impl ChainParts {
+impl RequestParts {
     /// Reads the descriptors of a chain in place of those that were here. `false` if they do not parse: then the answer
     /// goes where it can.
     pub(crate) fn take<M>(&mut self, chain: DescriptorChain<M>) -> bool

@@ -39,7 +39,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sessions of a device without its rings.
 #[derive(Debug, Default)]
-pub struct MigratedDevice {
+pub struct MigrationState {
     /// The features that the driver acknowledged: they say how the requests read.
     pub(super) features: u64,
     /// The first id that no session has had.
@@ -64,7 +64,7 @@ fn long(from: &mut impl Read) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-impl MigratedDevice {
+impl MigrationState {
     /// Writes the state.
     ///
     /// # Errors
@@ -134,32 +134,32 @@ impl MigratedDevice {
 /// A state on its way from or to a monitor, on a thread of its own: the monitor reads or writes only after the device
 /// has answered its message.
 #[derive(Debug)]
-pub(super) struct Transfer(Receiver<io::Result<Option<MigratedDevice>>>);
+pub(super) struct Transfer(Receiver<io::Result<Option<MigrationState>>>);
 
 impl Transfer {
     /// Starts to write a state, and closes the file at its end.
-    pub(super) fn save(state: MigratedDevice, file: File) -> io::Result<Self> {
+    pub(super) fn save(state: MigrationState, file: File) -> io::Result<Self> {
         Self::start(move || state.write(io::BufWriter::new(file)).map(|()| None))
     }
 
     /// Starts to read a state.
     pub(super) fn load(file: File) -> io::Result<Self> {
-        Self::start(move || MigratedDevice::read(io::BufReader::new(file)).map(Some))
+        Self::start(move || MigrationState::read(io::BufReader::new(file)).map(Some))
     }
 
     fn start(
-        work: impl FnOnce() -> io::Result<Option<MigratedDevice>> + Send + 'static,
+        work: impl FnOnce() -> io::Result<Option<MigrationState>> + Send + 'static,
     ) -> io::Result<Self> {
         let (result, results) = mpsc::channel();
         thread::Builder::new().name("virtio-state".to_owned()).spawn(move || {
-            // Fails only if the connection has ended since.
+            // Fails only if the connection has ended during the transfer.
             let _ = result.send(work());
         })?;
         Ok(Self(results))
     }
 
     /// Waits for the end, and returns the state that was read.
-    pub(super) fn finish(self) -> io::Result<Option<MigratedDevice>> {
+    pub(super) fn finish(self) -> io::Result<Option<MigrationState>> {
         let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
         self.0.recv_timeout(TRANSFER_TIMEOUT).map_err(timed_out)?
     }
@@ -177,20 +177,20 @@ mod tests {
         (id, Zeroizing::new(request))
     }
 
-    fn bytes(state: &MigratedDevice) -> Vec<u8> {
+    fn bytes(state: &MigrationState) -> Vec<u8> {
         let mut bytes = Vec::new();
         state.write(&mut bytes).unwrap();
         bytes
     }
 
-    fn good() -> MigratedDevice {
-        MigratedDevice { features: 1 << 32, next: 9, sessions: vec![session(2), session(8)] }
+    fn good() -> MigrationState {
+        MigrationState { features: 1 << 32, next: 9, sessions: vec![session(2), session(8)] }
     }
 
     #[test]
     fn state_that_was_written_reads_the_same() {
-        for state in [MigratedDevice::default(), good()] {
-            let read = MigratedDevice::read(&bytes(&state)[..]).unwrap();
+        for state in [MigrationState::default(), good()] {
+            let read = MigrationState::read(&bytes(&state)[..]).unwrap();
             assert_eq!(read.features, state.features);
             assert_eq!(read.next, state.next);
             assert_eq!(read.sessions, state.sessions);
@@ -201,7 +201,7 @@ mod tests {
     fn state_that_is_cut_off_changed_or_too_long_is_refused() {
         let whole = bytes(&good());
         for end in 0..whole.len() {
-            assert!(MigratedDevice::read(&whole[..end]).is_err(), "{end} bytes");
+            assert!(MigrationState::read(&whole[..end]).is_err(), "{end} bytes");
         }
         let with = |place: usize, value: &[u8]| {
             let mut bytes = whole.clone();
@@ -220,12 +220,12 @@ mod tests {
             ("an id that is not given out yet", with(16, &8_u64.to_le_bytes())),
             ("a request of 4 GiB", with(36, &u32::MAX.to_le_bytes())),
         ] {
-            assert!(MigratedDevice::read(&bytes[..]).is_err(), "{what}");
+            assert!(MigrationState::read(&bytes[..]).is_err(), "{what}");
         }
         let destroy = (2, Zeroizing::new(control_request(3, &[0; 8])));
-        let state = MigratedDevice { sessions: vec![destroy], ..good() };
+        let state = MigrationState { sessions: vec![destroy], ..good() };
         assert!(
-            MigratedDevice::read(&bytes(&state)[..]).is_err(),
+            MigrationState::read(&bytes(&state)[..]).is_err(),
             "a request that makes no session"
         );
     }
@@ -239,7 +239,7 @@ mod tests {
             let good = bytes(&good());
             for start in [0, 8, 28] {
                 let bytes = [&good[..start], &head[..], &rest[..]].concat();
-                if let Ok(state) = MigratedDevice::read(&bytes[..]) {
+                if let Ok(state) = MigrationState::read(&bytes[..]) {
                     prop_assert!(state.sessions.len() <= MAX_SESSIONS);
                 }
             }

@@ -20,7 +20,7 @@ mod scratch;
 
 pub use journal::Journal;
 pub use listener::{Devices, ListenError, PoolOpener, SocketFile, SocketSettings};
-pub use migration::MigratedDevice;
+pub use migration::MigrationState;
 
 /// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size
 /// is this.

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::chain::{ChainParts, MemorySnapshot, Stretch};
+use super::chain::{MemorySnapshot, RequestParts, Stretch};
 use crate::device::{DataOutcome, Device};
 use crate::primitives::Cipher;
 
@@ -14,7 +14,7 @@ use crate::primitives::Cipher;
 pub(super) struct Scratch {
     /// The bytes of a request at the start. What follows them is left of former ones.
     pub(super) request: Vec<u8>,
-    pub(super) parts: ChainParts,
+    pub(super) parts: RequestParts,
 }
 
 impl Scratch {

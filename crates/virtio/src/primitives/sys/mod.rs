@@ -168,8 +168,8 @@ impl Cipher {
         self.direction
     }
 
-    /// Whether the algorithm reads each byte of its source once, so that a change during the call is harmless. The
-    /// others read a block of the ciphertext again for the next one.
+    /// Whether the algorithm reads each byte of its source once, so that a change during the call has no effect of its
+    /// own: the others read a block of the ciphertext again for the next one.
     pub(crate) fn reads_once(&self) -> bool {
         matches!(
             (self.algorithm, self.direction),
