@@ -406,7 +406,7 @@ fn throttle_of_a_live_device_changes_at_once_and_drops_no_request() {
     guest.wait(tickets[0]).expect("the first answer");
     let throttled = || machine.devices.status()[0].statistics.throttled;
     while throttled() == 0 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_eq!(guest.collect(0).expect("a ring"), 0, "the others wait");
     let limits = |ops, bps| {
