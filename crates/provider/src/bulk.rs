@@ -19,7 +19,7 @@ use millrace_backends::kernel::bulk::{
 use zeroize::Zeroizing;
 
 use crate::local::choice::{self, ChoiceFileError};
-use crate::local::now;
+use crate::local::{equal, now};
 
 /// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
 const FAILURES: u32 = 8;
@@ -136,8 +136,12 @@ impl KernelKey {
         }
     }
 
-    /// Sets the key; an empty one for a hash.
+    /// Sets the key; an empty one for a hash. OpenVPN sets that of its HMAC again for each packet: the session stays.
     pub fn set(&mut self, key: &[u8]) {
+        let is_same = self.key.as_ref().is_some_and(|known| equal(known, key));
+        if is_same && self.session.is_some() {
+            return;
+        }
         self.session = None;
         self.failed = false;
         self.key = Some(Zeroizing::new(key.to_vec()));

@@ -11,7 +11,6 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_backends::kernel::bulk::crossovers;
 
 use super::{MAX_ROUNDS, count, time_within};
-
 use crate::report::OutputArgs;
 use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
 

@@ -22,7 +22,7 @@ mod sys;
 
 use thiserror::Error;
 
-pub(crate) use sys::{Ciphering, Digesting, TAG_LEN, now, random};
+pub(crate) use sys::{Ciphering, Digesting, TAG_LEN, equal, now, random};
 
 pub use crate::algorithms::Primitive;
 

@@ -401,7 +401,7 @@ pub(super) fn hkdf_expand(
 }
 
 /// Whether two secrets are equal, in a time that depends on their lengths alone.
-pub(super) fn equal(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         // SAFETY: both are readable for this length.
         && unsafe { aws::CRYPTO_memcmp(one.as_ptr().cast(), other.as_ptr().cast(), one.len()) } == 0
