@@ -89,7 +89,9 @@ fn slow_libcrypto_is_relieved_of_records_and_a_fast_one_keeps_them() {
             let (here, there) = (cost(), cost());
             println!("slow {is_slow}: {primitive}: {here} ns here, {there} ns in libcrypto");
             let is_taken = offers(&listed, name);
-            assert_eq!(is_taken, here * 2 < there, "{name}: {here} {there}");
+            // In percent: a libcrypto with assembly keeps its records unless it is slower by far.
+            let least = if is_slow { 150 } else { 300 };
+            assert_eq!(is_taken, here * least < there * 100, "{name}: {here} {there}");
             if is_slow && SURE.contains(&primitive) {
                 assert!(is_taken, "{name}: {here} {there}");
             }

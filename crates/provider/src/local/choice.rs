@@ -36,10 +36,13 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Whether this primitive costs less here by as much as its row asks for, or OpenSSL does not have it.
+    /// Whether this primitive costs less here by as much as its row asks for beside a libcrypto with assembly or
+    /// without, or OpenSSL does not have it.
     #[must_use]
-    pub fn is_lower_here(&self, primitive: Primitive) -> bool {
-        let least = self.here.saturating_mul(primitive.row().least_gain);
+    pub fn is_lower_here(&self, primitive: Primitive, has_assembly: bool) -> bool {
+        let gain = primitive.row().least_gain;
+        let least = if has_assembly { gain.with_assembly } else { gain.without_assembly };
+        let least = self.here.saturating_mul(least);
         self.there.is_none_or(|there| least < there.saturating_mul(100))
     }
 }
@@ -189,7 +192,7 @@ mod tests {
         save(&path, "one", &slower, user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), slower);
         let is_lower =
-            |primitive| slower[primitive as usize].expect("a cost").is_lower_here(primitive);
+            |primitive| slower[primitive as usize].expect("a cost").is_lower_here(primitive, true);
         assert!(!is_lower(Primitive::X25519));
         assert!(is_lower(Primitive::X25519MlKem768));
         let left = fs::read_dir(folder.path()).expect("a folder").count();
@@ -197,14 +200,22 @@ mod tests {
     }
 
     #[test]
-    fn records_are_left_to_an_openssl_that_is_nearly_as_fast() {
-        let there = Some(200);
-        for (here, of_handshake, of_record) in
-            [(99, true, true), (100, true, false), (199, true, false), (200, false, false)]
-        {
+    fn records_are_left_to_an_openssl_with_assembly_that_is_nearly_as_fast() {
+        let there = Some(300);
+        for (here, of_handshake, of_record_without, of_record) in [
+            (99, true, true, true),
+            (100, true, true, false),
+            (199, true, true, false),
+            (200, true, false, false),
+            (300, false, false, false),
+        ] {
             let cost = Cost { here, there };
-            assert_eq!(cost.is_lower_here(Primitive::X25519), of_handshake, "{here}");
-            assert_eq!(cost.is_lower_here(Primitive::AesGcm), of_record, "{here}");
+            for has_assembly in [true, false] {
+                let lower = |primitive| cost.is_lower_here(primitive, has_assembly);
+                let of_record = if has_assembly { of_record } else { of_record_without };
+                assert_eq!(lower(Primitive::X25519), of_handshake, "{here}");
+                assert_eq!(lower(Primitive::AesGcm), of_record, "{here} {has_assembly}");
+            }
         }
     }
 

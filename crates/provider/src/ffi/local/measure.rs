@@ -69,6 +69,7 @@ impl Chosen {
         };
         let asked = config.local.contains(&Here::IfFaster);
         let costs = if asked { costs(provider) } else { Costs::default() };
+        let has_assembly = has_assembly(provider);
         for &primitive in Primitive::ALL {
             let cost = costs[primitive as usize];
             if let Some(cost) = cost {
@@ -79,7 +80,9 @@ impl Chosen {
                 Here::No => false,
                 Here::Yes => true,
                 // What cannot be measured is left as it is.
-                Here::IfFaster => cost.is_some_and(|cost| cost.is_lower_here(primitive)),
+                Here::IfFaster => {
+                    cost.is_some_and(|cost| cost.is_lower_here(primitive, has_assembly))
+                }
             };
             chosen.primitives[primitive as usize] = is_asked_for && is_possible(primitive);
         }
@@ -168,19 +171,30 @@ fn measure_bulk(provider: &'static Provider, kind: Bulk) -> Result<Cost> {
     Ok(Cost { here: here / per_record, there: Some(there / per_record) })
 }
 
+/// `OPENSSL_CPU_INFO`: the instructions that libcrypto's assembly may use.
+const CPU_INFO: c_int = 9;
+
+/// Text that libcrypto has about its build, by the number of `OpenSSL_version`.
+fn about_build(provider: &Provider, what: c_int) -> String {
+    let Some(version) = provider.lib.OpenSSL_version else {
+        return String::new();
+    };
+    // SAFETY: takes any number, and returns a C string that is never freed.
+    let text = unsafe { CStr::from_ptr(version(what)) };
+    text.to_string_lossy().into_owned()
+}
+
+/// Whether libcrypto was built with assembly: it then says which instructions it found (`OPENSSL_ia32cap=`,
+/// `OPENSSL_armcap=`). MIPS has assembly without such a choice, and counts as a build without.
+fn has_assembly(provider: &Provider) -> bool {
+    about_build(provider, CPU_INFO).contains("cap=")
+}
+
 /// Facts on which the costs depend: the build of libcrypto, the processor, and this library.
 fn system(provider: &Provider) -> String {
-    /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`, `OPENSSL_CPU_INFO`
-    const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, 9];
-    let about = |what: c_int| {
-        let Some(version) = provider.lib.OpenSSL_version else {
-            return String::new();
-        };
-        // SAFETY: takes any number, and returns a C string that is never freed.
-        let text = unsafe { CStr::from_ptr(version(what)) };
-        text.to_string_lossy().into_owned()
-    };
-    let build = ABOUT_BUILD.map(about);
+    /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`
+    const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, CPU_INFO];
+    let build = ABOUT_BUILD.map(|what| about_build(provider, what));
     let mut head = Vec::new();
     if let Ok(file) = fs::File::open("/proc/cpuinfo") {
         /// The first processor's lines.
