@@ -51,6 +51,22 @@ mod tests {
         assert!(matches!(short, Err(LibraryError::Failed(_))), "a short nonce");
     }
 
+    /// NIST SP 800-38A, F.5.5: a cipher without a tag adds nothing to the packet.
+    #[test]
+    fn counter_mode_is_that_of_the_standard() {
+        let key = [
+            0x603d_eb10_15ca_71be_2b73_aef0_857d_7781_u128,
+            0x1f35_2c07_3b61_08d7_2d98_10a3_0914_dff4,
+        ];
+        let key = key.map(u128::to_be_bytes).concat();
+        let iv = 0xf0f1_f2f3_f4f5_f6f7_f8f9_fafb_fcfd_feff_u128.to_be_bytes();
+        let packet = 0x6bc1_bee2_2e40_9f96_e93d_7e11_7393_172a_u128.to_be_bytes();
+        let mut cipher = system().cipher("AES-256-CTR", &key).expect("cipher");
+        let mut output = Vec::new();
+        cipher.seal(&iv, &packet, &mut output).expect("encrypted");
+        assert_eq!(output, 0x601e_c313_7757_89a5_b7a7_f504_bbf3_d228_u128.to_be_bytes());
+    }
+
     #[test]
     fn hashes_are_right() {
         let mut digest = system().digest("SHA256").expect("hash");

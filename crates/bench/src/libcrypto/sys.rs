@@ -280,7 +280,11 @@ impl PacketCipher {
             call,
             context,
             iv_len: iv_len?,
-            tag_len: if name.ends_with("CBC") { 0 } else { TAG_LEN.into() },
+            tag_len: if name.ends_with("CBC") || name.ends_with("CTR") {
+                0
+            } else {
+                TAG_LEN.into()
+            },
         })
     }
 
