@@ -18,12 +18,12 @@
 //!
 //! | event | leader | I/O thread |
 //! |---|---|---|
-//! | a caller blocks, [`may_lead`](Driver::may_lead) | becomes the caller | stays parked |
+//! | a caller blocks, [`may_lead`](IoDriver::may_lead) | becomes the caller | stays parked |
 //! | … and may not lead | | looks for its answer, in host mode |
 //! | a leader leaves with others blocked | a follower is its successor | |
 //! | a callback is pending and no thread leads | becomes the I/O thread | is woken |
 //! | an earlier timer, unsent bytes | is notified | in host mode, is woken for an earlier timer |
-//! | [`drive_from_host`](Driver::drive_from_host) | the I/O thread stops leading | is woken, keeps the clock |
+//! | [`drive_from_host`](IoDriver::drive_from_host) | the I/O thread stops leading | is woken, keeps the clock |
 
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
