@@ -126,7 +126,9 @@ impl Simulation {
                 self.restart(n);
             }
             let node = &mut self.nodes[n];
-            (node.mute, node.deaf, node.paused_until) = (false, false, 0);
+            (node.mute, node.deaf) = (false, false);
+            // A pause ends now, and not in the past: the checks give the node time for its next turn.
+            node.paused_until = node.paused_until.min(self.now);
         }
         for manager in &mut self.managers {
             (manager.cut, manager.paused_until, manager.lag) = (false, 0, 0);

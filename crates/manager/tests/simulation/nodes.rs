@@ -15,8 +15,10 @@ impl Simulation {
             return;
         }
         let local = node.clock.at(now);
-        for name in node.keys.due(local) {
-            node.keys.deleted(&name);
+        if self.mutation != Mutation::DueKeysStay {
+            for name in node.keys.due(local) {
+                node.keys.deleted(&name);
+            }
         }
         // A request that is not answered is given up after a second.
         if let Some(sent) = node.waiting {
