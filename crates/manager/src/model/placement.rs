@@ -76,8 +76,12 @@ fn rate_of(capacity: &Capacity, class: JobClass) -> u64 {
     measured.next().or_else(slowest).copied().unwrap_or(0)
 }
 
+/// Bound on the divisions that [`choose`] tries: a placement takes at most this many times as long.
+const TRIES: usize = 8;
+
 /// Chooses nodes for a tenant: first those that serve it, then by preferred zone, by zones that it does not use yet,
 /// by free capacity, by name. Takes as many as `placement` asks for, and more while their capacity does not suffice.
+/// A node with too little room for 1 of each limited rate is left out, and the others take its share.
 ///
 /// `most` bounds the number of nodes.
 #[must_use]
@@ -89,8 +93,38 @@ pub fn choose(
 ) -> Choice {
     let fits: Vec<u64> =
         candidates.iter().map(|candidate| fit(placement, quota, candidate)).collect();
-    let mut left: Vec<usize> =
+    let mut usable: Vec<usize> =
         (0..candidates.len()).filter(|at| fits[*at] > 0 || candidates[*at].serves).collect();
+    for _ in 1..TRIES {
+        let shares = share(placement, most, candidates, &usable, &fits);
+        let slices = divide(quota, &shares);
+        if slices.len() == shares.len() {
+            return Choice::of(shares);
+        }
+        let left_out = |name| !slices.contains_key(name) && shares.iter().any(|(n, _)| n == name);
+        usable.retain(|at| !left_out(candidates[*at].name));
+    }
+    let mut shares = share(placement, most, candidates, &usable, &fits);
+    let slices = divide(quota, &shares);
+    shares.retain(|(name, _)| slices.contains_key(name));
+    Choice::of(shares)
+}
+
+impl Choice {
+    fn of(shares: Vec<(NodeName, u64)>) -> Self {
+        Self { short: shares.iter().map(|(_, share)| share).sum::<u64>() < WHOLE, shares }
+    }
+}
+
+/// Chooses among `usable` candidates as [`choose`] does, and shares the quota between them, no node above its fit.
+fn share(
+    placement: &Placement,
+    most: u64,
+    candidates: &[Candidate<'_>],
+    usable: &[usize],
+    fits: &[u64],
+) -> Vec<(NodeName, u64)> {
+    let mut left = usable.to_vec();
     let mut zones: BTreeMap<Option<&Zone>, u32> = BTreeMap::new();
     let mut chosen: Vec<usize> = Vec::new();
     let mut sum = 0;
@@ -115,16 +149,8 @@ pub fn choose(
     // By name, whatever the rank: what is left over by rounding stays at the same node while others change.
     chosen.sort_by_key(|at| candidates[*at].name);
     let caps: Vec<u64> = chosen.iter().map(|at| fits[*at]).collect();
-    let shares = water_fill(&caps);
-    Choice {
-        short: shares.iter().sum::<u64>() < WHOLE,
-        shares: chosen
-            .into_iter()
-            .zip(shares)
-            .filter(|(_, share)| *share > 0)
-            .map(|(at, share)| (candidates[at].name.clone(), share))
-            .collect(),
-    }
+    let shares = chosen.iter().zip(water_fill(&caps)).filter(|(_, share)| *share > 0);
+    shares.map(|(at, share)| (candidates[*at].name.clone(), share)).collect()
 }
 
 /// The largest share of the quota that a node can take.
@@ -158,8 +184,8 @@ fn water_fill(caps: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// The slices of a quota by share. Their sum in each limited rate is the quota (times the sum of the shares); a node
-/// whose slice would be less than 1 in one of them gets none.
+/// The slices of a quota by share, rounded by largest remainder. Their sum in each limited rate is the quota (times the
+/// sum of the shares); a node whose slice would be less than 1 in one of them gets none.
 #[must_use]
 pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, Slice> {
     let mut slices: BTreeMap<NodeName, Slice> =
@@ -168,13 +194,14 @@ pub fn divide(quota: &Quota, shares: &[(NodeName, u64)]) -> BTreeMap<NodeName, S
     let given: u128 = shares.iter().map(|(_, share)| u128::from(*share)).sum();
     for (dimension, rate) in Dimension::limited(quota) {
         let all = u128::from(rate.per_second);
-        let part = |share: u64| all * u128::from(share) / whole;
-        let mut over =
-            all * given / whole - shares.iter().map(|(_, share)| part(*share)).sum::<u128>();
-        for (node, share) in shares {
-            let extra = u128::from(over > 0);
-            over -= extra;
-            let amount = part(*share) + extra;
+        let mut parts: Vec<_> =
+            shares.iter().map(|(node, share)| (node, all * u128::from(*share))).collect();
+        let floors: u128 = parts.iter().map(|(_, part)| part / whole).sum();
+        let over = all * given / whole - floors;
+        // Stable: of equal remainders the first by name.
+        parts.sort_by_key(|(_, part)| std::cmp::Reverse(part % whole));
+        for (rank, (node, part)) in (0_u128..).zip(parts) {
+            let amount = part / whole + u128::from(rank < over);
             if amount == 0 {
                 slices.remove(node);
             } else if let Some(slice) = slices.get_mut(node) {
@@ -309,6 +336,15 @@ pub(super) mod tests {
         assert_eq!(short, 597, "never more than is there");
     }
 
+    /// A hundredth of the quota would fit on a node: 2 operations, and less than 1 of the class.
+    #[test]
+    fn node_with_room_for_less_than_one_operation_leaves_its_share_to_the_others() {
+        let pool = Pool::new(&[("a", "", WHOLE, false), ("b", "", 4000, false)]);
+        let placement = Placement { spread: 2, ..Placement::default() };
+        let chosen = pool.choose(&placement, &rates(200, &[("rsa-2048", 20)]));
+        assert_eq!(chosen, [("a".to_owned(), 1000)]);
+    }
+
     #[test]
     fn slice_below_one_is_no_slice() {
         let shares =
@@ -318,6 +354,40 @@ pub(super) mod tests {
     }
 
     proptest! {
+        /// No operation is lost between the shares and the slices, unless the nodes are short.
+        #[test]
+        fn chosen_nodes_serve_the_whole_quota(
+            ops in 1_u64..2000,
+            class in 1_u64..100,
+            free in prop::collection::vec(0..=WHOLE, 1..8),
+            spread in 1_u32..6,
+        ) {
+            let quota = rates(ops.max(class), &[("rsa-2048", class)]);
+            let names: Vec<NodeName> =
+                (0..free.len()).map(|n| format!("n{n}").parse().unwrap()).collect();
+            let capacity = capacity(&[("rsa-2048", 1000)]);
+            let candidates: Vec<Candidate<'_>> = names
+                .iter()
+                .zip(&free)
+                .map(|(name, free)| Candidate {
+                    name,
+                    capacity: &capacity,
+                    zone: None,
+                    free: *free,
+                    serves: false,
+                })
+                .collect();
+            let placement = Placement { spread, ..Placement::default() };
+            let choice = choose(&placement, &quota, class, &candidates);
+            let slices = divide(&quota, &choice.shares);
+            prop_assert_eq!(slices.len(), choice.shares.len());
+            for (dimension, rate) in Dimension::limited(&quota) {
+                let given: u64 = slices.values().map(|slice| dimension.of(slice).per_second).sum();
+                let whole = rate.per_second;
+                prop_assert!(given == whole || (choice.short && given < whole), "{given} of {whole}");
+            }
+        }
+
         #[test]
         fn slices_add_up_to_the_quota(
             ops in 20_u64..1_000_000,

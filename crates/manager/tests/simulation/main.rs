@@ -423,11 +423,18 @@ fn no_schedule_gives_a_tenant_more_than_its_quota() {
 }
 
 /// Seeds of schedules in which a rule did not hold once, and why.
-const FOUND: [(u64, &str); 1] = [(
-    379,
-    "the faults end while a node pauses that has a key to delete: the check counted its pause as long over, and \
-     asked for the deletion before the node's next turn",
-)];
+const FOUND: [(u64, &str); 2] = [
+    (
+        379,
+        "the faults end while a node pauses that has a key to delete: the check counted its pause as long over, and \
+         asked for the deletion before the node's next turn",
+    ),
+    (
+        6231,
+        "a node with room for one operation and for less than one of a class got no slice, and the operation was \
+         given to no other node",
+    ),
+];
 
 #[test]
 fn schedules_that_found_a_fault_hold() {
