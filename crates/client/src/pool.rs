@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::key::PrivateKey;
-use millrace_engine::operation::Operation;
-use millrace_engine::sync::lock;
+use millrace_operation::key::PrivateKey;
+use millrace_operation::operation::Operation;
+use millrace_operation::sync::lock;
 use millrace_wire::{KeyRefusal, KeySelector};
 
 use crate::config::{PoolConfig, selector_is_sane};
@@ -188,8 +188,8 @@ impl Pool {
     fn open(&self, source: KeySource, deadline: Instant) -> Result<RemoteKey, ClientError> {
         if let KeySource::Import(key) = &source {
             let length = key.dangerous_pkcs8().len();
-            if length == 0 || length > millrace_engine::key::MAX_PRIVATE_KEY_LEN {
-                let error = millrace_engine::error::KeyError::Malformed;
+            if length == 0 || length > millrace_operation::key::MAX_PRIVATE_KEY_LEN {
+                let error = millrace_operation::error::KeyError::Malformed;
                 return Err(ClientError::Key(KeyRefusal::Key(error)));
             }
         }

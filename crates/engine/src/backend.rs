@@ -124,32 +124,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::coded_enum;
-use crate::error::{BackendError, KeyError};
-use crate::key::{KeyInfo, KeyType, PrivateKey};
-use crate::operation::{Operation, OperationKind, Output};
+use millrace_operation::{
+    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey,
+};
 
-coded_enum! {
-    /// Implementation that served a job (`served_by`).
-    pub enum BackendKind {
-        /// A well-kept library on the CPU, one operation at a time.
-        Software = 0x01 "software",
-        /// Several operations at once in the lanes of vector registers.
-        Simd = 0x02 "simd",
-        /// An NVIDIA GPU.
-        Cuda = 0x03 "cuda",
-        /// Linux kernel crypto.
-        Kernel = 0x04 "kernel",
-        /// An Intel QAT device.
-        Qat = 0x05 "qat",
-    }
-}
+use crate::error::BackendError;
 
-impl fmt::Display for BackendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use millrace_operation::BackendKind;
 
 /// The slow face of a backend.
 pub trait Backend: Send + Sync + fmt::Debug {

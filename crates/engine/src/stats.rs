@@ -7,9 +7,10 @@ use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use millrace_operation::{Class, OperationKind};
+
 use crate::backend::BackendKind;
 use crate::error::JobError;
-use crate::operation::{Class, OperationKind};
 
 /// Sub-buckets per doubling: neighbouring bounds are at most 25 % apart.
 const SUB_BUCKETS: usize = 4;

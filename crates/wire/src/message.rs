@@ -7,12 +7,12 @@
 use std::fmt;
 use std::time::Duration;
 
-pub use millrace_engine::JobId;
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{KeyInfo, PrivateKey};
-use millrace_engine::operation::{Operation, Output};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
-use millrace_engine::{BackendKind, coded_enum};
+pub use millrace_operation::JobId;
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::{KeyInfo, PrivateKey};
+use millrace_operation::operation::{Operation, Output};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{BackendKind, coded_enum};
 use thiserror::Error;
 
 use crate::report::EdgeReport;

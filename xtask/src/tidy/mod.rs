@@ -4,6 +4,7 @@
 //! Rules that must hold in the repository and no compiler checks. Each rule is a function from the repository to a list
 //! of complaints, each naming its file and what to do.
 //!
+//! - [`circles`]: modules of a crate that use each other.
 //! - [`dependencies`]: who may depend on whom, duplicate versions, licences of everything linked.
 //! - [`sources`]: headers, rooms for `unsafe`, unfinished business, file sizes.
 //! - [`documents`]: the pages that a newcomer needs exist.
@@ -12,6 +13,7 @@
 //!
 //! The rules run as `cargo xtask tidy` and as a test, so that no path to a merge avoids them.
 
+mod circles;
 mod dependencies;
 mod documents;
 mod licences;
@@ -37,6 +39,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     complaints.extend(metadata.check_licences());
     complaints.extend(sources::check(root, &files)?);
     complaints.extend(documents::check(root, &files)?);
+    complaints.extend(circles::check(root, &files)?);
     complaints.extend(names::check(root, &files)?);
     complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {

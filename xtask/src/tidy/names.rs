@@ -98,7 +98,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
 }
 
 /// The folder of the crate whose product code a file belongs to; tests may name their types as they like.
-fn crate_of(path: &Path) -> Option<&str> {
+pub(crate) fn crate_of(path: &Path) -> Option<&str> {
     let is_test = |part: &str| ["tests", "tests.rs"].contains(&part) || part.ends_with("_tests.rs");
     let mut parts = path.iter().filter_map(|part| part.to_str());
     let folder = (parts.next() == Some("crates")).then(|| parts.next())??;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::operation::Operation;
+use millrace_operation::operation::Operation;
 use millrace_wire::codec::SubmitWriter;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, FEATURE_RETRY_AFTER, Fault, Hello,

@@ -7,7 +7,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::JobError;
+use millrace_operation::JobError;
 use millrace_wire::KeyHandle;
 
 use super::Dispatcher;

@@ -20,10 +20,10 @@
 
 use std::sync::Mutex;
 
+use millrace_operation::{KeyKind, KeyType, OperationKind, key::MIN_MODULUS_BITS};
+
 use super::backend_set::BackendSet;
 use super::lock;
-use crate::key::{KeyKind, KeyType, MIN_MODULUS_BITS};
-use crate::operation::OperationKind;
 
 /// One job in this many, at most, goes to a backend other than the serving one.
 const EXPLORE_ONE_IN: u64 = 100;
@@ -361,7 +361,7 @@ mod tests {
     use proptest::test_runner::RngSeed;
 
     use super::*;
-    use crate::key::Curve;
+    use millrace_operation::Curve;
 
     const RSA: Group = Group(0);
     const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_operation::JobId;
+
 use super::backend_set::BackendSet;
-use super::job::{Completion, EngineSession, JobId, Key};
+use super::job::{Completion, EngineSession, Key};
 use super::measure::PartId;
 use super::shared::CompletionBatch;
 use crate::error::JobError;

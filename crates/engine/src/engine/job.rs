@@ -8,17 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use millrace_operation::{Class, JobId, KeyInfo, KeyType, Operation, OperationKind, Output};
+
 use super::backend_set::BackendSet;
 use super::dispatch::Backends;
 use crate::backend::{BackendKey, BackendKind};
 use crate::error::JobError;
-use crate::key::{KeyInfo, KeyType};
-use crate::operation::{Class, Operation, OperationKind, Output};
 use crate::queue::{Owner, PriorityLevel, Waiting};
-
-/// Number of a job. The caller chooses it, unique among the jobs in flight of its session; the wire carries it as it
-/// is.
-pub type JobId = u64;
 
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {

@@ -223,9 +223,9 @@ impl BatchPlans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_operation::{KeyType, OperationKind};
+
     use crate::engine::choice::Trial;
-    use crate::key::KeyType;
-    use crate::operation::OperationKind;
 
     const BOTH: BackendSet = BackendSet::EMPTY.with(0).with(1);
     const SECOND: BackendSet = BackendSet::EMPTY.with(1);

@@ -37,16 +37,15 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use millrace_operation::{Class, JobId, PrivateKey, sync::lock};
+
 use crate::backend::{Backend, BackendDeviceStatus, BackendKind, Description};
 use crate::error::{JobError, KeyError};
-use crate::key::PrivateKey;
-use crate::operation::Class;
 use crate::queue::{Contention, FairQueue, Owner};
 use crate::stats::{EngineSnapshot, Statistics};
-use crate::sync::lock;
 use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
-pub use job::{Completion, CompletionSink, EngineSession, Job, JobId, Key};
+pub use job::{Completion, CompletionSink, EngineSession, Job, Key};
 use job::{Queued, SessionInner};
 use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
 

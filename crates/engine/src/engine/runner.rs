@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_operation::Class;
+
 use super::SWEEP_INTERVAL;
 use super::backend_set::BackendSet;
 use super::choice::Group;
@@ -25,7 +27,6 @@ use super::measure::{BatchPlans, PartId};
 use super::shared::{CompletionBatch, Shared};
 use crate::backend::{BackendKey, Done, Pace, Task};
 use crate::error::{BackendError, JobError};
-use crate::operation::Class;
 
 /// Completions are handed out at least this often while a batch is being computed: a result should
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_operation::{Class, sync::lock};
+
 use super::SWEEP_INTERVAL;
 use super::dispatch::Backends;
 use super::job::{Completion, EngineSession, Queued};
 use super::runner::{Alone, Runner};
 use crate::error::JobError;
-use crate::operation::Class;
 use crate::queue::{Contention, FairQueue, Waiting};
 use crate::stats::Statistics;
-use crate::sync::lock;
 
 /// A batch of at most this many fast jobs may run on the thread that brought it: at 10 to 25 µs each
 /// it holds up that thread's other work for no longer than a wake-up under load would.

@@ -15,6 +15,10 @@ use crate::coded_enum;
 use crate::error::JobError;
 use crate::key::{KeyKind, KeyType};
 
+/// Number of a job. The caller chooses it, unique among the jobs in flight of its session; the wire carries it as it
+/// is.
+pub type JobId = u64;
+
 /// The result bytes of an operation. Always zeroised on drop, because a decryption or a key agreement yields
 /// a secret.
 pub type Output = Zeroizing<Vec<u8>>;
@@ -371,48 +375,6 @@ impl OperationKind {
 impl fmt::Display for OperationKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// The cost class of an operation. Jobs of one class share a queue and workers, so that a slow class never
-/// blocks a fast one.
-///
-/// The limits are times on one core of a current server: below about 100 µs, up to about 1.5 ms, and above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// P-256, X25519, Ed25519: tens of microseconds.
-    Fast,
-    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA: hundreds of microseconds. The rejection loop of ML-DSA
-    /// sometimes takes many times its mean.
-    Medium,
-    /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
-    Slow,
-}
-
-impl Class {
-    /// Every class, fastest first.
-    pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
-
-    /// The class of every operation with a key of this type: see the table in [`crate::key`].
-    #[must_use]
-    pub fn of(key_type: KeyType) -> Self {
-        key_type.kind().class(key_type.bits())
-    }
-
-    /// Index in [`Self::ALL`].
-    #[must_use]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name in metrics and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fast => "fast",
-            Self::Medium => "medium",
-            Self::Slow => "slow",
-        }
     }
 }
 

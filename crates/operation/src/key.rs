@@ -1,14 +1,13 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Keys in the engine: their type, their public half, and an opaque secret.
+//! Keys: their type, their public half, and an opaque secret.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
 use crate::coded_enum;
-use crate::operation::Class;
 
 /// A NIST prime curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -326,6 +325,48 @@ pub struct KeyInfo {
     pub key_type: KeyType,
     /// DER `SubjectPublicKeyInfo` (RFC 5280 section 4.1.2.7).
     pub spki: Vec<u8>,
+}
+
+/// The cost class of an operation. Jobs of one class share a queue and workers, so that a slow class never
+/// blocks a fast one.
+///
+/// The limits are times on one core of a current server: below about 100 µs, up to about 1.5 ms, and above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// P-256, X25519, Ed25519: tens of microseconds.
+    Fast,
+    /// RSA up to 3072 bits, P-384, P-521, DSA, ML-DSA: hundreds of microseconds. The rejection loop of ML-DSA
+    /// sometimes takes many times its mean.
+    Medium,
+    /// RSA above 3072 bits, finite-field Diffie-Hellman: milliseconds.
+    Slow,
+}
+
+impl Class {
+    /// Every class, fastest first.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
+
+    /// The class of every operation with a key of this type: see the table at the top of this module.
+    #[must_use]
+    pub fn of(key_type: KeyType) -> Self {
+        key_type.kind().class(key_type.bits())
+    }
+
+    /// Index in [`Self::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Name in metrics and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Medium => "medium",
+            Self::Slow => "slow",
+        }
+    }
 }
 
 #[cfg(test)]
