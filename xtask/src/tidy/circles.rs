@@ -157,8 +157,8 @@ fn resolved(own: &[String], path: &[String]) -> Option<String> {
     (!full.is_empty()).then(|| full.swap_remove(0))
 }
 
-/// The paths of `use` declarations, and those inside of code that begin with `crate::`, with their lines. Ends where the
-/// tests begin.
+/// The paths of `use` declarations, and those inside of code that begin with `crate::`, with their lines, up to the
+/// tests.
 fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();

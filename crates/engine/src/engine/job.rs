@@ -72,8 +72,8 @@ impl fmt::Debug for EngineSession {
 pub struct Key {
     pub(super) info: KeyInfo,
     pub(super) class: Class,
-    /// Name of the key in each backend, in the order of the backends.
-    pub(super) names: Vec<Option<BackendKey>>,
+    /// Number of the key in each backend, in the order of the backends.
+    pub(super) backend_keys: Vec<Option<BackendKey>>,
     /// Backends that do each operation, by the operation's index.
     pub(super) able: [BackendSet; OperationKind::ALL.len()],
     pub(super) backends: Arc<Backends>,
@@ -100,7 +100,7 @@ impl fmt::Debug for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.backends.close_key(&self.names);
+        self.backends.close_key(&self.backend_keys);
     }
 }
 

@@ -267,9 +267,9 @@ impl Engine {
     /// The fault of the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
-        let OpenedKeys { info, names, able } = backends.open_key(key)?;
+        let OpenedKeys { info, backend_keys, able } = backends.open_key(key)?;
         let class = Class::of(info.key_type);
-        Ok(Arc::new(Key { info, class, names, able, backends: Arc::clone(backends) }))
+        Ok(Arc::new(Key { info, class, backend_keys, able, backends: Arc::clone(backends) }))
     }
 
     /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each

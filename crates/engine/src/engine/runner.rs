@@ -56,8 +56,8 @@ const STUCK_AFTER: Duration = Duration::from_millis(5);
 /// device become free when another process ends.
 const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
-/// Time for which a runner passes over a backend that took no task although it held none: a device that owes answers
-/// and gives none. It is asked again with the jobs that no other backend can serve.
+/// Time for which a runner skips a backend whose empty queue took no task: a device that lost answers. Jobs that only
+/// it can serve are still offered to it.
 const PUSH_BACK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Source of further jobs for a runner that waits for a device.
@@ -343,13 +343,13 @@ impl Runner {
             planned.take().or_else(|| shared.backends.first(able.minus(job.tried)))
         {
             job.tried = job.tried.with(index);
-            let name = job.key.names.get(index).copied().flatten();
-            let (Some(name), true) = (name, self.has_queue(shared, index)) else {
+            let backend_key = job.key.backend_keys.get(index).copied().flatten();
+            let (Some(backend_key), true) = (backend_key, self.has_queue(shared, index)) else {
                 self.invalidate(&mut job);
                 continue;
             };
             job.backend = index;
-            task.key = name;
+            task.key = backend_key;
             task.token = self.in_flight.insert(job);
             let slot = &mut self.backends[index];
             if slot.held() == 0 {

@@ -21,9 +21,9 @@ use crate::stats::Statistics;
 /// it holds up that thread's other work for no longer than a wake-up under load would.
 const INLINE_MAX: usize = 2;
 
-/// Bound on such a batch with one worker per class, that is on one core: there another thread has no core of its own,
-/// and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks).
-/// Bounded, because other connections wait for that thread: about a millisecond.
+/// [`INLINE_MAX`] with one worker per class, that is on one core: a worker would run on the same core, so handing a
+/// batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks). Bounded to about
+/// a millisecond, because other connections wait for that thread.
 const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.
@@ -66,8 +66,8 @@ impl ClassState {
         self.queue.rest_after(queued.owner(), left)
     }
 
-    /// A job that the full queue has refused. Half of what waits of its owner has been served by the time that it
-    /// names, so that the next one does not meet a full queue again.
+    /// The refused job, with `retry_after` set to half of its owner's projected wait: by then half of the owner's
+    /// backlog is served, so a retry finds room.
     fn refused(&self, queued: Queued) -> Unserved {
         let wait = self.queue.projected_wait(queued.owner());
         Unserved { retry_after: wait.map(|wait| wait / 2), ..Unserved::new(queued, JobError::Busy) }

@@ -55,9 +55,8 @@ use self::rate::{Bursts, ServiceRate};
 /// [`Owner::MAX_WEIGHT`], the cheapest job still costs a thousand steps, so rounding stays below 0.1 %.
 const COST_SCALE: u128 = 1 << 20;
 
-/// An owner that has nothing in service counts as below its share until it was given this many jobs more
-/// than the others ([`FairQueue::pop_unserved`]). Virtual time stands still while the others' jobs are in
-/// service, which workers take a turn of several jobs at once.
+/// Slack for [`FairQueue::pop_unserved`], in jobs: virtual time advances only when a worker takes a turn of several jobs,
+/// so an owner may run this far ahead of the others before it counts as above its share.
 const AHEAD_JOBS: u128 = 16;
 
 /// Owners of a level that [`FairQueue::pop_unserved`] looks at, those that were given least. One that has just come is

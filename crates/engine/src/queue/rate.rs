@@ -81,11 +81,12 @@ impl Contention {
     }
 }
 
-/// Least time for which an owner is remembered after it had several jobs; the most is twice that. Long beside the rest
-/// of a client after a refusal (10 ms and more), after which its next burst begins with a single job.
+/// Minimum time for which an owner is remembered after it had several jobs; the maximum is twice as long. Longer than
+/// the pause of a client after a refusal (10 ms and more), after which its next burst begins with a single job.
 const BURST_LASTS: Duration = Duration::from_millis(100);
 
-/// Owners that are remembered in one such time. Further ones are not, which costs others the rest of one of their jobs.
+/// Maximum number of owners that are remembered within [`BURST_LASTS`]. A burst of a further owner is not recognised:
+/// its first job may delay another owner by what is left of one job.
 pub(super) const MOST_BURSTS: usize = 1024;
 
 /// Owners that had several jobs waiting or in service lately.
