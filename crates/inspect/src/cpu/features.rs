@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Architecture;
+use crate::architecture::Architecture;
 use super::cpuinfo::CpuInfo;
 
 /// An extension and its state.
