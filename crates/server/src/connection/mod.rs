@@ -31,7 +31,7 @@ use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError};
 use millrace_service::Session;
 use millrace_service::bucket::Bucket;
-use millrace_service::outbox::{Order, Outbox, UnsentAnswers};
+use millrace_service::outbox::{Outbox, UnsentAnswers};
 use millrace_service::service::Answers;
 use millrace_wire::codec::encode_completions;
 use millrace_wire::{ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage};
