@@ -22,9 +22,10 @@ use millrace_backends::kernel::bulk::BulkInterface;
 
 use super::kernel;
 use super::rows::{SizeRequest, SizeRow};
+use crate::bench_key::BenchKey;
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
-use crate::workload::{BenchKey, LibraryKey};
+use crate::workload::LibraryKey;
 
 /// The message that is signed: as long as what TLS signs after hashing.
 const MESSAGE: [u8; 32] = [0x5a; 32];
