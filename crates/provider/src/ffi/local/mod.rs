@@ -150,7 +150,7 @@ impl Tables {
             let offered = Bulk::ROWS.iter().map(|row| {
                 // Sizes were measured against OpenSSL, not against what is computed here.
                 let elsewhere = row.here.is_some_and(|primitive| chosen.has(primitive));
-                row.form == form && !elsewhere && routes.is_some_and(|routes| row.is_routed(routes))
+                row.form == form && !elsewhere && routes.is_some_and(|routes| routes.has_row(row))
             });
             table.extend(wrapped(offered, &context.bulk, &bulk::DISPATCH, &[], BY_KERNEL));
         }
