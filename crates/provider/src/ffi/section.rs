@@ -131,10 +131,3 @@ pub(crate) fn keys(core: &Core, lib: &Lib, known: &[(String, String)]) -> Vec<St
     let section = core.discarding_errors(find).unwrap_or_default();
     section.into_iter().map(|(key, _)| key).collect()
 }
-
-/// `CONF_get1_default_config_file`
-pub(crate) type DefaultFile = unsafe extern "C" fn() -> *mut c_char;
-/// `CRYPTO_free`
-pub(crate) type Free = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
-/// `NCONF_load`
-pub(crate) type Load = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;

@@ -31,14 +31,12 @@ use std::sync::{Arc, Mutex};
 use millrace_engine::sync::lock;
 
 pub(super) use groups::announce;
-pub(super) use measure::Chosen;
 pub(super) use sign::Signer;
 
-use super::core::guard;
-use super::delegate::{Failure, Rows};
+use super::delegate::{Failure, LOCAL_PROPERTIES, Offering, Rows, wrapped};
 use super::inner;
 use super::libcrypto::Ptr;
-use super::provider::{LOCAL_PROPERTIES, Offering, Provider, wrapped};
+use super::state::{Chosen, Provider, guard};
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{Aead, Bulk, BulkForm, Primitive, Sha2, Share};
 use crate::bulk::BulkRoutes;
