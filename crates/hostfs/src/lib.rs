@@ -40,6 +40,7 @@ pub mod environment;
 pub mod generated;
 pub mod glob;
 pub mod haproxy;
+mod kind;
 mod lexer;
 pub mod maps;
 pub mod nginx;
@@ -51,9 +52,10 @@ mod root;
 pub mod systemd;
 mod unavailable;
 
+pub use kind::FileKind;
 pub use probe::Probe;
 pub use root::{
-    ATTRIBUTE_BYTES, BundleError, Content, FileKind, LIBRARY_BYTES, MANIFEST, MAX_NAMES, Manifest,
-    Names, OpenError, Record, Recorder, Root, TABLE_BYTES,
+    ATTRIBUTE_BYTES, BundleError, Content, LIBRARY_BYTES, MANIFEST, MAX_NAMES, Manifest, Names,
+    OpenError, Record, Recorder, Root, TABLE_BYTES,
 };
 pub use unavailable::{ReadResult, Unavailable};

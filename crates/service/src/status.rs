@@ -3,7 +3,6 @@
 
 //! The answer of `/status`: a snapshot of a node, as names and numbers. It contains no secrets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_engine::Engine;

@@ -33,6 +33,7 @@ use millrace_service::Session;
 use millrace_service::bucket::Bucket;
 use millrace_service::outbox::{Outbox, UnsentAnswers};
 use millrace_service::service::Answers;
+use millrace_service::sink::Order;
 use millrace_wire::codec::encode_completions;
 use millrace_wire::{ClientMessage, Decoder, Fault, JobCompletion, Message, NodeMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use millrace_engine::sync::lock;
-use millrace_engine::{CompletionSink, Engine, Key, KeyError, Owner, PrivateKey};
+use millrace_engine::{Engine, Key, KeyError, Owner, PrivateKey};
 use tracing::{info, warn};
 
 pub use self::connections::ConnectionSlot;
