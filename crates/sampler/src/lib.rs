@@ -40,7 +40,7 @@ mod samples;
 mod target;
 mod unmix;
 
-pub use calibrate::{Calibration, Calibrations};
+pub use calibrate::{Calibration, Calibrations, NO_AES, NO_VECTORS};
 pub use class::SymbolClass;
 pub use error::SampleError;
 pub use image::{Image, ImageError, Region};
