@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::image::Image;
-use super::rules::{FileClass, is_libcrypto, kind};
+use super::rules::{FileClass, kind};
 
 /// Samples, counted by file and function. Runs can be added.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use super::ids;
 use super::params;
 use super::types::{Dispatch, Param};
-use crate::error::{Error, Reason, Result};
+use crate::error::Error;
 
 type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
 type HandleOnly = unsafe extern "C" fn(*const c_void);

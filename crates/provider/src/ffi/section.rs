@@ -8,7 +8,7 @@
 //! in it by the provider's name. A section with other values than those that the core gave is not the one
 //! that was loaded (an application may load another file), and nothing is said about it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
 
 use super::core::Core;
 use super::libcrypto::{Lib, Ptr};

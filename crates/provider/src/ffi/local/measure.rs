@@ -19,7 +19,7 @@ use super::digest::DigestSample;
 use super::kdf::ScheduleSample;
 use super::sign::SignatureSample;
 use super::stack;
-use crate::algorithms::{Aead, Exchange, KeyType, Primitive, Sha2, Share};
+use crate::algorithms::{Aead, Exchange, Primitive, Sha2, Share};
 use crate::config::Here;
 use crate::error::{Error, Result};
 use crate::ffi::ids::{self, select};
