@@ -49,10 +49,10 @@ const PHASES: [&str; 2] = ["1", "5"];
 /// Run with every instruction that the processor has.
 const ALL: Option<&str> = None;
 
-/// `OPENSSL_ia32cap` without hardware AES (bit 57) and carry-less multiplication (bit 33) of the first capability word:
-/// what a process does that hides them from OpenSSL. libcrypto then encrypts with other functions (vpaes, and tables for
-/// GCM). The second word must be there, with nothing to turn off: a mask of one word clears the second as well, and with
-/// it AVX2, AVX-512 and SHA (measured with OpenSSL 3.0).
+/// `OPENSSL_ia32cap` without hardware AES (bit 57) and carry-less multiplication (bit 33) of the first capability
+/// word: what a process does that hides them from OpenSSL. libcrypto then encrypts with other functions (vpaes, and
+/// tables for GCM). The second word must be there, with nothing to turn off: a mask of one word clears the second as
+/// well, and with it AVX2, AVX-512 and SHA (measured with OpenSSL 3.0).
 pub const NO_AES: &str = "~0x200000200000000:~0x0";
 
 /// The same without vectors: SSSE3 and AVX by the first word, what the second has (AVX2, AVX-512) with it. ChaCha20 and
