@@ -24,9 +24,8 @@
 //! | `counters` | what a device has done, for display |
 //! | `known_answer` | one operation that a device computes before it serves |
 //! | `key_table` | the open keys by name, at most 65 536 per backend |
-//! | `padding` | PKCS#1, PSS and OAEP around raw RSA, in constant time where a secret is involved |
-//! | `raw_rsa` | applies `padding` to the tasks of a backend that computes only `x^d mod n` |
-//! | `software` | for the others: parses and checks their keys, and does single operations on AWS-LC |
+//! | `raw_rsa` | applies `software::padding` to the tasks of a backend that computes only `x^d mod n` |
+//! | `software` | for the others: parses and checks their keys, does single operations on AWS-LC, and pads around raw RSA |
 
 mod blinding;
 mod counters;
@@ -34,7 +33,6 @@ pub mod cuda;
 pub mod kernel;
 mod key_table;
 mod known_answer;
-mod padding;
 pub mod qat;
 mod raw_rsa;
 pub mod simd;

@@ -9,8 +9,8 @@ use millrace_engine::key::MIN_MODULUS_BITS;
 use millrace_engine::{BackendError, KeyType, Operation, OperationKind, Output};
 use zeroize::Zeroizing;
 
-use crate::padding;
 use crate::software::keys::{LoadedKey, RsaSecret, Secret};
+use crate::software::padding;
 
 /// The operations on an RSA private key of up to `max_bits`.
 pub(crate) const fn capabilities(max_bits: u16) -> [Capability; 6] {

@@ -8,8 +8,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::goals::Reach;
-
 /// Why a library does not compute something, or computed it wrongly.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LibraryError {
@@ -87,7 +85,7 @@ pub enum BenchError {
     #[error("not reached ({wanted}): {missed}")]
     Goals {
         /// The requirement.
-        wanted: Reach,
+        wanted: &'static str,
         /// The numbers that fall short.
         missed: String,
     },

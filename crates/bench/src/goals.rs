@@ -10,12 +10,22 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::table;
 use crate::stats::{MeanRatio, Spread};
+use crate::table::table;
 
 /// Relation of a measured value to its goal.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum, strum::Display,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    ValueEnum,
+    strum::Display,
+    strum::IntoStaticStr,
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
@@ -186,7 +196,7 @@ impl Goals {
         if missed.is_empty() {
             Ok(())
         } else {
-            Err(BenchError::Goals { wanted, missed: missed.join("; ") })
+            Err(BenchError::Goals { wanted: wanted.into(), missed: missed.join("; ") })
         }
     }
 }

@@ -15,8 +15,8 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
-use crate::workload::BenchKey;
 
 /// The keys that TLS gateways are measured with.
 pub(crate) const GATEWAY_KEYS: [&str; 5] = ["rsa-2048", "p-256", "p-384", "p-521", "ed25519"];

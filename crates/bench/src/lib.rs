@@ -18,12 +18,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `cli` | options, and the functions that run a benchmark |
+//! | `cli` | the door for the binary: options, and the functions that run a benchmark |
+//! | `options` | bounds and parsers of options that several benchmarks have |
+//! | `bench_key`, `arrivals` | types of keys; random times at which jobs arrive |
 //! | `workload` | keys, requests, verification, and the implementations that compute them |
 //! | `compression`, `crypto`, `manager`, `pool`, `sizes`, `tls`, `virtio`, `vpn` | one benchmark each |
 //! | `libcrypto` | any OpenSSL of this machine, opened at run time; the only unsafe code of this crate |
 //! | `node`, `process`, `relay`, `cores` | what runs beside, and on which core |
-//! | `stats`, `goals`, `report`, `plot` | ranges, goals, tables and JSON, charts |
+//! | `stats`, `table`, `goals`, `report`, `plot` | ranges, tables, goals, text and JSON, charts |
 //!
 //! Three rules hold for every figure that leaves this crate:
 //!
@@ -35,6 +37,8 @@
 //! The crate is no load tester for a network, and no tuner. Everything runs on this machine, over loopback, unix
 //! sockets and (`vpn`) two network namespaces, in a temporary directory.
 
+mod arrivals;
+mod bench_key;
 pub mod cli;
 mod compression;
 mod cores;
@@ -46,6 +50,7 @@ mod libcrypto;
 mod machine;
 mod manager;
 mod node;
+mod options;
 pub mod plot;
 mod pool;
 mod process;
@@ -55,6 +60,7 @@ mod report;
 mod sizes;
 mod speed;
 mod stats;
+mod table;
 mod tls;
 mod virtio;
 mod vpn;

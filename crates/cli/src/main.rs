@@ -7,6 +7,7 @@
 //! args/              the command line (and, from its comments, help and man pages)
 //! commands/          one file per command
 //! settings.rs        flags, file and defaults, merged
+//! admin_socket.rs    requests to a node over its sockets
 //! paths.rs           default folders, for root and for other users
 //! backends.rs        the backends, in order of preference
 //! placement/         which processors and priority the workers get
@@ -22,6 +23,7 @@
 //!
 //! The logic of a node is in the crate service, its listeners in server; that of clients is in client.
 
+mod admin_socket;
 mod args;
 mod backends;
 mod commands;

@@ -16,9 +16,9 @@ use millrace_server::config::{NodeConfig, TcpConfig, TlsFiles, UnixConfig};
 use millrace_service::keys::KeyReport;
 use millrace_service::store::{CREDENTIAL_NAME, KekSource, KeyMeta, KeyStore, StoreError};
 
+use crate::admin_socket::request;
 use crate::args::{CheckArgs, KeyStoreArgs, LogFormat, SocketArg, StatusArgs, StoreArgs, UpArgs};
 use crate::backends;
-use crate::commands::status;
 use crate::exit::{ContextCode, Failure, fail};
 use crate::owner_rights::as_owner_of;
 use crate::paths;
@@ -243,7 +243,7 @@ impl Settings {
     /// The keys of the node that serves `store`, if it runs here and this user may ask it.
     pub(crate) fn running_node(&self, store: &OwnedStore) -> Option<KeyReport> {
         let admin = self.node.admin.as_ref()?;
-        let report = status::request(&admin.socket, "/keys").ok()?;
+        let report = request(&admin.socket, "/keys").ok()?;
         let report: KeyReport = serde_json::from_slice(&report).ok()?;
         let folder = fs::metadata(store.directory()).ok()?;
         ((report.device, report.inode) == (folder.dev(), folder.ino())).then_some(report)

@@ -4,15 +4,12 @@
 //! A key as the client holds it: its source, and the facts that a node stated about it. Its handles, one
 //! per connection, belong to [`crate::connection`] and come and go with the nodes.
 
-use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use millrace_operation::key::{KeyInfo, PrivateKey};
 use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::KeySelector;
-
-use crate::pool::PoolShared;
 
 /// Names a key in this process and in everything forked from it.
 pub(crate) type KeyId = u64;
@@ -58,68 +55,5 @@ impl KeyData {
     /// different keys on two nodes, but the certificate fits one of them only.
     pub(crate) fn agrees_with(&self, facts: &KeyFacts) -> bool {
         self.facts.get_or_init(|| facts.clone()).info == facts.info
-    }
-}
-
-/// A key that can be used at every node that has it. Cheap to clone; when the last clone is dropped,
-/// its handles are closed, and an imported key is zeroised.
-///
-/// The key survives reconnects, failover and fork: it is opened again wherever it is needed.
-#[derive(Clone)]
-pub struct RemoteKey {
-    inner: Arc<OwnedKey>,
-}
-
-struct OwnedKey {
-    data: Arc<KeyData>,
-    facts: KeyFacts,
-    pool: Weak<PoolShared>,
-}
-
-impl RemoteKey {
-    /// A key that a node has opened, with the facts it stated.
-    pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<PoolShared>) -> Self {
-        Self { inner: Arc::new(OwnedKey { data, facts, pool }) }
-    }
-
-    /// Type and public half of the key.
-    #[must_use]
-    pub fn info(&self) -> &KeyInfo {
-        &self.inner.facts.info
-    }
-
-    /// The operations that this client might do with it when the first node opened it. The policy may have
-    /// changed since: the node that gets a job decides.
-    #[must_use]
-    pub fn operations(&self) -> OperationSet {
-        self.inner.facts.operations
-    }
-
-    /// The hashes that it might be used with when the first node opened it; see [`Self::operations`].
-    #[must_use]
-    pub fn hashes(&self) -> HashAlgorithms {
-        self.inner.facts.hashes
-    }
-
-    pub(crate) fn data(&self) -> &Arc<KeyData> {
-        &self.inner.data
-    }
-
-    pub(crate) fn belongs_to(&self, pool: &Arc<PoolShared>) -> bool {
-        std::ptr::eq(self.inner.pool.as_ptr(), Arc::as_ptr(pool))
-    }
-}
-
-impl fmt::Debug for RemoteKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteKey({})", self.info().key_type)
-    }
-}
-
-impl Drop for OwnedKey {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.close_key(self.data.id);
-        }
     }
 }

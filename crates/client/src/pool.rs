@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The handle that callers hold, and how it behaves across fork.
+//! The handles that callers hold, of a pool and of its keys, and how they behave across fork.
 //!
 //! Thread, sockets and lock are in an [`ProcessPool`], which belongs to one process. A handle keeps one slot
 //! per process that used it: the slots are claimed by process id, one after the other, and never given
@@ -15,12 +15,13 @@
 use std::os::fd::BorrowedFd;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_operation::key::PrivateKey;
+use millrace_operation::key::{KeyInfo, PrivateKey};
 use millrace_operation::operation::Operation;
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_operation::sync::lock;
 use millrace_wire::{KeyRefusal, KeySelector};
 
@@ -28,7 +29,7 @@ use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
 use crate::job::{Job, JobRef, JobRequest, Recipient, Reply};
-use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
+use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 use crate::stats::ClientStats;
 
 /// Processes, each forked from the one before, that may use one handle. Servers fork once or twice; a
@@ -363,5 +364,68 @@ impl Drop for PoolShared {
         // In a forked child the parent's instance is not dropped: its thread, which does not run here, holds
         // a reference for ever.
         self.close();
+    }
+}
+
+/// A key that can be used at every node that has it. Cheap to clone; when the last clone is dropped,
+/// its handles are closed, and an imported key is zeroised.
+///
+/// The key survives reconnects, failover and fork: it is opened again wherever it is needed.
+#[derive(Clone)]
+pub struct RemoteKey {
+    inner: Arc<OwnedKey>,
+}
+
+struct OwnedKey {
+    data: Arc<KeyData>,
+    facts: KeyFacts,
+    pool: Weak<PoolShared>,
+}
+
+impl RemoteKey {
+    /// A key that a node has opened, with the facts it stated.
+    pub(crate) fn new(data: Arc<KeyData>, facts: KeyFacts, pool: Weak<PoolShared>) -> Self {
+        Self { inner: Arc::new(OwnedKey { data, facts, pool }) }
+    }
+
+    /// Type and public half of the key.
+    #[must_use]
+    pub fn info(&self) -> &KeyInfo {
+        &self.inner.facts.info
+    }
+
+    /// The operations that this client might do with it when the first node opened it. The policy may have
+    /// changed since: the node that gets a job decides.
+    #[must_use]
+    pub fn operations(&self) -> OperationSet {
+        self.inner.facts.operations
+    }
+
+    /// The hashes that it might be used with when the first node opened it; see [`Self::operations`].
+    #[must_use]
+    pub fn hashes(&self) -> HashAlgorithms {
+        self.inner.facts.hashes
+    }
+
+    pub(crate) fn data(&self) -> &Arc<KeyData> {
+        &self.inner.data
+    }
+
+    pub(crate) fn belongs_to(&self, pool: &Arc<PoolShared>) -> bool {
+        std::ptr::eq(self.inner.pool.as_ptr(), Arc::as_ptr(pool))
+    }
+}
+
+impl std::fmt::Debug for RemoteKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RemoteKey({})", self.info().key_type)
+    }
+}
+
+impl Drop for OwnedKey {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.close_key(self.data.id);
+        }
     }
 }

@@ -4,9 +4,10 @@
 //! Formats that the edges in a gateway's process share with the tools that look at them from outside.
 //!
 //! - [`settings`]: the keys that the provider reads, and what each takes.
+//! - [`servers`]: names of the server programs in which edges act, because a tool must see the same programs as
+//!   they do.
 //! - [`counters`]: the memory file in which the provider counts what it computes itself.
 //! - [`local_counts`]: the numbers of that file as a tool reads them.
-//! - [`servers`]: names of server programs.
 //! - [`compression`]: the memory file in which the compression library counts.
 //!
 //! The crate has no dependency, so that it weighs nothing in a gateway.

@@ -17,6 +17,7 @@
 //! only the servers' own tests (`nginx -t`, `haproxy -c`, `openssl list -providers`), and restarts nothing.
 #![forbid(unsafe_code)]
 
+pub mod application;
 pub mod check;
 pub mod plan;
 mod provider_keys;
@@ -25,6 +26,6 @@ pub mod settings;
 mod users;
 pub mod write;
 
+pub use application::Application;
 pub use plan::RecipePlan;
-pub use recipe::Application;
 pub use settings::RecipeSettings;

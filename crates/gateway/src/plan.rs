@@ -11,7 +11,7 @@ use millrace_hostfs::generated::{Generator, PlannedFile};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::recipe::Application;
+use crate::application::Application;
 
 /// The first line of every file of a plan.
 pub(crate) const GENERATOR: Generator = Generator {

@@ -88,7 +88,7 @@ pub fn remove(plan: &RecipePlan, root: &Path) -> Result<RemovedFiles, WriteError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::Application;
+    use crate::application::Application;
     use crate::settings::tests::settings;
 
     fn plan() -> RecipePlan {

@@ -5,7 +5,8 @@
 //! generate.
 //!
 //! The crate handles files, processes and configuration syntax. It contains no cryptography and depends on no
-//! other crate of Millrace.
+//! other crate of Millrace. Generated files are here and in no separate crate, since they are compared with
+//! the files of the host, tested by its programs and restored after a refusal, all with the modules below.
 //!
 //! ```text
 //! files      root/         bounded reads below one folder or bundle; no link leads out
@@ -40,6 +41,7 @@ pub mod environment;
 pub mod generated;
 pub mod glob;
 pub mod haproxy;
+mod kind;
 mod lexer;
 pub mod maps;
 pub mod nginx;
@@ -51,9 +53,10 @@ mod root;
 pub mod systemd;
 mod unavailable;
 
+pub use kind::FileKind;
 pub use probe::Probe;
 pub use root::{
-    ATTRIBUTE_BYTES, BundleError, Content, FileKind, LIBRARY_BYTES, MANIFEST, MAX_NAMES, Manifest,
-    Names, OpenError, Record, Recorder, Root, TABLE_BYTES,
+    ATTRIBUTE_BYTES, BundleError, Content, LIBRARY_BYTES, MANIFEST, MAX_NAMES, Manifest, Names,
+    OpenError, Record, Recorder, Root, TABLE_BYTES,
 };
 pub use unavailable::{ReadResult, Unavailable};

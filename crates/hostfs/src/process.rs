@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Processes in `/proc` (proc(5)). Much of a process of another user is unreadable.
+//!
+//! - [`pids`], [`named`]: processes of any [`Root`]. A bundle has no command lines, and an older one no `status`.
+//! - [`Proc`]: processes of the running machine, with arguments, environment, credentials and descriptors. A bundle
+//!   must not record these, since they may hold secrets.
 
 use std::fs;
 use std::io::Read;

@@ -38,6 +38,9 @@ const FOLDERS: [&str; 5] = [
     "/etc/systemd/system",
 ];
 
+/// Exists where systemd manages the machine (sd_booted(3)).
+pub const BOOTED: &str = "/run/systemd/system";
+
 /// The files in a folder of units: the units themselves and the drop-ins in its folders `*.d`. `list` returns
 /// the names in a folder.
 pub fn files_in(folder: &str, mut list: impl FnMut(&str) -> Vec<String>) -> Vec<String> {

@@ -12,7 +12,7 @@ use object::{Endianness, FileKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cpu::Architecture;
+use crate::architecture::Architecture;
 
 /// Bound on the libraries that a file needs. A crypto library needs a few; a crafted table repeats one entry.
 const MAX_NEEDED: usize = 256;

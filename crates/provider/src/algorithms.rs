@@ -13,8 +13,6 @@ use std::ffi::CStr;
 use millrace_backends::kernel::bulk::BulkAlgorithm;
 use millrace_engine::{Curve, MlDsaSet};
 
-use crate::bulk::BulkRoutes;
-
 macro_rules! rows {
     ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
         $($variant:ident { $($field:tt)* })*
@@ -366,18 +364,8 @@ rows! { $ each_bulk,
     }
 }
 
-impl BulkRow {
-    /// Whether messages of it may go to the kernel; of HMAC with any digest.
-    pub(crate) fn is_routed(&self, routes: &BulkRoutes) -> bool {
-        match self.form {
-            BulkForm::Mac => HMACS.iter().any(|(algorithm, _)| routes.has(*algorithm)),
-            BulkForm::Cipher | BulkForm::Digest => routes.has(self.kernel),
-        }
-    }
-}
-
 /// The kernel's HMACs, with the names of their digests.
-const HMACS: [(BulkAlgorithm, &[&str]); 5] = [
+pub(crate) const HMACS: [(BulkAlgorithm, &[&str]); 5] = [
     (BulkAlgorithm::HmacSha1, &["SHA1", "SHA-1"]),
     (BulkAlgorithm::HmacSha224, &["SHA224", "SHA2-224", "SHA-224"]),
     (BulkAlgorithm::HmacSha256, &["SHA256", "SHA2-256", "SHA-256"]),

@@ -18,6 +18,7 @@ use millrace_backends::kernel::bulk::{
 };
 use zeroize::Zeroizing;
 
+use crate::algorithms::{BulkForm, BulkRow, HMACS};
 use crate::local::choice::{self, ChoiceFileError};
 use crate::local::{equal, now};
 
@@ -63,6 +64,14 @@ impl BulkRoutes {
         let text = choice::text(path, user)?;
         let system = crossovers::system(&kernel, libcrypto);
         Ok(Self::new(Crossovers::read(&text, &system)))
+    }
+
+    /// Whether messages of a row may go to the kernel; of HMAC with any digest.
+    pub(crate) fn has_row(&self, row: &BulkRow) -> bool {
+        match row.form {
+            BulkForm::Mac => HMACS.iter().any(|(algorithm, _)| self.has(*algorithm)),
+            BulkForm::Cipher | BulkForm::Digest => self.has(row.kernel),
+        }
     }
 
     /// Whether any message of this algorithm may go to the kernel.

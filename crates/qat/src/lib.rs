@@ -26,6 +26,9 @@
 #[expect(unsafe_code, reason = "calls Intel's library")]
 mod sys;
 
+/// Names of `libqat` and `libusdm` that every version since 23.08 has.
+pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
+
 pub use sys::{
     ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle, QatLibrary,
     QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate, UNSUPPORTED,

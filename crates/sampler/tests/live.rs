@@ -14,16 +14,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use millrace_sampler::{
-    Calibrations, DEFAULT_FREQUENCY, Profile, SampleError, Sampler, Samples, Share, SymbolClass,
-    libcryptos_of,
+    Calibrations, DEFAULT_FREQUENCY, NO_AES, NO_VECTORS, Profile, SampleError, Sampler, Samples,
+    Share, SymbolClass, libcryptos_of,
 };
 use millrace_testkit::wait::SOON;
 /// Duration of `openssl speed` in seconds: longer than any test, because it ends afterwards.
 const SECONDS: &str = "600";
-
-/// `OPENSSL_ia32cap` without the instructions for AES and carry-less multiplication, and without vectors.
-const NO_AES: Option<&str> = Some("~0x200000200000000:~0x0");
-const NO_VECTORS: Option<&str> = Some("~0x1000020000000000:0");
 
 /// Kills the child on drop.
 struct Running(Child);
@@ -115,9 +111,19 @@ fn known_operations_are_classified() {
         (None, &["ecdsap256"], SymbolClass::EcPrivate, 0.7),
         (None, &["ecdhx25519"], SymbolClass::KeyAgreement, 0.9),
         (None, &["-evp", "aes-128-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
-        (NO_AES, &["-evp", "aes-256-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
-        (NO_AES, &["-evp", "aes-256-cbc", "-bytes", "8192", "-decrypt"], SymbolClass::Aes, 0.9),
-        (NO_VECTORS, &["-evp", "chacha20-poly1305", "-bytes", "8192"], SymbolClass::ChaCha, 0.9),
+        (Some(NO_AES), &["-evp", "aes-256-gcm", "-bytes", "8192"], SymbolClass::Aes, 0.9),
+        (
+            Some(NO_AES),
+            &["-evp", "aes-256-cbc", "-bytes", "8192", "-decrypt"],
+            SymbolClass::Aes,
+            0.9,
+        ),
+        (
+            Some(NO_VECTORS),
+            &["-evp", "chacha20-poly1305", "-bytes", "8192"],
+            SymbolClass::ChaCha,
+            0.9,
+        ),
         (None, &["-evp", "sha256", "-bytes", "8192"], SymbolClass::Hash, 0.9),
     ] {
         let child = Running::masked(args, mask);

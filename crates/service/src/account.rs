@@ -114,7 +114,7 @@ impl Account {
     /// An account without limits, for simulations of a session.
     #[must_use]
     pub fn unlimited(identity: &str, now: Instant) -> Self {
-        let terms = Terms::of_identity(identity, &Settings::default());
+        let terms = Settings::default().terms_of_identity(identity);
         Self::new(Arc::new(terms), now)
     }
 
@@ -311,7 +311,7 @@ impl Accounts {
             account.set_terms(Arc::clone(terms), now);
         }
         accounts.retain(|party, account| {
-            let terms = directory.terms_of_party(party, settings);
+            let terms = settings.terms_of_party(party, directory);
             if let Some(terms) = &terms {
                 account.set_terms(Arc::clone(terms), now);
             }
@@ -348,7 +348,7 @@ mod tests {
         Arc::new(Terms {
             rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
             bounds,
-            ..Terms::of_identity(party, &Settings::default())
+            ..Settings::default().terms_of_identity(party)
         })
     }
 

@@ -7,16 +7,17 @@
 //! increase to the client's row and to the totals, which are also metrics. A row exists while its client has
 //! a connection on which it has reported; the totals keep the counts of clients that are gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use millrace_engine::sync::lock;
 use millrace_wire::{EdgeCounter, EdgeReport};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::metrics::{
     DeviceBytes, DeviceOps, EdgeFallback, EdgeHedge, EdgeResult, EdgeWait, Metrics,
 };
-use crate::status::{EdgeCounts, EdgeRow, ErrorRow};
 
 /// Bound on the rows shown, the clients with the most jobs: a few tens of KiB of text. The number of rows
 /// itself is that of clients with different names or agents.
@@ -25,6 +26,71 @@ const MAX_SHOWN: usize = 256;
 /// Bound on the increase of a counter by one report: more than any client counts in a second. A client that
 /// lies changes its own row, and needs decades to overflow a total.
 const MAX_NEWS: u64 = 1 << 32;
+
+/// A client that reports its counters, over all its connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EdgeRow {
+    /// The client's identity.
+    pub identity: String,
+    /// The client's software, as named by the client.
+    pub agent: String,
+    /// The client's open connections that have reported.
+    pub connections: u64,
+    /// Counts since the client opened the first of them.
+    #[serde(flatten)]
+    pub counts: EdgeCounts,
+}
+
+/// Counters that clients report to this node. A client with several nodes reports each event to one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EdgeCounts {
+    /// Operations done by the pool.
+    pub pooled: u64,
+    /// Jobs for which the application waited without blocking a thread.
+    pub paused: u64,
+    /// Jobs for which a thread of the application waited, blocked.
+    pub blocking: u64,
+    /// Jobs also sent to a second node, which answered first.
+    pub hedges_won: u64,
+    /// Jobs also sent to a second node, which did not answer first.
+    pub hedges_lost: u64,
+    /// Operations that ended as an error in the application.
+    pub failed: u64,
+    /// Operations whose caller stopped waiting.
+    pub abandoned: u64,
+    /// Jobs cancelled by the application.
+    pub cancelled: u64,
+    /// Results that failed verification.
+    pub wrong_results: u64,
+    /// Operations computed by the client itself, by reason.
+    pub fallbacks: Vec<ErrorRow>,
+    /// The work of a virtio-crypto device, under the names of QEMU's `query-stats`; counters that are 0 are left out.
+    #[serde(default)]
+    pub device: BTreeMap<String, u64>,
+}
+
+impl EdgeCounts {
+    /// Jobs submitted to the pool.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.paused.saturating_add(self.blocking)
+    }
+
+    /// Operations computed by the client itself.
+    #[must_use]
+    pub fn fallbacks(&self) -> u64 {
+        self.fallbacks.iter().fold(0, |sum: u64, reason| sum.saturating_add(reason.jobs))
+    }
+}
+
+/// Jobs that ended without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorRow {
+    /// Reason, as metrics and clients name it: `busy`, `over-quota`, `denied`, ….
+    pub reason: String,
+    /// Jobs that ended with it since the node started.
+    pub jobs: u64,
+}
 
 /// A client: its identity, and the agent name that it sent.
 type Client = (Arc<str>, Arc<str>);

@@ -26,7 +26,8 @@ use zeroize::Zeroizing;
 use crate::account::Account;
 use crate::keys::{KeyEntry, KeySet};
 use crate::policy::KeyPolicy;
-use crate::session::{Effects, ReadyJob, Rules, SessionState};
+use crate::session::{Effects, ReadyJob, SessionState};
+use crate::settings::Rules;
 
 /// Least value of a step that is an encoded message.
 const RAW: u8 = 0x40;

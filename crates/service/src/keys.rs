@@ -29,8 +29,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::policy::KeyPolicy;
-use crate::session::admits;
+use crate::policy::{KeyPolicy, admits};
 use crate::store::{KeyStore, Stamp, StoreError, VersionId};
 
 /// A version of a key that sessions can have open. `K` is the engine's key type.

@@ -15,7 +15,7 @@
 //!
 //! - [`service`]: [`Service`] and [`Session`], and the order in which a front end calls them.
 //! - [`settings`]: settings that change while sessions are open.
-//! - [`outbox`]: a [`service::SessionSink`] for a front end with tasks.
+//! - [`sink`]: where a session receives completions and orders; [`outbox`]: a sink for a front end with tasks.
 //! - [`store`]: keys at rest, and private keys from PEM.
 //! - [`tenants`], [`rates`], [`account`]: who pays, for how much, and what was used.
 //! - [`grant`], [`enforcement`]: the signed form of such terms, and which of them a node may act on.
@@ -23,7 +23,8 @@
 //!   ends use it through [`Session`].
 //! - [`admission`]: which handshakes give way when there are too many.
 //! - [`imports`]: the order of key checks, and bounds on keys that wait.
-//! - [`status`]: the answer of `/status`; [`overview`]: what the page shows; [`metrics`]: the counters.
+//! - [`status`]: the answer of `/status`; [`overview`]: what the page shows; [`metrics`]: the counters;
+//!   [`client_reports`]: those of the clients.
 //! - [`bucket`], [`log_limit`]: the only token bucket, and the log limiter that uses it.
 //!
 //! Key material, inputs and outputs are never logged.
@@ -32,7 +33,7 @@
 pub mod account;
 pub mod admission;
 pub mod bucket;
-mod client_reports;
+pub mod client_reports;
 pub mod enforcement;
 mod fields;
 #[cfg(feature = "fuzzing")]
@@ -51,6 +52,7 @@ pub mod rates;
 pub mod service;
 pub mod session;
 pub mod settings;
+pub mod sink;
 pub mod status;
 pub mod store;
 pub mod tenants;

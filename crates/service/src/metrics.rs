@@ -669,7 +669,7 @@ mod tests {
             tenant: [("acme".to_owned(), TenantSettings::default())].into(),
             ..Settings::default()
         };
-        let tenants = Directory::of_settings("node-1", &settings);
+        let tenants = Directory::of_settings("node-1", &settings.tenant);
         let accounts = tenants.tenants().map(|terms| {
             let account = Account::new(Arc::clone(terms), Instant::now());
             account.snapshot()

@@ -17,19 +17,7 @@ use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink, Key, KeyError};
 use millrace_wire::RequestId;
 
-use crate::service::SessionSink;
-
-/// The service's order to a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Order {
-    /// Continue to serve.
-    #[default]
-    Serve,
-    /// Take no new jobs; end when the client disconnects or nothing is in flight.
-    Drain,
-    /// End at once.
-    Close,
-}
+use crate::sink::{Order, SessionSink};
 
 /// The key loaded for a client's import, or the reason for refusing it.
 pub type Import = (RequestId, Result<Arc<Key>, KeyError>);

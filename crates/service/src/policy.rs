@@ -59,6 +59,11 @@ impl KeyPolicy {
     }
 }
 
+/// Whether a policy names the client: its identity, its tenant (`tenant:NAME`), or every client.
+pub(crate) fn admits(policy: &KeyPolicy, identity: &str, tenant: Option<&str>) -> bool {
+    policy.admits(identity) || tenant.is_some_and(|tenant| policy.admits(tenant))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,9 +16,11 @@ use millrace_engine::Owner;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::session::Rules;
+use crate::rates::{Rate, Rates};
 use crate::store::valid_identity;
-use crate::tenants::{Bounds, Directory, MAX_TENANTS, TenantSettings, Terms};
+use crate::tenants::{
+    Bounds, Directory, MAX_TENANTS, Priority, TENANT_PREFIX, TenantSettings, Terms,
+};
 
 /// All settings of a service that can change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -263,10 +265,10 @@ impl Settings {
             }
         }
         // Patterns of unix peers at this node decide like all others, whatever its name.
-        let directory = Directory::of_settings("", self);
+        let directory = Directory::of_settings("", &self.tenant);
         for (identity, limits) in &self.identity {
             let IdentityLimits { connections: _, quota_ops_per_second, weight } = limits;
-            let party = directory.terms(identity, self).map(|terms| terms.party.clone());
+            let party = self.terms(identity, &directory).map(|terms| terms.party.clone());
             if let Some(tenant) = party.filter(|party| **party != **identity)
                 && (quota_ops_per_second.is_some() || weight.is_some())
             {
@@ -294,6 +296,36 @@ impl Settings {
     /// Share of a busy engine that this identity gets, relative to others.
     pub(crate) fn weight(&self, identity: &str) -> u32 {
         self.identity.get(identity).and_then(|own| own.weight).unwrap_or(1)
+    }
+
+    /// The terms of an identity without a tenant.
+    pub(crate) fn terms_of_identity(&self, identity: &str) -> Terms {
+        let ops = self.quota(identity).map_or(0, u64::from);
+        Terms {
+            party: identity.into(),
+            weight: self.weight(identity),
+            priority: Priority::Normal,
+            rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
+            bounds: Bounds::default(),
+        }
+    }
+
+    /// The terms of an identity; `None` if the node serves only tenants, and it belongs to none.
+    pub(crate) fn terms(&self, identity: &str, directory: &Directory) -> Option<Arc<Terms>> {
+        match directory.tenant_of(identity) {
+            Some(terms) => Some(Arc::clone(terms)),
+            None if directory.is_closed() => None,
+            None => Some(Arc::new(self.terms_of_identity(identity))),
+        }
+    }
+
+    /// The terms of a party by its name, if it is a tenant of this node or an identity.
+    pub(crate) fn terms_of_party(&self, party: &str, directory: &Directory) -> Option<Arc<Terms>> {
+        if party.starts_with(TENANT_PREFIX) {
+            directory.tenant(party).cloned()
+        } else {
+            Some(Arc::new(self.terms_of_identity(party)))
+        }
     }
 
     /// Whether an identity that holds `held` of `open` connections may have another one, if its party holds
@@ -344,6 +376,34 @@ fn compare(key: &str, before: &Value, after: &Value, changes: &mut Vec<String>) 
     }
 }
 
+/// The settings of one session.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Name of the node, for the welcome.
+    pub node: String,
+    /// Whether the client may import keys.
+    pub allow_import: bool,
+    /// Bound on the jobs in flight.
+    pub max_in_flight: u32,
+    /// Bound on the open keys.
+    pub max_keys: u32,
+    /// Bound on the budget of a job.
+    pub max_budget: Duration,
+}
+
+impl Rules {
+    pub(crate) fn of(node: &str, settings: &Settings) -> Self {
+        let limits = &settings.limits;
+        Self {
+            node: node.to_owned(),
+            allow_import: settings.allow_import,
+            max_in_flight: limits.in_flight,
+            max_keys: limits.keys,
+            max_budget: limits.max_budget,
+        }
+    }
+}
+
 /// The settings in force, with their revision.
 #[derive(Clone, Debug)]
 pub struct SettingsSnapshot {
@@ -369,7 +429,7 @@ impl SettingsSnapshot {
     /// The terms of an identity; `None` if it is not admitted.
     pub(crate) fn terms(&self, identity: &str) -> Option<Arc<Terms>> {
         let admitted = self.settings.admits(identity);
-        admitted.then(|| self.directory.terms(identity, &self.settings)).flatten()
+        admitted.then(|| self.settings.terms(identity, &self.directory)).flatten()
     }
 }
 

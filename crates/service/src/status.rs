@@ -3,7 +3,6 @@
 
 //! The answer of `/status`: a snapshot of a node, as names and numbers. It contains no secrets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_engine::Engine;
@@ -11,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::account::AccountSnapshot;
-use crate::client_reports::ClientReports;
+use crate::client_reports::{ClientReports, EdgeCounts, EdgeRow, ErrorRow};
 use crate::enforcement::GrantRow;
 use crate::metrics::Metrics;
 use crate::quota::Exceeded;
@@ -112,62 +111,6 @@ pub struct TenantRow {
     pub service_p50_us: f64,
     /// 99th percentile of the service time, in microseconds.
     pub service_p99_us: f64,
-}
-
-/// A client that reports its counters, over all its connections.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EdgeRow {
-    /// The client's identity.
-    pub identity: String,
-    /// The client's software, as named by the client.
-    pub agent: String,
-    /// The client's open connections that have reported.
-    pub connections: u64,
-    /// Counts since the client opened the first of them.
-    #[serde(flatten)]
-    pub counts: EdgeCounts,
-}
-
-/// Counters that clients report to this node. A client with several nodes reports each event to one of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EdgeCounts {
-    /// Operations done by the pool.
-    pub pooled: u64,
-    /// Jobs for which the application waited without blocking a thread.
-    pub paused: u64,
-    /// Jobs for which a thread of the application waited, blocked.
-    pub blocking: u64,
-    /// Jobs also sent to a second node, which answered first.
-    pub hedges_won: u64,
-    /// Jobs also sent to a second node, which did not answer first.
-    pub hedges_lost: u64,
-    /// Operations that ended as an error in the application.
-    pub failed: u64,
-    /// Operations whose caller stopped waiting.
-    pub abandoned: u64,
-    /// Jobs cancelled by the application.
-    pub cancelled: u64,
-    /// Results that failed verification.
-    pub wrong_results: u64,
-    /// Operations computed by the client itself, by reason.
-    pub fallbacks: Vec<ErrorRow>,
-    /// The work of a virtio-crypto device, under the names of QEMU's `query-stats`; counters that are 0 are left out.
-    #[serde(default)]
-    pub device: BTreeMap<String, u64>,
-}
-
-impl EdgeCounts {
-    /// Jobs submitted to the pool.
-    #[must_use]
-    pub fn jobs(&self) -> u64 {
-        self.paused.saturating_add(self.blocking)
-    }
-
-    /// Operations computed by the client itself.
-    #[must_use]
-    pub fn fallbacks(&self) -> u64 {
-        self.fallbacks.iter().fold(0, |sum: u64, reason| sum.saturating_add(reason.jobs))
-    }
 }
 
 /// The open sessions of a node.
@@ -291,15 +234,6 @@ pub struct CostRow {
     pub backend: String,
     /// Time per job, in microseconds, near the median.
     pub us: f64,
-}
-
-/// Jobs that ended without a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ErrorRow {
-    /// Reason, as metrics and clients name it: `busy`, `over-quota`, `denied`, ….
-    pub reason: String,
-    /// Jobs that ended with it since the node started.
-    pub jobs: u64,
 }
 
 /// Parts from which a status is composed.

@@ -17,7 +17,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rates::{JobClass, Rate, Rates};
-use crate::settings::Settings;
 use crate::store::{MAX_IDENTITY_LEN, valid_identity};
 
 /// Bound on the name of a tenant, in bytes: a DNS label.
@@ -252,18 +251,6 @@ impl Terms {
         }
     }
 
-    /// The terms of an identity without a tenant.
-    pub(crate) fn of_identity(identity: &str, settings: &Settings) -> Self {
-        let ops = settings.quota(identity).map_or(0, u64::from);
-        Self {
-            party: identity.into(),
-            weight: settings.weight(identity),
-            priority: Priority::Normal,
-            rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
-            bounds: Bounds::default(),
-        }
-    }
-
     /// The tenant's name, if the party is one.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
@@ -286,8 +273,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// The tenants of `node.toml`; an identity without a tenant is one of its own.
-    pub(crate) fn of_settings(node: &str, settings: &Settings) -> Self {
-        let tenants = settings.tenant.iter();
+    pub(crate) fn of_settings(node: &str, tenants: &BTreeMap<String, TenantSettings>) -> Self {
         let mut directory = Self::new(node, false);
         for (name, tenant) in tenants {
             directory.add(Terms::of_tenant(name, tenant), &tenant.identities);
@@ -319,27 +305,14 @@ impl Directory {
         self.tenants.insert(Arc::clone(&terms.party), terms);
     }
 
-    /// The terms of an identity; `None` if the node serves only tenants, and it belongs to none.
-    pub(crate) fn terms(&self, identity: &str, settings: &Settings) -> Option<Arc<Terms>> {
-        let tenant = self.tenant_of(identity).or_else(|| {
-            // In a pool the same user id names different users on different hosts.
-            let local = identity.starts_with("uid:");
-            local.then(|| self.tenant_of(&format!("{identity}@{}", self.node))).flatten()
-        });
-        match tenant {
-            Some(terms) => Some(Arc::clone(terms)),
-            None if self.closed => None,
-            None => Some(Arc::new(Terms::of_identity(identity, settings))),
-        }
+    /// Whether an identity without a tenant is refused.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
-    /// The terms of a party by its name, if it is a tenant of this node or an identity.
-    pub(crate) fn terms_of_party(&self, party: &str, settings: &Settings) -> Option<Arc<Terms>> {
-        if party.starts_with(TENANT_PREFIX) {
-            self.tenants.get(party).cloned()
-        } else {
-            Some(Arc::new(Terms::of_identity(party, settings)))
-        }
+    /// The terms of a tenant, by the name of its party.
+    pub(crate) fn tenant(&self, party: &str) -> Option<&Arc<Terms>> {
+        self.tenants.get(party)
     }
 
     /// All tenants, by name.
@@ -347,7 +320,16 @@ impl Directory {
         self.tenants.values()
     }
 
-    fn tenant_of(&self, identity: &str) -> Option<&Arc<Terms>> {
+    /// The terms of the tenant that an identity belongs to.
+    pub(crate) fn tenant_of(&self, identity: &str) -> Option<&Arc<Terms>> {
+        self.by_pattern(identity).or_else(|| {
+            // In a pool the same user id names different users on different hosts.
+            let local = identity.starts_with("uid:");
+            local.then(|| self.by_pattern(&format!("{identity}@{}", self.node))).flatten()
+        })
+    }
+
+    fn by_pattern(&self, identity: &str) -> Option<&Arc<Terms>> {
         let by_prefix = || {
             let mut prefixes = self.prefixes.iter();
             prefixes.find(|(prefix, _)| identity.starts_with(prefix.as_str()))
@@ -360,6 +342,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn pattern_matches_exactly_or_by_its_beginning() {
@@ -403,7 +386,7 @@ mod tests {
             ("gateways", &["cert:gw-*", "uid:33@here", "uid:0"]),
             ("one", &["cert:gw-1"]),
         ]);
-        let directory = Directory::of_settings("here", &settings);
+        let directory = Directory::of_settings("here", &settings.tenant);
         for (identity, party) in [
             ("cert:gw-1", "tenant:one"),
             ("cert:gw-10", "tenant:gateways"),
@@ -413,20 +396,20 @@ mod tests {
             ("uid:34", "uid:34"),
             ("spiffe://pool/x", "spiffe://pool/x"),
         ] {
-            let terms = directory.terms(identity, &settings).unwrap();
+            let terms = settings.terms(identity, &directory).unwrap();
             assert_eq!(&*terms.party, party, "{identity}");
         }
-        let elsewhere = Directory::of_settings("there", &settings);
-        assert_eq!(&*elsewhere.terms("uid:33", &settings).unwrap().party, "uid:33");
+        let elsewhere = Directory::of_settings("there", &settings.tenant);
+        assert_eq!(&*settings.terms("uid:33", &elsewhere).unwrap().party, "uid:33");
     }
 
     #[test]
     fn closed_directory_has_terms_for_tenants_alone() {
         let settings = settings(&[("acme", &["cert:gw-1"])]);
-        let mut directory = Directory::of_settings("here", &settings);
+        let mut directory = Directory::of_settings("here", &settings.tenant);
         directory.closed = true;
-        assert!(directory.terms("cert:gw-1", &settings).is_some());
-        assert!(directory.terms("cert:gw-2", &settings).is_none());
+        assert!(settings.terms("cert:gw-1", &directory).is_some());
+        assert!(settings.terms("cert:gw-2", &directory).is_none());
     }
 
     #[test]

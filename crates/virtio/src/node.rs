@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use millrace_client::{ClientError, Pool, RemoteKey, Reply};
 use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
-use millrace_service::service::SessionSink;
+use millrace_service::sink::SessionSink;
 use millrace_wire::{JobId, KeyHandle, KeyRefusal};
 use tracing::{debug, info};
 use zeroize::Zeroizing;

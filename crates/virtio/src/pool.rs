@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{Completion, JobError, KeyInfo, Operation, Output, PrivateKey};
-use millrace_service::service::SessionSink;
+use millrace_service::sink::SessionSink;
 use millrace_service::{Service, Session};
 use millrace_wire::{
     ClientMessage, Fault, Hello, JobId, KeyHandle, KeyRefusal, NodeMessage, SubmittedJob, version,

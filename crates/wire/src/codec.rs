@@ -36,12 +36,7 @@ pub use crate::writer::{
     CompleteWriter, MAX_COMPLETION_LEN, MAX_JOB_LEN, SubmitWriter, encode_completions,
     encode_submit_batch, job_fits, wipe,
 };
-
-/// Fewest bytes of a job in a `Submit`: the fixed fields, without parameters and input.
-pub(crate) const MIN_JOB_LEN: usize = 8 + 4 + 4 + 1 + 2;
-
-/// Bytes of a completion in a `Complete` without its output.
-pub(crate) const MIN_COMPLETION_LEN: usize = 8 + 1 + 1 + 4 + 4 + 2;
+use crate::writer::{MIN_COMPLETION_LEN, MIN_JOB_LEN, begin_frame, end_frame, put_bytes, reserve};
 
 /// One direction of the protocol.
 pub trait Message: Sized {
@@ -462,17 +457,10 @@ fn known<T>(field: &'static str, code: u8, value: Option<T>) -> Result<T, WireEr
 /// Appends one frame of a message that is not a batch. Its kind bounds the payload, so the buffer is enlarged
 /// at most once, without leaving a copy behind.
 fn frame(out: &mut Vec<u8>, kind: MessageKind, payload: impl FnOnce(&mut Vec<u8>)) {
-    crate::writer::reserve(out, HEADER_LEN + kind.max_payload);
-    let start = crate::writer::begin_frame(out, kind);
+    reserve(out, HEADER_LEN + kind.max_payload);
+    let start = begin_frame(out, kind);
     payload(out);
-    crate::writer::end_frame(out, start);
-}
-
-/// Appends bytes after their `u16` length; the caller has checked the bound.
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    let length = u16::try_from(bytes.len()).expect("bounded far below 64 KiB by the caller");
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(bytes);
+    end_frame(out, start);
 }
 
 /// Returns the bytes, or none if they are too long: a cut key is useless.

@@ -8,13 +8,13 @@
 //! before the payload arrives.
 
 use std::fmt;
-use std::hint::black_box;
 use std::marker::PhantomData;
 
 use zeroize::Zeroize;
 
 use crate::codec::{Message, parse_header};
 use crate::error::{Peer, WireError};
+use crate::writer::wipe_bytes;
 use crate::{HEADER_LEN, MAX_FRAME_LEN};
 
 /// Least room that [`Decoder::space`] offers, in bytes: one page, so that a read is worth its system call.
@@ -133,7 +133,7 @@ impl<M: Message> Decoder<M> {
         };
         let message = M::decode(kind, payload);
         if M::may_be_secret(kind) {
-            wipe(payload);
+            wipe_bytes(payload);
         }
         self.start += HEADER_LEN + length;
         self.fresh = false;
@@ -148,7 +148,7 @@ impl<M: Message> Decoder<M> {
         }
         self.buffer.copy_within(self.start..self.end, 0);
         let moved = self.end - self.start;
-        wipe(&mut self.buffer[moved..self.end]);
+        wipe_bytes(&mut self.buffer[moved..self.end]);
         (self.start, self.end) = (0, moved);
     }
 
@@ -190,11 +190,4 @@ impl<M> fmt::Debug for Decoder<M> {
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
-}
-
-/// Overwrites bytes of a buffer that stays allocated. `black_box` makes the compiler assume that they are
-/// read, so that this is one `memset` and not the byte-wise volatile loop of `zeroize`.
-pub(crate) fn wipe(bytes: &mut [u8]) {
-    bytes.fill(0);
-    black_box(bytes);
 }

@@ -7,6 +7,7 @@
 //! key or of a decrypted secret in freed memory.
 
 use std::borrow::Borrow;
+use std::hint::black_box;
 use std::time::Duration;
 
 use millrace_operation::BackendKind;
@@ -14,10 +15,15 @@ use millrace_operation::error::JobError;
 use millrace_operation::operation::{MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
 use zeroize::Zeroize;
 
-use crate::codec::{MIN_COMPLETION_LEN, MIN_JOB_LEN, put_bytes};
 use crate::codes::{self, MessageKind};
 use crate::message::{JobCompletion, JobId, KeyHandle, SubmittedJob};
 use crate::{HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_OUTPUT_LEN};
+
+/// Fewest bytes of a job in a `Submit`: the fixed fields, without parameters and input.
+pub(crate) const MIN_JOB_LEN: usize = 8 + 4 + 4 + 1 + 2;
+
+/// Bytes of a completion in a `Complete` without its output.
+pub(crate) const MIN_COMPLETION_LEN: usize = 8 + 1 + 1 + 4 + 4 + 2;
 
 /// Most bytes that one job takes in a `Submit`.
 pub const MAX_JOB_LEN: usize = MIN_JOB_LEN + 2 + 2 + MAX_LABEL_LEN + MAX_INPUT_LEN;
@@ -38,9 +44,16 @@ pub fn job_fits(operation: &Operation, input: &[u8]) -> bool {
     label_fits && input.len() <= MAX_INPUT_LEN
 }
 
+/// Overwrites bytes of a buffer that stays allocated. `black_box` makes the compiler assume that they are
+/// read, so that this is one `memset` and not the byte-wise volatile loop of `zeroize`.
+pub(crate) fn wipe_bytes(bytes: &mut [u8]) {
+    bytes.fill(0);
+    black_box(bytes);
+}
+
 /// Overwrites and empties a buffer but keeps its memory, for buffers that held secrets and are reused.
 pub fn wipe(buffer: &mut Vec<u8>) {
-    crate::decoder::wipe(buffer);
+    wipe_bytes(buffer);
     buffer.clear();
 }
 
@@ -246,7 +259,7 @@ impl<'a> Batch<'a> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            crate::decoder::wipe(&mut self.out[self.start..]);
+            wipe_bytes(&mut self.out[self.start..]);
             self.out.truncate(self.start);
         }
     }
@@ -276,6 +289,13 @@ pub(crate) fn end_frame(out: &mut [u8], start: usize) {
     let length = out.len() - start - HEADER_LEN;
     let length = u32::try_from(length).expect("frames are bounded by MAX_FRAME_LEN");
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// Appends bytes after their `u16` length; the caller has checked the bound.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    let length = u16::try_from(bytes.len()).expect("bounded far below 64 KiB by the caller");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(bytes);
 }
 
 /// The parameters of an operation without the label: at most four bytes.

@@ -82,10 +82,11 @@ impl Qat {
     /// of each card.
     #[must_use]
     pub fn new() -> Self {
+        let [library, memory] = millrace_qat::DEFAULT_FILES.map(PathBuf::from);
         Self {
             settings: Settings {
-                library: PathBuf::from("libqat.so.4"),
-                memory: PathBuf::from("libusdm.so.0"),
+                library,
+                memory,
                 functions: 1,
                 answer_time: ANSWER_TIME,
                 only: Vec::new(),

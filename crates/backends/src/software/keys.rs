@@ -24,8 +24,8 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::operations::rsa_private;
+use super::padding;
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number, Rsa, RsaParts};
-use crate::padding;
 
 /// A key that is ready for use.
 pub(crate) struct LoadedKey {

@@ -31,6 +31,7 @@ use millrace_engine::{
 mod capabilities;
 pub(crate) mod keys;
 pub(crate) mod operations;
+pub(crate) mod padding;
 mod queue;
 #[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 pub(crate) mod sys;

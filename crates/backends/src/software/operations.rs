@@ -10,8 +10,8 @@ use millrace_engine::backend::Task;
 use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, Output};
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
+use super::padding;
 use super::sys::{self, Dh, Dsa, EcKey, MlDsa, Number};
-use crate::padding;
 
 /// Runs a task with the key that it names; fails if there is none.
 pub(crate) fn run_task(key: Option<&LoadedKey>, task: &Task) -> Result<Output, BackendError> {

@@ -9,6 +9,7 @@
 //! alone. Each page's body is decompressed and compared. In the same rounds stock nginx also sends the compressed
 //! bodies from files: no compression can gain more than that.
 
+mod args;
 pub(crate) mod corpus;
 mod site;
 
@@ -16,17 +17,18 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub use self::args::CompressionArgs;
 use self::corpus::Text;
 use self::site::Site;
-use crate::cli::CompressionArgs;
 use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::plot::{Axis, BarChart, Bars, write};
 use crate::process::temporary_folder;
 use crate::progress::Progress;
-use crate::report::{BenchReport, sharing, table};
+use crate::report::BenchReport;
 use crate::stats::Spread;
+use crate::table::{sharing, table};
 
 /// Longest page: what one request may keep a worker busy with.
 pub(crate) const MAX_PAGE: u64 = 8 << 20;

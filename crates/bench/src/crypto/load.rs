@@ -21,11 +21,13 @@ use millrace_engine::{
 use serde::Serialize;
 
 use super::CryptoPlan;
+use crate::arrivals::arrivals;
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::Latencies;
-use crate::workload::{BenchKey, Case, Checks, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Checks, Contender, Keys, Requests, Subject};
 
 /// Jobs in flight while the peak is measured: enough for full batches, few enough for a node.
 const WINDOW: usize = 64;
@@ -266,20 +268,6 @@ impl Drop for Driver<'_> {
     }
 }
 
-/// Arrival times of jobs, after the start.
-pub(crate) fn arrivals(per_s: f64, time: Duration, seed: u64) -> Vec<Duration> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut arrivals = Vec::new();
-    let mut seconds = 0.0;
-    while seconds < time.as_secs_f64() {
-        arrivals.push(Duration::from_secs_f64(seconds));
-        // Above 0, so that it has a logarithm.
-        let unit = 1.0 - random.f64();
-        seconds += -unit.ln() / per_s;
-    }
-    arrivals
-}
-
 pub(crate) fn wait_until(due: Instant) {
     loop {
         let left = due.saturating_duration_since(Instant::now());
@@ -360,21 +348,6 @@ mod tests {
     use millrace_engine::OperationKind;
 
     use super::*;
-
-    #[test]
-    fn arrivals_are_random_with_the_wanted_rate_and_the_same_each_time() {
-        let time = Duration::from_secs(10);
-        let some = arrivals(1_000.0, time, 1);
-        assert_eq!(some, arrivals(1_000.0, time, 1));
-        assert_ne!(some, arrivals(1_000.0, time, 2));
-        assert!((9_600..10_400).contains(&some.len()), "{}", some.len());
-        assert!(some.is_sorted() && some.last().is_some_and(|last| *last < time));
-        // Exponential: a share of 1 - 1/e of the gaps is shorter than the mean.
-        let short =
-            some.windows(2).filter(|pair| pair[1] - pair[0] < Duration::from_millis(1)).count();
-        let share = short as f64 / some.len() as f64;
-        assert!((0.61..0.655).contains(&share), "{share}");
-    }
 
     #[test]
     fn every_job_of_an_open_loop_ends_and_counts_from_its_arrival() {

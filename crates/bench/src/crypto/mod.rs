@@ -19,8 +19,9 @@
 //! A processor with IFMA also measures what one without it would do: in a child with `OPENSSL_ia32cap` set so that
 //! AWS-LC and OpenSSL do not use IFMA, beside the lanes that need none.
 
+mod args;
 mod figures;
-pub(crate) mod load;
+mod load;
 mod rates;
 mod results;
 mod through;
@@ -35,17 +36,19 @@ use millrace_engine::{BackendKind, OperationKind};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
+pub use self::args::CryptoArgs;
 pub(crate) use self::rates::MeasuredRates;
 use self::results::{CryptoFigures, CryptoReport};
 pub(crate) use self::results::{best_gain, rates_table};
-use crate::cli::{CryptoArgs, check_seconds};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
+use crate::options::check_seconds;
 use crate::plot;
 use crate::process::output_of;
 use crate::progress::Progress;
 use crate::report::BenchReport;
-use crate::workload::{BenchKey, CASES, Case, Keys, LanesKind, Subject};
+use crate::workload::{CASES, Case, Keys, LanesKind, Subject};
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=600.0;

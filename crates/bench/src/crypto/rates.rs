@@ -6,11 +6,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::CryptoPlan;
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::speed::openssl_rate;
 use crate::stats::{Spread, order};
-use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject, batches};
+use crate::workload::{Case, Contender, Keys, Requests, Subject, batches};
 
 /// A warm-up is this part of a measurement: blinding pairs, caches, clock frequency.
 const WARM_UP: u32 = 4;

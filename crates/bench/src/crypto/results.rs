@@ -11,10 +11,12 @@ use super::load::{AtLoad, LoadRound, Loaded};
 use super::rates::{MeasuredRates, RateSeries, ratio};
 use super::through::{Through, ThroughRound};
 use super::{CryptoPlan, rsa_2048};
+use crate::bench_key::BenchKey;
 use crate::goals::{Goal, Goals};
-use crate::report::{BenchReport, Column, dash, median, range, sharing, table, table_by};
+use crate::report::BenchReport;
 use crate::stats::Spread;
-use crate::workload::{BenchKey, LanesKind, Subject};
+use crate::table::{Column, dash, median, range, sharing, table, table_by};
+use crate::workload::{LanesKind, Subject};
 
 /// Version of the JSON report: raised when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 2;

@@ -10,12 +10,13 @@ use millrace_engine::OperationKind;
 use serde::Serialize;
 
 use super::CryptoPlan;
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
 use crate::node::{NodeOptions, NodeProcess};
 use crate::pool::remote::RemotePool;
 use crate::progress::Progress;
 use crate::stats::order;
-use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Contender, Keys, Requests, Subject};
 
 /// Jobs in flight at the node: what a busy gateway has.
 const WINDOW: usize = 128;

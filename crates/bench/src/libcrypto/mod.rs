@@ -30,8 +30,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::bench_key::BenchKey;
     use crate::error::LibraryError;
-    use crate::workload::BenchKey;
 
     fn system() -> Libcrypto {
         Libcrypto::open(Path::new(SYSTEM)).expect("the system's OpenSSL 3")

@@ -12,8 +12,8 @@ use std::ptr::{null, null_mut};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use zeroize::Zeroizing;
 
+use crate::bench_key::BenchKey;
 use crate::error::LibraryError;
-use crate::workload::BenchKey;
 
 /// An opaque object of libcrypto.
 type Ptr = *mut c_void;

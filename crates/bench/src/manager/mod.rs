@@ -11,17 +11,19 @@
 //! Placement runs on simulated nodes in this process. What it decides is verified: the slices of each tenant are its
 //! quota, and no node holds more than its capacity.
 
+mod args;
 mod placement;
 mod traffic;
 
 use serde::Serialize;
 
-use crate::cli::ManagerBenchArgs;
+pub use self::args::ManagerBenchArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::progress::Progress;
-use crate::report::{BenchReport, table};
+use crate::report::BenchReport;
 use crate::stats::Spread;
+use crate::table::table;
 use placement::Placements;
 use traffic::Traffic;
 

@@ -24,14 +24,15 @@ use millrace_engine::OperationKind;
 use serde::Serialize;
 
 use super::PoolPlan;
+use super::args::{POOL_OPERATIONS, PoolArgs};
 use super::remote::{Parcel, RemotePool, Sender};
-use crate::cli::PoolArgs;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::node::{NodeOptions, NodeProcess};
 use crate::progress::Progress;
-use crate::report::{BenchReport, median, range, sharing, table};
+use crate::report::BenchReport;
 use crate::stats::{Spread, order};
+use crate::table::{median, range, sharing, table};
 use crate::workload::{Case, Keys, Requests};
 
 /// Version of the JSON report: raised when a field changes its meaning.
@@ -137,7 +138,7 @@ pub(super) fn measure(plan: PoolPlan, args: &PoolArgs) -> Result<FairnessReport,
 
 /// Whether the user named operations: then all of them are measured.
 fn cases_asked(args: &PoolArgs) -> bool {
-    args.operation.len() < crate::cli::POOL_OPERATIONS.len()
+    args.operation.len() < POOL_OPERATIONS.len()
 }
 
 fn round(

@@ -17,6 +17,7 @@
 //!
 //! `--fairness`, `--tenants` and `--overload` measure something else: see [`fairness`], [`tenants`] and [`overload`].
 
+mod args;
 mod fairness;
 mod open;
 mod overload;
@@ -30,14 +31,15 @@ use millrace_client::Endpoint;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
+pub use self::args::PoolArgs;
 pub(crate) use self::fairness::give_way;
 use self::remote::RemotePool;
 use self::results::{Depth, MeasuredCase, NodeRound, PoolReport, PoolRound};
-use crate::cli::{PoolArgs, check_seconds};
 use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::node::{NodeOptions, NodeProcess};
+use crate::options::{MEASUREMENT, check_seconds};
 use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::speed::openssl_rate;
@@ -48,9 +50,6 @@ use crate::workload::{Case, Contender, Keys, Requests, Subject};
 /// A P-256 verification takes three times as long as the signature, so verifying each would take longer
 /// than the measurement.
 const MAX_SAMPLES: usize = 4096;
-
-/// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
-const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// Work before each measurement, the same for the library and for nodes, so that caches, connections and
 /// clock frequencies have settled.
@@ -107,7 +106,7 @@ struct PoolPlan {
 
 impl PoolPlan {
     fn new(args: &PoolArgs) -> Result<Self, BenchError> {
-        check_seconds(args.seconds, &SECONDS)?;
+        check_seconds(args.seconds, &MEASUREMENT)?;
         let (node_core, load_core) = cores::two(args.node_core, args.load_core)?;
         let case = |operation: &OperationKind| {
             let unknown = || BenchError::Usage(format!("{operation} is not measured"));

@@ -14,7 +14,7 @@ use millrace_engine::sync::lock;
 use serde::Serialize;
 
 use super::remote::Sender;
-use crate::crypto::load::arrivals;
+use crate::arrivals::arrivals;
 use crate::error::BenchError;
 use crate::stats::Latencies;
 use crate::workload::Requests;

@@ -15,8 +15,9 @@ use crate::error::BenchError;
 use crate::goals::Goal;
 use crate::plot::{self, Axis, LineChart, PlotLine, Value};
 use crate::progress::Progress;
-use crate::report::{BenchReport, median, range, table};
+use crate::report::BenchReport;
 use crate::stats::Spread;
+use crate::table::{median, range, table};
 use crate::workload::Requests;
 
 /// Version of the JSON report: raised when a field changes its meaning.

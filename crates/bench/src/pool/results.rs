@@ -11,8 +11,9 @@ use serde::Serialize;
 use super::PoolPlan;
 use super::remote::RemoteRound;
 use crate::goals::{Goal, Goals};
-use crate::report::{BenchReport, ReportTable, median, range, sharing, table};
+use crate::report::BenchReport;
 use crate::stats::Spread;
+use crate::table::{ReportTable, median, range, sharing, table};
 use crate::workload::Case;
 
 /// Version of the JSON report: raised when a field changes its meaning.
@@ -278,7 +279,7 @@ pub(super) fn goals(operations: &[MeasuredCase]) -> Goals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::BenchKey;
+    use crate::bench_key::BenchKey;
 
     /// A busy machine: the library gets a quarter of the CPU time, so its rate by the clock is a quarter of
     /// OpenSSL's by CPU time.

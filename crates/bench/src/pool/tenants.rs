@@ -20,8 +20,9 @@ use crate::error::BenchError;
 use crate::goals::Goal;
 use crate::node::{NodeOptions, NodeProcess};
 use crate::progress::Progress;
-use crate::report::{BenchReport, median, range, table};
+use crate::report::BenchReport;
 use crate::stats::{Spread, order};
+use crate::table::{median, range, table};
 use crate::workload::Requests;
 
 /// Version of the JSON report: raised when a field changes its meaning.

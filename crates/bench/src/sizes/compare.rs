@@ -8,8 +8,8 @@
 use serde::Serialize;
 
 use super::results::{Measured, SizesReport, number};
-use crate::report::table;
 use crate::stats::Spread;
+use crate::table::table;
 
 /// One algorithm and size in both runs.
 #[derive(Clone, Debug, Serialize)]

@@ -22,9 +22,10 @@ use millrace_backends::kernel::bulk::BulkInterface;
 
 use super::kernel;
 use super::rows::{SizeRequest, SizeRow};
+use crate::bench_key::BenchKey;
 use crate::error::LibraryError;
 use crate::libcrypto::{self, KeyPair, Libcrypto};
-use crate::workload::{BenchKey, LibraryKey};
+use crate::workload::LibraryKey;
 
 /// The message that is signed: as long as what TLS signs after hashing.
 const MESSAGE: [u8; 32] = [0x5a; 32];
@@ -58,11 +59,9 @@ pub(super) struct Implementation {
     pub(super) variable: Option<(&'static str, &'static str)>,
 }
 
-/// Turns off hardware AES (bit 57) and carry-less multiplication (bit 33) of the first capability word, and
-/// nothing else. The second word must be there, with nothing to turn off: a mask of one word clears the second
-/// as well, and with it AVX2, AVX-512 and SHA (measured with OpenSSL 3.0).
+/// Turns off hardware AES and carry-less multiplication.
 #[cfg(target_arch = "x86_64")]
-const NO_AES: (&str, &str) = ("OPENSSL_ia32cap", "~0x200000200000000:~0x0");
+const NO_AES: (&str, &str) = ("OPENSSL_ia32cap", millrace_sampler::NO_AES);
 
 /// Leaves only the presence of the vector unit of an Arm processor.
 #[cfg(not(target_arch = "x86_64"))]

@@ -19,6 +19,7 @@
 //! | `compare.rs` | two saved runs |
 //! | `reference.rs` | published figures, labelled |
 
+mod args;
 mod compare;
 mod fit;
 mod implementation;
@@ -32,13 +33,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
+pub use self::args::{SizesArgs, SizesWorkerArgs};
 use self::implementation::Implementation;
 pub(crate) use self::implementation::Known;
 use self::results::{Absent, Described, SizesReport};
 pub(crate) use self::rows::{ROWS, SizeRow, find};
 pub(crate) use self::worker::MAX_SIZE;
 use self::worker::WorkerProcess;
-use crate::cli::{SizesArgs, SizesWorkerArgs};
 use crate::cores;
 use crate::error::BenchError;
 use crate::machine::MachineRecord;

@@ -5,7 +5,7 @@
 
 use super::fit::Fit;
 use super::results::number;
-use crate::report::ReportTable;
+use crate::table::ReportTable;
 
 /// Block sizes of the router's figures, in bytes.
 const SIZES: [f64; 5] = [16.0, 64.0, 256.0, 1024.0, 8192.0];

@@ -18,8 +18,8 @@ use super::rows;
 use super::worker::TimeSlice;
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value};
-use crate::report::{Column, ReportTable, dash, range, table_by};
 use crate::stats::Spread;
+use crate::table::{Column, ReportTable, dash, range, table_by};
 
 /// The name of the saved form; another one is refused.
 const FORMAT: &str = "millrace-bench-sizes-1";

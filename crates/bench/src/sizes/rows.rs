@@ -4,7 +4,7 @@
 //! The algorithms, one row each. Names are those of the command line, of the tables and of
 //! the files.
 
-use crate::workload::BenchKey;
+use crate::bench_key::BenchKey;
 
 /// One algorithm, as it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
 use crate::keys::{Identity, write_private};
 use crate::process::{ChildProcess, command, free_addresses, listens, need};
-use crate::workload::BenchKey;
 
 /// Connections that a gateway may hold: above any concurrency that is offered here.
 pub(super) const MAX_CONNECTIONS: u32 = 4096;

@@ -26,6 +26,7 @@
 //! | `reference.rs` | published figures, labelled |
 //! | `local/` | `--local`: servers that compute the ephemeral part of a handshake themselves, against the same without |
 
+mod args;
 mod gateway;
 mod load;
 mod local;
@@ -42,13 +43,13 @@ mod testbed;
 use clap::ValueEnum;
 use serde::Serialize;
 
+pub use self::args::TlsArgs;
 pub(crate) use self::gateway::{KeyPlace, TlsServer};
 pub(crate) use self::load::{TlsCipher, TlsGroup};
 pub use self::local::saved as last_local_run;
 use self::plan::TlsPlan;
 use self::results::{TlsFigures, TlsReport};
 use self::testbed::Testbed;
-use crate::cli::TlsArgs;
 use crate::cores;
 use crate::crypto;
 use crate::error::BenchError;

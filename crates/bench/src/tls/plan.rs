@@ -11,16 +11,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::short::{self, Path, Short};
-use super::{KeyPlace, Part, TlsServer, TlsVersion};
-use crate::cli::{TlsArgs, check_seconds};
+use super::{KeyPlace, Part, TlsArgs, TlsServer, TlsVersion};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::POOLED_KEYS;
+use crate::options::{MEASUREMENT, check_seconds};
 use crate::stats::order;
-use crate::workload::BenchKey;
-
-/// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
-pub(super) const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// Places of the preload library, relative to this binary: in a build tree and in an installation.
 const PRELOAD_PLACES: [&str; 2] =
@@ -95,7 +92,7 @@ impl TlsPlan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
         let (rounds, seconds) = if args.demo { (2, 0.5) } else { (5, 1.0) };
         let seconds = args.seconds.unwrap_or(seconds);
-        check_seconds(seconds, &SECONDS)?;
+        check_seconds(seconds, &MEASUREMENT)?;
         let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
         let mut modes = unique(&args.mode);
         if modes.is_empty() {

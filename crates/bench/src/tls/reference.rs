@@ -7,7 +7,7 @@
 use super::TlsVersion;
 use super::plan::Handshake;
 use super::short::Path;
-use crate::workload::BenchKey;
+use crate::bench_key::BenchKey;
 
 /// A row of the article about a QAT card under a patched nginx, tested with `ab`, 100 at a time.
 pub(super) struct PublishedRow {

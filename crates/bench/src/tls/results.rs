@@ -14,11 +14,11 @@ use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{Short, ShortLoad};
 use super::testbed::{LoadFigures, Measurement};
 use super::{KeyPlace, TlsServer};
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::report::BenchReport;
 use crate::stats::Spread;
-use crate::workload::BenchKey;
 
 /// Version of the JSON report: raised when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 2;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use super::KeyPlace;
 use super::results::{Saving, TlsReport};
 use super::testbed::Measurement;
+use crate::bench_key::BenchKey;
 use crate::crypto::{self, MeasuredRates};
-use crate::workload::BenchKey;
 
 /// The rates of a node's signatures, as a table, and the sentences.
 pub(super) fn render(report: &TlsReport, rates: &MeasuredRates) -> String {
@@ -82,8 +82,8 @@ mod tests {
     use super::super::results::{SCHEMA, Saved, TlsFigures};
     use super::super::{TlsServer, TlsVersion};
     use super::*;
-    use crate::cli::TlsArgs;
     use crate::stats::Spread;
+    use crate::tls::TlsArgs;
 
     fn spread(median: f64) -> Spread {
         Spread { median, min: median, max: median }

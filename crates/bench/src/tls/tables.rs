@@ -13,8 +13,8 @@ use super::results::{CellProfile, Rounds, Saved, Saving, TlsReport};
 use super::short::{Short, ShortLoad};
 use super::testbed::{LoadFigures, Measurement};
 use super::{KeyPlace, Part, TlsServer};
-use crate::report::{ReportTable, dash, median, range, table};
 use crate::stats::{Latencies, Spread};
+use crate::table::{ReportTable, dash, median, range, table};
 
 /// All rounds of one cell of either sort.
 type Handshakes = Rounds<Handshake, Measurement>;
@@ -258,7 +258,7 @@ mod tests {
     fn quoted_misprint_is_the_published_one() {
         assert!(QUOTED.contains("130"));
         let odd = Handshake {
-            key: crate::workload::BenchKey::P256,
+            key: crate::bench_key::BenchKey::P256,
             tls: super::super::TlsVersion::Tls12,
         };
         let odd = published(odd, false);

@@ -16,6 +16,7 @@ use super::observer::{LoadObserver, Seen};
 use super::plan::{Cell, Handshake, TlsPlan};
 use super::short::{self, Path, Short, ShortLoad};
 use super::{KeyPlace, Part, TlsServer};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
@@ -25,7 +26,6 @@ use crate::progress::Progress;
 use crate::relay::Relay;
 use crate::speed::openssl_rate;
 use crate::stats::Latencies;
-use crate::workload::BenchKey;
 
 /// Load before a measurement, for caches, connections and key imports.
 const WARM_UP: Duration = Duration::from_millis(200);

@@ -13,6 +13,7 @@
 //! driver that is measured; its driver has the lowest priority there, so that the measured one waits for the device and
 //! not for the other's verification.
 
+mod args;
 mod driver;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,22 +25,22 @@ use aws_lc_rs::iv::FixedLength;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
+pub use self::args::VirtioArgs;
 use self::driver::{AES_IV, AES_KEY, Driver, Machine, PAGE, RsaKey};
-use crate::cli::{VirtioArgs, check_seconds};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
+use crate::options::{MEASUREMENT, check_seconds};
 use crate::pool::give_way;
 use crate::progress::Progress;
-use crate::report::{BenchReport, range, sharing, table};
+use crate::report::BenchReport;
 use crate::stats::{Latencies, Spread, order};
-use crate::workload::{BenchKey, Case, Contender, Keys, Requests, Subject};
+use crate::table::{range, sharing, table};
+use crate::workload::{Case, Contender, Keys, Requests, Subject};
 
 /// Version of the JSON report: raised when a field changes its meaning.
 const SCHEMA: u32 = 2;
-
-/// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
-const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=600.0;
 
 /// Work before each measurement, the same for all.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -56,7 +57,7 @@ const THINK_TIME: Duration = Duration::from_millis(2);
 /// # Errors
 /// Why there are no figures; a wrong output is one reason.
 pub fn run_virtio(args: &VirtioArgs) -> Result<(), BenchError> {
-    check_seconds(args.seconds, &SECONDS)?;
+    check_seconds(args.seconds, &MEASUREMENT)?;
     let (device_core, load_core) = cores::two(args.device_core, args.load_core)?;
     let plan = VirtioPlan {
         rounds: args.rounds,

@@ -3,20 +3,14 @@
 
 //! The cases: one row each.
 
+use millrace_sampler::{NO_AES, NO_VECTORS};
+
 /// Bound on parallel connections: what iperf3 allows.
 pub(crate) const MAX_FLOWS: u64 = 128;
 
 /// MTU of an ordinary path, and of one with jumbo frames, in bytes.
 const ETHERNET: u16 = 1500;
 const JUMBO: u16 = 9000;
-
-/// Turns the AES and carry-less multiplication instructions off in OpenSSL, and leaves all others on: a mask of one
-/// word would turn AVX off, too.
-const NO_AES: &str = "~0x200000200000000:~0x0";
-
-/// Turns the vector instructions off in OpenSSL: SSSE3 and AVX by the first word, what the second has (AVX2, AVX-512)
-/// with it. ChaCha20 and Poly1305 use these and no AES instructions.
-const NO_VECTORS: &str = "~0x1000020000000000:0";
 
 /// VPN implementation of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

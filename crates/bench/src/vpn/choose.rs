@@ -4,9 +4,9 @@
 //! The candidates of `engine = "auto"` between two network namespaces of this machine, in interleaved rounds. Which
 //! one is chosen is decided elsewhere.
 
+use super::VpnArgs;
 use super::cases::{CaseEngine, LinkCase};
 use super::testbed::Testbed;
-use crate::cli::VpnArgs;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::order;

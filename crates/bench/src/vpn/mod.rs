@@ -24,6 +24,7 @@
 //! | `proof.rs` | counters of the pool and of devices, and the kernel's drivers |
 //! | `results.rs` | the figures, as tables, goals and plots |
 
+mod args;
 mod cases;
 mod choose;
 mod load;
@@ -35,11 +36,11 @@ mod wireguard;
 
 use millrace_hostfs::child::find_program;
 
+pub use self::args::VpnArgs;
 use self::load::{Loss, Measured};
 use self::proof::CountersBefore;
 use self::results::{Figures, VpnPlan};
 use self::testbed::Testbed;
-use crate::cli::VpnArgs;
 use crate::cores;
 use crate::error::BenchError;
 use crate::plot;

@@ -11,8 +11,9 @@ use super::proof::LinkProof;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::plot::{self, Axis, BarChart, Bars, LineChart, PlotLine, Value};
-use crate::report::{BenchReport, dash, median, range, table};
+use crate::report::BenchReport;
 use crate::stats::Spread;
+use crate::table::{dash, median, range, table};
 
 /// Bits of a byte, and bytes of a gigabyte in megabits: Mbit/s of a core that needs one second for a gigabyte.
 const MBIT_PER_GB: f64 = 8000.0;

@@ -8,7 +8,7 @@ use std::fmt;
 use millrace_engine::OperationKind;
 use serde::Serialize;
 
-use super::BenchKey;
+use crate::bench_key::BenchKey;
 
 /// One operation on one type of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

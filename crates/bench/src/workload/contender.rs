@@ -257,7 +257,8 @@ impl Handed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{BenchKey, CASES};
+    use crate::bench_key::BenchKey;
+    use crate::workload::CASES;
 
     #[test]
     fn batches_reach_from_one_to_full() {

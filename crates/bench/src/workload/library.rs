@@ -23,7 +23,7 @@ use aws_lc_rs::signature::{
 use millrace_engine::{OperationKind, PrivateKey};
 use zeroize::Zeroizing;
 
-use super::BenchKey;
+use crate::bench_key::BenchKey;
 use crate::error::LibraryError;
 use crate::libcrypto::{self, Libcrypto, SYSTEM};
 

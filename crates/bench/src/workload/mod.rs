@@ -14,7 +14,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `key.rs` | names of key types |
 //! | `cases.rs` | the table of operations and keys that are measured |
 //! | `library.rs` | AWS-LC called directly; OpenSSL where AWS-LC has no interface (DH, DSA) |
 //! | `requests.rs` | inputs, expected outputs, verification |
@@ -22,13 +21,11 @@
 
 mod cases;
 mod contender;
-mod key;
 mod library;
 mod requests;
 
 pub(crate) use self::cases::{CASES, Case};
 pub(crate) use self::contender::LanesKind;
 pub(crate) use self::contender::{Contender, Subject, batches};
-pub(crate) use self::key::BenchKey;
 pub(crate) use self::library::{Keys, LibraryKey};
 pub(crate) use self::requests::{Checks, Requests};

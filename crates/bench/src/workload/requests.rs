@@ -9,8 +9,9 @@
 use aws_lc_rs::digest::{Digest, SHA256, SHA384, digest};
 use millrace_engine::{Hash, MlDsaInput, Operation, OperationKind};
 
+use super::Case;
 use super::library::{KEYS, Keys, LibraryKey};
-use super::{BenchKey, Case};
+use crate::bench_key::BenchKey;
 use crate::error::{BenchError, LibraryError};
 
 /// Different inputs: enough that nothing is answered from a cache of one entry. A multiple of [`KEYS`].

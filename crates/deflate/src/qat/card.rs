@@ -62,9 +62,10 @@ impl CardFiles {
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let [library, memory] =
             Self::VARIABLES.map(|name| variable(name).filter(|path| !path.is_empty()));
+        let [usual_library, usual_memory] = millrace_qat::DEFAULT_FILES;
         Self {
-            library: library.map_or_else(|| "libqat.so.4".into(), PathBuf::from),
-            memory: memory.map_or_else(|| "libusdm.so.0".into(), PathBuf::from),
+            library: library.map_or_else(|| usual_library.into(), PathBuf::from),
+            memory: memory.map_or_else(|| usual_memory.into(), PathBuf::from),
         }
     }
 }

@@ -23,9 +23,6 @@ use super::{CheckOptions, CheckOutcome, CheckReport, Server, User, utf8};
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
 
-/// Exists where systemd manages the machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
-
 /// Bound on the files that an `openssl.cnf` includes, so that files that include each other end. Debian's has none.
 const MAX_INCLUDES: usize = 32;
 
@@ -265,7 +262,7 @@ pub(super) fn gather(options: &CheckOptions, report: &mut CheckReport) -> Gather
     Gathered::Evidence(Box::new(Evidence {
         server,
         live: options.proc == Path::new("/proc"),
-        systemd: root.exists(SYSTEMD),
+        systemd: root.exists(systemd::BOOTED),
         proc,
         running: running.map(|running| ServerProcesses {
             by_unit: systemd::unit_of(&groups).is_some(),

@@ -6,8 +6,8 @@
 use crate::plan::{CommandStep, RecipePlan};
 use crate::settings::RecipeSettings;
 
-use super::Application;
 use super::parts::{self, OPENSSL_CNF};
+use crate::application::Application;
 
 /// A plan of one file, so that the output can be redirected to it.
 pub(super) fn openssl(settings: &RecipeSettings) -> RecipePlan {

@@ -9,8 +9,8 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
-use super::Application;
 use super::nginx::{INCLUDE, NGINX_CONF, PRELOAD_WHY};
+use crate::application::Application;
 
 const WHY: &str = "\
 # Compresses responses with ISA-L and libdeflate in place of zlib.

@@ -8,8 +8,8 @@ use millrace_hostfs::generated::verify::Argument;
 use crate::plan::{RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
-use super::Application;
 use super::parts::PooledService;
+use crate::application::Application;
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
 pub(super) const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";

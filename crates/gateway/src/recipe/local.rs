@@ -12,10 +12,10 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
-use super::Application;
 use super::haproxy::HAPROXY_CFG;
 use super::nginx::{INCLUDE, NGINX_CONF};
 use super::parts::{LOCAL_VARIABLES, OPENSSL_CNF, provider_loads};
+use crate::application::Application;
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
 

@@ -14,10 +14,7 @@ mod nginx;
 mod parts;
 mod servers;
 
-use schemars::JsonSchema;
-use serde::Serialize;
-use strum::{Display, VariantArray};
-
+use crate::application::Application;
 use crate::plan::RecipePlan;
 use crate::settings::RecipeSettings;
 
@@ -26,30 +23,6 @@ pub(crate) use haproxy::global_maxconn;
 pub use local::{LocalSettings, plan as local_plan, with_groups};
 pub(crate) use parts::provider_loads;
 pub use parts::{CLIENT_TOML, OPENSSL_CNF};
-
-/// An application with a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, Display, VariantArray)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
-pub enum Application {
-    /// Any program on OpenSSL 3: only the openssl.cnf
-    Openssl,
-    /// Stock nginx, asynchronous with the preload library
-    Nginx,
-    /// HAProxy 2.6 or later, asynchronous
-    Haproxy,
-    /// Apache httpd with mod_ssl
-    Apache,
-    /// lighttpd with mod_openssl
-    Lighttpd,
-    /// stunnel
-    Stunnel,
-    /// OpenVPN, server or client
-    Openvpn,
-    /// curl with a client certificate
-    Curl,
-}
 
 impl Application {
     /// The steps that put the pool under the application.
@@ -70,6 +43,8 @@ impl Application {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray;
+
     use super::*;
     use crate::settings::tests::settings;
 

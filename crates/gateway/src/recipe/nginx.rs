@@ -8,9 +8,9 @@ use millrace_hostfs::generated::verify::Argument;
 use crate::plan::{GENERATOR, RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
-use super::Application;
 use super::compression;
 use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService};
+use crate::application::Application;
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");

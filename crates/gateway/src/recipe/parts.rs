@@ -12,7 +12,7 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 use crate::settings::{RecipeSettings, WaitMode};
 
-use super::Application;
+use crate::application::Application;
 
 /// Path of the generated `openssl.cnf`.
 pub const OPENSSL_CNF: &str = "/etc/millrace/openssl.cnf";

@@ -9,8 +9,8 @@ use millrace_hostfs::generated::verify::Argument;
 use crate::plan::{RecipePlan, Snippet};
 use crate::settings::RecipeSettings;
 
-use super::Application;
 use super::parts::{self, PooledService};
+use crate::application::Application;
 
 /// A server; `{key}` in its texts is the name of the key.
 pub(super) struct Server {

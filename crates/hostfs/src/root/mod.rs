@@ -22,20 +22,18 @@ mod timeout;
 mod walk;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use rustix::fs::FileType;
-
 pub use self::bundle::BundleError;
 pub use self::record::{MANIFEST, Manifest, Record, Recorder};
 
 use self::folder::Folder;
 use self::record::ANSWERS;
+use crate::kind::FileKind;
 use crate::probe::Probe;
 use crate::{ReadResult, Unavailable};
 
@@ -96,42 +94,6 @@ impl From<Vec<u8>> for Content {
         }
         bytes.truncate(length);
         Self::Text(String::from_utf8(bytes).unwrap_or_default())
-    }
-}
-
-/// The kind of file that a path names.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum FileKind {
-    /// An ordinary file.
-    File,
-    /// A folder.
-    Folder,
-    /// A named pipe.
-    Fifo,
-    /// A unix socket.
-    Socket,
-    /// A character device.
-    CharacterDevice,
-    /// A block device.
-    BlockDevice,
-    /// Any other kind.
-    Other,
-}
-
-impl fmt::Display for FileKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::File => "an ordinary file",
-            Self::Folder => "a folder",
-            Self::Fifo => "a pipe",
-            Self::Socket => "a socket",
-            Self::CharacterDevice => "a character device",
-            Self::BlockDevice => "a block device",
-            Self::Other => "not an ordinary file",
-        })
     }
 }
 
@@ -443,21 +405,6 @@ impl Root {
             && let Ok(mut recorder) = recorder.lock()
         {
             what(&mut recorder);
-        }
-    }
-}
-
-impl FileKind {
-    /// The kind in the mode of a file (inode(7)).
-    fn of_mode(mode: u32) -> Self {
-        match FileType::from_raw_mode(mode) {
-            FileType::RegularFile => Self::File,
-            FileType::Directory => Self::Folder,
-            FileType::Fifo => Self::Fifo,
-            FileType::Socket => Self::Socket,
-            FileType::CharacterDevice => Self::CharacterDevice,
-            FileType::BlockDevice => Self::BlockDevice,
-            _ => Self::Other,
         }
     }
 }

@@ -5,7 +5,8 @@
 
 use super::Subject;
 use super::software::{InstalledSoftware, since};
-use crate::cpu::{Architecture, State};
+use crate::architecture::Architecture;
+use crate::cpu::State;
 use crate::kernel::crypto::ComputeSite;
 use crate::kernel::{AlgorithmCandidate, load_aes_modules};
 use crate::libcrypto::{Library, Maker, version_numbers};

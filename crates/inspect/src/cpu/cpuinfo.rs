@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Architecture;
+use crate::architecture::Architecture;
 
 /// Bound on processors; the largest machine that Linux supports has 8,192.
 const MAX_PROCESSORS: usize = 8_192;

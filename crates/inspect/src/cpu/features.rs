@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Architecture;
 use super::cpuinfo::CpuInfo;
+use crate::architecture::Architecture;
 
 /// An extension and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

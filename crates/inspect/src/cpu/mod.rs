@@ -21,8 +21,9 @@ use serde::Serialize;
 
 pub use self::cpuinfo::CpuInfo;
 pub use self::features::{Feature, State};
+use crate::architecture::Architecture;
 use crate::elf::Elf;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Bound on folders of processors and nodes; more would repeat the same facts.
 const MAX_FOLDERS: usize = 8_192;
@@ -84,37 +85,6 @@ pub fn by_reason(hidden: &[Hidden]) -> Vec<(&str, Vec<&str>)> {
         }
     }
     reasons
-}
-
-/// An instruction set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, strum::Display)]
-#[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
-pub enum Architecture {
-    /// 64-bit x86
-    #[serde(rename = "x86-64")]
-    #[strum(serialize = "x86-64")]
-    X86_64,
-    /// 32-bit x86
-    X86,
-    /// 64-bit Arm
-    Aarch64,
-    /// 32-bit Arm
-    Arm,
-    /// 64-bit RISC-V
-    Riscv64,
-    /// 32-bit RISC-V
-    Riscv32,
-    /// POWER, either byte order
-    Power,
-    /// IBM Z
-    S390x,
-    /// MIPS, any
-    Mips,
-    /// `LoongArch`
-    Loongarch64,
-    /// Another one
-    Other,
 }
 
 /// Processors that share memory.

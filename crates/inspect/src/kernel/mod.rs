@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::crypto::{Algorithm, ComputeSite, algorithms, candidates};
-use crate::cpu::Architecture;
-use crate::report::{Section, SectionReader};
+use crate::architecture::Architecture;
+use crate::section::{Section, SectionReader};
 
 /// Algorithms that gateways use from the kernel, and their users.
 #[rustfmt::skip]

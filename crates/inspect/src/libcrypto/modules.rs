@@ -14,7 +14,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Library, Maker, Slow};
-use crate::cpu::{Architecture, Cpu, State};
+use crate::architecture::Architecture;
+use crate::cpu::{Cpu, State};
 
 /// Share of its assembly that a library has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]

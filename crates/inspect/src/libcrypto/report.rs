@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Library, Maker, Slow};
-use crate::cpu::{Architecture, Cpu, State};
-use crate::report::SectionReader;
+use crate::architecture::Architecture;
+use crate::cpu::{Cpu, State};
+use crate::section::SectionReader;
 
 /// A library's own report of the processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

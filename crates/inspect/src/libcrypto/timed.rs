@@ -9,8 +9,8 @@ use millrace_hostfs::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cpu::Architecture;
-use crate::report::{Section, SectionReader};
+use crate::architecture::Architecture;
+use crate::section::{Section, SectionReader};
 
 /// Speeds with and without the instructions for an algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]

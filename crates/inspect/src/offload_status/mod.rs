@@ -25,7 +25,7 @@ pub use self::states::{SecurityAssociation, security_associations};
 
 use crate::kernel::crypto::{Algorithm, ComputeSite, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Bound on the tunnels and servers in the report. A user can start any number of processes that look like one.
 const MAX_SUBJECTS: usize = 1024;

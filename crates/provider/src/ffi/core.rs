@@ -9,9 +9,8 @@ use std::sync::LazyLock;
 
 use super::ids;
 use super::params;
-use super::provider::Provider;
 use super::types::{Dispatch, Param};
-use crate::error::{Error, Reason, Result};
+use crate::error::Error;
 
 type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
 type HandleOnly = unsafe extern "C" fn(*const c_void);
@@ -193,26 +192,6 @@ pub(crate) unsafe fn function(table: *const Dispatch, id: i32) -> *const c_void 
         entry = unsafe { entry.add(1) };
     }
     std::ptr::null()
-}
-
-/// Every entry from C goes through here: no panic crosses the C boundary, an error goes to OpenSSL's
-/// error stack, and the caller gets `failed`.
-pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> Result<T>) -> T {
-    match catch_unwind(AssertUnwindSafe(entry)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            provider.core.raise(&error);
-            failed
-        }
-        Err(payload) => {
-            // Dropping the payload could panic again.
-            std::mem::forget(payload);
-            provider.stats.panics.add();
-            let text = "the millrace provider panicked; please report it";
-            provider.core.raise(&Error::new(Reason::Internal, text));
-            failed
-        }
-    }
 }
 
 /// The guard of the few entries that get no context, so that there is no error stack to raise on.

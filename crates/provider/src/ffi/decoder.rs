@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
-use super::core::{Core, guard};
+use super::core::Core;
 use super::delegate::{dispatch, free, give};
 use super::ids;
 use super::inner::InnerContext;
 use super::key::Key;
 use super::libcrypto::Ptr;
-use super::provider::Provider;
+use super::state::{Provider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::algorithms::{KeyType, each_key_type};
 use crate::config::Config;

@@ -14,18 +14,18 @@
 //! initialisations note the key, settings are noted on their way, and [`produce`] and [`finish`] try the
 //! pool first.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 use millrace_engine::Output;
 
-use super::core::{guard, guard_bare};
+use super::core::guard_bare;
 use super::inner::{self, InnerAlgorithm, call};
 use super::key::Key;
 use super::libcrypto::Ptr;
 use super::private::{Buffer, bytes};
-use super::provider::Provider;
-use super::types::{Dispatch, Param};
+use super::state::{Provider, guard};
+use super::types::{Algorithm, Dispatch, Param, StaticTable};
 use crate::algorithms::AlgorithmRow;
 use crate::error::{Error, Result};
 
@@ -524,4 +524,38 @@ pub(crate) unsafe extern "C" fn listing<O: DelegatedOperation, const A: usize, c
         unsafe { call!(functions, ID, fn(inner => Ptr, context.provctx => Ptr) -> *const Param) }
             .ok()
     })
+}
+
+/// Properties of every algorithm, so that `provider=millrace` selects it; or `millrace.pool=yes`,
+/// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
+/// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
+/// know has to have a dot in it.
+pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
+
+/// Properties of what is computed here: `?millrace.local=yes` prefers that and leaves every key where it is.
+pub(crate) const LOCAL_PROPERTIES: &CStr =
+    c"provider=millrace,millrace.pool=yes,millrace.local=yes";
+
+/// Properties and description of wrapped algorithms.
+pub(super) type Offering = (&'static CStr, &'static CStr);
+
+/// The algorithms that are offered and that the inner provider has, under its names.
+pub(super) fn wrapped(
+    offered: impl Iterator<Item = bool>,
+    inner: &'static [Option<InnerAlgorithm>],
+    dispatch: &[fn() -> Rows],
+    own: &[i32],
+    (properties, description): Offering,
+) -> Vec<Algorithm> {
+    let rows = offered.zip(inner).zip(dispatch);
+    let rows = rows.filter_map(|((offered, inner), rows)| {
+        let inner = inner.as_ref().filter(|_| offered)?;
+        Some(Algorithm {
+            names: inner.names,
+            properties: properties.as_ptr(),
+            implementation: StaticTable::leak(table(inner, rows(), own)).as_ptr(),
+            description: description.as_ptr(),
+        })
+    });
+    rows.collect()
 }

@@ -17,7 +17,7 @@ use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions};
 use super::libcrypto::Ptr;
 use super::local::Signer;
 use super::params::string_in;
-use super::provider::Provider;
+use super::state::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
 use crate::config::WaitMode;

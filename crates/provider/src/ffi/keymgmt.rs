@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use super::core::{guard, guard_bare};
+use super::core::guard_bare;
 use super::delegate::{
     Failure, Handle, Rows, dispatch, free, get_params, give, set_params, with_handle,
 };
@@ -17,7 +17,7 @@ use super::ids;
 use super::inner::{self, InnerAlgorithm, call, key_functions};
 use super::key::{InnerKeyData, Key, Origin, succeeded};
 use super::libcrypto::Ptr;
-use super::provider::Provider;
+use super::state::{Provider, guard};
 use super::types::{Callback, Param};
 use crate::algorithms::{KeyType, each_key_type};
 use crate::error::{Error, Reason};

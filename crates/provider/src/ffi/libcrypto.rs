@@ -11,8 +11,16 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
 use thiserror::Error;
 
-use super::section::{DefaultFile, Free, Load};
 use super::types::{Algorithm, Callback, Param};
+
+/// `CONF_get1_default_config_file`
+pub(crate) type DefaultFile = unsafe extern "C" fn() -> *mut c_char;
+
+/// `CRYPTO_free`
+pub(crate) type Free = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
+
+/// `NCONF_load`
+pub(crate) type Load = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;
 
 /// `ASYNC_callback_fn`
 pub(crate) type AsyncCallback = unsafe extern "C" fn(*mut c_void) -> c_int;

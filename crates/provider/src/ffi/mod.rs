@@ -14,13 +14,15 @@
 //! - `local`: what AWS-LC computes here; `cells`: the memory file in which it is counted.
 //! - `private`: from an operation to the pool; `hasher`: digests of messages that the pool signs.
 //! - `decoder`, `store`: stubs and `millrace:` URIs.
-//! - `provider`: `OSSL_provider_init` and the tables; `section`: mistakes in `openssl.cnf`; `unusable`: the
-//!   provider after one.
+//! - `state`: a loaded provider, which every entry gets; `about`: what it says about itself.
+//! - `provider`: `OSSL_provider_init` and the tables, above all others; `section`: mistakes in `openssl.cnf`;
+//!   `unusable`: the provider after one.
 //!
 //! Ownership: a *key object* in OpenSSL's hands is a strong reference to a [`key::Key`]; an operation
 //! context is a box. A provider is never freed: OpenSSL may unload it while the client's I/O thread
 //! still holds a late completion, and at exit nothing may call libcrypto any more.
 
+mod about;
 mod asym;
 mod cells;
 mod core;
@@ -40,6 +42,7 @@ mod private;
 mod provider;
 mod section;
 mod signature;
+mod state;
 mod store;
 mod types;
 mod unusable;

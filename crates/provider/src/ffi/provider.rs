@@ -1,24 +1,21 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The entry point, the provider's parameters, and its tables of algorithms.
+//! The entry point, the functions of a usable provider, and its tables of algorithms.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use millrace_client::{PoolConfig, ReportSource};
-use millrace_engine::sync::lock;
-
-use super::core::{self, Core, guard};
-use super::delegate::{self, Rows, dispatch};
-use super::inner::{self, InnerAlgorithm};
-use super::libcrypto::{Lib, Ptr};
-use super::params::{self, set_string_ptr, set_unsigned};
-use super::types::{Algorithm, Callback, Dispatch, Item, Param, StaticTable};
+use super::about::{PARAMS, answer, reason_strings, teardown};
+use super::core::{self, Core};
+use super::delegate::{LOCAL_PROPERTIES, Offering, PROPERTIES, Rows, dispatch, wrapped};
+use super::inner;
+use super::libcrypto::Ptr;
+use super::state::{AlgorithmTables, Chosen, Provider, SharedProvider, guard};
+use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use super::{
     asym, cells, decoder, ids, keyexch, keymgmt, local, preload, section, signature, store,
     unusable,
@@ -27,154 +24,11 @@ use crate::algorithms::{AlgorithmRow, Cipher, Exchange, KeyType, Primitive, Sign
 use crate::bulk::BulkRoutes;
 use crate::config::{self, Config};
 use crate::error::{Error, Reason, Result};
-use crate::local::ahead::PairMaker;
-use crate::process::ProcessState;
-use crate::remote;
-use crate::stats::Stats;
-
-/// One loaded provider. It is never freed: see the page of [`super`].
-pub(crate) struct Provider {
-    pub(crate) core: Core,
-    pub(crate) lib: &'static Lib,
-    pub(crate) config: &'static Config,
-    pub(crate) stats: Arc<Stats>,
-    shared: &'static SharedProvider,
-    verbose: bool,
-}
-
-/// State that all providers with the same configuration share, however often an application loads them: the pool (a
-/// thread, connections, open keys) and the tables. Never freed either.
-struct SharedProvider {
-    config: Config,
-    stats: Arc<Stats>,
-    process: ProcessCell,
-    tables: OnceLock<AlgorithmTables>,
-    chosen: OnceLock<local::Chosen>,
-    bulk: OnceLock<Option<BulkRoutes>>,
-}
-
-impl SharedProvider {
-    fn of(config: Config) -> &'static Self {
-        static ALL: Mutex<Vec<&'static SharedProvider>> = Mutex::new(Vec::new());
-        let mut all = lock(&ALL);
-        if let Some(known) = all.iter().find(|shared| shared.config == config) {
-            return known;
-        }
-        let process = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
-        let fresh: &'static Self = Box::leak(Box::new(Self {
-            config,
-            stats: Arc::default(),
-            process,
-            tables: OnceLock::new(),
-            chosen: OnceLock::new(),
-            bulk: OnceLock::new(),
-        }));
-        all.push(fresh);
-        fresh
-    }
-}
-
-/// The algorithms that are offered.
-struct AlgorithmTables {
-    keys: StaticTable<Algorithm>,
-    signatures: StaticTable<Algorithm>,
-    exchanges: StaticTable<Algorithm>,
-    ciphers: StaticTable<Algorithm>,
-    decoders: StaticTable<Algorithm>,
-    stores: StaticTable<Algorithm>,
-    kems: StaticTable<Algorithm>,
-    kdfs: StaticTable<Algorithm>,
-    aeads: StaticTable<Algorithm>,
-    digests: StaticTable<Algorithm>,
-    macs: StaticTable<Algorithm>,
-}
 
 /// Environment variable: if set, a line on standard error for each operation that the pool did not do.
 const LOG_VARIABLE: &str = "MILLRACE_LOG";
 
-/// Properties of every algorithm, so that `provider=millrace` selects it; or `millrace.pool=yes`,
-/// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
-/// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
-/// know has to have a dot in it.
-pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
-
-/// Properties of what is computed here: `?millrace.local=yes` prefers that and leaves every key where it is.
-pub(crate) const LOCAL_PROPERTIES: &CStr =
-    c"provider=millrace,millrace.pool=yes,millrace.local=yes";
-
 impl Provider {
-    /// The provider behind a context that OpenSSL hands back.
-    ///
-    /// # Safety
-    /// `provctx` is what `OSSL_provider_init` gave out.
-    pub(crate) unsafe fn of(provctx: Ptr) -> &'static Self {
-        // SAFETY: by this function's contract; providers are never freed.
-        unsafe { &*provctx.cast::<Self>() }
-    }
-
-    /// The state of this process.
-    pub(crate) fn process(&self) -> &'static Arc<ProcessState> {
-        self.shared.process.get(|| ProcessState::new(remote::connect(self.pool_config())))
-    }
-
-    /// The pool of this process: its reports are about what this process does, not its ancestors.
-    fn pool_config(&self) -> PoolConfig {
-        let (stats, before) = (Arc::clone(&self.stats), self.stats.report());
-        let source = ReportSource::new(move || stats.report().since(&before));
-        self.config.pool().report(source)
-    }
-
-    /// Closes keys at the pool that have no key object any more.
-    pub(crate) fn forget_unused(&self) {
-        if let Some(process) = self.shared.process.existing() {
-            process.sweep();
-        }
-    }
-
-    /// Writes a line to standard error if `MILLRACE_LOG` is set.
-    pub(crate) fn log(&self, line: &str) {
-        if self.verbose {
-            // Nothing can be done if standard error is closed.
-            let _ = writeln!(std::io::stderr(), "millrace: {line}");
-        }
-    }
-
-    /// Primitives that this process computes itself: chosen at the first question.
-    pub(crate) fn chosen(&'static self) -> &'static local::Chosen {
-        self.shared.chosen.get_or_init(|| local::Chosen::of(self))
-    }
-
-    /// Routes to the kernel's ciphers, read at the first question; none if there are none.
-    pub(crate) fn bulk(&'static self) -> Option<&'static BulkRoutes> {
-        self.shared.bulk.get_or_init(|| self.bulk_routes()).as_ref()
-    }
-
-    fn bulk_routes(&self) -> Option<BulkRoutes> {
-        let path = self.config.kernel_bulk.as_deref()?;
-        // SAFETY: takes nothing.
-        let user = unsafe { libc::geteuid() };
-        // SAFETY: takes any number, and returns a C string that is never freed.
-        let libcrypto =
-            self.lib.OpenSSL_version.map(|version| unsafe { CStr::from_ptr(version(0)) });
-        let libcrypto = libcrypto.unwrap_or_default().to_string_lossy();
-        match BulkRoutes::load(path, &libcrypto, user) {
-            Ok(routes) => Some(routes),
-            Err(error) => {
-                self.log(&format!(
-                    "{}: {error}; the kernel's ciphers are not used",
-                    path.display()
-                ));
-                None
-            }
-        }
-    }
-
-    /// Makes X25519 pairs as the configuration says, and counts those made ahead.
-    pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
-        let ahead = self.chosen().pairs_ahead;
-        PairMaker::new(ahead.then_some(&*self.stats))
-    }
-
     fn tables(&'static self) -> Result<&'static AlgorithmTables> {
         if let Some(tables) = self.shared.tables.get() {
             return Ok(tables);
@@ -186,56 +40,8 @@ impl Provider {
     }
 }
 
-/// The [`ProcessState`] of this process: a forked child finds its parent's and makes its own. Nothing is
-/// locked, since at the moment of a fork another thread might hold the lock.
-struct ProcessCell(AtomicPtr<Owned>);
-
-struct Owned {
-    pid: libc::pid_t,
-    process: Arc<ProcessState>,
-}
-
-impl ProcessCell {
-    fn existing(&self) -> Option<&'static Arc<ProcessState>> {
-        // SAFETY: the cell holds null or a pointer that `get` has put there.
-        unsafe { Self::of_this_process(self.0.load(Ordering::Acquire)) }
-    }
-
-    /// # Safety
-    /// `owned` is null, or from `Box::into_raw` in `get` and never freed.
-    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<ProcessState>> {
-        // SAFETY: by this function's contract.
-        let owned = unsafe { owned.as_ref() }?;
-        // SAFETY: takes nothing.
-        (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
-    }
-
-    fn get(&self, make: impl FnOnce() -> ProcessState) -> &'static Arc<ProcessState> {
-        // Read once: if another thread replaces it from now on, the exchange must fail.
-        let old = self.0.load(Ordering::Acquire);
-        // SAFETY: the cell holds null or a pointer that this function has put there.
-        if let Some(process) = unsafe { Self::of_this_process(old) } {
-            return process;
-        }
-        // SAFETY: takes nothing.
-        let pid = unsafe { libc::getpid() };
-        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
-        match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
-            // freed either: its locks may be held for ever.
-            Ok(_) => unsafe { &(*fresh).process },
-            Err(winner) => {
-                // SAFETY: made above, and the failed exchange has not shared it.
-                drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: not null, from another call of this function, never freed.
-                unsafe { &(*winner).process }
-            }
-        }
-    }
-}
-
 impl AlgorithmTables {
-    fn new(config: &Config, chosen: &local::Chosen, bulk: Option<&BulkRoutes>) -> Result<Self> {
+    fn new(config: &Config, chosen: &Chosen, bulk: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let local = local::Tables::new(chosen, bulk)?;
         let delegated =
@@ -293,9 +99,6 @@ fn ended(mut entries: Vec<Algorithm>) -> StaticTable<Algorithm> {
     StaticTable::leak(entries)
 }
 
-/// Properties and description of wrapped algorithms.
-pub(super) type Offering = (&'static CStr, &'static CStr);
-
 /// Algorithms with private operations in the pool.
 const POOL: Offering =
     (PROPERTIES, c"OpenSSL's, with the private key operations in the Millrace pool");
@@ -303,27 +106,6 @@ const POOL: Offering =
 /// Algorithms of keys that sign here.
 const HERE: Offering =
     (LOCAL_PROPERTIES, c"OpenSSL's, with the signatures of AWS-LC in this process");
-
-/// The algorithms that are offered and that the inner provider has, under its names.
-pub(super) fn wrapped(
-    offered: impl Iterator<Item = bool>,
-    inner: &'static [Option<InnerAlgorithm>],
-    dispatch: &[fn() -> Rows],
-    own: &[i32],
-    (properties, description): Offering,
-) -> Vec<Algorithm> {
-    let rows = offered.zip(inner).zip(dispatch);
-    let rows = rows.filter_map(|((offered, inner), rows)| {
-        let inner = inner.as_ref().filter(|_| offered)?;
-        Some(Algorithm {
-            names: inner.names,
-            properties: properties.as_ptr(),
-            implementation: StaticTable::leak(delegate::table(inner, rows(), own)).as_ptr(),
-            description: description.as_ptr(),
-        })
-    });
-    rows.collect()
-}
 
 /// Entry point: the only symbol that the module exports.
 ///
@@ -416,9 +198,6 @@ fn own_functions() -> *const Dispatch {
     table.as_ptr()
 }
 
-/// Nothing: at exit libcrypto is half gone, and elsewhere a late completion may be under way.
-pub(crate) unsafe extern "C" fn teardown<const ID: i32>(_provctx: Ptr) {}
-
 unsafe extern "C" fn query_operation<const ID: i32>(
     provctx: Ptr,
     operation: c_int,
@@ -494,56 +273,6 @@ unsafe extern "C" fn gettable_params<const ID: i32>(provctx: Ptr) -> *const Para
     })
 }
 
-/// The version of this crate, for C.
-pub(crate) const VERSION: &CStr =
-    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => panic!(),
-    };
-
-/// The parameters of every provider; those of a usable one include counters, too.
-pub(crate) const PARAMS: [Param; 5] = [
-    Param::listed(c"name", ids::param::UTF8_PTR),
-    Param::listed(c"version", ids::param::UTF8_PTR),
-    Param::listed(c"buildinfo", ids::param::UTF8_PTR),
-    Param::listed(c"status", ids::param::UNSIGNED_INTEGER),
-    Param::END,
-];
-
-/// Fills the entries of a request that are in [`PARAMS`] or have a counter. Returns `false` at the first entry of
-/// an unexpected type.
-///
-/// # Safety
-/// `request` is null or an array that a null key ends, and each entry describes writable memory.
-pub(crate) unsafe fn answer(
-    request: *mut Param,
-    name: &'static CStr,
-    is_usable: bool,
-    counter: impl Fn(&CStr) -> Option<u64>,
-) -> bool {
-    // SAFETY: by this function's contract.
-    let count = unsafe { params::entries(request) }.count();
-    (0..count).all(|index| {
-        // SAFETY: one of the entries counted above, which may be written by this function's contract.
-        let param = unsafe { &mut *request.add(index) };
-        // SAFETY: the key of a counted entry is not null, and so a C string.
-        let key = unsafe { CStr::from_ptr(param.key) };
-        // SAFETY: by this function's contract each entry describes writable memory.
-        unsafe {
-            match key.to_bytes() {
-                b"name" => set_string_ptr(param, name),
-                b"version" | b"buildinfo" => set_string_ptr(param, VERSION),
-                b"status" => {
-                    // Some callers ask for a signed integer: 0 and 1 are the same in both types.
-                    param.data_type = ids::param::UNSIGNED_INTEGER.unsigned_abs();
-                    set_unsigned(param, is_usable.into())
-                }
-                _ => counter(key).is_none_or(|value| set_unsigned(param, value)),
-            }
-        }
-    })
-}
-
 unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param) -> c_int {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
@@ -558,72 +287,4 @@ unsafe extern "C" fn get_params<const ID: i32>(provctx: Ptr, request: *mut Param
             Err(Error::new(Reason::Internal, text))
         }
     })
-}
-
-pub(crate) unsafe extern "C" fn reason_strings<const ID: i32>(_provctx: Ptr) -> *const Item {
-    static LIST: OnceLock<StaticTable<Item>> = OnceLock::new();
-    core::guard_bare(std::ptr::null(), || {
-        let list = LIST.get_or_init(|| {
-            let text = |(reason, text): &(Reason, &'static CStr)| Item {
-                id: *reason as u32,
-                pointer: text.as_ptr().cast(),
-            };
-            let mut entries: Vec<Item> = Reason::TEXTS.iter().map(text).collect();
-            entries.push(Item { id: 0, pointer: std::ptr::null() });
-            StaticTable::leak(entries)
-        });
-        Some(list.as_ptr())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::thread;
-
-    use millrace_engine::PrivateKey;
-
-    use super::*;
-    use crate::remote::{FailureKind, Pool, PoolError, Remote};
-
-    /// A pool that is never used.
-    struct UnusedPool;
-
-    impl Pool for UnusedPool {
-        fn open(
-            &self,
-            _: &str,
-            _: Option<&[u8]>,
-            _: std::time::Instant,
-        ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            Err(PoolError::new(FailureKind::NoNode, "unused"))
-        }
-
-        fn import(
-            &self,
-            _: PrivateKey,
-            by: std::time::Instant,
-        ) -> std::result::Result<Arc<dyn Remote>, PoolError> {
-            self.open("", None, by)
-        }
-    }
-
-    #[test]
-    fn threads_that_race_for_the_process_get_the_same_one() {
-        const THREADS: usize = 4;
-        for _ in 0..500 {
-            let cell = ProcessCell(AtomicPtr::new(std::ptr::null_mut()));
-            let start = Barrier::new(THREADS);
-            let first = || {
-                start.wait();
-                Arc::as_ptr(cell.get(|| ProcessState::new(Arc::new(UnusedPool)))) as usize
-            };
-            let found: Vec<usize> = thread::scope(|scope| {
-                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(first)).collect();
-                let found = threads.into_iter().map(|thread| thread.join());
-                found.collect::<std::result::Result<_, _>>().expect("no panic")
-            });
-            assert!(found.iter().all(|process| *process == found[0]), "{found:?}");
-        }
-    }
 }

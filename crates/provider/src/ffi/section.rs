@@ -8,7 +8,7 @@
 //! in it by the provider's name. A section with other values than those that the core gave is not the one
 //! that was loaded (an application may load another file), and nothing is said about it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
 
 use super::core::Core;
 use super::libcrypto::{Lib, Ptr};
@@ -131,10 +131,3 @@ pub(crate) fn keys(core: &Core, lib: &Lib, known: &[(String, String)]) -> Vec<St
     let section = core.discarding_errors(find).unwrap_or_default();
     section.into_iter().map(|(key, _)| key).collect()
 }
-
-/// `CONF_get1_default_config_file`
-pub(crate) type DefaultFile = unsafe extern "C" fn() -> *mut c_char;
-/// `CRYPTO_free`
-pub(crate) type Free = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
-/// `NCONF_load`
-pub(crate) type Load = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;

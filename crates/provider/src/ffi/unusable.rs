@@ -10,12 +10,12 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+use super::about::{PARAMS, answer, reason_strings, teardown};
 use super::core::{Core, guard_bare};
 use super::decoder::{CARRY_ON, pem_row, read_block};
 use super::delegate::dispatch;
 use super::ids;
 use super::libcrypto::Ptr;
-use super::provider::{PARAMS, answer, reason_strings, teardown};
 use super::store::{self, settable_ctx_params};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::error::Error;

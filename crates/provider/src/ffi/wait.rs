@@ -32,7 +32,7 @@ use millrace_engine::sync::lock;
 use super::core::guard_bare;
 use super::libcrypto::{AsyncCallback, FdCleanup, Lib, Ptr};
 use super::preload::{self, given_up};
-use super::provider::Provider;
+use super::state::Provider;
 use crate::oneshot::{Pause, Wake};
 use crate::process::ProcessState;
 use crate::stats::Stats;

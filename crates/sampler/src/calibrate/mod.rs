@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub(super) use self::runs::run;
+pub use self::runs::{NO_AES, NO_VECTORS};
 use super::unmix::Template;
 use super::{Image, SampleError, SymbolClass};
 

@@ -19,9 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use millrace_engine::sync::lock;
-use millrace_service::outbox::Order;
-use millrace_service::overview::NodeCertificate;
-use millrace_service::service::SessionSink;
+use millrace_service::service::NodeCertificate;
+use millrace_service::sink::{Order, SessionSink};
 use millrace_service::store::valid_identity;
 use millrace_wire::ALPN;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};

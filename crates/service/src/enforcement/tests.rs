@@ -81,7 +81,7 @@ fn book(on_expiry: OnExpiry) -> GrantBook {
 
 /// Operations per second of an identity; `None` if it is refused, 0 for no limit.
 fn ops(book: &GrantBook, identity: &str) -> Option<u64> {
-    let terms = book.directory().terms(identity, &Settings::default());
+    let terms = Settings::default().terms(identity, &book.directory());
     terms.map(|terms| terms.rates.ops.per_second)
 }
 
@@ -266,7 +266,7 @@ proptest! {
                         };
                         let most = slices.iter().map(of).max().unwrap_or(0);
                         allowed += most as f64 * 0.1;
-                        let Some(terms) = book.directory().terms("cert:acme-1", &Settings::default()) else { continue };
+                        let Some(terms) = Settings::default().terms("cert:acme-1", &book.directory()) else { continue };
                         prop_assert!(terms.rates.ops.per_second <= most, "{:?} above {}", terms.rates.ops, most);
                         quota.set_rates(&terms.rates, clock.now());
                         while quota.take(OperationKind::Ed25519Sign, KeyType::Ed25519, 32, clock.now()).is_ok() {

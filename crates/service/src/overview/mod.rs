@@ -296,17 +296,6 @@ pub struct KeyLine {
     pub problem: String,
 }
 
-/// The certificate that a node shows its clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeCertificate {
-    /// Common name of its subject.
-    pub name: String,
-    /// Its public half (`SubjectPublicKeyInfo`, DER).
-    pub spki: Vec<u8>,
-    /// End of its validity, in seconds since 1970.
-    pub expires: i64,
-}
-
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {

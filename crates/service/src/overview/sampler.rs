@@ -15,8 +15,9 @@ use super::{
     NodeState, Overview, Scope, TenantLine, Verdict, now_ms,
 };
 use crate::Service;
+use crate::client_reports::{EdgeCounts, EdgeRow, ErrorRow};
 use crate::keys::KeyRow;
-use crate::status::{BackendRow, EdgeCounts, EdgeRow, ErrorRow, Status, TenantRow};
+use crate::status::{BackendRow, Status, TenantRow};
 
 /// Time over which the fallback share is computed: long enough that one failed request is no alarm.
 const SHARE_WINDOW: Duration = Duration::from_secs(300);

@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
-use super::{Service, Session, SessionSink};
+use super::{Service, Session};
 use crate::account::Account;
 use crate::metrics::ConnectionRefusal;
-use crate::outbox::Order;
 use crate::settings::SettingsSnapshot;
+use crate::sink::{Order, SessionSink};
 
 /// Connections and sessions. Bound: [`Limits::connections`](crate::settings::Limits::connections).
 #[derive(Default)]

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use millrace_engine::sync::lock;
-use millrace_engine::{CompletionSink, Engine, Key, KeyError, Owner, PrivateKey};
+use millrace_engine::{Engine, Key, KeyError, Owner, PrivateKey};
 use tracing::{info, warn};
 
 pub use self::connections::ConnectionSlot;
@@ -42,9 +42,8 @@ use crate::grant::{GrantError, GrantKeys, SignedGrant};
 use crate::keys::{KeyReport, Keyring, Reloaded};
 use crate::log_limit::RateLimit;
 use crate::metrics::{self, ConnectionRefusal, Metrics, Moment};
-use crate::outbox::Order;
-use crate::overview::NodeCertificate;
 use crate::settings::{Applied, LogControl, Problems, Settings, SettingsSnapshot};
+use crate::sink::{Order, SessionSink};
 use crate::status::{SessionRow, Status, StatusSource};
 use crate::store::{KeyStore, StoreError};
 use crate::tenants::{Directory, Terms};
@@ -52,10 +51,15 @@ use crate::tenants::{Directory, Terms};
 /// Name and version of this software, for descriptions.
 const SOFTWARE: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
-/// Receives the completions of one session's jobs, and the service's orders. The front end implements it.
-pub trait SessionSink: CompletionSink {
-    /// Receives an order of the service. Called from any thread; must not block.
-    fn order(&self, order: Order);
+/// The certificate that a node shows its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCertificate {
+    /// Common name of its subject.
+    pub name: String,
+    /// Its public half (`SubjectPublicKeyInfo`, DER).
+    pub spki: Vec<u8>,
+    /// End of its validity, in seconds since 1970.
+    pub expires: i64,
 }
 
 /// The service behind all front ends of a process. Cheap to clone.
@@ -107,7 +111,7 @@ impl Service {
         store: KeyStore,
     ) -> Result<Self, StoreError> {
         let name = name.into();
-        let directory = Directory::of_settings(&name, &settings);
+        let directory = Directory::of_settings(&name, &settings.tenant);
         let snapshot = SettingsSnapshot::of(1, &name, settings, directory);
         let inner = ServiceInner {
             name,
@@ -199,7 +203,7 @@ impl Service {
         let revision = before.revision + 1;
         let directory = match &*grants {
             Some(book) => book.directory(),
-            None => Directory::of_settings(&inner.name, &settings),
+            None => Directory::of_settings(&inner.name, &settings.tenant),
         };
         let snapshot = SettingsSnapshot::of(revision, &inner.name, settings, directory);
         if let Some(log) = inner.log.get() {

@@ -13,12 +13,12 @@ use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use super::connections::{ConnectionSlot, SessionEntry};
-use super::{SOFTWARE, Service, ServiceInner, SessionSink};
+use super::{SOFTWARE, Service, ServiceInner};
 use crate::account::Account;
 use crate::keys::KeySet;
-use crate::outbox::Order;
 use crate::session::{Effects, SessionState};
 use crate::settings::{Settings, SettingsSnapshot};
+use crate::sink::{Order, SessionSink};
 use crate::tenants::Terms;
 
 /// The output of [`Session::carry_out`]. The front end must process all of it, in the order of the fields.

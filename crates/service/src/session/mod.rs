@@ -31,36 +31,8 @@ use millrace_wire::{
 use crate::account::Account;
 use crate::bucket::Bucket;
 use crate::keys::{KeyEntry, KeySet};
-use crate::policy::KeyPolicy;
-use crate::settings::Settings;
-
-/// The settings of one session.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// Name of the node, for the welcome.
-    pub node: String,
-    /// Whether the client may import keys.
-    pub allow_import: bool,
-    /// Bound on the jobs in flight.
-    pub max_in_flight: u32,
-    /// Bound on the open keys.
-    pub max_keys: u32,
-    /// Bound on the budget of a job.
-    pub max_budget: Duration,
-}
-
-impl Rules {
-    pub(crate) fn of(node: &str, settings: &Settings) -> Self {
-        let limits = &settings.limits;
-        Self {
-            node: node.to_owned(),
-            allow_import: settings.allow_import,
-            max_in_flight: limits.in_flight,
-            max_keys: limits.keys,
-            max_budget: limits.max_budget,
-        }
-    }
-}
+use crate::policy::{KeyPolicy, admits};
+use crate::settings::Rules;
 
 /// The effects of messages, to perform in the order of the fields.
 #[derive(Debug)]
@@ -618,11 +590,6 @@ impl<K> OpenKey<K> {
         let policy = self.entry.policy();
         self.policy = policy.filter(|policy| admits(policy, identity, tenant));
     }
-}
-
-/// Whether a policy names the client: its identity, its tenant (`tenant:NAME`), or every client.
-pub(crate) fn admits(policy: &KeyPolicy, identity: &str, tenant: Option<&str>) -> bool {
-    policy.admits(identity) || tenant.is_some_and(|tenant| policy.admits(tenant))
 }
 
 /// The name by which key policies know the tenant of an account.

@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink};
-use millrace_service::outbox::Order;
-use millrace_service::service::SessionSink;
+use millrace_service::sink::{Order, SessionSink};
 use tracing::{debug, error, info, warn};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::sync::lock;
 use millrace_service::Service;
-use millrace_service::service::SessionSink;
+use millrace_service::sink::SessionSink;
 use millrace_wire::EdgeReport;
 use serde::Serialize;
 use thiserror::Error;

@@ -34,9 +34,9 @@ use std::time::{Duration, Instant};
 use self::plan::{LocalCell, LocalMode, LocalPlan};
 use self::results::{LocalFigures, LocalReport, LocalRound};
 use self::servers::{LocalServer, OpensslConfig};
-use super::TlsVersion;
 use super::load::{HandshakeTerms, Offer, Target, drive};
-use crate::cli::TlsArgs;
+use super::{TlsArgs, TlsVersion};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::keys::Identity;
@@ -46,7 +46,6 @@ use crate::process::temporary_folder;
 use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::stats::order;
-use crate::workload::BenchKey;
 
 pub use self::results::saved;
 

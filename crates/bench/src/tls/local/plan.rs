@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{TlsArgs, check_seconds};
+use crate::bench_key::BenchKey;
 use crate::cores;
 use crate::error::BenchError;
 use crate::machine::first_line;
+use crate::options::{MEASUREMENT, check_seconds};
 use crate::process::{command, need};
-use crate::tls::TlsServer;
 use crate::tls::load::{TlsCipher, TlsGroup};
-use crate::tls::plan::{SECONDS, find_preload, unique};
-use crate::workload::BenchKey;
+use crate::tls::plan::{find_preload, unique};
+use crate::tls::{TlsArgs, TlsServer};
 
 /// Session tickets that OpenSSL sends after a full handshake unless configured otherwise.
 pub(super) const USUAL_TICKETS: u32 = 2;
@@ -101,7 +101,7 @@ impl LocalPlan {
     pub(super) fn new(args: &TlsArgs) -> Result<Self, BenchError> {
         let (rounds, seconds) = if args.demo { (6, 0.25) } else { (12, 0.5) };
         let seconds = args.seconds.unwrap_or(seconds);
-        check_seconds(seconds, &SECONDS)?;
+        check_seconds(seconds, &MEASUREMENT)?;
         let (gateway_core, load_core) = cores::two(args.gateway_core, args.load_core)?;
         let preload = args.preload.clone().or_else(find_preload);
         let preload = preload.ok_or_else(|| {

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::plan::{LocalCell, LocalMode, LocalPlan, USUAL_TICKETS};
+use crate::bench_key::BenchKey;
 use crate::error::BenchError;
 use crate::goals::{Goal, Goals};
 use crate::report::BenchReport;
 use crate::stats::{MeanRatio, Spread};
 use crate::tls::TlsServer;
 use crate::tls::load::TlsGroup;
-use crate::workload::BenchKey;
 
 /// Version of the JSON report: raised when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 1;

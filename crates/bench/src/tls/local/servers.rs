@@ -204,7 +204,7 @@ fn config_text(cell: &LocalCell, address: SocketAddr, bundle: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::BenchKey;
+    use crate::bench_key::BenchKey;
 
     fn cell(server: TlsServer, mode: LocalMode, tickets: u32) -> LocalCell {
         LocalCell {

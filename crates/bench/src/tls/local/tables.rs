@@ -10,8 +10,8 @@ use super::plan::{LocalCell, LocalMode, USUAL_TICKETS};
 use super::results::{CellRounds, LocalComparison, LocalReport};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, Value};
-use crate::report::{dash, sharing, table};
 use crate::stats::Spread;
+use crate::table::{dash, sharing, table};
 
 /// The whole report.
 pub(super) fn render(report: &LocalReport) -> String {

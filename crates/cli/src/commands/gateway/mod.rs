@@ -20,6 +20,7 @@ use millrace_gateway::{Application, RecipeSettings, write};
 use millrace_hostfs::generated::below;
 use millrace_hostfs::generated::verify::ConfigVerdict;
 use millrace_hostfs::generated::write::{FileChange, FileState, Written};
+use millrace_hostfs::systemd;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,9 +40,6 @@ const PRELOAD_NAMES: [&str; 1] = ["libmillrace_preload.so"];
 
 /// Name of the library that compresses responses.
 const COMPRESSION_NAMES: [&str; 1] = ["libmillrace_zlib.so"];
-
-/// Exists where systemd manages the machine (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
 
 pub(crate) fn run(args: &GatewayArgs) -> Result<()> {
     match &args.command {
@@ -169,7 +167,7 @@ fn remove(plan: &RecipePlan, args: &GatewayArgs) -> Result<()> {
 
 /// Whether systemd starts the services. Below another root is a machine that is not running.
 fn uses_systemd(args: &GatewayArgs) -> bool {
-    args.root != Path::new("/") || Path::new(SYSTEMD).exists()
+    args.root != Path::new("/") || Path::new(systemd::BOOTED).exists()
 }
 
 /// The library that compresses, if it is asked for.

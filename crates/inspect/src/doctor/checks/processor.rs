@@ -3,7 +3,8 @@
 
 //! The processor: hidden instructions, clock, temperature.
 
-use crate::cpu::{Architecture, State, by_reason};
+use crate::architecture::Architecture;
+use crate::cpu::{State, by_reason};
 use crate::doctor::{Facts, Finding, Severity};
 
 pub(super) fn hidden(facts: &Facts<'_>) -> Option<Finding> {

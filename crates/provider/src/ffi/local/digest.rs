@@ -9,14 +9,14 @@ use std::ffi::c_int;
 use super::{DONE, Owned, give, with};
 use crate::algorithms::{Sha2, each_sha2};
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::{guard, guard_bare};
+use crate::ffi::core::guard_bare;
 use crate::ffi::delegate::{Failure, Rows, dispatch, free};
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::private::bytes;
-use crate::ffi::provider::Provider;
+use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 use crate::local::Digesting;
 

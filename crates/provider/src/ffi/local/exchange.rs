@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::{DONE, Owned, ShareObject, deliver, give, with};
 use crate::error::{Error, Reason};
-use crate::ffi::core::guard;
 use crate::ffi::delegate::{Failure, Rows, dispatch, free};
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::provider::Provider;
+use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 use crate::local::share::ShareKey;
 

@@ -10,14 +10,13 @@ use zeroize::Zeroize;
 
 use super::{DONE, Owned, give, with};
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::guard;
 use crate::ffi::delegate::{Failure, Rows, dispatch, free};
 use crate::ffi::ids;
 use crate::ffi::inner::{self, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::{entries, integer, octets, set_unsigned, text};
-use crate::ffi::provider::Provider;
+use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::{Param, StaticTable};
 use crate::local::Primitive;
 use crate::local::schedule::{ScheduleHash, ScheduleLabel, expand_label, next_secret};

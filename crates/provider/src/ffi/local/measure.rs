@@ -19,14 +19,14 @@ use super::digest::DigestSample;
 use super::kdf::ScheduleSample;
 use super::sign::SignatureSample;
 use super::stack;
-use crate::algorithms::{Aead, Exchange, KeyType, Primitive, Sha2, Share};
+use crate::algorithms::{Aead, Exchange, Primitive, Sha2, Share};
 use crate::config::Here;
 use crate::error::{Error, Result};
 use crate::ffi::ids::{self, select};
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::provider::Provider;
+use crate::ffi::state::{Chosen, Provider};
 use crate::ffi::types::{Callback, Param};
 use crate::local::ahead::{self, PairMaker};
 use crate::local::choice::{self, Cost, Costs};
@@ -41,27 +41,22 @@ const RECORD: usize = 1350;
 /// Records of a round, so that its time is long against the clock's steps.
 const RECORDS: usize = 8;
 
-/// Primitives that this process computes itself.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::ffi) struct Chosen {
-    primitives: [bool; Primitive::ALL.len()],
-    /// Whether X25519 pairs are made ahead.
-    pub(in crate::ffi) pairs_ahead: bool,
+impl Provider {
+    /// Primitives that this process computes itself: chosen at the first question.
+    pub(crate) fn chosen(&'static self) -> &'static Chosen {
+        self.shared.chosen.get_or_init(|| Chosen::of(self))
+    }
+
+    /// Makes X25519 pairs as the configuration says, and counts those made ahead.
+    pub(crate) fn pair_maker(&'static self) -> PairMaker<'static> {
+        let ahead = self.chosen().pairs_ahead;
+        PairMaker::new(ahead.then_some(&*self.stats))
+    }
 }
 
 impl Chosen {
-    pub(in crate::ffi) fn has(&self, primitive: Primitive) -> bool {
-        self.primitives[primitive as usize]
-    }
-
-    /// Whether the primitive was chosen and signs with keys of this type.
-    pub(in crate::ffi) fn signs(&self, primitive: Primitive, key_type: KeyType) -> bool {
-        let signs = primitive.row().signs;
-        self.has(primitive) && signs.is_some_and(|keys| keys.key_type == key_type)
-    }
-
     /// Chooses as the configuration says.
-    pub(in crate::ffi) fn of(provider: &'static Provider) -> Self {
+    fn of(provider: &'static Provider) -> Self {
         let config = provider.config;
         let mut chosen = Self {
             primitives: [false; Primitive::ALL.len()],

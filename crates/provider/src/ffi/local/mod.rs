@@ -31,14 +31,12 @@ use std::sync::{Arc, Mutex};
 use millrace_engine::sync::lock;
 
 pub(super) use groups::announce;
-pub(super) use measure::Chosen;
 pub(super) use sign::Signer;
 
-use super::core::guard;
-use super::delegate::{Failure, Rows};
+use super::delegate::{Failure, LOCAL_PROPERTIES, Offering, Rows, wrapped};
 use super::inner;
 use super::libcrypto::Ptr;
-use super::provider::{LOCAL_PROPERTIES, Offering, Provider, wrapped};
+use super::state::{Chosen, Provider, guard};
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{Aead, Bulk, BulkForm, Primitive, Sha2, Share};
 use crate::bulk::BulkRoutes;
@@ -150,7 +148,7 @@ impl Tables {
             let offered = Bulk::ROWS.iter().map(|row| {
                 // Sizes were measured against OpenSSL, not against what is computed here.
                 let elsewhere = row.here.is_some_and(|primitive| chosen.has(primitive));
-                row.form == form && !elsewhere && routes.is_some_and(|routes| row.is_routed(routes))
+                row.form == form && !elsewhere && routes.is_some_and(|routes| routes.has_row(row))
             });
             table.extend(wrapped(offered, &context.bulk, &bulk::DISPATCH, &[], BY_KERNEL));
         }

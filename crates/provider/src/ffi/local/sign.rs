@@ -16,8 +16,8 @@ use crate::algorithms::{Primitive, SigningKeys};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::inner;
 use crate::ffi::key::{InnerKeyData, Key, Origin};
-use crate::ffi::provider::Provider;
 use crate::ffi::signature;
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::process::Source;
 

@@ -7,7 +7,7 @@
 //! the thread keeps. It never pauses there.
 
 use crate::error::{Error, Result};
-use crate::ffi::provider::Provider;
+use crate::ffi::state::Provider;
 
 /// Runs `work` where it has room.
 pub(super) fn with_room<T, E: Into<Error>>(

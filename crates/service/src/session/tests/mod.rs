@@ -7,7 +7,7 @@ use millrace_engine::{Curve, Hash as Digest, HashAlgorithms, KeyType, MlDsaSet};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::tenants::Terms;
+use crate::settings::Settings;
 
 mod policy;
 mod reports;
@@ -389,7 +389,7 @@ fn jobs_above_the_quota_are_refused_and_refused_jobs_do_not_count() {
     let mut client = Client::silent(rules());
     let mut settings = Settings::default();
     settings.limits.quota = Some(3);
-    let terms = Arc::new(Terms::of_identity("uid:1", &settings));
+    let terms = Arc::new(settings.terms_of_identity("uid:1"));
     client.state.set_account(Arc::new(Account::new(terms, client.now)));
     client.say(hello());
     let mine = client.handle("mine");
@@ -428,7 +428,7 @@ fn client_hears_once_when_its_refused_jobs_will_be_taken() {
         let mut client = Client::silent(rules());
         let mut settings = Settings::default();
         settings.limits.quota = Some(4);
-        let terms = Arc::new(Terms::of_identity("uid:1", &settings));
+        let terms = Arc::new(settings.terms_of_identity("uid:1"));
         let account = Account::new(terms, client.now);
         client.state.set_account(Arc::new(account));
         client.say(ClientMessage::Hello(Hello {

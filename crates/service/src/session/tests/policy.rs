@@ -123,8 +123,8 @@ fn exactly_what_a_policy_allows_is_done_for_tenant_key_operation_hash_and_paddin
                 };
                 settings.tenant.insert(tenant.to_owned(), tenant_settings);
             }
-            let directory = crate::tenants::Directory::of_settings("n", &settings);
-            let terms = directory.terms(identity, &settings).unwrap();
+            let directory = crate::tenants::Directory::of_settings("n", &settings.tenant);
+            let terms = settings.terms(identity, &directory).unwrap();
             let account = Arc::new(Account::new(terms, client.now));
             client.state = SessionState::new(Arc::new(rules()), identity.into(), account);
             let entries = keys.map(|(name, key_type)| {

@@ -34,7 +34,8 @@ use std::sync::Mutex;
 use millrace_operation::sync::lock;
 use millrace_service::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
-use millrace_service::session::{Effects, ReadyJob, Rules, SessionState};
+use millrace_service::session::{Effects, ReadyJob, SessionState};
+use millrace_service::settings::Rules;
 use millrace_wire::JobId;
 
 use self::client::{Client, new_key};

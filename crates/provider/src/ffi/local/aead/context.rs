@@ -10,7 +10,7 @@ use crate::algorithms::Aead;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::ids;
 use crate::ffi::params::{entries, integer, octets, set_bytes, set_bytes_ptr, set_unsigned};
-use crate::ffi::provider::Provider;
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::{self, Ciphering, TAG_LEN};
 

@@ -13,7 +13,7 @@ use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::provider::Provider;
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::TAG_LEN;
 

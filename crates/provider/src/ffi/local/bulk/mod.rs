@@ -25,12 +25,12 @@ use super::{DONE, Owned, give, with};
 use crate::algorithms::{Bulk, BulkForm, each_bulk};
 use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::{guard, guard_bare};
+use crate::ffi::core::guard_bare;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, call};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::entries;
-use crate::ffi::provider::Provider;
+use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 
 /// The rows of each algorithm's dispatch table.

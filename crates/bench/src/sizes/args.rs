@@ -10,9 +10,9 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_backends::kernel::bulk::crossovers;
 
-use super::{MAX_ROUNDS, count, time_within};
+use super::{Known, MAX_SIZE, ROWS, SizeRow, find};
+use crate::options::{MAX_ROUNDS, count, time_within};
 use crate::report::OutputArgs;
-use crate::sizes::{Known, MAX_SIZE, ROWS, SizeRow, find};
 
 /// Bound on one slice, in milliseconds. At this length a run over everything takes hours.
 const MAX_SLICE_MS: u64 = 10_000;

@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use super::{MAX_ROUNDS, count};
+use crate::options::{MAX_ROUNDS, count, duration};
 use crate::report::ReportArgs;
 
 /// Bound on requests in flight: those of one ring of the driver.
@@ -31,7 +31,7 @@ pub struct VirtioArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = super::time::duration)]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Requests in flight
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(MAX_REQUESTS))]

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{MAX_ROUNDS, count};
-use crate::compression::MAX_PAGE;
-use crate::compression::corpus::KINDS;
+use super::MAX_PAGE;
+use super::corpus::KINDS;
+use crate::options::{MAX_ROUNDS, count};
 use crate::report::ReportArgs;
 
 const COMPRESSION_EXAMPLE: &str = "\

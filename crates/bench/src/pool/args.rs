@@ -1,54 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The options of `millrace bench`, and the functions that run it. The binary only parses and calls.
+//! The options of `millrace bench pool`.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_engine::OperationKind;
 
-mod compression;
-mod crypto;
-mod manager;
-mod sizes;
-mod time;
-mod tls;
-mod virtio;
-mod vpn;
-
-pub use self::compression::CompressionArgs;
-pub use self::crypto::CryptoArgs;
-pub use self::manager::ManagerBenchArgs;
-pub use self::sizes::{SizesArgs, SizesWorkerArgs};
-pub use self::time::time_within;
-pub use self::tls::TlsArgs;
-pub use self::virtio::VirtioArgs;
-pub use self::vpn::VpnArgs;
-pub use crate::compression::run_compression;
-pub use crate::crypto::run_crypto;
-use crate::error::BenchError;
-pub use crate::manager::run_manager;
-pub use crate::pool::run_pool;
+use crate::options::{MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, count, duration, operation};
 use crate::report::ReportArgs;
-pub use crate::sizes::{run_sizes, run_sizes_worker};
-pub use crate::tls::{last_local_run, run_tls};
-pub use crate::virtio::run_virtio;
-pub use crate::vpn::{CaseEngine, LinkRound, LinkToMeasure, measure_links, run_vpn};
-use crate::workload::BenchKey;
-
-/// Bound on rounds: a longer run takes hours and adds no knowledge.
-const MAX_ROUNDS: u64 = 100;
-
-/// Bound on handshakes at a time: the gateways' generated configurations allow this number.
-const MAX_CONCURRENCY: u64 = 2048;
-
-/// Bound on jobs in flight: the bound of one connection to a node, with room.
-const MAX_IN_FLIGHT: u64 = 4096;
-
-/// Bound on connections and worker threads: what a node allows one identity.
-const MAX_CONNECTIONS: u64 = 1024;
 
 /// The operations that `bench pool` measures by default.
 pub(crate) const POOL_OPERATIONS: [OperationKind; 5] = [
@@ -80,7 +41,7 @@ pub struct PoolArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = time::duration)]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Jobs in flight when pipelined
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count(MAX_IN_FLIGHT))]
@@ -123,47 +84,4 @@ pub struct PoolArgs {
     pub(crate) load_core: Option<usize>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
-}
-
-/// Accepts a number from 1 to `most`.
-fn count(most: u64) -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u64)
-        .range(1..=most)
-        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
-}
-
-/// Accepts the name of a type of key.
-fn key(names: &'static [&'static str]) -> impl TypedValueParser<Value = BenchKey> {
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<BenchKey>())
-}
-
-/// Accepts one of `all` by its name.
-fn named<T: Copy + Send + Sync + 'static>(
-    all: &'static [T],
-    name: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    let names = PossibleValuesParser::new(all.iter().map(|value| name(*value)));
-    names.try_map(move |typed| {
-        let found = all.iter().copied().find(|value| name(*value) == typed);
-        found.ok_or("expected one of the listed values")
-    })
-}
-
-/// Accepts the name of an operation.
-fn operation() -> impl TypedValueParser<Value = OperationKind> {
-    named(OperationKind::ALL, OperationKind::name)
-}
-
-/// # Errors
-/// [`BenchError::Usage`] for a `--duration` outside of what the measurement allows.
-pub(crate) fn check_seconds(
-    seconds: f64,
-    allowed: &std::ops::RangeInclusive<f64>,
-) -> Result<(), BenchError> {
-    if allowed.contains(&seconds) {
-        return Ok(());
-    }
-    let (least, most) = (allowed.start(), allowed.end());
-    let problem = format!("--duration: expected a time from {least}s to {most}s");
-    Err(BenchError::Usage(problem))
 }

@@ -25,13 +25,13 @@ pub fn time_within(
 }
 
 /// A value parser for the duration of a measurement, in seconds. The measurement has the bounds.
-pub(super) fn duration(text: &str) -> Result<f64, String> {
+pub(crate) fn duration(text: &str) -> Result<f64, String> {
     let time = time_within(Duration::ZERO..=Duration::MAX)(text)?;
     Ok(time.as_secs_f64())
 }
 
 /// A value parser for the duration of a measurement that lasts whole seconds.
-pub(super) fn whole_seconds(
+pub(crate) fn whole_seconds(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     let (least, most) = range.into_inner();

@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-use super::count;
+use crate::options::count;
 use crate::report::ReportArgs;
 
 /// Bound on the nodes of the simulated pool: what a manager takes.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{MAX_CONCURRENCY, MAX_ROUNDS, count, key};
+use super::{KeyPlace, Part, TlsCipher, TlsGroup, TlsServer, TlsVersion};
+use crate::bench_key::BenchKey;
 use crate::keys::GATEWAY_KEYS;
+use crate::options::{MAX_CONCURRENCY, MAX_ROUNDS, count, duration, key, time_within};
 use crate::report::ReportArgs;
-use crate::tls::{KeyPlace, Part, TlsCipher, TlsGroup, TlsServer, TlsVersion};
-use crate::workload::BenchKey;
 
 const TLS_EXAMPLE: &str = include_str!("../../texts/help-tls.txt");
 
@@ -73,10 +73,10 @@ pub struct TlsArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
     /// Time per load; each round has several [default: 1s; 500ms with --demo; half of it with --local]
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", value_parser = super::time::duration)]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", value_parser = duration)]
     pub(crate) seconds: Option<f64>,
     /// Delay each answer of the node by this time, as if the node were far away
-    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "0s", value_parser = super::time_within(Duration::ZERO..=MAX_DELAY))]
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "0s", value_parser = time_within(Duration::ZERO..=MAX_DELAY))]
     pub(crate) delay: Duration,
     /// The former name of `--delay`, in milliseconds.
     #[arg(long, hide = true, value_name = "MS", conflicts_with = "delay", value_parser = clap::value_parser!(u64).range(0..=MAX_DELAY_MS))]

@@ -17,7 +17,7 @@ use subtle::{
 };
 use zeroize::Zeroizing;
 
-use crate::software::sys;
+use super::sys;
 
 /// Length of the largest modulus, in bytes: the size of every buffer here.
 pub(crate) const MAX_MODULUS_LEN: usize = MAX_MODULUS_BITS as usize / 8;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::{MAX_ROUNDS, count, named};
+use super::{CASES, LinkCase, MAX_FLOWS};
 use crate::error::BenchError;
+use crate::options::{MAX_ROUNDS, count, named, whole_seconds};
 use crate::report::ReportArgs;
-use crate::vpn::{CASES, LinkCase, MAX_FLOWS};
 
 /// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
@@ -23,7 +23,7 @@ pub struct VpnArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time of load per measurement, whole seconds
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "4s", value_parser = super::time::whole_seconds(1..=60))]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "4s", value_parser = whole_seconds(1..=60))]
     pub(crate) seconds: u64,
     /// Parallel TCP connections: several for each member
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_FLOWS))]

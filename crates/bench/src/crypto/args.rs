@@ -9,10 +9,11 @@ use clap::Args;
 use millrace_engine::{BackendKind, OperationKind};
 use strum::VariantNames;
 
-use super::{MAX_CONNECTIONS, MAX_ROUNDS, count, key, named, operation};
-use crate::crypto::CryptoPart;
+use super::CryptoPart;
+use crate::bench_key::BenchKey;
+use crate::options::{MAX_CONNECTIONS, MAX_ROUNDS, count, duration, key, named, operation};
 use crate::report::ReportArgs;
-use crate::workload::{BenchKey, LanesKind};
+use crate::workload::LanesKind;
 
 const CRYPTO_EXAMPLE: &str = include_str!("../../texts/help-crypto.txt");
 
@@ -46,7 +47,7 @@ pub struct CryptoArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: u64,
     /// Time per measurement; loads last five times as long
-    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "150ms", value_parser = super::time::duration)]
+    #[arg(long = "duration", alias = "seconds", value_name = "TIME", default_value = "150ms", value_parser = duration)]
     pub(crate) seconds: f64,
     /// Offered loads in percent of the measured peak, separated by commas [default: 30,50,70,90]
     #[arg(hide_short_help = true, long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 90], hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..=100))]

@@ -1,0 +1,71 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! Bounds and parsers of options that several benchmarks have.
+
+use std::ops::RangeInclusive;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use millrace_engine::OperationKind;
+
+mod time;
+
+pub use self::time::time_within;
+pub(crate) use self::time::{duration, whole_seconds};
+use crate::bench_key::BenchKey;
+use crate::error::BenchError;
+
+/// Bound on rounds: a longer run takes hours and adds no knowledge.
+pub(crate) const MAX_ROUNDS: u64 = 100;
+
+/// Bound on handshakes at a time: the gateways' generated configurations allow this number.
+pub(crate) const MAX_CONCURRENCY: u64 = 2048;
+
+/// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
+pub(crate) const MEASUREMENT: RangeInclusive<f64> = 0.1..=600.0;
+
+/// Bound on jobs in flight: the bound of one connection to a node, with room.
+pub(crate) const MAX_IN_FLIGHT: u64 = 4096;
+
+/// Bound on connections and worker threads: what a node allows one identity.
+pub(crate) const MAX_CONNECTIONS: u64 = 1024;
+
+/// Accepts a number from 1 to `most`.
+pub(crate) fn count(most: u64) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64)
+        .range(1..=most)
+        .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// Accepts the name of a type of key.
+pub(crate) fn key(names: &'static [&'static str]) -> impl TypedValueParser<Value = BenchKey> {
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<BenchKey>())
+}
+
+/// Accepts one of `all` by its name.
+pub(crate) fn named<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|value| name(*value)));
+    names.try_map(move |typed| {
+        let found = all.iter().copied().find(|value| name(*value) == typed);
+        found.ok_or("expected one of the listed values")
+    })
+}
+
+/// Accepts the name of an operation.
+pub(crate) fn operation() -> impl TypedValueParser<Value = OperationKind> {
+    named(OperationKind::ALL, OperationKind::name)
+}
+
+/// # Errors
+/// [`BenchError::Usage`] for a `--duration` outside of what the measurement allows.
+pub(crate) fn check_seconds(seconds: f64, allowed: &RangeInclusive<f64>) -> Result<(), BenchError> {
+    if allowed.contains(&seconds) {
+        return Ok(());
+    }
+    let (least, most) = (allowed.start(), allowed.end());
+    let problem = format!("--duration: expected a time from {least}s to {most}s");
+    Err(BenchError::Usage(problem))
+}
