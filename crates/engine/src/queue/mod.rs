@@ -55,8 +55,8 @@ use self::rate::{Bursts, ServiceRate};
 /// [`Owner::MAX_WEIGHT`], the cheapest job still costs a thousand steps, so rounding stays below 0.1 %.
 const COST_SCALE: u128 = 1 << 20;
 
-/// Slack for [`FairQueue::pop_unserved`], in jobs: virtual time advances only when a worker takes a turn of several jobs,
-/// so an owner may run this far ahead of the others before it counts as above its share.
+/// Slack for [`FairQueue::pop_unserved`], in jobs: virtual time advances only when a worker takes a turn of several
+/// jobs, so an owner may run this far ahead of the others before it counts as above its share.
 const AHEAD_JOBS: u128 = 16;
 
 /// Owners of a level that [`FairQueue::pop_unserved`] looks at, those that were given least. One that has just come is
