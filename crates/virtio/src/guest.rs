@@ -52,9 +52,9 @@ pub const INDIRECT: u16 = 4;
 
 /// Feature bits of every driver here: version 1 and the protocol features of vhost-user.
 const BASE_FEATURES: u64 = 1 << 32 | 1 << 30;
-/// Indirect descriptors.
+/// `VIRTIO_F_INDIRECT_DESC` (section 6): a descriptor may name a table of descriptors.
 pub const INDIRECT_FEATURE: u64 = 1 << 28;
-/// Event index.
+/// `VIRTIO_F_EVENT_IDX` (section 6): each side names the index at which it wants to be notified.
 pub const EVENT_INDEX_FEATURE: u64 = 1 << 29;
 
 /// A guest, connected to a device.
@@ -128,7 +128,7 @@ impl Response {
 /// One descriptor, as a driver writes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
-    /// Address of the buffer.
+    /// Guest-physical address of the buffer.
     pub address: u64,
     /// Length of the buffer.
     pub len: u32,
@@ -139,7 +139,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The 16 bytes in a table.
+    /// Little-endian, as a descriptor table has it (section 2.7.5).
     #[must_use]
     pub fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -379,7 +379,7 @@ impl Guest {
         }
     }
 
-    /// The number of the control queue.
+    /// The control queue comes after all data queues.
     #[must_use]
     pub fn control_queue(&self) -> usize {
         self.queues.len() - 1

@@ -238,7 +238,7 @@ fn without_primes(der: &[u8]) -> Option<Rsa> {
     Rsa::private_without_primes(modulus, public, private)
 }
 
-/// The public half of an `RSAPrivateKey`.
+/// Modulus and exponent of a DER `RSAPrivateKey`; `None` if AWS-LC refuses them.
 fn public_half(der: &[u8]) -> Option<Rsa> {
     let mut fields = DerReader::new(DerReader::new(der).take(tag::SEQUENCE)?);
     fields.take(tag::INTEGER)?;

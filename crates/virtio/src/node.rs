@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Pool, RemoteKey, Reply};
+use millrace_client::{ClientError, NodeReply, Pool, RemoteKey};
 use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
 use millrace_service::service::SessionSink;
@@ -43,7 +43,7 @@ pub struct NodePool {
     local: ServicePool,
     nodes: Pool,
     keys: HashMap<KeyHandle, Arc<NodeKey>>,
-    /// Jobs at the nodes.
+    /// Jobs that were sent and not answered, by their id in this device.
     jobs: HashMap<JobId, NodeJob>,
     replies: Arc<Replies>,
     /// Ends the thread that offers keys when it is dropped.
@@ -55,7 +55,7 @@ struct NodeJob {
     deadline: Instant,
 }
 
-/// A key for the nodes.
+/// A guest's key, imported at the nodes at its first use.
 struct NodeKey {
     private: PrivateKey,
     remote: OnceLock<RemoteKey>,
@@ -66,7 +66,7 @@ struct NodeKey {
 /// The answers of nodes on their way to the device. Producer: callbacks of the client. Consumer: the thread of the
 /// rings. Bound: the jobs in flight.
 struct Replies {
-    waiting: Mutex<Vec<(JobId, Result<Reply, ClientError>)>>,
+    waiting: Mutex<Vec<(JobId, Result<NodeReply, ClientError>)>>,
     sink: Arc<dyn SessionSink>,
 }
 
@@ -149,7 +149,7 @@ fn copy(key: &PrivateKey) -> PrivateKey {
 }
 
 impl Replies {
-    fn add(&self, job: JobId, reply: Result<Reply, ClientError>) {
+    fn add(&self, job: JobId, reply: Result<NodeReply, ClientError>) {
         let mut waiting = lock(&self.waiting);
         waiting.push((job, reply));
         drop(waiting);
@@ -157,7 +157,7 @@ impl Replies {
         self.sink.complete(&mut Vec::new());
     }
 
-    fn take(&self) -> Vec<(JobId, Result<Reply, ClientError>)> {
+    fn take(&self) -> Vec<(JobId, Result<NodeReply, ClientError>)> {
         let mut waiting = lock(&self.waiting);
         mem::take(&mut *waiting)
     }

@@ -40,10 +40,10 @@ pub trait DevicePool: Send {
     fn completed(&mut self, arrived: Vec<Completion>, now: Instant) -> Vec<EndedJob>;
 }
 
-/// The end of one job.
+/// A job that ended in the pool, with its result.
 #[derive(Debug)]
 pub struct EndedJob {
-    /// The job.
+    /// The id of [`PoolJob`].
     pub id: JobId,
     /// Verified result of the job, or the error.
     pub result: Result<Output, JobError>,
@@ -51,16 +51,16 @@ pub struct EndedJob {
     pub served_by: Option<ServedBy>,
 }
 
-/// One job for a pool.
+/// One private-key operation to submit.
 #[derive(Debug)]
 pub struct PoolJob {
     /// Number of the job, unique among those in flight.
     pub id: JobId,
-    /// The key.
+    /// A handle of [`DevicePool`], open until the job ends.
     pub key: KeyHandle,
-    /// The operation.
+    /// Must fit the type of the key; otherwise the job ends with an error.
     pub operation: Operation,
-    /// Input of the operation.
+    /// A digest, a ciphertext or a raw number, as [`Operation`] states it.
     pub input: Vec<u8>,
     /// Time until the guest no longer waits.
     pub budget: Duration,
@@ -80,7 +80,7 @@ pub enum SessionOpenError {
     Thread(#[from] std::io::Error),
 }
 
-/// A pool in this process.
+/// A session of a [`Service`] in this process.
 pub struct ServicePool {
     session: Session,
     next_request: u32,

@@ -61,7 +61,7 @@ const DRIVER_STARTS: Duration = Duration::from_secs(1);
 /// Pause between two tries to reach a device process.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The settings of a front process.
+/// Sockets to hold, and the program that runs the devices behind them.
 pub struct FrontSettings {
     /// One socket for each machine.
     pub devices: Vec<SocketSettings>,
@@ -99,7 +99,7 @@ struct Shared {
     files: Mutex<Vec<SocketFile>>,
 }
 
-/// One socket.
+/// One socket, with its device and at most one monitor.
 struct FrontDevice {
     settings: SocketSettings,
     listener: UnixListener,
@@ -111,7 +111,7 @@ struct FrontDevice {
     wake: OwnedFd,
 }
 
-/// The connection of a monitor.
+/// A monitor's connection, with what a new device process needs to go on.
 struct Connection {
     monitor: Arc<UnixStream>,
     replay: Replay,
@@ -207,7 +207,7 @@ impl Front {
         Ok(())
     }
 
-    /// The paths of the sockets.
+    /// The socket of each device, in the order of the settings.
     pub fn sockets(&self) -> impl Iterator<Item = &Path> {
         let devices = self.shared.devices.iter();
         devices.map(|device| device.settings.path.as_path())

@@ -143,7 +143,7 @@ pub(super) fn ask(device: BorrowedFd<'_>, code: u32) -> io::Result<Message> {
     reply(device, code)
 }
 
-/// The reply to a message.
+/// Waits for the reply of the device process to a message with this code.
 pub(super) fn reply(device: BorrowedFd<'_>, code: u32) -> io::Result<Message> {
     match Message::read(device)? {
         Some(message) if message.code == code => Ok(message),

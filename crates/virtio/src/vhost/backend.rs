@@ -224,7 +224,7 @@ impl Backend {
         self.shared.mailbox.wake();
     }
 
-    /// Calls `use_device` with the device.
+    /// Runs `use_device` under the lock of the device; the thread of the rings waits meanwhile.
     pub(super) fn with_device<R>(&self, use_device: impl FnOnce(&mut Device) -> R) -> R {
         use_device(&mut lock(&self.shared.state).device)
     }

@@ -42,16 +42,16 @@ const SOCKET_MODE: u32 = 0o660;
 /// Pause after a connection that could not be served, so that a monitor that connects again and again costs little.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 
-/// The settings of one socket.
+/// A socket to create, and the device that a monitor finds behind it.
 #[derive(Clone, Debug)]
 pub struct SocketSettings {
-    /// Path of the socket.
+    /// Replaced if it is a socket that nothing listens on.
     pub path: PathBuf,
     /// The identity of the device in the service.
     pub identity: Arc<str>,
-    /// Data queues of the device.
+    /// 1 to [`MAX_DATA_QUEUES`](super::MAX_DATA_QUEUES); the control queue is counted apart.
     pub data_queues: u16,
-    /// Limits of the device.
+    /// Of operations and bytes per second; they change while the device runs.
     pub limits: DeviceLimits,
 }
 
@@ -67,9 +67,9 @@ pub enum ListenError {
     /// The operating system refused.
     #[error("{path}: cannot listen on this socket")]
     Io {
-        /// The socket.
+        /// The path that was asked for.
         path: PathBuf,
-        /// The reason.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
@@ -118,9 +118,9 @@ struct Current {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceStatus {
-    /// Path of the socket.
+    /// Path by which commands name the device.
     pub socket: PathBuf,
-    /// The identity in the service.
+    /// The name under which the service accounts for the device.
     pub identity: String,
     /// Whether a monitor is connected.
     pub connected: bool,
@@ -147,7 +147,7 @@ impl SocketFile {
         Self { path: path.to_owned() }
     }
 
-    /// Path of the socket.
+    /// Path that clients connect to.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
