@@ -96,7 +96,6 @@ pub(crate) fn range(spread: Option<Spread>, decimals: usize) -> String {
     dash(spread.map(|spread| spread.show(decimals)))
 }
 
-/// The text, or a dash.
 pub(crate) fn dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }

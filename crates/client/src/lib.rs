@@ -80,7 +80,7 @@ mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConfig, TlsConfig};
 pub use error::ClientError;
-pub use job::Reply;
+pub use job::NodeReply;
 pub use key::RemoteKey;
 pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector, stub};
 pub use pool::{HostLoop, JobHandle, Pool};

@@ -27,7 +27,7 @@ use millrace_wire::{KeyRefusal, KeySelector};
 use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
-use crate::job::{Job, JobRef, JobRequest, Recipient, Reply};
+use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient};
 use crate::key::{KeyData, KeyId, KeySource, RemoteKey};
 use crate::stats::ClientStats;
 
@@ -217,7 +217,7 @@ impl Pool {
         operation: &Operation,
         input: &[u8],
         deadline: Instant,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<NodeReply, ClientError> {
         self.check(key, operation, input)?;
         let request = JobRequest::Operation { operation: operation.clone(), input: input.to_vec() };
         let recipient = Recipient::Caller { waiter: None };
@@ -237,7 +237,7 @@ impl Pool {
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
-        done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
+        done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
     ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
         let request = JobRequest::Operation { operation, input };

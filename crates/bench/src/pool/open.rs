@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Reply};
+use millrace_client::{ClientError, NodeReply};
 use millrace_engine::sync::lock;
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ impl OpenCounts {
             .sum()
     }
 
-    fn take(&self, index: usize, due: Instant, result: Result<Reply, ClientError>) {
+    fn take(&self, index: usize, due: Instant, result: Result<NodeReply, ClientError>) {
         let count = match result {
             Ok(reply) => {
                 let latency = due.elapsed();

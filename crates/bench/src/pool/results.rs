@@ -36,7 +36,6 @@ pub(super) struct PoolRound {
     pub(super) nodes: Vec<NodeRound>,
 }
 
-/// One node in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NodeRound {
     /// Worker threads per class; `None` for a node that was not started here.

@@ -28,7 +28,7 @@ mod requests;
 
 pub(crate) use self::cases::{CASES, Case};
 pub(crate) use self::contender::LanesKind;
-pub(crate) use self::contender::{Contender, Subject, batches};
+pub(crate) use self::contender::{Contender, MeasuredBackend, batches};
 pub(crate) use self::key::BenchKey;
 pub(crate) use self::library::{Keys, LibraryKey};
 pub(crate) use self::requests::{Checks, Requests};

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_inspect::advise::{Format, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
+use millrace_inspect::advise::{AdviceFormat, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
 
 const ADVISE_EXAMPLE: &str = "\
 Examples:

@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Subcommand, ValueEnum};
 use millrace_gateway::Application;
 use millrace_gateway::check::Server;
-use millrace_gateway::settings::WaitMode;
+use millrace_gateway::settings::HandshakeMode;
 
 use super::{Cli, ConfigArg, OnOff, SocketArg, time_within};
 
@@ -155,7 +155,7 @@ pub(crate) struct GatewayArgs {
 pub(crate) struct ProviderArgs {
     /// How handshakes wait for the pool [default: async]
     #[arg(hide_short_help = true, long, value_enum, value_name = "MODE")]
-    pub(crate) mode: Option<WaitMode>,
+    pub(crate) mode: Option<HandshakeMode>,
     /// Key types to send to the pool, separated by commas [default: all]
     #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) algorithms: Option<String>,

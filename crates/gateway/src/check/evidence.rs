@@ -43,7 +43,6 @@ pub(super) enum Gathered {
     Nothing,
 }
 
-/// The processes of a server.
 pub(super) struct ServerProcesses {
     pub(super) master: Process,
     /// The processes that serve connections; the master if it has no workers.

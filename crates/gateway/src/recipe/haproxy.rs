@@ -6,7 +6,7 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::Application;
 use super::parts::PooledService;
@@ -22,13 +22,15 @@ const PRELOAD_WHY: &str = "\
 
 pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
+    let preload = preload.filter(|_| settings.mode == HandshakeMode::Async);
     let (asynchronous, marker) = match settings.mode {
-        WaitMode::Async => (
+        HandshakeMode::Async => (
             "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
             "ssl-mode-async",
         ),
-        WaitMode::Sync | WaitMode::Off => ("    # No ssl-mode-async: handshakes block.", "global"),
+        HandshakeMode::Sync | HandshakeMode::Off => {
+            ("    # No ssl-mode-async: handshakes block.", "global")
+        }
     };
     let maxconn = global_maxconn(settings.connections.into()).to_string();
     let contents = CFG
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn sync_mode_has_no_async_directive_and_no_preload() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
-        settings.mode = WaitMode::Sync;
+        settings.mode = HandshakeMode::Sync;
         let text = plan(&settings).text();
         assert!(!text.contains("\n    ssl-mode-async\n") && !text.contains("LD_PRELOAD"));
         assert!(text.contains("mode = sync\n"));

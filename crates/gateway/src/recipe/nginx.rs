@@ -6,7 +6,7 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{GENERATOR, RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::Application;
 use super::compression;
@@ -31,7 +31,7 @@ pub(super) const PRELOAD_WHY: &str = "\
 
 pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
+    let preload = preload.filter(|_| settings.mode == HandshakeMode::Async);
     let sizes = Sizes::of(settings, preload.is_some());
     let libraries = compression::libraries(preload, settings.compression.as_deref());
     let mut kept = String::new();
@@ -133,10 +133,10 @@ mod tests {
         let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";
         assert!(with.contains(line) && with.contains("\nenv LD_PRELOAD;\n"), "{with}");
         assert!(with.contains("\nworker_processes auto;\n"));
-        settings.mode = WaitMode::Sync;
+        settings.mode = HandshakeMode::Sync;
         let sync = plan(&settings).text();
         assert!(!sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"), "{sync}");
-        settings.mode = WaitMode::Async;
+        settings.mode = HandshakeMode::Async;
         settings.preload = None;
         let without = plan(&settings).text();
         assert!(!without.contains("LD_PRELOAD") && without.contains("\nworker_processes 16;\n"));

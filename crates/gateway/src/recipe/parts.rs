@@ -10,7 +10,7 @@ use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::Application;
 
@@ -93,9 +93,9 @@ fn provider_keys(settings: &RecipeSettings) -> Vec<(&'static str, String)> {
         }
     }
     match settings.mode {
-        WaitMode::Async => {}
-        WaitMode::Sync => keys.push(("mode", "sync".to_owned())),
-        WaitMode::Off => keys.push(("mode", "off".to_owned())),
+        HandshakeMode::Async => {}
+        HandshakeMode::Sync => keys.push(("mode", "sync".to_owned())),
+        HandshakeMode::Off => keys.push(("mode", "off".to_owned())),
     }
     if settings.local {
         keys.push(("local", "on".to_owned()));

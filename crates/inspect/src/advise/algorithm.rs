@@ -19,7 +19,6 @@ pub(crate) enum Cipher {
     Aes256CbcSha256,
 }
 
-/// The names of a cipher.
 pub(crate) struct CipherNames {
     /// The displayed name. In capitals it is OpenVPN's, in small letters that of `millrace bench sizes`.
     pub(crate) name: &'static str,
@@ -87,7 +86,6 @@ pub(crate) enum ExchangeGroup {
     Curve25519MlKem768,
 }
 
-/// The names of a group.
 pub(crate) struct GroupNames {
     /// The displayed name.
     pub(crate) name: &'static str,

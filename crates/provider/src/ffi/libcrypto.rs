@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_void};
 
 use thiserror::Error;
 
-use super::section::{DefaultFile, Free, Load};
+use super::section::{ConfFree, ConfLoad, DefaultFile};
 use super::types::{Algorithm, Callback, Param};
 
 /// `ASYNC_callback_fn`
@@ -109,9 +109,9 @@ symbols! {
     optional {
         OpenSSL_version: unsafe extern "C" fn(c_int) -> *const c_char;
         CONF_get1_default_config_file: DefaultFile;
-        CRYPTO_free: Free;
+        CRYPTO_free: ConfFree;
         NCONF_new: unsafe extern "C" fn(Ptr) -> Ptr;
-        NCONF_load: Load;
+        NCONF_load: ConfLoad;
         NCONF_free: unsafe extern "C" fn(Ptr);
         NCONF_get_section: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr;
         OPENSSL_sk_num: unsafe extern "C" fn(Ptr) -> c_int;

@@ -51,7 +51,7 @@ impl Param {
         Self::over(key, ids::param::UNSIGNED_INTEGER, std::ptr::from_mut(value), size)
     }
 
-    /// A buffer for a string.
+    /// Asks for a string, which OpenSSL writes into `buffer`.
     pub(crate) fn string(key: &'static CStr, buffer: &mut [u8]) -> Self {
         let size = buffer.len();
         Self::over(key, ids::param::UTF8_STRING, buffer.as_mut_ptr(), size)

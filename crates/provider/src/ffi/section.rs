@@ -135,6 +135,6 @@ pub(crate) fn keys(core: &Core, lib: &Lib, known: &[(String, String)]) -> Vec<St
 /// `CONF_get1_default_config_file`
 pub(crate) type DefaultFile = unsafe extern "C" fn() -> *mut c_char;
 /// `CRYPTO_free`
-pub(crate) type Free = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
+pub(crate) type ConfFree = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
 /// `NCONF_load`
-pub(crate) type Load = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;
+pub(crate) type ConfLoad = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;
