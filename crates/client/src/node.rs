@@ -81,7 +81,6 @@ pub(crate) enum ConnectionState {
     Backoff { until: Instant, soonest: Instant },
 }
 
-/// One configured node.
 pub(crate) struct ConfiguredNode {
     pub(crate) endpoint: String,
     /// Whether the pool still names it. One that it names no more gets no job, and its connection ends with its last.

@@ -399,7 +399,7 @@ impl Class {
         key_type.kind().class(key_type.bits())
     }
 
-    /// Index in [`Self::ALL`].
+    /// Place in [`Self::ALL`], below its length: for tables with a row per operation.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize

@@ -343,11 +343,7 @@ impl Typed {
             nodes: self.nodes(default.nodes)?,
             deadline,
             fallback_after: fallback_after.unwrap_or(default.fallback_after).min(deadline),
-            fallback: match self.fallback.as_ref().map(Switch::text) {
-                None | Some("on") => true,
-                Some("off") => false,
-                Some(_) => return Err(bad("fallback", "is on or off")),
-            },
+            fallback: is_on("fallback", self.fallback.as_ref(), default.fallback)?,
             hedge: self.hedge()?,
             mode: match self.mode.as_deref().map_or(DEFAULT_MODE, str::trim) {
                 "async" => WaitMode::Async,
@@ -357,11 +353,7 @@ impl Typed {
             },
             algorithms: self.algorithms()?,
             local: self.local()?,
-            pairs_ahead: match self.pairs_ahead.as_ref().map(Switch::text) {
-                None | Some("on") => true,
-                Some("off") => false,
-                Some(_) => return Err(bad("pairs_ahead", "is on or off")),
-            },
+            pairs_ahead: is_on("pairs_ahead", self.pairs_ahead.as_ref(), default.pairs_ahead)?,
             choice_file: match &self.choice_file {
                 None => default.choice_file,
                 Some(path) if path == Path::new("none") => None,
@@ -386,21 +378,16 @@ impl Typed {
             Some(path) if path.is_absolute() => path.clone(),
             Some(_) => return Err(bad("kernel_bulk_file", "is a path from the root")),
         };
-        match self.kernel_bulk.as_ref().map(Switch::text) {
-            None | Some("off") => Ok(None),
-            Some("on") => Ok(Some(path)),
-            Some(_) => Err(bad("kernel_bulk", "is on or off")),
-        }
+        Ok(is_on("kernel_bulk", self.kernel_bulk.as_ref(), false)?.then_some(path))
     }
 
     fn hedge(&self) -> Result<Hedge> {
         let after = milliseconds("hedge_after_ms", self.hedge_after_ms.as_ref())?;
-        match (self.hedge.as_ref().map(Switch::text), after) {
-            (None | Some("off"), _) => Ok(Hedge::Off),
-            (Some("on"), Some(after)) => Ok(Hedge::After(after)),
-            (Some("on"), None) => Ok(Hedge::Adaptive),
-            (Some(_), _) => Err(bad("hedge", "is on or off")),
-        }
+        Ok(match (is_on("hedge", self.hedge.as_ref(), false)?, after) {
+            (false, _) => Hedge::Off,
+            (true, Some(after)) => Hedge::After(after),
+            (true, None) => Hedge::Adaptive,
+        })
     }
 
     fn nodes(&self, default: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
@@ -475,6 +462,15 @@ impl Typed {
             here[primitive as usize] = Here::Yes;
         }
         Ok(here)
+    }
+}
+
+fn is_on(key: &str, switch: Option<&Switch>, default: bool) -> Result<bool> {
+    match switch.map(Switch::text) {
+        None => Ok(default),
+        Some("on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(_) => Err(bad(key, "is on or off")),
     }
 }
 

@@ -88,7 +88,7 @@ pub enum WireError {
     /// Two entries of one batch have the same id.
     #[error("job {0} occurs twice in one batch")]
     DuplicateJob(u64),
-    /// A failed job has an output.
+    /// This job has an error and also an output.
     #[error("job {0} failed and has an output")]
     OutputOfFailedJob(u64),
     /// The counters of a report do not ascend, or one has the value 0, which must be left out.

@@ -45,14 +45,14 @@ pub enum ClientMessage {
     },
     /// Closes a handle. Not answered; jobs in flight end normally.
     CloseKey {
-        /// The handle.
+        /// A handle of this session; another one is ignored.
         handle: KeyHandle,
     },
     /// Jobs, as many as fit the frame. Each is answered by exactly one completion.
     Submit(Vec<SubmittedJob>),
     /// Asks the node to end a job soon. The job is still answered by exactly one completion.
     Cancel {
-        /// The job.
+        /// A job of this session; one that has ended is ignored.
         job: JobId,
     },
     /// Answered by `Pong` with the same token.

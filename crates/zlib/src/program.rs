@@ -22,7 +22,6 @@ pub(crate) enum Program {
     Other,
 }
 
-/// Names of programs.
 const NAMES: [(&[&str], Program); 3] = [
     (&NGINX, Program::Nginx),
     (&["apache2", "httpd"], Program::Apache),

@@ -65,7 +65,6 @@ enum FormerCall {
     Done(Flush),
 }
 
-/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
     /// All that could be done was done.

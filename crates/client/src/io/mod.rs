@@ -108,7 +108,6 @@ struct InstanceState {
     no_thread: Option<(Instant, String)>,
 }
 
-/// The pool in one process.
 pub(crate) struct ProcessPool {
     listing: Listing,
     inner: Mutex<InstanceState>,

@@ -52,7 +52,7 @@ pub enum WriteError {
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A file was changed after it was compared.
