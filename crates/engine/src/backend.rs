@@ -124,32 +124,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::coded_enum;
+pub use millrace_operation::BackendKind;
+
 use crate::error::{BackendError, KeyError};
 use crate::key::{KeyInfo, KeyType, PrivateKey};
 use crate::operation::{Operation, OperationKind, Output};
-
-coded_enum! {
-    /// Implementation that served a job (`served_by`).
-    pub enum BackendKind {
-        /// A well-kept library on the CPU, one operation at a time.
-        Software = 0x01 "software",
-        /// Several operations at once in the lanes of vector registers.
-        Simd = 0x02 "simd",
-        /// An NVIDIA GPU.
-        Cuda = 0x03 "cuda",
-        /// Linux kernel crypto.
-        Kernel = 0x04 "kernel",
-        /// An Intel QAT device.
-        Qat = 0x05 "qat",
-    }
-}
-
-impl fmt::Display for BackendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// The slow face of a backend.
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -233,7 +212,7 @@ pub trait Queue: Send {
 pub struct Pace {
     /// Time without a result before the first sleep.
     pub spin: Duration,
-    /// The first sleep.
+    /// Length of the first sleep; each further one is twice as long.
     pub first: Duration,
     /// The longest sleep: what a result may wait for at most, beside the operating system's timer.
     pub longest: Duration,
@@ -254,7 +233,7 @@ impl Default for Pace {
 /// Whether a backend serves now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The backend serves.
+    /// Keys open and queues take tasks.
     Up,
     /// The backend does not serve, for now or for good, for this reason.
     Away(Unusable),

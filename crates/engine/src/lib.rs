@@ -16,39 +16,28 @@
 //! [`Engine::start`]. What is deliberately absent: padding done by the caller, raw RSA on a key that the caller did not
 //! import, and any timer that waits for a batch to fill.
 //!
-//! - [`operation`]: the vocabulary. What can be asked, and of which key.
-//! - [`key`]: key types, secret key bytes.
-//! - [`sets`]: [`OperationSet`], [`HashAlgorithms`]: what a key may be used for.
 //! - [`backend`]: the contract that every implementation fulfils.
 //! - [`engine`]: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.
 //! - `queue`: the fair queue of one class; [`Owner`].
-//! - [`error`]: why a backend, a job or a key failed.
-//! - [`der`]: the part of DER that key and signature formats need.
 //! - [`stats`]: counters and histograms.
-//! - [`sync`]: a lock that a panic does not poison.
-//! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
+//!
+//! Those who use an engine need its vocabulary, too: the crate `operation` is re-exported as a whole.
 #![forbid(unsafe_code)]
 
 pub mod backend;
-mod coded;
-pub mod der;
 pub mod engine;
-pub mod error;
-pub mod key;
-pub mod operation;
 mod queue;
-pub mod sets;
 pub mod stats;
-pub mod sync;
-pub mod traditional;
 
-pub use backend::{Backend, BackendKind};
+pub use backend::Backend;
 pub use engine::{
-    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, JobId, Key,
+    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key,
     Observer, Placement, WorkerThread,
 };
-pub use error::{BackendError, JobError, KeyError};
-pub use key::{Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};
-pub use operation::{Class, Hash, MlDsaInput, Operation, OperationKind, Output};
+pub use millrace_operation::{
+    BackendError, BackendKind, Class, Curve, Hash, HashAlgorithms, JobError, JobId, KeyError,
+    KeyInfo, KeyKind, KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind, OperationSet,
+    Output, PrivateKey, backend_kind, coded_enum, der, error, key, operation, sets, sync,
+    traditional,
+};
 pub use queue::{Owner, PriorityLevel};
-pub use sets::{HashAlgorithms, OperationSet};

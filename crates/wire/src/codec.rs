@@ -10,13 +10,13 @@
 
 use std::time::Duration;
 
-use millrace_engine::BackendKind;
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
-use millrace_engine::operation::{
+use millrace_operation::BackendKind;
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
+use millrace_operation::operation::{
     Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
 };
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use zeroize::Zeroizing;
 
 use crate::codes::{self, MessageKind};

@@ -7,12 +7,12 @@
 use std::fmt;
 use std::time::Duration;
 
-pub use millrace_engine::JobId;
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{KeyInfo, PrivateKey};
-use millrace_engine::operation::{Operation, Output};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
-use millrace_engine::{BackendKind, coded_enum};
+pub use millrace_operation::JobId;
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::{KeyInfo, PrivateKey};
+use millrace_operation::operation::{Operation, Output};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{BackendKind, coded_enum};
 use thiserror::Error;
 
 use crate::report::EdgeReport;
@@ -57,7 +57,7 @@ pub enum ClientMessage {
     },
     /// Answered by `Pong` with the same token.
     Ping {
-        /// Echoed.
+        /// Any number; the answer has it again.
         token: u64,
     },
     /// The counters of the edge behind this connection. Only with
@@ -114,7 +114,7 @@ pub enum NodeMessage {
     /// The node refuses jobs with this key, and expects to take them after this time. Only with
     /// [`FEATURE_RETRY_AFTER`](crate::FEATURE_RETRY_AFTER); sent before the completion of the refused job.
     RetryAfter {
-        /// The key.
+        /// Valid in this session until `CloseKey`.
         handle: KeyHandle,
         /// Whole microseconds on the wire, at most 4295 s.
         wait: Duration,

@@ -8,7 +8,7 @@
 //! A node sees only the jobs that reach it. Only the edge knows whether the application's threads were
 //! blocked, and which operations never reached the pool.
 
-use millrace_engine::coded_enum;
+use millrace_operation::coded_enum;
 
 coded_enum! {
     /// One of the numbers in an [`EdgeReport`].

@@ -19,7 +19,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use millrace_engine::der::{DerReader, element, tag};
+use millrace_operation::der::{DerReader, element, tag};
 
 use crate::MAX_KEY_NAME_LEN;
 

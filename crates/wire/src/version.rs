@@ -8,9 +8,9 @@
 //! and are sent only where it is in force. So a decoder can refuse unknown codes, and old and new peers still
 //! understand each other.
 
-use millrace_engine::key::KeyKind;
-use millrace_engine::operation::{Hash, Operation, OperationKind};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::key::KeyKind;
+use millrace_operation::operation::{Hash, Operation, OperationKind};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 
 use crate::error::WireError;
 use crate::message::{Hello, Welcome};

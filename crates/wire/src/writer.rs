@@ -9,9 +9,9 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use millrace_engine::BackendKind;
-use millrace_engine::error::JobError;
-use millrace_engine::operation::{MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
+use millrace_operation::BackendKind;
+use millrace_operation::error::JobError;
+use millrace_operation::operation::{MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
 use zeroize::Zeroize;
 
 use crate::codec::{MIN_COMPLETION_LEN, MIN_JOB_LEN, put_bytes};

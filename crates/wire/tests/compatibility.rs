@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{KeyInfo, KeyKind};
-use millrace_engine::operation::{Hash, OperationKind};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::{KeyInfo, KeyKind};
+use millrace_operation::operation::{Hash, OperationKind};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::message::*;
 use millrace_wire::version::{self, FEATURE_REPORTS, Vocabulary};
 use millrace_wire::{FEATURES, HEADER_LEN, Message};

@@ -8,10 +8,10 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use millrace_engine::JobError;
-use millrace_engine::key::{KeyInfo, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
-use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::JobError;
+use millrace_operation::key::{KeyInfo, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
+use millrace_operation::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::codec::{CompleteWriter, SubmitWriter, parse_header};
 use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
 use millrace_wire::message::*;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use common::*;
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_engine::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
-use millrace_engine::{BackendKind, KeyKind, MlDsaInput, OperationKind};
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::MAX_PRIVATE_KEY_LEN;
+use millrace_operation::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
+use millrace_operation::{BackendKind, KeyKind, MlDsaInput, OperationKind};
 use millrace_wire::codes::{self, MessageKind};
 use millrace_wire::message::*;
 use millrace_wire::version::FEATURE_NAMES;

@@ -41,8 +41,8 @@ pub(crate) struct Backends {
 /// A key that was opened in every backend that takes it.
 pub(crate) struct OpenedKeys {
     pub(crate) info: KeyInfo,
-    /// Name of the key in each backend, in the order of the backends.
-    pub(crate) names: Vec<Option<BackendKey>>,
+    /// Handle of the key in each backend, in the order of the backends; `None` where a backend does not take it.
+    pub(crate) backend_keys: Vec<Option<BackendKey>>,
     /// Backends that do each operation with this key, by the operation's index.
     pub(crate) able: [BackendSet; OperationKind::ALL.len()],
 }
@@ -176,17 +176,17 @@ impl Backends {
 
     /// Opens a key in every backend that takes it. Type and public half are those that the first one reads.
     pub(crate) fn open_key(&self, key: &PrivateKey) -> Result<OpenedKeys, KeyError> {
-        let mut names = vec![None; self.usable.len()];
+        let mut backend_keys = vec![None; self.usable.len()];
         let mut info: Option<KeyInfo> = None;
         let mut refusal = KeyError::NotOffered;
-        for (name, entry) in names.iter_mut().zip(&self.usable) {
+        for (backend_key, entry) in backend_keys.iter_mut().zip(&self.usable) {
             match entry.backend.open_key(key) {
                 // A backend that reads another key out of the same bytes must not serve it.
                 Ok(opened) if info.as_ref().is_some_and(|known| *known != opened.info) => {
                     entry.backend.close_key(opened.key);
                 }
                 Ok(opened) => {
-                    *name = Some(opened.key);
+                    *backend_key = Some(opened.key);
                     info = Some(opened.info);
                 }
                 // A special-purpose backend lacks most types; any other refusal says more.
@@ -195,21 +195,23 @@ impl Backends {
             }
         }
         match info {
-            Some(info) => Ok(OpenedKeys { able: self.able(&names, info.key_type), info, names }),
+            Some(info) => {
+                Ok(OpenedKeys { able: self.able(&backend_keys, info.key_type), info, backend_keys })
+            }
             None => Err(refusal),
         }
     }
 
-    /// Backends that do each operation with a key that has these names, by the operation's index.
+    /// Backends that do each operation with a key that the backends know by these, by the operation's index.
     fn able(
         &self,
-        names: &[Option<BackendKey>],
+        backend_keys: &[Option<BackendKey>],
         key_type: KeyType,
     ) -> [BackendSet; OperationKind::ALL.len()] {
         let mut able = [BackendSet::EMPTY; OperationKind::ALL.len()];
-        for (index, (name, entry)) in names.iter().zip(&self.usable).enumerate() {
+        for (index, (backend_key, entry)) in backend_keys.iter().zip(&self.usable).enumerate() {
             for (able, operation) in able.iter_mut().zip(OperationKind::ALL) {
-                if name.is_some() && entry.covers(*operation, key_type) {
+                if backend_key.is_some() && entry.covers(*operation, key_type) {
                     *able = able.with(index);
                 }
             }
@@ -217,10 +219,10 @@ impl Backends {
         able
     }
 
-    pub(crate) fn close_key(&self, names: &[Option<BackendKey>]) {
-        for (name, entry) in names.iter().zip(&self.usable) {
-            if let Some(name) = name {
-                entry.backend.close_key(*name);
+    pub(crate) fn close_key(&self, backend_keys: &[Option<BackendKey>]) {
+        for (backend_key, entry) in backend_keys.iter().zip(&self.usable) {
+            if let Some(backend_key) = backend_key {
+                entry.backend.close_key(*backend_key);
             }
         }
     }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backend_set::BackendSet;
-use super::job::{Completion, EngineSession, JobId, Key};
+use super::job::{Completion, EngineSession, Key};
 use super::measure::PartId;
 use super::shared::CompletionBatch;
 use crate::error::JobError;
+use crate::operation::JobId;
 
 /// State of a job while a backend holds its task.
 pub(super) struct InFlight {

@@ -13,12 +13,8 @@ use super::dispatch::Backends;
 use crate::backend::{BackendKey, BackendKind};
 use crate::error::JobError;
 use crate::key::{KeyInfo, KeyType};
-use crate::operation::{Class, Operation, OperationKind, Output};
+use crate::operation::{Class, JobId, Operation, OperationKind, Output};
 use crate::queue::{Owner, PriorityLevel, Waiting};
-
-/// Number of a job. The caller chooses it, unique among the jobs in flight of its session; the wire carries it as it
-/// is.
-pub type JobId = u64;
 
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {
@@ -76,8 +72,8 @@ impl fmt::Debug for EngineSession {
 pub struct Key {
     pub(super) info: KeyInfo,
     pub(super) class: Class,
-    /// Name of the key in each backend, in the order of the backends.
-    pub(super) names: Vec<Option<BackendKey>>,
+    /// Handle of the key in each backend, in the order of the backends; `None` where a backend does not take it.
+    pub(super) backend_keys: Vec<Option<BackendKey>>,
     /// Backends that do each operation, by the operation's index.
     pub(super) able: [BackendSet; OperationKind::ALL.len()],
     pub(super) backends: Arc<Backends>,
@@ -104,7 +100,7 @@ impl fmt::Debug for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.backends.close_key(&self.names);
+        self.backends.close_key(&self.backend_keys);
     }
 }
 

@@ -40,13 +40,13 @@ use thiserror::Error;
 use crate::backend::{Backend, BackendDeviceStatus, BackendKind, Description};
 use crate::error::{JobError, KeyError};
 use crate::key::PrivateKey;
-use crate::operation::Class;
+use crate::operation::{Class, JobId};
 use crate::queue::{Contention, FairQueue, Owner};
 use crate::stats::{EngineSnapshot, Statistics};
 use crate::sync::lock;
 use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
-pub use job::{Completion, CompletionSink, EngineSession, Job, JobId, Key};
+pub use job::{Completion, CompletionSink, EngineSession, Job, Key};
 use job::{Queued, SessionInner};
 use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
 
@@ -268,9 +268,9 @@ impl Engine {
     /// The fault of the key, or [`KeyError::NotOffered`] if no backend takes its type.
     pub fn load_key(&self, key: &PrivateKey) -> Result<Arc<Key>, KeyError> {
         let backends = &self.shared().backends;
-        let OpenedKeys { info, names, able } = backends.open_key(key)?;
+        let OpenedKeys { info, backend_keys, able } = backends.open_key(key)?;
         let class = Class::of(info.key_type);
-        Ok(Arc::new(Key { info, class, names, able, backends: Arc::clone(backends) }))
+        Ok(Arc::new(Key { info, class, backend_keys, able, backends: Arc::clone(backends) }))
     }
 
     /// Opens a session whose completions go to `sink`. All sessions of one `owner` share one turn in each

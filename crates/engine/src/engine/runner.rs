@@ -31,13 +31,13 @@ use crate::operation::Class;
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
-/// Time between flushes while more than [`DEEP`] tasks are left: a client with that many in flight waits for the
+/// Time between flushes while more than [`DEEP_QUEUE`] tasks are left: a client with that many in flight waits for the
 /// last one anyway. One wake-up then serves five RSA-2048 signatures or ninety P-256 ones; with the
 /// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
 const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Remaining tasks (batch plus queue) above which the longer flush interval applies.
-const DEEP: usize = 16;
+const DEEP_QUEUE: usize = 16;
 
 /// Jobs that a worker takes at once at most, where a device serves: enough to fill every lane of every backend
 /// several times.
@@ -55,8 +55,8 @@ const STUCK_AFTER: Duration = Duration::from_millis(5);
 /// device become free when another process ends.
 const QUEUE_RETRY: Duration = Duration::from_secs(1);
 
-/// Time for which a runner passes over a backend that took no task although it held none: a device that owes answers
-/// and gives none. It is asked again with the jobs that no other backend can serve.
+/// Time for which a runner skips a backend whose empty queue took no task: a device that lost answers. Jobs that only
+/// this backend can serve are still offered to it.
 const PUSH_BACK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Source of further jobs for a runner that waits for a device.
@@ -215,8 +215,8 @@ impl Runner {
             }
             let elapsed = flushed.elapsed();
             let left = || self.in_flight.len() + intake.behind();
-            let due =
-                elapsed >= FLUSH_INTERVAL && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP);
+            let due = elapsed >= FLUSH_INTERVAL
+                && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP_QUEUE);
             if due {
                 completed.flush(shared);
                 flushed = Instant::now();
@@ -256,7 +256,7 @@ impl Runner {
                 tried: BackendSet::EMPTY,
                 part,
             };
-            // The token and the backend's name of the key are filled in by `place`.
+            // The token and the backend's key are filled in by `place`.
             let task = Task { token: 0, key: BackendKey(0), operation, input };
             self.place(shared, job, task, planned, JobError::NotOffered, completed);
         }
@@ -342,13 +342,13 @@ impl Runner {
             planned.take().or_else(|| shared.backends.first(able.minus(job.tried)))
         {
             job.tried = job.tried.with(index);
-            let name = job.key.names.get(index).copied().flatten();
-            let (Some(name), true) = (name, self.has_queue(shared, index)) else {
+            let backend_key = job.key.backend_keys.get(index).copied().flatten();
+            let (Some(backend_key), true) = (backend_key, self.has_queue(shared, index)) else {
                 self.invalidate(&mut job);
                 continue;
             };
             job.backend = index;
-            task.key = name;
+            task.key = backend_key;
             task.token = self.in_flight.insert(job);
             let slot = &mut self.backends[index];
             if slot.held() == 0 {

@@ -21,9 +21,9 @@ use crate::sync::lock;
 /// it holds up that thread's other work for no longer than a wake-up under load would.
 const INLINE_MAX: usize = 2;
 
-/// Bound on such a batch with one worker per class, that is on one core: there another thread has no core of its own,
-/// and handing a batch over costs two switches and a wake-up for nothing (a tenth of P-256's rate, docs/benchmarks).
-/// Bounded, because other connections wait for that thread: about a millisecond.
+/// [`INLINE_MAX`] with one worker per class, that is on one core: the worker would run on the same core, so handing a
+/// batch over costs two switches and a wake-up for nothing (10 % of the P-256 rate, docs/benchmarks). Bounded, because
+/// other connections wait for the thread meanwhile: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.
@@ -60,14 +60,14 @@ impl Unserved {
 }
 
 impl ClassState {
-    /// Time for which the client of a job that would wait too long should rest.
-    fn rest_after(&self, queued: &Queued) -> Option<Duration> {
+    /// Time after which the client of a job that would wait too long should try again.
+    fn retry_after(&self, queued: &Queued) -> Option<Duration> {
         let left = queued.deadline().saturating_duration_since(queued.arrived);
-        self.queue.rest_after(queued.owner(), left)
+        self.queue.retry_after(queued.owner(), left)
     }
 
-    /// A job that the full queue has refused. Half of what waits of its owner has been served by the time that it
-    /// names, so that the next one does not meet a full queue again.
+    /// A job that the full queue refused. `retry_after` is half of its owner's projected wait: by then half of the
+    /// backlog is served, so a retry finds room.
     fn refused(&self, queued: Queued) -> Unserved {
         let wait = self.queue.projected_wait(queued.owner());
         Unserved { retry_after: wait.map(|wait| wait / 2), ..Unserved::new(queued, JobError::Busy) }
@@ -171,9 +171,9 @@ impl Shared {
         for queued in batch {
             if state.stopping {
                 ended.push(Unserved::new(queued, JobError::Draining));
-            } else if let Some(rest) = state.rest_after(&queued) {
+            } else if let Some(pause) = state.retry_after(&queued) {
                 ended.push(Unserved {
-                    retry_after: Some(rest),
+                    retry_after: Some(pause),
                     ..Unserved::new(queued, JobError::Busy)
                 });
             } else if let Some(refused) = state.queue.push(queued) {

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_engine::operation::{Hash, MlDsaInput, Operation, Output};
-use millrace_engine::sets::OperationSet;
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_operation::error::{JobError, KeyError};
+use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
+use millrace_operation::operation::{Hash, MlDsaInput, Operation, Output};
+use millrace_operation::sets::OperationSet;
+use millrace_operation::{BackendKind, OperationKind};
 use millrace_wire::message::*;
 use millrace_wire::{Decoder, EdgeCounter, EdgeReport, Message, WireError};
 use zeroize::Zeroizing;

@@ -19,6 +19,10 @@ use crate::key::{KeyKind, KeyType};
 /// a secret.
 pub type Output = Zeroizing<Vec<u8>>;
 
+/// Number of a job. The caller chooses it, unique among the jobs in flight of its session; the wire carries it as it
+/// is.
+pub type JobId = u64;
+
 coded_enum! {
     /// A digest algorithm that an operation names.
     pub enum Hash {

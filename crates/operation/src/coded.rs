@@ -10,7 +10,7 @@
 /// error wherever it lacks an answer.
 ///
 /// ```
-/// millrace_engine::coded_enum! {
+/// millrace_operation::coded_enum! {
 ///     /// A coin.
 ///     pub enum Coin {
 ///         /// The smallest.
