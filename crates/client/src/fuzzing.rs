@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::error::JobError;
-use millrace_engine::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_engine::operation::{Hash, Operation, Output};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
-use millrace_engine::sync::lock;
+use millrace_operation::error::JobError;
+use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
+use millrace_operation::operation::{Hash, Operation, Output};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::sync::lock;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, JobId, KeyRefusal,
     KeySelector, MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,

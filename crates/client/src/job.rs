@@ -22,8 +22,8 @@ use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
-use millrace_engine::BackendKind;
-use millrace_engine::operation::{Operation, Output};
+use millrace_operation::BackendKind;
+use millrace_operation::operation::{Operation, Output};
 use millrace_wire::{JobId, KeyHandle};
 
 use crate::error::ClientError;

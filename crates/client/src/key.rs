@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use millrace_engine::key::{KeyInfo, PrivateKey};
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::key::{KeyInfo, PrivateKey};
+use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_wire::KeySelector;
 
 use crate::pool::PoolShared;

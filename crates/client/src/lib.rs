@@ -5,7 +5,7 @@
 //! socket before the first key is opened, nothing that breaks across fork.
 //!
 //! ```text
-//!  callers ──► Pool ──► Instance (one per process) ──► Dispatcher ──► Connection ──► bytes
+//!  callers ──► Pool ──► ProcessPool (one a process) ─► Dispatcher ──► Connection ──► bytes
 //!              fork      lock, thread, sockets          nodes, jobs,    one node
 //!                                                       failover        (both without I/O)
 //! ```
@@ -23,7 +23,7 @@
 //!
 //! ```no_run
 //! use millrace_client::{ClientError, KeySelector, Pool, PoolConfig};
-//! use millrace_engine::operation::{Hash, Operation};
+//! use millrace_operation::operation::{Hash, Operation};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = Pool::new(PoolConfig::new(vec!["unix:/run/millrace/node.sock".parse()?]));

@@ -16,8 +16,8 @@ use fake::{
     pool, soon, start_call,
 };
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
-use millrace_engine::error::JobError;
-use millrace_engine::key::PrivateKey;
+use millrace_operation::error::JobError;
+use millrace_operation::key::PrivateKey;
 use millrace_wire::{JobCompletion, Message, NodeMessage};
 use zeroize::Zeroizing;
 

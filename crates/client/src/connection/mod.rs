@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::operation::Operation;
+use millrace_operation::operation::Operation;
 use millrace_wire::codec::SubmitWriter;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, FEATURE_RETRY_AFTER, Fault, Hello,
@@ -109,8 +109,8 @@ pub(crate) struct Connection {
     paused: HashMap<KeyId, KeyPause>,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
-    /// Start of the node's silence: the time of its last bytes or, if later, of the first job or request after none was
-    /// open.
+    /// Start of the node's silence: when its last bytes arrived, or when a job or request was sent while none was open,
+    /// whichever is later.
     quiet_since: Instant,
     ping: Option<Instant>,
     pings: u64,

@@ -7,7 +7,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::JobError;
+use millrace_operation::JobError;
 use millrace_wire::KeyHandle;
 
 use super::Dispatcher;
@@ -263,7 +263,7 @@ impl Dispatcher {
         }
     }
 
-    /// An attempt failed and is no longer in its job. The job goes on with its other attempt if it has
+    /// An attempt failed and is no longer in its job. The job continues with its other attempt if it has
     /// one, and is retried if not.
     pub(super) fn attempt_failed(
         &mut self,

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_service::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
 use millrace_service::session::{Effects, ReadyJob, Rules, SessionState};
