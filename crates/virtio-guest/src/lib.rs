@@ -5,6 +5,7 @@
 //! tests.
 //!
 //! The guest can build rings that no sane driver builds: every descriptor is under the caller's control.
+#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use millrace_virtio::spec::{CONFIG_LEN, Status};
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::vhost_user::message::{
@@ -28,8 +30,6 @@ use vm_memory::{
 };
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
-
-use crate::spec::{CONFIG_LEN, Status};
 
 /// Memory of the guest, in bytes. The last quarter of it is for buffers of requests.
 pub const MEMORY_LEN: usize = 32 << 20;
@@ -332,7 +332,7 @@ impl Guest {
         self.queues.iter_mut().enumerate().map(stop).collect()
     }
 
-    /// Forgets all rings, as a driver that starts anew does.
+    /// Forgets all rings, as a driver that starts over does.
     ///
     /// # Errors
     /// If the tables cannot be written.

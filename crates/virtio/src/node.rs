@@ -26,7 +26,7 @@ use millrace_wire::{JobId, KeyHandle, KeyRefusal};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
 
-use crate::pool::{DevicePool, EndedJob, PoolJob, ServicePool};
+use crate::job_target::{EndedJob, JobTarget, ServiceTarget, TargetJob};
 use crate::statistics::ServedBy;
 
 /// Bound on the time of a job at the nodes; the rest of its time is for this process.
@@ -39,8 +39,8 @@ const IMPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
 /// A pool of nodes, over one in this process.
-pub struct NodePool {
-    local: ServicePool,
+pub struct NodeTarget {
+    local: ServiceTarget,
     nodes: Pool,
     keys: HashMap<KeyHandle, Arc<NodeKey>>,
     /// Jobs that were sent and not answered, by their id in this device.
@@ -51,7 +51,7 @@ pub struct NodePool {
 }
 
 struct NodeJob {
-    job: PoolJob,
+    job: TargetJob,
     deadline: Instant,
 }
 
@@ -70,12 +70,12 @@ struct Replies {
     sink: Arc<dyn SessionSink>,
 }
 
-impl NodePool {
+impl NodeTarget {
     /// A pool over `local`, whose `sink` also hears of answers of the nodes.
     ///
     /// # Errors
     /// If the thread that offers keys cannot be started.
-    pub fn new(local: ServicePool, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
+    pub fn new(local: ServiceTarget, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
         let (offers, offered) = mpsc::channel();
         let offering = nodes.clone();
         thread::Builder::new()
@@ -92,7 +92,7 @@ impl NodePool {
     }
 
     /// Submits a job to the nodes, or gives it back for this process.
-    fn submit_to_nodes(&mut self, job: PoolJob, now: Instant) -> Option<PoolJob> {
+    fn submit_to_nodes(&mut self, job: TargetJob, now: Instant) -> Option<TargetJob> {
         let Some(key) = self.keys.get(&job.key) else {
             return Some(job);
         };
@@ -168,7 +168,7 @@ fn falls_back(error: &ClientError) -> bool {
     error.fall_back() && *error != ClientError::Job(JobError::OverQuota)
 }
 
-impl DevicePool for NodePool {
+impl JobTarget for NodeTarget {
     fn import(
         &mut self,
         key: PrivateKey,
@@ -192,7 +192,7 @@ impl DevicePool for NodePool {
         self.local.close(key, now);
     }
 
-    fn submit(&mut self, jobs: Vec<PoolJob>, now: Instant) -> Vec<(JobId, JobError)> {
+    fn submit(&mut self, jobs: Vec<TargetJob>, now: Instant) -> Vec<(JobId, JobError)> {
         let mut here = Vec::new();
         for job in jobs {
             here.extend(self.submit_to_nodes(job, now));
@@ -236,9 +236,9 @@ impl DevicePool for NodePool {
     }
 }
 
-impl fmt::Debug for NodePool {
+impl fmt::Debug for NodeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodePool")
+        f.debug_struct("NodeTarget")
             .field("nodes", &self.nodes)
             .field("keys", &self.keys.len())
             .field("jobs", &self.jobs.len())

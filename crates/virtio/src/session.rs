@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
+use crate::job_target::JobTarget;
 use crate::keys::{Form, GuestKey, GuestKeys};
-use crate::pool::DevicePool;
 use crate::primitives::{self, Aead, CipherContext};
 use crate::request::{CipherParameters, HashOrMac, Parameters};
 use crate::spec::{CryptoService, Direction, HashAlgorithm, MacAlgorithm, RsaPadding, Status};
@@ -83,7 +83,7 @@ impl Material {
     pub(crate) fn new(
         parameters: &Parameters<'_>,
         keys: &mut GuestKeys,
-        pool: &mut dyn DevicePool,
+        target: &mut dyn JobTarget,
         now: Instant,
     ) -> Result<Self, Status> {
         match parameters {
@@ -101,11 +101,11 @@ impl Material {
             }),
             Parameters::Rsa { padding, private, key } => {
                 let form = if *private { Form::RsaPrivate } else { Form::RsaPublic };
-                Ok(Self::Rsa { key: keys.get(form, key, pool, now)?, padding: *padding })
+                Ok(Self::Rsa { key: keys.get(form, key, target, now)?, padding: *padding })
             }
             Parameters::Ecdsa { curve, private, key } => {
                 let form = if *private { Form::EcPrivate(*curve) } else { Form::EcPublic(*curve) };
-                keys.get(form, key, pool, now).map(Self::Ecdsa)
+                keys.get(form, key, target, now).map(Self::Ecdsa)
             }
         }
     }

@@ -199,7 +199,7 @@ impl DeviceCounters {
         }
     }
 
-    /// The counters now.
+    /// Every counter at one moment; they are read one after the other.
     #[must_use]
     pub fn read(&self) -> DeviceStatistics {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

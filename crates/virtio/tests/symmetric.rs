@@ -7,11 +7,11 @@
 mod support;
 
 use millrace_testkit::keys;
-use millrace_virtio::guest::{
+use millrace_virtio::spec::{CryptoService, Status, feature};
+use millrace_virtio_guest::{
     Descriptor, Guest, INDIRECT_FEATURE, WRITE, cipher_request, cipher_session, control_request,
     data_request, words,
 };
-use millrace_virtio::spec::{CryptoService, Status, feature};
 use openssl::hash::{MessageDigest, hash};
 use openssl::pkey::PKey;
 use openssl::rsa::{Padding, Rsa};

@@ -34,6 +34,7 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("ClientError", &["client", "manager"], "why a call of this client failed"),
 
     // A word of a foreign interface.
+    ("Algorithm",  &["inspect", "provider"], "of Linux's crypto API; `OSSL_ALGORITHM`"),
     ("Core",       &["manager", "provider"], "OpenSSL's core handle; the sans-I/O core of the manager"),
     ("Status",     &["service", "virtio"], "a virtio-crypto status, by the specification"),
 

@@ -26,8 +26,8 @@ use zeroize::Zeroize;
 
 use self::asymmetric::{ComputeOutcome, DeviceJob};
 pub use self::limits::{DeviceLimits, Limit, LimitsChange};
+use crate::job_target::{EndedJob, JobTarget, TargetJob};
 use crate::keys::{GuestKeys, Private};
-use crate::pool::{DevicePool, EndedJob, PoolJob};
 use crate::primitives::CipherContext;
 use crate::request::{
     self, AkcipherOperation, ChainOperation, CipherHead, DataOperation, DataRequest, RequestFormat,
@@ -158,7 +158,7 @@ pub struct Device {
     format: RequestFormat,
     sessions: GuestSessions,
     keys: GuestKeys,
-    pool: Box<dyn DevicePool>,
+    target: Box<dyn JobTarget>,
     next_token: DataToken,
     pending: HashMap<DataToken, Pending>,
     /// Jobs for the next submission.
@@ -181,7 +181,7 @@ impl Device {
     /// A device without sessions over a pool, which counts in `counters`.
     #[must_use]
     pub fn new(
-        pool: Box<dyn DevicePool>,
+        target: Box<dyn JobTarget>,
         counters: Arc<DeviceCounters>,
         limits: DeviceLimits,
         now: Instant,
@@ -190,7 +190,7 @@ impl Device {
             format: RequestFormat::default(),
             sessions: GuestSessions::default(),
             keys: GuestKeys::default(),
-            pool,
+            target,
             next_token: 1,
             pending: HashMap::new(),
             batch: Vec::new(),
@@ -217,7 +217,7 @@ impl Device {
         self.format = RequestFormat::new(features);
     }
 
-    /// Ends all sessions: a driver starts anew.
+    /// Ends all sessions: a driver starts over.
     pub fn clear_sessions(&mut self) {
         self.sessions.clear();
         self.levels();
@@ -226,7 +226,7 @@ impl Device {
     /// Ends all sessions, and forgets all keys that no job uses.
     pub fn reset(&mut self, now: Instant) {
         self.sessions.clear();
-        self.keys.clear(&mut *self.pool, now);
+        self.keys.clear(&mut *self.target, now);
         self.levels();
     }
 
@@ -264,7 +264,7 @@ impl Device {
         let mut outcome = ControlOutcome::default();
         outcome.answer = match request::control(self.format, request) {
             Ok(SessionCommand::Create(parameters)) => {
-                let created = Material::new(&parameters, &mut self.keys, &mut *self.pool, now)
+                let created = Material::new(&parameters, &mut self.keys, &mut *self.target, now)
                     .and_then(|material| self.sessions.add(material, now));
                 self.counters.session(created.is_ok());
                 outcome.created = created.ok();
@@ -297,7 +297,7 @@ impl Device {
         let Ok(SessionCommand::Create(parameters)) = request::control(self.format, request) else {
             return false;
         };
-        let material = Material::new(&parameters, &mut self.keys, &mut *self.pool, now);
+        let material = Material::new(&parameters, &mut self.keys, &mut *self.target, now);
         let made = material.map(|material| self.sessions.restore(id, material, now));
         self.levels();
         made.is_ok()
@@ -414,7 +414,7 @@ impl Device {
         let material = match &data.mode {
             RequestMode::Session(id) => self.sessions.get(*id, now)?,
             RequestMode::Stateless(parameters) => {
-                inline = Material::new(parameters, &mut self.keys, &mut *self.pool, now)?;
+                inline = Material::new(parameters, &mut self.keys, &mut *self.target, now)?;
                 &mut inline
             }
         };
@@ -449,7 +449,7 @@ impl Device {
             let Some(Private::Pool(handle)) = pending.key.private else {
                 continue;
             };
-            jobs.push(PoolJob {
+            jobs.push(TargetJob {
                 id: token,
                 key: handle,
                 operation: pending.operation.clone(),
@@ -457,7 +457,7 @@ impl Device {
                 budget: pending.deadline.saturating_duration_since(now),
             });
         }
-        for (token, error) in self.pool.submit(jobs, now) {
+        for (token, error) in self.target.submit(jobs, now) {
             self.ended(token, Err(error), now, answers);
         }
         self.levels();
@@ -476,7 +476,7 @@ impl Device {
         now: Instant,
         answers: &mut Vec<(DataToken, DataAnswer)>,
     ) {
-        for ended in self.pool.completed(completions, now) {
+        for ended in self.target.completed(completions, now) {
             let EndedJob { id, result, served_by } = ended;
             if let (Some(pending), Some(by)) = (self.pending.get(&id), served_by) {
                 self.counters.served(pending.kind, by);

@@ -56,7 +56,7 @@ const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between the start of a driver and the first change of its configuration: Linux prepares for such changes only
 /// after it has told the device that it is ready.
-const DRIVER_STARTS: Duration = Duration::from_secs(1);
+const CONFIG_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Pause between two tries to reach a device process.
 const RETRY: Duration = Duration::from_millis(10);
@@ -136,7 +136,7 @@ impl Connection {
 }
 
 impl Front {
-    /// Listens on all sockets, or goes on with those of a former program, and starts the device process.
+    /// Listens on all sockets, or continues with those of a former program, and starts the device process.
     ///
     /// # Errors
     /// If a socket cannot be made, or the device process cannot be started.
@@ -231,7 +231,7 @@ impl Front {
     }
 
     /// Runs another program, or a newer version of this one, in this process. It gets all connections; no machine
-    /// notices. Returns only if that fails, and then everything goes on.
+    /// notices. Returns only if that fails, and then everything continues as it was.
     pub fn hand_over(&self, mut program: Command) -> io::Error {
         use std::os::unix::process::CommandExt;
         // No message is under way from here on.
@@ -458,7 +458,7 @@ impl Front {
             return None;
         }
         let since = connection.running_since?;
-        let wait = DRIVER_STARTS.saturating_sub(since.elapsed());
+        let wait = CONFIG_CHANGE_DELAY.saturating_sub(since.elapsed());
         if !wait.is_zero() {
             return Some(wait);
         }

@@ -63,7 +63,7 @@ impl Replay {
         true
     }
 
-    /// A ring has stopped: the monitor tells its position, descriptors and state anew when it starts.
+    /// A ring has stopped: the monitor tells its position, descriptors and state again when it starts.
     pub(super) fn stopped(&mut self, ring: u32) {
         if let Some(messages) = self.rings.get_mut(&ring) {
             messages.remove(&code::SET_VRING_KICK);

@@ -91,7 +91,7 @@ pub enum Parameters<'a> {
     Aead {
         algorithm: AeadAlgorithm,
         key: &'a [u8],
-        /// Bytes.
+        /// Length of the tag, in bytes.
         tag_len: usize,
         direction: Direction,
     },

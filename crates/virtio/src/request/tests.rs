@@ -4,11 +4,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::guest::{
+use crate::spec::DATA_HEADER_LEN;
+use millrace_virtio_guest::{
     akcipher_request, cipher_request, cipher_session, control_request, data_request, rsa_session,
     words,
 };
-use crate::spec::DATA_HEADER_LEN;
 
 const LEGACY: RequestFormat = RequestFormat::new(0);
 const STATELESS: RequestFormat = RequestFormat::new(feature::OFFERED);
@@ -64,7 +64,7 @@ fn fields(count: usize) -> impl Strategy<Value = Vec<u8>> {
         1 => Just(0x8000_0000_u32),
         1 => any::<u32>(),
     ];
-    proptest::collection::vec(word, 0..count).prop_map(|words| super::super::guest::words(&words))
+    proptest::collection::vec(word, 0..count).prop_map(|words| millrace_virtio_guest::words(&words))
 }
 
 proptest! {

@@ -33,7 +33,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::backend::{Backend, Mailbox};
 use super::journal::Journal;
 use crate::device::{Device, DeviceLimits, LimitsChange};
-use crate::pool::{DevicePool, ServicePool, SessionOpenError};
+use crate::job_target::{JobTarget, ServiceTarget, SessionOpenError};
 use crate::statistics::{DeviceCounters, DeviceStatistics};
 
 /// Mode of a socket: its owner and group connect, as a monitor runs as a user of its own.
@@ -91,8 +91,8 @@ struct Shared {
 }
 
 /// Opens the pool of one connection: the identity of its device, and the sink of its completions.
-pub type PoolOpener = Arc<
-    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn DevicePool>, SessionOpenError>
+pub type TargetOpener = Arc<
+    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn JobTarget>, SessionOpenError>
         + Send
         + Sync,
 >;
@@ -177,8 +177,8 @@ impl Devices {
         let listener = bind(&path)?;
         let journal = Journal::create().map_err(failed)?;
         let service = service.clone();
-        let pools: PoolOpener = Arc::new(move |identity, sink| {
-            let pool = ServicePool::open(&service, identity, sink)?;
+        let pools: TargetOpener = Arc::new(move |identity, sink| {
+            let pool = ServiceTarget::open(&service, identity, sink)?;
             Ok(Box::new(pool))
         });
         self.spawn(pools, settings, listener, journal, true).map_err(failed)?;
@@ -191,7 +191,7 @@ impl Devices {
     /// If the thread cannot be started.
     pub fn serve(
         &self,
-        pools: PoolOpener,
+        pools: TargetOpener,
         settings: SocketSettings,
         listener: UnixListener,
         journal: Journal,
@@ -201,7 +201,7 @@ impl Devices {
 
     fn spawn(
         &self,
-        pools: PoolOpener,
+        pools: TargetOpener,
         settings: SocketSettings,
         listener: UnixListener,
         journal: Journal,
@@ -296,7 +296,7 @@ impl Devices {
 struct Acceptor {
     devices: Devices,
     listener: Listener,
-    pools: PoolOpener,
+    pools: TargetOpener,
     settings: SocketSettings,
     journal: Journal,
     /// Whether monitors connect here, and no front process.

@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::guest::{cipher_session, control_request};
+    use millrace_virtio_guest::{cipher_session, control_request};
 
     fn session(id: u64) -> KeptSession {
         let request = [&cipher_session(3, 32, 1)[..], &[7; 32]].concat();
