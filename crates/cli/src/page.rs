@@ -8,7 +8,7 @@
 use std::io;
 
 use anyhow::Result;
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::output::{self, Table};
 use crate::terminal::{columns, prose_columns, styled, width, wrapped};

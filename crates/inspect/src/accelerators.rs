@@ -10,7 +10,7 @@ use millrace_hostfs::{FileKind, Root};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Bound on devices of one kind: a machine of eight sockets has fewer than 100.
 const MAX_DEVICES: usize = 256;

@@ -8,7 +8,7 @@
 //! the crate `sampler`, not here.
 //!
 //! ```text
-//! report.rs  sections: known facts, and files that could not be read, with the reason
+//! section.rs known facts, and files that could not be read, with the reason
 //! machine.rs maker, system, kernel, memory
 //! cpu/       the processors, their extensions for cryptography, and which of them are hidden
 //! kernel/    the implementations that the kernel prefers
@@ -19,6 +19,7 @@
 //! offload_status/  whether a device serves a running tunnel or server: counters that move
 //! doctor/    problems, their impact and remedy; alerts when they change
 //! advise/    recommended configurations, with reasons
+//! report.rs  all sections of a machine as one report
 //! elf.rs     headers of programs and libraries of any architecture
 //! ```
 //!
@@ -38,3 +39,4 @@ pub mod network;
 pub mod offload_status;
 pub mod qat;
 pub mod report;
+pub mod section;

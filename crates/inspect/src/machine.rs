@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::network::counters;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// A machine and its system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

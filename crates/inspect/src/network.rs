@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::accelerators::is_module;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 const INTERFACES: &str = "sys/class/net";
 

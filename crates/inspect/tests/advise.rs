@@ -18,7 +18,8 @@ use millrace_inspect::advise::{
     Advice, AdviceFormat, AdviseRequest, Goal, Subject, Topic, advise, software,
 };
 use millrace_inspect::kernel::crypto::ComputeSite;
-use millrace_inspect::report::{Report, Section};
+use millrace_inspect::report::Report;
+use millrace_inspect::section::Section;
 use support::{fixtures, folder, stale};
 
 const SUBJECTS: [Subject; 3] = [Subject::Ipsec, Subject::Openvpn, Subject::Tls];

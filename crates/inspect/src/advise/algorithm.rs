@@ -87,7 +87,6 @@ pub(crate) enum ExchangeGroup {
 }
 
 pub(crate) struct GroupNames {
-    /// The displayed name.
     pub(crate) name: &'static str,
     /// strongSwan's keywords.
     pub(crate) strongswan: &'static str,
@@ -121,7 +120,6 @@ pub(crate) enum Prf {
 }
 
 impl Prf {
-    /// The displayed name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "HMAC-SHA-256",

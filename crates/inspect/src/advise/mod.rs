@@ -43,7 +43,8 @@ use self::facts::AdviseFacts;
 use self::handshakes::HandshakeRun;
 use self::sizes::Sizes;
 use self::software::InstalledSoftware;
-use crate::report::{Report, Section, Unread};
+use crate::report::Report;
+use crate::section::{Section, Unread};
 
 /// Largest packet size in a request, in bytes: the limit of IP.
 pub const MAX_PACKET_BYTES: u32 = 65_535;

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::libcrypto::version_numbers;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Package databases: of Debian (also Ubuntu, VyOS), OpenWrt, and Alpine.
 const DATABASES: [&str; 3] = ["var/lib/dpkg/status", "usr/lib/opkg/status", "lib/apk/db/installed"];

@@ -22,7 +22,7 @@ use serde::Serialize;
 pub use self::cpuinfo::CpuInfo;
 pub use self::features::{Feature, State};
 use crate::elf::Elf;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Bound on folders of processors and nodes; more would repeat the same facts.
 const MAX_FOLDERS: usize = 8_192;

@@ -36,7 +36,8 @@ use crate::kernel::Kernel;
 use crate::libcrypto::Libraries;
 use crate::network::Network;
 use crate::qat::{Qat, QatDevice};
-use crate::report::{Report, Unread};
+use crate::report::Report;
+use crate::section::Unread;
 
 /// The findings of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

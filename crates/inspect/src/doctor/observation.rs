@@ -13,7 +13,8 @@ use super::watch::{self, CounterRates, WatchReading};
 use super::{CHECKS, Check, Diagnosis, Facts, System, examine, system};
 use crate::network::Network;
 use crate::qat::Qat;
-use crate::report::{Report, Section, Unread};
+use crate::report::Report;
+use crate::section::{Section, Unread};
 use crate::{kernel, network, qat};
 
 /// Time between two readings of a device with open requests: a healthy device answers within microseconds.

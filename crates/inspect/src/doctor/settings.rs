@@ -8,7 +8,7 @@ use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// The program that reads the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]

@@ -14,7 +14,7 @@ use super::settings::{self, FileSettings};
 use crate::machine;
 use crate::offload_status::program_of;
 use crate::qat::library;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Facts about the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

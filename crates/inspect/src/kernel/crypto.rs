@@ -18,7 +18,7 @@ const MAX_NAME: usize = 256;
 
 /// One implementation of one algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct KernelAlgorithm {
+pub struct Algorithm {
     /// Algorithm: `cbc(aes)`, `rfc4106(gcm(aes))`, `rsa`.
     pub name: String,
     /// Driver: `cbc-aes-aesni`, `qat_aes_cbc`, `pkcs1pad(rsa-generic,sha256)`.
@@ -105,7 +105,7 @@ const INSTRUCTIONS: [&str; 21] = [
     "riscv", "zvk", "s390", "power", "p10", "p8_", "vsx", "-lib", "padlock",
 ];
 
-impl KernelAlgorithm {
+impl Algorithm {
     /// Place where the implementation computes.
     #[must_use]
     pub fn site(&self) -> ComputeSite {
@@ -144,15 +144,15 @@ pub fn is_fixed_time_aes(driver: &str) -> bool {
 
 /// Reads `/proc/crypto`.
 #[must_use]
-pub fn algorithms(text: &str) -> Vec<KernelAlgorithm> {
+pub fn algorithms(text: &str) -> Vec<Algorithm> {
     let mut found = Vec::new();
-    let mut entry = KernelAlgorithm::default();
+    let mut entry = Algorithm::default();
     for line in text.lines().chain(std::iter::once("")) {
         let Some((key, value)) = line.split_once(':') else {
             if !entry.name.is_empty() && !entry.driver.is_empty() && found.len() < MAX_ENTRIES {
                 found.push(entry);
             }
-            entry = KernelAlgorithm::default();
+            entry = Algorithm::default();
             continue;
         };
         let value = value.trim();
@@ -177,7 +177,7 @@ pub fn algorithms(text: &str) -> Vec<KernelAlgorithm> {
 /// The implementation that the kernel prefers for an algorithm: the highest priority among those that passed
 /// their test and are not internal.
 #[must_use]
-pub fn winner<'a>(algorithms: &'a [KernelAlgorithm], name: &str) -> Option<&'a KernelAlgorithm> {
+pub fn winner<'a>(algorithms: &'a [Algorithm], name: &str) -> Option<&'a Algorithm> {
     algorithms
         .iter()
         .filter(|entry| entry.name == name && entry.tested && !entry.internal)
@@ -186,8 +186,8 @@ pub fn winner<'a>(algorithms: &'a [KernelAlgorithm], name: &str) -> Option<&'a K
 
 /// All implementations of an algorithm except internal ones, the preferred one first.
 #[must_use]
-pub fn candidates<'a>(algorithms: &'a [KernelAlgorithm], name: &str) -> Vec<&'a KernelAlgorithm> {
-    let mut found: Vec<&KernelAlgorithm> =
+pub fn candidates<'a>(algorithms: &'a [Algorithm], name: &str) -> Vec<&'a Algorithm> {
+    let mut found: Vec<&Algorithm> =
         algorithms.iter().filter(|entry| entry.name == name && !entry.internal).collect();
     found.sort_by_key(|entry| (!entry.tested, -entry.priority));
     found
@@ -250,9 +250,8 @@ type         : skcipher
 
     #[test]
     fn name_of_a_driver_gives_its_compute_site() {
-        let site = |driver: &str| {
-            KernelAlgorithm { driver: driver.to_owned(), ..KernelAlgorithm::default() }.site()
-        };
+        let site =
+            |driver: &str| Algorithm { driver: driver.to_owned(), ..Algorithm::default() }.site();
         assert_eq!(site("qat_aes_cbc_hmac_sha256"), ComputeSite::Device);
         assert_eq!(site("virtio-crypto-rsa"), ComputeSite::Device);
         assert_eq!(site("mv-cbc-aes"), ComputeSite::Device);

@@ -10,9 +10,9 @@ use millrace_hostfs::{ReadResult, Root, TABLE_BYTES};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::crypto::{ComputeSite, KernelAlgorithm, algorithms, candidates};
+use self::crypto::{Algorithm, ComputeSite, algorithms, candidates};
 use crate::cpu::Architecture;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Algorithms that gateways use from the kernel, and their users.
 #[rustfmt::skip]
@@ -126,7 +126,7 @@ pub struct PassedOver {
 ///
 /// # Errors
 /// `/proc/crypto` cannot be read.
-pub fn preferred(root: &Root, algorithm: &str) -> ReadResult<Option<KernelAlgorithm>> {
+pub fn preferred(root: &Root, algorithm: &str) -> ReadResult<Option<Algorithm>> {
     let all = algorithms(&root.text("proc/crypto", TABLE_BYTES)?);
     Ok(crypto::winner(&all, algorithm).cloned())
 }
@@ -141,7 +141,7 @@ pub fn section(root: &Root) -> Section<Kernel> {
     reader.section(kernel)
 }
 
-fn of(all: &[KernelAlgorithm], fips: Option<bool>) -> Kernel {
+fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
     let choice = |(algorithm, for_what): &(&str, &str)| AlgorithmChoice {
         algorithm: (*algorithm).to_owned(),
         for_what: (*for_what).to_owned(),
@@ -155,7 +155,7 @@ fn of(all: &[KernelAlgorithm], fips: Option<bool>) -> Kernel {
     }
 }
 
-fn candidate(entry: &KernelAlgorithm) -> AlgorithmCandidate {
+fn candidate(entry: &Algorithm) -> AlgorithmCandidate {
     AlgorithmCandidate {
         driver: entry.driver.clone(),
         priority: entry.priority,
@@ -165,7 +165,7 @@ fn candidate(entry: &KernelAlgorithm) -> AlgorithmCandidate {
     }
 }
 
-fn devices(all: &[KernelAlgorithm]) -> Vec<DeviceDriver> {
+fn devices(all: &[Algorithm]) -> Vec<DeviceDriver> {
     let mut devices: Vec<DeviceDriver> = Vec::new();
     for entry in all.iter().filter(|entry| !entry.internal) {
         let Some(device) = entry.device() else {

@@ -4,7 +4,7 @@
 //! Finds crypto libraries: in the folders that loaders search (glibc, musl, OpenWrt, every ABI), in those of
 //! `ld.so.conf`, in `/usr/local` and `/opt`, and inside servers that often have one linked in.
 
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// Folders of libraries with fixed names.
 const FOLDERS: &[&str] = &[

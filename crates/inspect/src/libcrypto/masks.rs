@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::VARIABLES;
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// A setting that switches instructions off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

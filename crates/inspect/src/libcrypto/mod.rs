@@ -39,7 +39,7 @@ pub use self::report::OwnReport;
 pub use self::timed::{CLEAR_RATIO, Timed, timed};
 use crate::cpu::{Architecture, Cpu};
 use crate::elf::{Elf, ElfError};
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// The crypto libraries of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

@@ -10,7 +10,7 @@ use millrace_hostfs::{Root, maps, process};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// Processes of one program that have loaded a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

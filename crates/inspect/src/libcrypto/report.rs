@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Library, Maker, Slow};
 use crate::cpu::{Architecture, Cpu, State};
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// A library's own report of the processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -102,7 +102,7 @@ const ARM: &[Bit] = &[
 ];
 
 impl OwnReport {
-    /// The capability words.
+    /// `OPENSSL_ia32cap` in 64-bit words, the first one first.
     fn words(&self) -> Vec<u64> {
         let Some((_, words)) = self.processor.split_once('=') else {
             return Vec::new();

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cpu::Architecture;
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Speeds with and without the instructions for an algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]

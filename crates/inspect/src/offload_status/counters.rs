@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::network;
 use crate::qat;
 use crate::qat::formats::interrupts;
-use crate::report::SectionReader;
+use crate::section::SectionReader;
 
 /// The device of counters that a node keeps for its clients; the counter is the client's identity (`uid:33`).
 pub const POOL: &str = "a Millrace pool";

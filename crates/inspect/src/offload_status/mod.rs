@@ -23,9 +23,9 @@ use serde::Serialize;
 pub use self::counters::{CounterReading, Moved, POOL, Watched};
 pub use self::states::{SecurityAssociation, security_associations};
 
-use crate::kernel::crypto::{ComputeSite, KernelAlgorithm, algorithms, winner};
+use crate::kernel::crypto::{Algorithm, ComputeSite, algorithms, winner};
 use crate::network::{InterfaceKind, Network};
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 /// Bound on the tunnels and servers in the report. A user can start any number of processes that look like one.
 const MAX_SUBJECTS: usize = 1024;
@@ -105,7 +105,7 @@ pub fn section(root: &Root, network: Option<&Network>, watched: Option<Watched>)
 
 /// The facts by which a tunnel or server is judged.
 struct Judge<'a> {
-    kernel: &'a [KernelAlgorithm],
+    kernel: &'a [Algorithm],
     /// Watched counters; `None` after a single reading.
     watched: Option<&'a Watched>,
 }

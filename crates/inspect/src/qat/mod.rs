@@ -29,7 +29,7 @@ pub use self::holders::FunctionHolder;
 
 use self::formats::{FirmwareHeartbeat, QatEngineCounters, Ring};
 use self::ids::{Generation, identify};
-use crate::report::{Section, SectionReader};
+use crate::section::{Section, SectionReader};
 
 const PCI: &str = "sys/bus/pci/devices";
 

@@ -5,7 +5,7 @@
 
 use millrace_inspect::cpu::{self, Cpu, State};
 use millrace_inspect::machine::Machine;
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};

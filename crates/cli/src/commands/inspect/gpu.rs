@@ -4,7 +4,7 @@
 //! `millrace inspect gpu`: graphics processors, and other accelerators except QAT.
 
 use millrace_inspect::accelerators::{AcceleratorUnit, Accelerators};
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};

@@ -6,7 +6,7 @@
 use millrace_inspect::kernel::crypto::ComputeSite;
 use millrace_inspect::kernel::{AlgorithmCandidate, Kernel};
 use millrace_inspect::network::{InterfaceKind, Network};
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::output::{Table, or};
 use crate::page::{Page, plain};

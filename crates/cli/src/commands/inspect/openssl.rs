@@ -6,7 +6,8 @@
 use millrace_hostfs::Root;
 use millrace_inspect::cpu;
 use millrace_inspect::libcrypto::{self, Assembly, CLEAR_RATIO, Libraries, Library, Timed};
-use millrace_inspect::report::{ReportParts, Section};
+use millrace_inspect::report::ReportParts;
+use millrace_inspect::section::Section;
 
 use crate::args::InspectOpensslArgs;
 use crate::output::{Table, or};

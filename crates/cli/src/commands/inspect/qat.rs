@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_hostfs::Root;
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
 use millrace_inspect::qat::{self, Qat, QatDevice};
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::output::{Table, or};
 use crate::page::{Page, plain};

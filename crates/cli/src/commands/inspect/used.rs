@@ -9,7 +9,7 @@ use std::time::Instant;
 use millrace_hostfs::Root;
 use millrace_inspect::network;
 use millrace_inspect::offload_status::{self, Accelerated, CounterReading, Used, Watched};
-use millrace_inspect::report::Section;
+use millrace_inspect::section::Section;
 
 use crate::args::InspectUsedArgs;
 use crate::commands::status;
