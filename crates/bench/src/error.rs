@@ -8,8 +8,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::goals::Reach;
-
 /// Why a library does not compute something, or computed it wrongly.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LibraryError {
@@ -41,7 +39,7 @@ pub enum BenchError {
     /// Resource: a program that is needed is not installed.
     #[error("{program} is not installed: {remedy}")]
     Missing {
-        /// Name of the program.
+        /// As it is called on the command line.
         program: String,
         /// Command that installs it.
         remedy: String,
@@ -49,25 +47,25 @@ pub enum BenchError {
     /// Resource: a file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// The operation.
+        /// A verb, as in "cannot read".
         action: &'static str,
-        /// The file.
+        /// As the user named it.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the system call.
         source: io::Error,
     },
     /// Resource: a system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// The operation.
+        /// A verb, as in "cannot read".
         action: &'static str,
-        /// The error of the system.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A child process did not do its part; its last lines of output are attached.
     #[error("{name} {problem}\n{log}")]
     Child {
-        /// Name of the process.
+        /// What the process is in the measurement: `node`, `nginx`.
         name: String,
         /// Its failure, as the rest of a sentence.
         problem: String,
@@ -86,8 +84,8 @@ pub enum BenchError {
     /// A goal was missed, where `--require` asks for it.
     #[error("not reached ({wanted}): {missed}")]
     Goals {
-        /// The requirement.
-        wanted: Reach,
+        /// Word of the level that `--require` names.
+        wanted: String,
         /// The numbers that fall short.
         missed: String,
     },

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::error::BenchError;
-use crate::report::table;
 use crate::stats::{MeanRatio, Spread};
+use crate::table::table;
 
 /// Relation of a measured value to its goal.
 #[derive(
@@ -19,13 +19,13 @@ use crate::stats::{MeanRatio, Spread};
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub enum Reach {
-    /// Less than promised
+pub(crate) enum Reach {
+    /// Less than the documented minimum
     #[value(skip)]
     Missed,
-    /// As promised
+    /// The documented minimum
     Must,
-    /// As aimed at
+    /// The target
     Aim,
 }
 
@@ -186,7 +186,7 @@ impl Goals {
         if missed.is_empty() {
             Ok(())
         } else {
-            Err(BenchError::Goals { wanted, missed: missed.join("; ") })
+            Err(BenchError::Goals { wanted: wanted.to_string(), missed: missed.join("; ") })
         }
     }
 }

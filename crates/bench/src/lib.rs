@@ -55,6 +55,7 @@ mod report;
 mod sizes;
 mod speed;
 mod stats;
+mod table;
 mod tls;
 mod virtio;
 mod vpn;

@@ -205,7 +205,7 @@ pub struct LineChart {
     pub x: Axis,
     /// Vertical axis, from bottom to top.
     pub y: Axis,
-    /// The lines.
+    /// In the order of the legend.
     pub series: Vec<PlotLine>,
 }
 

@@ -36,7 +36,6 @@ pub(super) struct CryptoFigures {
 /// The report of `bench crypto`.
 pub(super) type CryptoReport = BenchReport<CryptoPlan, CryptoFigures>;
 
-/// The tables.
 pub(super) fn render(report: &CryptoReport) -> String {
     let BenchReport { plan, figures: parts, .. } = report;
     let mut text = format!(

@@ -5,7 +5,7 @@
 //! than it can take. A latency counts from the time at which the job should have been sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,12 +61,9 @@ impl OpenCounts {
         let count = match result {
             Ok(reply) => {
                 let latency = due.elapsed();
-                let lock = |error: PoisonError<_>| error.into_inner();
-                self.latencies.lock().unwrap_or_else(lock).push(latency);
+                lock(&self.latencies).push(latency);
                 if self.good.load(Ordering::Relaxed) < SAMPLES {
-                    let lock = |error: PoisonError<_>| error.into_inner();
-                    let mut samples = self.samples.lock().unwrap_or_else(lock);
-                    samples.push((index, reply.output.to_vec()));
+                    lock(&self.samples).push((index, reply.output.to_vec()));
                 }
                 &self.good
             }

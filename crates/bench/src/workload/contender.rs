@@ -59,7 +59,6 @@ impl LanesKind {
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub(crate) enum MeasuredBackend {
-    /// The software backend.
     Software,
     /// The simd backend on these lanes.
     #[strum(to_string = "simd {0}")]
@@ -67,7 +66,6 @@ pub(crate) enum MeasuredBackend {
     /// The simd backend on these lanes, even where it would use the library for a single task.
     #[strum(to_string = "simd {0}, always in lanes")]
     SimdAlways(LanesKind),
-    /// The cuda backend.
     Cuda,
 }
 

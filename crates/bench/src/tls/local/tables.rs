@@ -13,7 +13,6 @@ use crate::plot::{Axis, BarChart, Bars, Value};
 use crate::report::{dash, sharing, table};
 use crate::stats::Spread;
 
-/// The whole report.
 pub(super) fn render(report: &LocalReport) -> String {
     format!(
         "{}{}\n{}{}{}\n",
