@@ -21,6 +21,7 @@ use gimli::{
     BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, RunTimeEndian,
     UnwindSection,
 };
+use millrace_hostfs::maps::Mapping;
 use object::read::{ReadCache, ReadRef};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 use rustix::fs::{Mode, OFlags};
@@ -337,6 +338,18 @@ fn hex(bytes: &[u8]) -> String {
     // Longer than any hash: not an ID, but an attempt to exhaust memory.
     let bytes = bytes.get(..64).unwrap_or(bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The file of a mapping as the process sees it: in its root, or deleted.
+pub(super) fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
+    let Mapping { start, end, path, .. } = mapping;
+    let relative = path.strip_prefix("/").ok()?;
+    let places = [
+        PathBuf::from(format!("/proc/{pid}/root")).join(relative),
+        PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}")),
+        path.clone(),
+    ];
+    places.iter().find_map(|place| Image::open_as(place, path).ok())
 }
 
 #[cfg(test)]

@@ -46,5 +46,5 @@ pub use error::SampleError;
 pub use image::{Image, ImageError, Region};
 pub use perf::{DEFAULT_FREQUENCY, MAX_FREQUENCY, Sampler};
 pub use profile::{Ceiling, ClassShare, FunctionShare, ObjectShare, Profile, Share};
-pub use samples::{Samples, libcryptos_of};
-pub use target::{cpu_time, process_tree};
+pub use samples::Samples;
+pub use target::{cpu_time, libcryptos_of, process_tree};

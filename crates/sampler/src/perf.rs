@@ -24,7 +24,7 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag};
 use rustix::io::Errno;
 
-use super::image::Image;
+use super::image::{Image, open_image};
 use super::samples::Samples;
 use super::{SampleError, target};
 
@@ -251,18 +251,6 @@ impl Images {
 fn mapping<'a>(maps: &'a BTreeMap<u32, Vec<Mapping>>, sample: &Sample) -> Option<&'a Mapping> {
     let of = maps.get(&sample.pid)?;
     of.iter().rev().find(|mapping| mapping.file_offset(sample.address).is_some())
-}
-
-/// The file of a mapping as the process sees it: in its root, or deleted.
-pub(super) fn open_image(pid: u32, mapping: &Mapping) -> Option<Image> {
-    let Mapping { start, end, path, .. } = mapping;
-    let relative = path.strip_prefix("/").ok()?;
-    let places = [
-        PathBuf::from(format!("/proc/{pid}/root")).join(relative),
-        PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}")),
-        path.clone(),
-    ];
-    places.iter().find_map(|place| Image::open_as(place, path).ok())
 }
 
 fn read_until(stopped: &mpsc::Receiver<()>, mut rings: Vec<perf_event::Sampler>) -> Raw {

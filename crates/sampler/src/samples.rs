@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::image::Image;
-use super::perf::open_image;
-use super::rules::{FileClass, is_libcrypto, kind};
-use super::target::code_of;
+use super::rules::{FileClass, kind};
 
 /// Samples, counted by file and function. Runs can be added.
 #[derive(Clone, Debug)]
@@ -25,18 +23,6 @@ pub struct Samples {
     pub(super) elapsed: Duration,
     pub(super) cpu_time: Option<Duration>,
     pub(super) kernel_visible: bool,
-}
-
-/// The libcryptos that a live process has loaded, to calibrate them before sampling.
-#[must_use]
-pub fn libcryptos_of(pid: u32) -> Vec<Image> {
-    let mut images: Vec<Image> = Vec::new();
-    for mapping in code_of(pid).iter().filter(|mapping| is_libcrypto(&mapping.path)) {
-        if images.iter().all(|image| image.path() != mapping.path) {
-            images.extend(open_image(pid, mapping));
-        }
-    }
-    images
 }
 
 impl Samples {

@@ -11,6 +11,9 @@ use millrace_hostfs::cpu_list;
 use millrace_hostfs::maps::{Mapping, mappings};
 use millrace_hostfs::process::Proc;
 
+use super::image::{Image, open_image};
+use super::rules::is_libcrypto;
+
 /// Bound on mappings: programs have a few hundred of code.
 const MAX_MAPPINGS: usize = 65_536;
 
@@ -25,6 +28,18 @@ pub(super) fn code_of(pid: u32) -> Vec<Mapping> {
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let code = mappings(&text).filter(|mapping| mapping.is_code);
     code.take(MAX_MAPPINGS).collect()
+}
+
+/// The libcryptos that a live process has loaded, to calibrate them before sampling.
+#[must_use]
+pub fn libcryptos_of(pid: u32) -> Vec<Image> {
+    let mut images: Vec<Image> = Vec::new();
+    for mapping in code_of(pid).iter().filter(|mapping| is_libcrypto(&mapping.path)) {
+        if images.iter().all(|image| image.path() != mapping.path) {
+            images.extend(open_image(pid, mapping));
+        }
+    }
+    images
 }
 
 /// The threads of a process; none if it is gone.
@@ -49,7 +64,6 @@ pub fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// The online processors.
 pub(super) fn online_cpus() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     cpu_list::parse(&text).unwrap_or_default()
