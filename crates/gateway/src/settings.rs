@@ -47,9 +47,9 @@ pub enum SettingsError {
     /// A relative path.
     #[error("{what} {}: give an absolute path", path.display())]
     Relative {
-        /// The setting.
+        /// Name of the option.
         what: &'static str,
-        /// Its value.
+        /// As it was given.
         path: PathBuf,
     },
 }
@@ -81,7 +81,7 @@ pub struct RecipeSettings {
     pub plain_keys: bool,
     /// Whether the process itself computes what is not the pool's.
     pub local: bool,
-    /// The provider module.
+    /// Absolute path of the provider module.
     pub module: PathBuf,
     /// The library that makes nginx asynchronous, if there is one.
     pub preload: Option<PathBuf>,

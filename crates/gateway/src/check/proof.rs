@@ -59,6 +59,11 @@ impl<'a> Counters<'a> {
         sum
     }
 
+    /// Waits until the operation of one handshake is reported, so that it does not count for those that follow.
+    fn settle(&self) {
+        let _ = self.covering(1, 0);
+    }
+
     /// Counts since the start, as soon as they cover `operations`, or when time is up. Operations that the local node
     /// has `signed` are certain to be reported, the others are not.
     fn covering(&self, operations: u64, signed: u64) -> Edges {
@@ -126,7 +131,10 @@ pub(super) fn prove(
         }
         return;
     }
-    prove_pooled(&target, options, evidence, nodes, pool, settling, report);
+    if let Some(counters) = settling {
+        counters.settle();
+    }
+    prove_pooled(&target, options, evidence, nodes, pool, report);
 }
 
 /// Makes handshakes, and adds findings about where they were signed and how the server waited.
@@ -136,13 +144,9 @@ fn prove_pooled(
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
     pool: Option<&AskedPool>,
-    settling: Option<Counters<'_>>,
     report: &mut CheckReport,
 ) {
     let socket = pool.and_then(|pool| pool.socket.as_deref());
-    if let Some(counters) = settling {
-        let _ = counters.covering(1, 0);
-    }
     let before = nodes.completed(socket);
     let counters = pool.and_then(|pool| Counters::start(nodes, pool));
     let held = match tls::handshakes(address, server_name, options.handshakes) {

@@ -9,7 +9,7 @@ use crate::plan::{RecipePlan, Snippet};
 use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::Application;
-use super::parts::PooledService;
+use super::parts::{ConfigTest, PooledService};
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
 pub(super) const HAPROXY_CFG: &str = "/etc/haproxy/haproxy.cfg";
@@ -38,8 +38,6 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
         .replace("{global}", &maxconn)
         .replace("{connections}", &settings.connections.to_string())
         .replace("{key}", &settings.key);
-    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
-    let arguments = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
     PooledService {
         application: Application::Haproxy,
         unit: "haproxy".to_owned(),
@@ -56,9 +54,15 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
             marker: marker.to_owned(),
         },
         is_checked: true,
-        test: Some(("haproxy -c", "haproxy", arguments)),
+        test: Some(test()),
     }
     .plan(settings)
+}
+
+/// HAProxy's test of its configuration.
+pub(super) fn test() -> ConfigTest {
+    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
+    ("haproxy -c", "haproxy", vec![check, quiet, file, Argument::File(HAPROXY_CFG)])
 }
 
 /// The global `maxconn` with which HAProxy's table of descriptors holds three per connection: the table has two

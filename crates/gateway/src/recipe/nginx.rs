@@ -10,7 +10,9 @@ use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::Application;
 use super::compression;
-use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService};
+use super::parts::{
+    ConfigTest, FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService,
+};
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
 const CONF: &str = include_str!("../../templates/nginx.conf");
@@ -49,8 +51,6 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
         &MAIN.replace("{preload}\n", &kept),
         "keeps the environment across an upgrade",
     );
-    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
-    let arguments = vec![test, quiet, file, Argument::File(NGINX_CONF)];
     PooledService {
         application: Application::Nginx,
         unit: "nginx".to_owned(),
@@ -67,9 +67,15 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
             marker: "include millrace.conf".to_owned(),
         },
         is_checked: true,
-        test: Some(("nginx -t", "nginx", arguments)),
+        test: Some(test()),
     }
     .plan(settings)
+}
+
+/// nginx's test of its configuration.
+pub(super) fn test() -> ConfigTest {
+    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
+    ("nginx -t", "nginx", vec![test, quiet, file, Argument::File(NGINX_CONF)])
 }
 
 /// Worker counts and limits.
