@@ -139,7 +139,7 @@ pub struct EngineCounters {
     pub input: Counter,
     /// Bytes out.
     pub output: Counter,
-    /// Nanoseconds.
+    /// Time in the engine, ns.
     pub nanos: Counter,
 }
 

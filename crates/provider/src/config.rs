@@ -73,11 +73,11 @@ pub enum Verify {
 /// Whether a primitive is computed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Here {
-    /// Never.
+    /// By the installed OpenSSL.
     No,
     /// If it was measured to be faster than the installed OpenSSL.
     IfFaster,
-    /// Always.
+    /// Without a measurement.
     Yes,
 }
 
@@ -139,12 +139,16 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             nodes: vec![Endpoint::Unix(PathBuf::from(DEFAULT_SOCKET))],
+            // Clients give up a handshake after seconds; a pool under load answers within milliseconds.
             deadline: Duration::from_secs(2),
+            // A quarter of the deadline: what the process then does itself ends in time, too.
             fallback_after: Duration::from_millis(500),
             fallback: true,
+            // A second node does the work twice, so it is asked for.
             hedge: Hedge::Off,
             mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
+            // Another implementation under the application is the administrator's choice.
             local: [Here::No; Primitive::ALL.len()],
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
@@ -174,8 +178,8 @@ impl Config {
         self.local.iter().any(|here| *here != Here::No)
     }
 
-    /// Whether X25519 keys are none of the pool's: also where a measurement leaves them to OpenSSL, so that the
-    /// same configuration takes the same keys everywhere.
+    /// Whether X25519 keys stay out of the pool. True whenever `local` names X25519, even where a measurement then
+    /// prefers OpenSSL, so that the set of pooled keys depends on the configuration alone.
     #[must_use]
     pub fn keeps_x25519(&self) -> bool {
         self.local(Primitive::X25519) != Here::No

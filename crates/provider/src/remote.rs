@@ -30,7 +30,7 @@ pub enum FailureKind {
     Refused,
     /// The operation is not allowed for the key, or not offered.
     Denied,
-    /// The operation failed.
+    /// No backend of the node could do it.
     Failed,
     /// The result did not verify.
     WrongResult,

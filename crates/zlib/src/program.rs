@@ -16,7 +16,7 @@ pub(crate) enum Program {
     Nginx,
     /// Apache. `mod_deflate` writes the head and the trailer of gzip itself.
     Apache,
-    /// lighttpd, which leaves them to zlib.
+    /// lighttpd: zlib writes the head and the trailer of gzip.
     Lighttpd,
     /// Any other program, where the administrator wants that.
     Other,

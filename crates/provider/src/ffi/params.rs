@@ -129,7 +129,7 @@ pub(crate) unsafe fn entries<'a>(params: *const Param) -> impl Iterator<Item = &
         if params.is_null() || index == MAX_ENTRIES {
             return None;
         }
-        // SAFETY: not null, and no null key was met so far, so the array goes on.
+        // SAFETY: not null, and no null key was met so far, so the array continues.
         let param = unsafe { &*params.add(index) };
         index += 1;
         (!param.key.is_null()).then_some(param)
