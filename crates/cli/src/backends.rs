@@ -15,7 +15,7 @@ use millrace_backends::{Cuda, Kernel, Qat, Simd, Software};
 use millrace_engine::Backend;
 use millrace_engine::backend::Unusable;
 use millrace_hostfs::Root;
-use millrace_inspect::kernel::crypto::{ComputeSite, KernelAlgorithm};
+use millrace_inspect::kernel::crypto::{Algorithm, ComputeSite};
 use millrace_inspect::kernel::preferred;
 use millrace_inspect::qat::formats::is_bus_address;
 use millrace_server::config::{MAX_QAT_ANSWER_MS, NodeConfig, QatConfig};
@@ -122,7 +122,7 @@ fn rsa_driver() -> Result<String, Unusable> {
 }
 
 /// The name of the implementation, unless the processor computes it: the other backends are faster there.
-fn driver_of(found: Option<KernelAlgorithm>) -> Result<String, Unusable> {
+fn driver_of(found: Option<Algorithm>) -> Result<String, Unusable> {
     match found {
         Some(found) if matches!(found.site(), ComputeSite::Device | ComputeSite::Other) => {
             Ok(found.driver)

@@ -42,7 +42,7 @@ pub(crate) struct AdviseArgs {
     /// ipsec: swanctl (the default), vyos; openvpn: openvpn (the default),
     /// vyos; tls: nginx (the default), haproxy.
     #[arg(long, value_name = "FORMAT", value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<AdviceFormat>,
     /// Size of the packets that matter, in bytes
     #[arg(
         long,

@@ -4,13 +4,11 @@
 //! `millrace status`: queries the node over its status socket. With `--json` it prints the answer unchanged;
 //! for the page it queries twice and converts the differences to rates.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use millrace_service::Status;
 use millrace_service::status::{
     ChoiceRow, DeviceRow, EdgeCounts, EdgeRow, OperationRow, Sessions, TenantRow,
@@ -18,15 +16,12 @@ use millrace_service::status::{
 
 use crate::args::{SocketArg, StatusArgs};
 use crate::commands::{ask_nodes, compression};
-use crate::exit::{ContextCode, Failure, fail};
+use crate::exit::{Failure, fail};
+use crate::node_socket::get;
 use crate::output::{self, Table, joined, or};
 use crate::page::facts;
 use crate::settings::Settings;
 
-/// A running node answers in milliseconds, also under load.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bound on an answer, in bytes. A node's answer has a few KiB.
-const MAX_ANSWER: u64 = 4 << 20;
 /// Time over which rates are measured: long enough for a useful average, short enough to wait for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -42,7 +37,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         return Err(fail(Failure::Usage, "the configuration turns the status socket off"));
     };
     if args.json {
-        let body = ask(socket)?;
+        let body = get(socket, "/status")?;
         let value: serde_json::Value =
             serde_json::from_slice(&body).context("the node's answer is not JSON")?;
         return output::print_json(&value);
@@ -76,7 +71,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 pub(super) fn of(socket: &SocketArg) -> Option<Status> {
     let settings = Settings::for_socket(socket).ok()?;
     let socket = settings.node.status_socket?;
-    serde_json::from_slice(&ask(&socket).ok()?).ok()
+    serde_json::from_slice(&get(&socket, "/status").ok()?).ok()
 }
 
 /// Prints the open sessions of the node.
@@ -85,7 +80,7 @@ fn list_sessions(settings: &Settings, json: bool) -> Result<()> {
         let reason = "the configuration turns the administration socket off";
         return Err(fail(Failure::Usage, reason));
     };
-    let body = request(&admin.socket, "/sessions")?;
+    let body = get(&admin.socket, "/sessions")?;
     let listed: Sessions = serde_json::from_slice(&body)
         .context("the node's answer is not understood: is it of another version?")?;
     if json {
@@ -111,7 +106,7 @@ struct Sample {
 
 impl Sample {
     fn take(socket: &Path) -> Result<Self> {
-        let body = ask(socket)?;
+        let body = get(socket, "/status")?;
         let status = serde_json::from_slice(&body)
             .context("the node's answer is not understood: is it of another version?")?;
         Ok(Self { at: Instant::now(), status })
@@ -315,45 +310,6 @@ fn duration(seconds: u64) -> String {
         (0, _, _) => format!("{hours} h {minutes} min"),
         _ => format!("{days} d {hours} h"),
     }
-}
-
-/// Requests `/status` and returns the body of the answer.
-pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
-    request(socket, "/status")
-}
-
-/// The body of the answer to `GET path`.
-pub(crate) fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
-    let silent = || {
-        format!(
-            "no node answers on {}: start one with `millrace up`, or name another with --socket",
-            socket.display()
-        )
-    };
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        // The usual case, no socket or no listener, needs no further explanation.
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => fail(Failure::NoNode, silent()),
-        _ => anyhow!(error).context(format!("cannot connect to {}", socket.display())),
-    })?;
-    let answer = converse(&mut stream, path).or_fail(Failure::NoNode, silent)?;
-    let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
-    let (head, body) =
-        head.map(|at| answer.split_at(at + 4)).context("the answer has no header")?;
-    if !head.starts_with(b"HTTP/1.1 200 ") {
-        let first = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        bail!("the node answered {}", String::from_utf8_lossy(first));
-    }
-    Ok(body.to_vec())
-}
-
-fn converse(stream: &mut UnixStream, path: &str) -> std::io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
-    Ok(answer)
 }
 
 #[cfg(test)]
