@@ -65,7 +65,7 @@ pub enum BenchError {
     /// A child process did not do its part; its last lines of output are attached.
     #[error("{name} {problem}\n{log}")]
     Child {
-        /// What the process is in the measurement: `node`, `nginx`.
+        /// Role of the process in the measurement: `node`, `nginx`.
         name: String,
         /// Its failure, as the rest of a sentence.
         problem: String,

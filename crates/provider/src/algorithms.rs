@@ -332,7 +332,7 @@ pub enum BulkForm {
     Mac,
 }
 
-/// What is known of an algorithm that the kernel may serve.
+/// Facts about an algorithm that the kernel may serve.
 #[derive(Debug)]
 pub struct BulkRow {
     /// First name of the algorithm in the `default` provider.

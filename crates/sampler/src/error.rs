@@ -33,7 +33,7 @@ pub enum SampleError {
     Image {
         /// Program or library with the samples.
         path: PathBuf,
-        /// What does not parse.
+        /// The part that does not parse.
         problem: String,
     },
     /// Resource: the calibration of a libcrypto failed.

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::statistics::ServedBy;
 
-/// What does a device's private-key jobs.
+/// Does the private-key jobs of a device.
 pub trait JobTarget: Send {
     /// Hands over a key for private operations. Takes milliseconds of a core.
     ///

@@ -91,7 +91,7 @@ struct Socket {
     armed: bool,
 }
 
-/// What the lock of a [`ProcessPool`] guards.
+/// State behind the lock of a [`ProcessPool`].
 struct ProcessPoolState {
     dispatcher: Dispatcher,
     /// The endpoint of each node of the dispatcher.

@@ -23,7 +23,7 @@ const INLINE_MAX: usize = 2;
 
 /// [`INLINE_MAX`] with one worker per class, that is on one core: the worker would run on the same core, so handing a
 /// batch over costs two switches and a wake-up for nothing (10 % of the P-256 rate, docs/benchmarks). Bounded, because
-/// other connections wait for the thread meanwhile: about a millisecond.
+/// other connections wait for the thread while it computes: about a millisecond.
 const INLINE_MAX_ALONE: usize = 64;
 
 /// The queue of one class and what goes with it under the same lock.

@@ -229,8 +229,8 @@ impl<T: Waiting> FairQueue<T> {
     /// the client can do something better with the time than wait. After that time a job with the same budget is not
     /// too late.
     ///
-    /// The pause is at least a part of the time for which jobs wait now ([`LEAST_PAUSE`]), so that one refusal serves for
-    /// many jobs and the queue cannot run dry before the client sends again.
+    /// The pause is at least a part of the time for which jobs wait now ([`LEAST_PAUSE`]), so that one refusal serves
+    /// for many jobs and the queue cannot run dry before the client sends again.
     ///
     /// A quarter of the budget is kept for what the projection does not know: the way to the node and back, and its
     /// own error. Without it a node under twice its peak load served every job a few milliseconds too late (measured:

@@ -81,12 +81,12 @@ impl Contention {
     }
 }
 
-/// Time for which an owner counts as bursty after it had several jobs: at least this, at most twice as long. Long beside
-/// the pause of a client after a refusal (10 ms and more), after which its next burst begins with a single job.
+/// Time for which an owner counts as bursty after it had several jobs: at least this, at most twice as long. Long
+/// beside the pause of a client after a refusal (10 ms and more), after which its next burst begins with a single job.
 const BURST_LASTS: Duration = Duration::from_millis(100);
 
-/// Bursty owners that are remembered per [`BURST_LASTS`]. One above the bound is served like an owner with a single job:
-/// another owner then waits for at most one of its jobs.
+/// Bursty owners that are remembered per [`BURST_LASTS`]. One above the bound is served like an owner with a single
+/// job: another owner then waits for at most one of its jobs.
 pub(super) const MOST_BURSTS: usize = 1024;
 
 /// Owners that had several jobs waiting or in service lately.

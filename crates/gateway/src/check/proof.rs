@@ -168,7 +168,11 @@ fn prove_pooled(
         Some(told) => {
             pooled(told.pooled, of, "the pool, by the count of the gateway's provider", report)
         }
-        None => pooled_here(before, after, of, evidence.is_some() && socket.is_some(), report),
+        None => {
+            // Without a socket here the nodes are elsewhere.
+            let no_node = if evidence.is_some() && socket.is_some() { Failure } else { Unseen };
+            pooled_here(before, after, of, no_node, report);
+        }
     }
     // An answer that comes before the job has paused leaves no descriptor: then the provider's count is right.
     let told_waited = told.as_ref().map(|told| told.paused.min(of.saturating_sub(told.blocking)));
@@ -226,12 +230,12 @@ fn handshakes(
 }
 
 /// The operations that the node on this machine has completed: for nodes that do not report the provider's counters,
-/// and for a gateway that is elsewhere.
+/// and for a gateway that is elsewhere. `no_node` is the outcome if none runs here.
 fn pooled_here(
     before: Result<u64, Silence>,
     after: Result<u64, Silence>,
     of: u64,
-    local: bool,
+    no_node: CheckOutcome,
     report: &mut CheckReport,
 ) {
     const CHECK: &str = "pooled";
@@ -244,10 +248,8 @@ fn pooled_here(
             report.add(CHECK, Unseen, error, "run this as root");
         }
         (Err(Silence::NoNode(error)), _) | (_, Err(Silence::NoNode(error))) => {
-            // Without a local one the nodes are elsewhere.
-            let outcome = if local { Failure } else { Unseen };
             let remedy = "start the node; or run this on the gateway, as root";
-            report.add(CHECK, outcome, error, remedy);
+            report.add(CHECK, no_node, error, remedy);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::primitives::Rsa;
 use crate::request::{AkcipherOperation, DataOperation};
 use crate::spec::{RsaPadding, Status};
 
-/// Outcome of a data request, as far as it is computed here.
+/// Outcome of a data request: up to where the pool has to work.
 pub(super) enum ComputeOutcome {
     /// The result, computed in place.
     Done(Vec<u8>),

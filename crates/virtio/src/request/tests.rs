@@ -1,14 +1,14 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-use proptest::prelude::*;
-
-use super::*;
-use crate::spec::DATA_HEADER_LEN;
 use millrace_virtio_guest::{
     akcipher_request, cipher_request, cipher_session, control_request, data_request, rsa_session,
     words,
 };
+use proptest::prelude::*;
+
+use super::*;
+use crate::spec::DATA_HEADER_LEN;
 
 const LEGACY: RequestFormat = RequestFormat::new(0);
 const STATELESS: RequestFormat = RequestFormat::new(feature::OFFERED);

@@ -230,7 +230,7 @@ impl Backend {
         self.shared.mailbox.wake();
     }
 
-    /// Runs `use_device` under the lock of the device; the thread of the rings waits meanwhile.
+    /// Runs `use_device` under the lock of the device, for which the thread of the rings waits.
     pub(super) fn with_device<R>(&self, use_device: impl FnOnce(&mut Device) -> R) -> R {
         use_device(&mut lock(&self.shared.state).device)
     }

@@ -169,10 +169,10 @@ impl Transfer {
 
 #[cfg(test)]
 mod tests {
+    use millrace_virtio_guest::{cipher_session, control_request};
     use proptest::prelude::*;
 
     use super::*;
-    use millrace_virtio_guest::{cipher_session, control_request};
 
     fn session(id: u64) -> KeptSession {
         let request = [&cipher_session(3, 32, 1)[..], &[7; 32]].concat();
