@@ -6,28 +6,28 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_virtio::request::{self, Layout, Work};
+use millrace_virtio::request::{self, DataOperation, RequestFormat};
 
 fuzz_target!(|input: (u64, u16, &[u8])| {
     let (features, room, bytes) = input;
-    let layout = Layout::new(features);
+    let format = RequestFormat::new(features);
     let room = usize::from(room);
-    let _ = request::control(layout, bytes);
-    let Ok(data) = request::data(layout, bytes, room) else {
+    let _ = request::control(format, bytes);
+    let Ok(data) = request::data(format, bytes, room) else {
         return;
     };
-    let (held, wanted) = match data.work {
-        Work::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
-        Work::Chain(work) => {
-            assert!(work.cipher.1 <= work.source.len() && work.hash.1 <= work.source.len());
-            let held = work.iv.len() + work.source.len() + work.aad.len();
-            (held, work.source.len() + work.hash_len)
+    let (held, wanted) = match data.operation {
+        DataOperation::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
+        DataOperation::Chain(chain) => {
+            assert!(chain.cipher.1 <= chain.source.len() && chain.hash.1 <= chain.source.len());
+            let held = chain.iv.len() + chain.source.len() + chain.aad.len();
+            (held, chain.source.len() + chain.hash_len)
         }
-        Work::Check { source, len, .. } => (source.len(), len),
-        Work::Aead { nonce, source, aad, room, .. } => {
+        DataOperation::HashOrMac { source, len, .. } => (source.len(), len),
+        DataOperation::Aead { nonce, source, aad, room, .. } => {
             (nonce.len() + source.len() + aad.len(), room)
         }
-        Work::Akcipher { source, digest, room: wanted, .. } => {
+        DataOperation::Akcipher { source, digest, room: wanted, .. } => {
             (source.len() + digest.len(), wanted)
         }
     };

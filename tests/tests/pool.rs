@@ -102,7 +102,7 @@ fn up_with_a_manager_inside_serves_tenants_and_the_page() {
     let refused = process::text_of(&refused).to_lowercase();
     assert!(refused.contains(" 401 ") && refused.contains("connection: close"), "{refused}");
 
-    // Everything is in the state folder: a killed process goes on where it was.
+    // Everything is in the state folder: a killed process continues where it was.
     node.kill();
     node.up();
     let _ = operator.wait(&["pool", "status"], |state| {

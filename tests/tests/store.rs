@@ -187,7 +187,7 @@ fn renewed_key_fails_no_handshake_of_a_gateway_with_the_former_stub() {
         let renewed = node.import_with("www", new, &["--replace"]);
         assert_ne!(stub, renewed);
         load.wait_for_more(50);
-        // New processes open the key of the former stub anew.
+        // New processes open the key of the former stub again.
         gateway.reload();
         load.wait_for_more(50);
         let second = world.gateway(server, edge(), &[Site::with_stub(new, &renewed)]);

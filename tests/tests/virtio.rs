@@ -14,7 +14,7 @@ use millrace_tests::artifacts::artifacts;
 use millrace_tests::node::Node;
 use millrace_tests::process::{self, Process};
 use millrace_tests::wait;
-use millrace_virtio::guest::{
+use millrace_virtio_guest::{
     Guest, INDIRECT_FEATURE, Ticket, akcipher_request, cipher_request, cipher_session, rsa_session,
 };
 use openssl::rsa::{Padding, Rsa};
@@ -183,7 +183,7 @@ fn killed_device_process_costs_a_guest_no_request_and_no_session() {
         assert_eq!(guest.config().expect("a space")[0], 1);
     }
     assert_eq!(load.answered, 800);
-    // A driver that starts anew has no sessions.
+    // A driver that starts over has no sessions.
     guest.stop().expect("positions");
     guest.forget_rings().expect("rings");
     guest.start().expect("rings");

@@ -142,7 +142,7 @@ if [[ $demo ]]; then
     node=$!
     options=(--node "unix:$work/node.sock")
 fi
-"$millrace" virtio run --socket-path "$socket" --tenant vm "${options[@]}" >"$work/device.log" 2>&1 &
+"$millrace" virtio run --socket-path "$socket" --identity vm "${options[@]}" >"$work/device.log" 2>&1 &
 device=$!
 status() { "$millrace" virtio status --socket-path "$socket" --json 2>/dev/null; }
 for _ in $(seq 200); do

@@ -39,7 +39,7 @@ pub enum BenchError {
     /// Resource: a program that is needed is not installed.
     #[error("{program} is not installed: {remedy}")]
     Missing {
-        /// Name of the program.
+        /// As it is called on the command line.
         program: String,
         /// Command that installs it.
         remedy: String,
@@ -47,25 +47,25 @@ pub enum BenchError {
     /// Resource: a file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// The operation.
+        /// A verb, as in "cannot read".
         action: &'static str,
-        /// The file.
+        /// As the user named it.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the system call.
         source: io::Error,
     },
     /// Resource: a system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// The operation.
+        /// A verb, as in "cannot read".
         action: &'static str,
-        /// The error of the system.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A child process did not do its part; its last lines of output are attached.
     #[error("{name} {problem}\n{log}")]
     Child {
-        /// Name of the process.
+        /// Role of the process in the measurement: `node`, `nginx`.
         name: String,
         /// Its failure, as the rest of a sentence.
         problem: String,

@@ -29,13 +29,13 @@ use crate::table::table;
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub enum Reach {
-    /// Less than promised
+pub(crate) enum Reach {
+    /// Less than the documented minimum
     #[value(skip)]
     Missed,
-    /// As promised
+    /// The documented minimum
     Must,
-    /// As aimed at
+    /// The target
     Aim,
 }
 

@@ -19,7 +19,6 @@ use tempfile::TempDir;
 use crate::error::BenchError;
 use crate::process::{ChildProcess, command, free_addresses, output_of, temporary_folder};
 
-/// Options of a node.
 pub(crate) struct NodeOptions {
     /// Core to which the node is pinned.
     pub(crate) core: usize,
@@ -142,7 +141,6 @@ impl NodeProcess {
         Ok(stub)
     }
 
-    /// The socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }

@@ -22,7 +22,6 @@ use crate::stats::Spread;
 /// Width of every plot, in SVG units: as wide as a page of text.
 const WIDTH: f64 = 900.0;
 
-/// Height of a line chart.
 const LINE_CHART_HEIGHT: f64 = 520.0;
 
 /// Height above the values: the title.
@@ -206,7 +205,7 @@ pub struct LineChart {
     pub x: Axis,
     /// Vertical axis, from bottom to top.
     pub y: Axis,
-    /// The lines.
+    /// In the order of the legend.
     pub series: Vec<PlotLine>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     json: bool,
     /// Also write the report with its raw rounds to a file, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The FILE of `--json FILE`, as version 0.1 had it; `-` is standard output
     #[arg(hide = true, requires = "json", conflicts_with = "output")]

@@ -38,7 +38,6 @@ pub(crate) fn all() -> Vec<Arc<dyn Backend>> {
     configured(&NodeConfig::default().qat)
 }
 
-/// All backends, as configured.
 pub(crate) fn configured(qat_config: &QatConfig) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(cuda()),

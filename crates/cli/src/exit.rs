@@ -89,6 +89,13 @@ pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(failure as u8)
 }
 
+/// A sentence about several problems, with a row for each.
+pub(crate) fn listed<'a>(sentence: &str, problems: impl IntoIterator<Item = &'a str>) -> String {
+    problems
+        .into_iter()
+        .fold(format!("{sentence}:"), |text, problem| format!("{text}\n  {problem}"))
+}
+
 /// The causes in one line, without those whose text the previous one contains.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();

@@ -7,7 +7,6 @@
 //! args/              the command line (and, from its comments, help and man pages)
 //! commands/          one file per command
 //! settings.rs        flags, file and defaults, merged
-//! admin_socket.rs    requests to a node over its sockets
 //! paths.rs           default folders, for root and for other users
 //! backends.rs        the backends, in order of preference
 //! placement/         which processors and priority the workers get
@@ -23,13 +22,14 @@
 //!
 //! The logic of a node is in the crate service, its listeners in server; that of clients is in client.
 
-mod admin_socket;
 mod args;
 mod backends;
 mod commands;
 mod exit;
 mod harden;
+mod node_socket;
 mod output;
+mod owned_store;
 mod owner_rights;
 mod page;
 mod passed_sockets;

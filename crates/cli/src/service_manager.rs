@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use millrace_engine::stats::EngineSnapshot;
 
-/// The node serves.
+/// sd_notify(3): every socket listens.
 pub(crate) const READY: &str = "READY=1";
 /// The node drains and ends.
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
-/// The node lives.
+/// sd_notify(3): resets the watchdog.
 pub(crate) const ALIVE: &str = "WATCHDOG=1";
 
 /// The interval of signs of life: half of the time after which the service manager restarts the node. `None`: it

@@ -25,7 +25,7 @@ pub const MAX_NODES: usize = 64;
 /// The source is called at most once a second, by a thread that submits a job, without any lock of the pool. A forked
 /// child calls it too: it must not hold a lock of its own across a fork.
 pub trait NodeSource: fmt::Debug + Send + Sync {
-    /// A number that is another one whenever [`Self::nodes`] may give another answer. It must be cheap.
+    /// Changes whenever [`Self::nodes`] may have changed. Called about once a second, so it must be cheap.
     fn stamp(&self) -> u64;
 
     /// The nodes; `None` if the source is not readable now: then the pool keeps those that it has.
@@ -192,7 +192,7 @@ const MAX_IN_FLIGHT: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hedge {
-    /// Never.
+    /// One node at a time.
     #[default]
     Off,
     /// After this time.

@@ -77,7 +77,6 @@ struct Peer {
     reported: EdgeReport,
 }
 
-/// State of a callback.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallbackState {
     Open { deadline: Instant },

@@ -32,7 +32,7 @@ use crate::node::{NodeIndex, NodeSet};
 
 /// The result of a job, with the backend and the node that computed it.
 #[derive(Debug)]
-pub struct Reply {
+pub struct NodeReply {
     /// The result bytes, zeroised on drop.
     pub output: Output,
     /// The backend that computed it, if the node said so.
@@ -46,10 +46,10 @@ pub struct Reply {
 }
 
 /// Result of a job. Opening a key has no reply.
-pub(crate) type JobAnswer = Result<Option<Reply>, ClientError>;
+pub(crate) type JobAnswer = Result<Option<NodeReply>, ClientError>;
 
 /// The function given to [`crate::Pool::submit`].
-pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, ClientError>) + Send>;
+pub(crate) type JobCallback = Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>;
 
 /// Request of a job to a node.
 pub(crate) enum JobRequest {
@@ -64,7 +64,7 @@ pub(crate) enum Recipient {
     /// A blocked caller. If the caller sleeps, the condition variable wakes it.
     Caller { waiter: Option<Arc<Condvar>> },
     /// A callback, called with the answer.
-    Callback(Callback),
+    Callback(JobCallback),
 }
 
 /// Whether a job has ended, and whether its owner has the answer.

@@ -5,7 +5,7 @@
 //! socket before the first key is opened, nothing that breaks across fork.
 //!
 //! ```text
-//!  callers ──► Pool ──► Instance (one per process) ──► Dispatcher ──► Connection ──► bytes
+//!  callers ──► Pool ──► ProcessPool (one a process) ─► Dispatcher ──► Connection ──► bytes
 //!              fork      lock, thread, sockets          nodes, jobs,    one node
 //!                                                       failover        (both without I/O)
 //! ```
@@ -80,7 +80,7 @@ mod trust;
 
 pub use config::{Endpoint, EndpointError, Hedge, MAX_NODES, NodeSource, PoolConfig, TlsConfig};
 pub use error::ClientError;
-pub use job::Reply;
+pub use job::NodeReply;
 pub use millrace_wire::{EdgeCounter, EdgeReport, Fault, KeyRefusal, KeySelector, stub};
 pub use pool::{HostLoop, JobHandle, Pool, RemoteKey};
 pub use probe::{Certificates, ProbeError, ProbeRequest, Probed, probe};

@@ -79,7 +79,7 @@ impl NodeSocket {
     /// The socket became writable for the first time.
     ///
     /// # Errors
-    /// The connection failed.
+    /// What connect(2) failed with, unreachable or refused.
     pub(crate) fn finish_connect(&mut self) -> io::Result<()> {
         self.connecting = false;
         sockopt::socket_error(&self.fd)?.map_err(io::Error::from)

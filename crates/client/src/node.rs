@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::random::Random;
 use crate::stats::{NodeCounters, NodeStats};
 
-/// Position of a node in the dispatcher's list, and of its socket in the instance's.
+/// Position of a node in the dispatcher's list, and of its socket in the [`ProcessPool`](crate::io::ProcessPool)'s.
 pub(crate) type NodeIndex = usize;
 
 /// A set of nodes. [`MAX_NODES`] fit.
@@ -81,7 +81,6 @@ pub(crate) enum ConnectionState {
     Backoff { until: Instant, soonest: Instant },
 }
 
-/// One configured node.
 pub(crate) struct ConfiguredNode {
     pub(crate) endpoint: String,
     /// Whether the pool still names it. One that it names no more gets no job, and its connection ends with its last.

@@ -3,13 +3,13 @@
 
 //! The handles that callers hold, of a pool and of its keys, and how they behave across fork.
 //!
-//! Thread, sockets and lock are in an [`ProcessPool`], which belongs to one process. A handle keeps one slot
+//! Thread, sockets and lock are in a [`ProcessPool`], which belongs to one process. A handle keeps one slot
 //! per process that used it: the slots are claimed by process id, one after the other, and never given
-//! back. A forked child finds no slot of its own, claims the next and starts anew; it reads nothing in
+//! back. A forked child finds no slot of its own, claims the next and starts over; it reads nothing in
 //! its parent's slot except the id. So the child never waits for a lock that another thread of the parent
 //! held at the fork, and the parent's connection is never used twice.
 //!
-//! An inherited instance stays in the child's memory, and the parent's sockets stay open in the child
+//! An inherited [`ProcessPool`] stays in the child's memory, and the parent's sockets stay open in the child
 //! until it ends or calls exec.
 
 use std::os::fd::BorrowedFd;
@@ -28,7 +28,7 @@ use millrace_wire::{KeyRefusal, KeySelector};
 use crate::config::{PoolConfig, selector_is_sane};
 use crate::error::ClientError;
 use crate::io::ProcessPool;
-use crate::job::{Job, JobRef, JobRequest, Recipient, Reply};
+use crate::job::{Job, JobRef, JobRequest, NodeReply, Recipient};
 use crate::key::{KeyData, KeyFacts, KeyId, KeySource};
 use crate::stats::ClientStats;
 
@@ -66,7 +66,7 @@ pub struct JobHandle {
 /// callbacks run on it, in either of the two calls. The I/O thread reads and runs callbacks where a timer of the pool
 /// is due before the loop has read. This cannot be ended, and a forked child must forget it. See `docs/adr/0016`.
 pub struct HostLoop {
-    instance: Arc<ProcessPool>,
+    process_pool: Arc<ProcessPool>,
 }
 
 impl HostLoop {
@@ -74,24 +74,24 @@ impl HostLoop {
     /// [`Self::on_readable`].
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.instance.epoll_fd()
+        self.process_pool.epoll_fd()
     }
 
     /// Makes the calling thread's loop the driver. The thread promises that it waits for [`Self::fd`]
     /// and makes the two calls. Another thread that drove before stops driving.
     pub fn drive_from_host(&self) {
-        self.instance.drive_from_host();
+        self.process_pool.drive_from_host();
     }
 
     /// Sends the collected jobs; the loop calls this before it waits for its descriptors. Never blocks.
     pub fn before_wait(&self) {
-        self.instance.before_wait();
+        self.process_pool.before_wait();
     }
 
     /// Reads answers and runs callbacks; the loop calls this when [`Self::fd`] is readable. Never blocks. An answer may
     /// have arrived in part, so it may run no callback.
     pub fn on_readable(&self) {
-        self.instance.on_readable();
+        self.process_pool.on_readable();
     }
 }
 
@@ -114,8 +114,8 @@ pub(crate) struct PoolShared {
 #[derive(Default)]
 struct ProcessSlot {
     pid: AtomicU32,
-    instance: OnceLock<Arc<ProcessPool>>,
-    /// Held by the thread that starts the instance, so that there is one.
+    process_pool: OnceLock<Arc<ProcessPool>>,
+    /// Held by the thread that starts the [`ProcessPool`], so that there is one.
     starting: Mutex<()>,
 }
 
@@ -194,15 +194,15 @@ impl Pool {
                 return Err(ClientError::Key(KeyRefusal::Key(error)));
             }
         }
-        let instance = self.shared.instance()?;
+        let process_pool = self.shared.process_pool()?;
         let data = Arc::new(KeyData::new(source));
         let recipient = Recipient::Caller { waiter: None };
         let job = Job::new(Arc::clone(&data), JobRequest::OpenKey, recipient, deadline);
-        let opened = instance.run(job);
+        let opened = process_pool.run(job);
         match (opened, data.facts.get().cloned()) {
             (Ok(_), Some(facts)) => Ok(RemoteKey::new(data, facts, Arc::downgrade(&self.shared))),
             (opened, _) => {
-                instance.close_key(data.id);
+                process_pool.close_key(data.id);
                 Err(opened.err().unwrap_or(ClientError::Closed))
             }
         }
@@ -218,12 +218,12 @@ impl Pool {
         operation: &Operation,
         input: &[u8],
         deadline: Instant,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<NodeReply, ClientError> {
         self.check(key, operation, input)?;
         let request = JobRequest::Operation { operation: operation.clone(), input: input.to_vec() };
         let recipient = Recipient::Caller { waiter: None };
         let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
-        self.shared.instance()?.run(job)?.ok_or(ClientError::Closed)
+        self.shared.process_pool()?.run(job)?.ok_or(ClientError::Closed)
     }
 
     /// Starts one job. `done` is called exactly once, on the I/O thread or by a [`HostLoop`], by
@@ -238,44 +238,44 @@ impl Pool {
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
-        done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
+        done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
     ) -> Result<JobHandle, ClientError> {
         self.check(key, &operation, &input)?;
         let request = JobRequest::Operation { operation, input };
         let recipient = Recipient::Callback(done);
         let job = Job::new(Arc::clone(key.data()), request, recipient, deadline);
-        let id = self.shared.instance()?.submit(job)?;
+        let id = self.shared.process_pool()?.submit(job)?;
         Ok(JobHandle { id, pid: process::id() })
     }
 
     /// Ends a job early: its callback is called with [`ClientError::Cancelled`], unless it ended
     /// before. A handle from before a fork has no effect after it.
     pub fn cancel(&self, job: JobHandle) {
-        if let Some(instance) = self.shared.existing().filter(|_| job.pid == process::id()) {
-            instance.cancel(job.id);
+        if let Some(process_pool) = self.shared.existing().filter(|_| job.pid == process::id()) {
+            process_pool.cancel(job.id);
         }
     }
 
     /// Makes a [report](PoolConfig::report) due although no job has ended: the caller has counted an
     /// operation that it did itself. Does nothing before the first use.
     pub fn report_soon(&self) {
-        if let Some(instance) = self.shared.existing() {
-            instance.report_soon();
+        if let Some(process_pool) = self.shared.existing() {
+            process_pool.report_soon();
         }
     }
 
     /// Handle for a host whose event loop can drive the sockets; none before the first use.
     #[must_use]
     pub fn host_loop(&self) -> Option<HostLoop> {
-        let instance = Arc::clone(self.shared.existing()?);
-        Some(HostLoop { instance })
+        let process_pool = Arc::clone(self.shared.existing()?);
+        Some(HostLoop { process_pool })
     }
 
     /// Counters of the pool in this process.
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         match self.shared.existing() {
-            Some(instance) => instance.stats(),
+            Some(process_pool) => process_pool.stats(),
             None => ClientStats::default(),
         }
     }
@@ -324,44 +324,44 @@ impl PoolShared {
     }
 
     /// The pool in this process, started if need be.
-    fn instance(&self) -> Result<&Arc<ProcessPool>, ClientError> {
+    fn process_pool(&self) -> Result<&Arc<ProcessPool>, ClientError> {
         let slot = self.slot().ok_or(ClientError::Forked)?;
-        if let Some(instance) = slot.instance.get() {
-            return Ok(instance);
+        if let Some(process_pool) = slot.process_pool.get() {
+            return Ok(process_pool);
         }
         let _starting = lock(&slot.starting);
-        if let Some(instance) = slot.instance.get() {
-            return Ok(instance);
+        if let Some(process_pool) = slot.process_pool.get() {
+            return Ok(process_pool);
         }
         // A failure is not kept: descriptors and threads may be available again later.
-        let instance = ProcessPool::start(&self.config)?;
-        Ok(slot.instance.get_or_init(|| instance))
+        let process_pool = ProcessPool::start(&self.config)?;
+        Ok(slot.process_pool.get_or_init(|| process_pool))
     }
 
     /// The pool in this process, if it was started.
     fn existing(&self) -> Option<&Arc<ProcessPool>> {
         let pid = process::id();
         let own = self.slots.iter().find(|slot| slot.pid.load(Ordering::Acquire) == pid)?;
-        own.instance.get()
+        own.process_pool.get()
     }
 
     /// The last clone of a key was dropped.
     pub(crate) fn close_key(&self, key: KeyId) {
-        if let Some(instance) = self.existing() {
-            instance.close_key(key);
+        if let Some(process_pool) = self.existing() {
+            process_pool.close_key(key);
         }
     }
 
     fn close(&self) {
-        if let Some(instance) = self.existing() {
-            instance.close();
+        if let Some(process_pool) = self.existing() {
+            process_pool.close();
         }
     }
 }
 
 impl Drop for PoolShared {
     fn drop(&mut self) {
-        // In a forked child the parent's instance is not dropped: its thread, which does not run here, holds
+        // In a forked child the parent's [`ProcessPool`] is not dropped: its thread, which does not run here, holds
         // a reference for ever.
         self.close();
     }

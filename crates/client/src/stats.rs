@@ -69,7 +69,7 @@ pub struct Retries {
     pub over_quota: u64,
     /// The node was draining.
     pub draining: u64,
-    /// The node failed.
+    /// The node answered `failed`: none of its backends could do it.
     pub failed: u64,
     /// The node had forgotten the key.
     pub no_such_key: u64,

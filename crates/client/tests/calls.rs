@@ -437,7 +437,7 @@ fn eight_threads_call_and_submit_at_once() {
                     let input = digest((thread << 32 | number) as u64);
                     let (ended, finished) = (Arc::clone(&ended), finished.clone());
                     let wanted = input.clone();
-                    let tell = move |result: Result<millrace_client::Reply, _>| {
+                    let tell = move |result: Result<millrace_client::NodeReply, _>| {
                         assert!(is_answer(&wanted, &result.expect("an answer")));
                         if ended.fetch_add(1, Ordering::Relaxed) + 1 == THREADS * SUBMITS {
                             finished.send(()).expect("open");

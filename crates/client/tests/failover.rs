@@ -14,7 +14,7 @@ use fake::{
     open, pool, soon, start_call,
 };
 use millrace_client::{
-    ClientError, Endpoint, Hedge, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply,
+    ClientError, Endpoint, Hedge, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey,
 };
 use millrace_operation::error::JobError;
 use millrace_wire::{NodeMessage, SubmittedJob};
@@ -23,7 +23,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-type Ends = Receiver<(u64, Result<Reply, ClientError>)>;
+type Ends = Receiver<(u64, Result<NodeReply, ClientError>)>;
 
 fn submit_many(pool: &Pool, key: &RemoteKey, count: u64, deadline: Instant) -> Ends {
     let (done, ended) = channel();

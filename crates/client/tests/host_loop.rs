@@ -14,13 +14,13 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use fake::{Auto, FakeNode, SIGN, SOON, digest, is_answer, open, pool, soon};
-use millrace_client::{ClientError, HostLoop, Pool, RemoteKey, Reply};
+use millrace_client::{ClientError, HostLoop, NodeReply, Pool, RemoteKey};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Bound on the timers of a pool with one node and one job under way: reports, silence, the deadline.
 const TIMERS_PER_SECOND: u64 = 20;
 
-type Ended = (u64, ThreadId, Result<Reply, ClientError>);
+type Ended = (u64, ThreadId, Result<NodeReply, ClientError>);
 
 /// An event loop that knows nothing but the pool.
 struct Host {
@@ -146,7 +146,7 @@ fn host_loop_takes_over_at_any_moment() {
         let (done, ended) = channel();
         // The I/O thread has the sockets, or leaves them to callers, or goes from one to the other.
         if turn % 2 == 0 {
-            let tell = move |result: Result<Reply, _>| done.send(result).expect("open");
+            let tell = move |result: Result<NodeReply, _>| done.send(result).expect("open");
             pool.submit(&key, SIGN, digest(turn), soon(), Box::new(tell)).expect("taken");
             if turn % 4 == 0 {
                 let result = ended.recv_timeout(SOON).expect("a callback");

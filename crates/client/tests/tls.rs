@@ -226,7 +226,7 @@ fn jobs_go_over_tls() {
     let (done, ended) = std::sync::mpsc::channel();
     for number in 0..2000 {
         let done = done.clone();
-        let tell = move |reply: Result<millrace_client::Reply, _>| {
+        let tell = move |reply: Result<millrace_client::NodeReply, _>| {
             let right = is_answer(&digest(number), &reply.expect("an answer"));
             done.send(right).expect("open");
         };

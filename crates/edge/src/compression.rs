@@ -139,7 +139,7 @@ pub struct EngineCounters {
     pub input: Counter,
     /// Bytes out.
     pub output: Counter,
-    /// Nanoseconds.
+    /// Time in the engine, ns.
     pub nanos: Counter,
 }
 
@@ -188,7 +188,7 @@ impl Counters {
         Self::on(cells.leak())
     }
 
-    /// Adds to a counter.
+    /// Wraps at 2^64; any process that shares the cells may add.
     pub fn add(&self, counter: Counter, amount: u64) {
         self.cells[HEAD + counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
@@ -202,7 +202,7 @@ impl Counters {
         self.add(of.nanos, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// A counter.
+    /// The sum over the processes that share the cells.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.cells[HEAD + counter as usize].load(Ordering::Relaxed)

@@ -6,7 +6,7 @@
 /// nginx and the forks with its event loop and its filters.
 pub const NGINX: [&str; 4] = ["nginx", "openresty", "angie", "freenginx"];
 
-/// HAProxy.
+/// The one name of HAProxy's program.
 pub const HAPROXY: [&str; 1] = ["haproxy"];
 
 /// Whether a program's name is one of `known`, or that of another build beside it (`nginx-debug`, `nginx.old`). The

@@ -214,7 +214,7 @@ pub trait Queue: Send {
 pub struct Pace {
     /// Time without a result before the first sleep.
     pub spin: Duration,
-    /// The first sleep.
+    /// Length of the first sleep; each further one is twice as long.
     pub first: Duration,
     /// The longest sleep: what a result may wait for at most, beside the operating system's timer.
     pub longest: Duration,
@@ -235,7 +235,7 @@ impl Default for Pace {
 /// Whether a backend serves now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The backend serves.
+    /// Keys open and queues take tasks.
     Up,
     /// The backend does not serve, for now or for good, for this reason.
     Away(Unusable),

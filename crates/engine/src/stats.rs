@@ -75,7 +75,7 @@ fn bound_of(bucket: usize) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
-    /// Sum of all durations.
+    /// Sum of all recorded durations, those beyond the last bucket too.
     pub sum: Duration,
 }
 

@@ -40,11 +40,11 @@ pub struct RecipePlan {
 /// Lines that the user adds to a file of their own.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snippet {
-    /// The file.
+    /// A file of the administrator's own.
     pub path: PathBuf,
-    /// The lines.
+    /// To be added there.
     pub contents: String,
-    /// Their purpose.
+    /// Purpose of the lines, a sentence without a full stop.
     pub why: &'static str,
     /// The snippet counts as present if this text occurs outside a comment.
     #[serde(rename = "sign")]
@@ -54,9 +54,9 @@ pub struct Snippet {
 /// A command that the user runs before or after the files are in place.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CommandStep {
-    /// The command line.
+    /// For a shell, as root.
     pub command: String,
-    /// Its purpose.
+    /// Purpose of the command, a sentence without a full stop.
     pub why: &'static str,
 }
 

@@ -47,9 +47,9 @@ pub enum SettingsError {
     /// A relative path.
     #[error("{what} {}: give an absolute path", path.display())]
     Relative {
-        /// The setting.
+        /// Name of the option.
         what: &'static str,
-        /// Its value.
+        /// As it was given.
         path: PathBuf,
     },
 }
@@ -58,7 +58,7 @@ pub enum SettingsError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[strum(serialize_all = "lowercase")]
-pub enum WaitMode {
+pub enum HandshakeMode {
     /// The handshake is suspended and its worker serves other connections, where the application can
     #[default]
     Async,
@@ -81,14 +81,14 @@ pub struct RecipeSettings {
     pub plain_keys: bool,
     /// Whether the process itself computes what is not the pool's.
     pub local: bool,
-    /// The provider module.
+    /// Absolute path of the provider module.
     pub module: PathBuf,
     /// The library that makes nginx asynchronous, if there is one.
     pub preload: Option<PathBuf>,
     /// The library that compresses responses, if nginx is to use it.
     pub compression: Option<PathBuf>,
     /// Way in which handshakes wait for the pool.
-    pub mode: WaitMode,
+    pub mode: HandshakeMode,
     /// Further keys of the provider's configuration with their values, in the order of the file.
     pub provider: Vec<(&'static str, String)>,
     /// Concurrent connections that the server is sized for.
@@ -212,7 +212,7 @@ pub(crate) mod tests {
             module: PathBuf::from("/usr/lib/x86_64-linux-gnu/ossl-modules/millrace.so"),
             preload: Some(PathBuf::from("/usr/local/lib/millrace/libmillrace_preload.so")),
             compression: None,
-            mode: WaitMode::Async,
+            mode: HandshakeMode::Async,
             provider: Vec::new(),
             connections: 4096,
             cores: 4,

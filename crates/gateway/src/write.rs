@@ -51,7 +51,7 @@ pub struct RemovedFiles {
 /// A generated file that another service uses.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct UsedFile {
-    /// The file.
+    /// A generated file.
     pub path: PathBuf,
     /// The file that names it.
     pub by: PathBuf,

@@ -56,7 +56,7 @@ impl Cnf {
         }
     }
 
-    /// The value of a name.
+    /// The last assignment counts, as in OpenSSL.
     #[must_use]
     pub fn value(&self, section: &str, name: &str) -> Option<&str> {
         let values = self.sections.get(section)?;

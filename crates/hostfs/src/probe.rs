@@ -25,7 +25,7 @@ pub struct Probe<'a> {
     pub program: &'a str,
     /// Arguments of the program.
     pub arguments: &'a [&'a str],
-    /// The complete environment.
+    /// Nothing is inherited beside these.
     pub environment: &'a [(&'a str, &'a str)],
 }
 

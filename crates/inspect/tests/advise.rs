@@ -15,7 +15,7 @@ use std::fs;
 use millrace_hostfs::Root;
 use millrace_inspect::advise::sizes::Sizes;
 use millrace_inspect::advise::{
-    Advice, AdviseRequest, Format, Goal, Subject, Topic, advise, software,
+    Advice, AdviceFormat, AdviseRequest, Goal, Subject, Topic, advise, software,
 };
 use millrace_inspect::kernel::crypto::ComputeSite;
 use millrace_inspect::report::Report;
@@ -80,7 +80,7 @@ impl Seen {
         self
     }
 
-    fn advice(&self, subject: Subject, goal: Goal, format: Format) -> Advice {
+    fn advice(&self, subject: Subject, goal: Goal, format: AdviceFormat) -> Advice {
         let request = AdviseRequest { goal, format, ..AdviseRequest::of(subject) };
         advise(&self.report, &self.software, &request)
     }
@@ -181,7 +181,7 @@ fn every_choice_has_a_reason_and_no_comment_ends_early() {
 #[test]
 fn devices_are_chosen_only_where_they_win() {
     let cipher = |fixture: &str, goal| {
-        let advice = Seen::of(fixture).advice(Subject::Ipsec, goal, Format::Swanctl);
+        let advice = Seen::of(fixture).advice(Subject::Ipsec, goal, AdviceFormat::Swanctl);
         value(&advice, Topic::Cipher).to_owned()
     };
     let device = "AES-256-CBC with HMAC-SHA-256, then AES-256-GCM";
@@ -190,7 +190,8 @@ fn devices_are_chosen_only_where_they_win() {
     assert!(cipher("atom-c3000", Goal::Security).starts_with("AES-256-GCM"));
     // Behind the processor since the kernel lowered its priority; down; silent.
     for fixture in ["qat-4xxx-16vfs", "qat-8970", "qat-down", "qat-heartbeat"] {
-        let advice = Seen::of(fixture).advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
+        let advice =
+            Seen::of(fixture).advice(Subject::Ipsec, Goal::Throughput, AdviceFormat::Swanctl);
         assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"), "{fixture}");
         assert!(advice.first.iter().any(|first| first.contains("QAT")), "{fixture}");
     }
@@ -210,7 +211,7 @@ fn device_with_aes_gcm_is_chosen() {
     let gcm = gcm.expect("a candidate");
     gcm.site = ComputeSite::Device;
     gcm.device = Some("Intel QAT".to_owned());
-    let advice = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl);
+    let advice = seen.advice(Subject::Ipsec, Goal::Throughput, AdviceFormat::Swanctl);
     assert!(value(&advice, Topic::Cipher).starts_with("AES-128-GCM"));
     assert_eq!(value(&advice, Topic::ReplayWindow), "2040 packets");
     assert!(advice.rejected_alternatives.iter().all(|note| !note.recipe.contains("for QAT")));
@@ -248,8 +249,11 @@ fn router_engine_is_judged_at_the_packet_size() {
 
 #[test]
 fn slow_libraries_come_first() {
-    let advice =
-        Seen::of("arm-a15-router").advice(Subject::Openvpn, Goal::Throughput, Format::Openvpn);
+    let advice = Seen::of("arm-a15-router").advice(
+        Subject::Openvpn,
+        Goal::Throughput,
+        AdviceFormat::Openvpn,
+    );
     assert!(advice.first[0].contains("usr/lib/libcrypto.so.3"), "{:?}", advice.first);
 }
 
@@ -261,16 +265,16 @@ fn newer_programs_get_newer_features() {
         machine.kernel = Some("6.16.3".to_owned());
     }
     let text = |subject, format| seen.advice(subject, Goal::Throughput, format).configuration;
-    assert!(text(Subject::Ipsec, Format::Swanctl).contains("per_cpu_sas = yes"));
-    assert!(text(Subject::Openvpn, Format::Vyos).contains("offload dco"));
-    assert!(text(Subject::Tls, Format::Nginx).contains("ssl_session_tickets on"));
+    assert!(text(Subject::Ipsec, AdviceFormat::Swanctl).contains("per_cpu_sas = yes"));
+    assert!(text(Subject::Openvpn, AdviceFormat::Vyos).contains("offload dco"));
+    assert!(text(Subject::Tls, AdviceFormat::Nginx).contains("ssl_session_tickets on"));
     // OpenVPN 2.6 cannot use the kernel's own module.
     let old = seen.with("5.9.8", "2.6.14", "1.22.1");
-    let advice = old.advice(Subject::Openvpn, Goal::Throughput, Format::Vyos);
+    let advice = old.advice(Subject::Openvpn, Goal::Throughput, AdviceFormat::Vyos);
     assert!(!advice.configuration.contains("offload dco"));
     assert!(
         !new()
-            .advice(Subject::Ipsec, Goal::Throughput, Format::Swanctl)
+            .advice(Subject::Ipsec, Goal::Throughput, AdviceFormat::Swanctl)
             .configuration
             .contains("per_cpu")
     );
@@ -363,7 +367,7 @@ const KEYWORDS: [&str; 14] = [
 fn swanctl_uses_only_keys_and_keywords_of_strongswan() {
     for seen in machines() {
         for goal in GOALS {
-            let text = seen.advice(Subject::Ipsec, goal, Format::Swanctl).configuration;
+            let text = seen.advice(Subject::Ipsec, goal, AdviceFormat::Swanctl).configuration;
             let mut sections: Vec<String> = Vec::new();
             for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
                 if let Some(name) = line.strip_suffix(" {") {
@@ -397,7 +401,7 @@ fn assert_proposal(proposal: &str, ike: bool) {
 #[test]
 fn vyos_gets_a_hash_with_every_proposal() {
     for seen in machines() {
-        let text = seen.advice(Subject::Ipsec, Goal::Throughput, Format::Vyos).configuration;
+        let text = seen.advice(Subject::Ipsec, Goal::Throughput, AdviceFormat::Vyos).configuration;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.starts_with("set "), "{line}");
             if let Some((head, _)) = line.split_once(" encryption ") {

@@ -8,28 +8,18 @@
 //! so they read field by field.
 
 /// Tags in keys and signatures.
+#[expect(missing_docs, reason = "the names of X.680, in its order of numbers")]
 pub mod tag {
-    /// `INTEGER`
     pub const INTEGER: u8 = 0x02;
-    /// `BIT STRING`
     pub const BIT_STRING: u8 = 0x03;
-    /// `OCTET STRING`
     pub const OCTET_STRING: u8 = 0x04;
-    /// `NULL`
     pub const NULL: u8 = 0x05;
-    /// `OBJECT IDENTIFIER`
     pub const OBJECT_IDENTIFIER: u8 = 0x06;
-    /// `UTF8String`
     pub const UTF8_STRING: u8 = 0x0c;
-    /// `SEQUENCE`
     pub const SEQUENCE: u8 = 0x30;
-    /// `[0]`, primitive.
     pub const CONTEXT_0_PRIMITIVE: u8 = 0x80;
-    /// `[1]`, primitive.
     pub const CONTEXT_1_PRIMITIVE: u8 = 0x81;
-    /// `[0]`, constructed.
     pub const CONTEXT_0: u8 = 0xa0;
-    /// `[1]`, constructed.
     pub const CONTEXT_1: u8 = 0xa1;
 }
 

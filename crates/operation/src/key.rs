@@ -321,7 +321,7 @@ impl fmt::Debug for PrivateKey {
 /// The public information about a key: its type and its public half.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
-    /// The type of the key.
+    /// As the backend found it in the key.
     pub key_type: KeyType,
     /// DER `SubjectPublicKeyInfo` (RFC 5280 section 4.1.2.7).
     pub spki: Vec<u8>,

@@ -12,7 +12,7 @@
 //!                                       the job's eventfd joins nginx's epoll instance under the
 //!                                       epoll data of the connection's socket: its shadow descriptor
 //! epoll_wait       ◄── the eventfd fires: to nginx its socket seems readable
-//! nginx            SSL_do_handshake ──► the job goes on
+//! nginx            SSL_do_handshake ──► the job continues
 //! ```
 //!
 //! If the loop drives the pool's sockets itself (`ffi::host_loop`), the job has a wake token instead of an eventfd, and

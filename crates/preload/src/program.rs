@@ -7,14 +7,14 @@ use millrace_edge::servers::{HAPROXY, NGINX, is_one_of};
 
 /// A program whose use of libssl is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+pub(crate) enum HostProgram {
     /// nginx, or one of its kin that has the same event loop.
     Nginx,
     /// HAProxy, which knows of jobs, but loses those of connections that it closes.
     Haproxy,
 }
 
-impl Program {
+impl HostProgram {
     /// The program with this name.
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
         if is_one_of(&NGINX, name) {

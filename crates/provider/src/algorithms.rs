@@ -330,7 +330,7 @@ pub enum BulkForm {
     Mac,
 }
 
-/// One row of [`Bulk`].
+/// Facts about an algorithm that the kernel may serve.
 #[derive(Debug)]
 pub struct BulkRow {
     /// First name of the algorithm in the `default` provider.

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
 use millrace_backends::kernel::bulk::{
@@ -25,13 +26,17 @@ use crate::local::{equal, now};
 /// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
 const FAILURES: u32 = 8;
 
-/// Time for which it is left alone, in nanoseconds.
-const PAUSE: u64 = 10_000_000_000;
+/// Time for which the kernel is left alone then.
+const PAUSE: Duration = Duration::from_secs(10);
 
-/// Whether the kernel has computed a known answer of an algorithm in this process.
-const UNKNOWN: u8 = 0;
-const RIGHT: u8 = 1;
-const WRONG: u8 = 2;
+/// Whether the kernel computes the known answer of an algorithm: asked once in a process.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum KnownAnswer {
+    NotAsked,
+    Right,
+    Wrong,
+}
 
 /// Ways to the kernel of one provider. Atomics alone: a process may fork while another thread is here.
 #[derive(Debug)]
@@ -51,7 +56,8 @@ impl BulkRoutes {
             crossovers,
             failures: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),
-            answers: [const { AtomicU8::new(UNKNOWN) }; BulkAlgorithm::ALL.len()],
+            answers: [const { AtomicU8::new(KnownAnswer::NotAsked as u8) };
+                BulkAlgorithm::ALL.len()],
         }
     }
 
@@ -81,7 +87,7 @@ impl BulkRoutes {
     }
 
     fn is_wrong(&self, algorithm: BulkAlgorithm) -> bool {
-        self.answers[algorithm as usize].load(Ordering::Relaxed) == WRONG
+        self.answers[algorithm as usize].load(Ordering::Relaxed) == KnownAnswer::Wrong as u8
     }
 
     fn is_paused(&self) -> bool {
@@ -98,7 +104,8 @@ impl BulkRoutes {
     fn note_failure(&self) {
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
             self.failures.store(0, Ordering::Relaxed);
-            self.paused_until.store(now() + PAUSE, Ordering::Relaxed);
+            let pause = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
+            self.paused_until.store(now().saturating_add(pause), Ordering::Relaxed);
         }
     }
 }
@@ -106,7 +113,7 @@ impl BulkRoutes {
 /// Outcome of an attempt in the kernel.
 #[derive(Debug)]
 pub enum BulkAttempt<T> {
-    /// The result.
+    /// The kernel did it.
     Done(T),
     /// The message is not authentic, by the kernel.
     NotAuthentic,
@@ -214,10 +221,10 @@ impl KernelKey {
                 self.routes.note_success();
                 BulkAttempt::Done(found)
             }
-            // Of the message, not of the device: anyone on the network can send one.
+            // A property of the message, which does not count against the kernel: any peer can send a forged one.
             Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => BulkAttempt::NotAuthentic,
             Err(error) => {
-                // Without room for a session this key goes without; only what a session fails at is the device's.
+                // A session that does not open counts against this key alone; one that fails, against the kernel.
                 if self.session.take().is_some() || self.routes.is_wrong(self.algorithm) {
                     self.routes.note_failure();
                 }
@@ -235,9 +242,10 @@ impl KernelKey {
         let missing = || io::Error::other("no key or no route");
         let (interface, _) = self.routes.crossovers.route(self.algorithm).ok_or_else(missing)?;
         let answer = &self.routes.answers[self.algorithm as usize];
-        if answer.load(Ordering::Relaxed) == UNKNOWN {
+        if answer.load(Ordering::Relaxed) == KnownAnswer::NotAsked as u8 {
             let is_right = known(interface, self.algorithm)?;
-            answer.store(if is_right { RIGHT } else { WRONG }, Ordering::Relaxed);
+            let known = if is_right { KnownAnswer::Right } else { KnownAnswer::Wrong };
+            answer.store(known as u8, Ordering::Relaxed);
         }
         if self.routes.is_wrong(self.algorithm) {
             return Err(io::Error::other("the kernel computes another result than OpenSSL"));

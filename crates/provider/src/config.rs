@@ -73,11 +73,11 @@ pub enum Verify {
 /// Whether a primitive is computed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Here {
-    /// Never.
+    /// By the installed OpenSSL.
     No,
     /// If it was measured to be faster than the installed OpenSSL.
     IfFaster,
-    /// Always.
+    /// Without a measurement.
     Yes,
 }
 
@@ -139,12 +139,16 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             nodes: vec![Endpoint::Unix(PathBuf::from(DEFAULT_SOCKET))],
+            // Clients give up a handshake after seconds; a pool under load answers within milliseconds.
             deadline: Duration::from_secs(2),
+            // A quarter of the deadline: what the process then does itself ends in time, too.
             fallback_after: Duration::from_millis(500),
             fallback: true,
+            // A second node does the work twice, so it is asked for.
             hedge: Hedge::Off,
             mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
+            // Another implementation under the application is the administrator's choice.
             local: [Here::No; Primitive::ALL.len()],
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
@@ -174,8 +178,8 @@ impl Config {
         self.local.iter().any(|here| *here != Here::No)
     }
 
-    /// Whether X25519 keys are none of the pool's: also where a measurement leaves them to OpenSSL, so that the
-    /// same configuration takes the same keys everywhere.
+    /// Whether X25519 keys stay out of the pool. True whenever `local` names X25519, even where a measurement then
+    /// prefers OpenSSL, so that the set of pooled keys depends on the configuration alone.
     #[must_use]
     pub fn keeps_x25519(&self) -> bool {
         self.local(Primitive::X25519) != Here::No
@@ -343,11 +347,7 @@ impl Typed {
             nodes: self.nodes(default.nodes)?,
             deadline,
             fallback_after: fallback_after.unwrap_or(default.fallback_after).min(deadline),
-            fallback: match self.fallback.as_ref().map(Switch::text) {
-                None | Some("on") => true,
-                Some("off") => false,
-                Some(_) => return Err(bad("fallback", "is on or off")),
-            },
+            fallback: is_on("fallback", self.fallback.as_ref(), default.fallback)?,
             hedge: self.hedge()?,
             mode: match self.mode.as_deref().map_or(DEFAULT_MODE, str::trim) {
                 "async" => WaitMode::Async,
@@ -357,11 +357,7 @@ impl Typed {
             },
             algorithms: self.algorithms()?,
             local: self.local()?,
-            pairs_ahead: match self.pairs_ahead.as_ref().map(Switch::text) {
-                None | Some("on") => true,
-                Some("off") => false,
-                Some(_) => return Err(bad("pairs_ahead", "is on or off")),
-            },
+            pairs_ahead: is_on("pairs_ahead", self.pairs_ahead.as_ref(), default.pairs_ahead)?,
             choice_file: match &self.choice_file {
                 None => default.choice_file,
                 Some(path) if path == Path::new("none") => None,
@@ -386,21 +382,16 @@ impl Typed {
             Some(path) if path.is_absolute() => path.clone(),
             Some(_) => return Err(bad("kernel_bulk_file", "is a path from the root")),
         };
-        match self.kernel_bulk.as_ref().map(Switch::text) {
-            None | Some("off") => Ok(None),
-            Some("on") => Ok(Some(path)),
-            Some(_) => Err(bad("kernel_bulk", "is on or off")),
-        }
+        Ok(is_on("kernel_bulk", self.kernel_bulk.as_ref(), false)?.then_some(path))
     }
 
     fn hedge(&self) -> Result<Hedge> {
         let after = milliseconds("hedge_after_ms", self.hedge_after_ms.as_ref())?;
-        match (self.hedge.as_ref().map(Switch::text), after) {
-            (None | Some("off"), _) => Ok(Hedge::Off),
-            (Some("on"), Some(after)) => Ok(Hedge::After(after)),
-            (Some("on"), None) => Ok(Hedge::Adaptive),
-            (Some(_), _) => Err(bad("hedge", "is on or off")),
-        }
+        Ok(match (is_on("hedge", self.hedge.as_ref(), false)?, after) {
+            (false, _) => Hedge::Off,
+            (true, Some(after)) => Hedge::After(after),
+            (true, None) => Hedge::Adaptive,
+        })
     }
 
     fn nodes(&self, default: Vec<Endpoint>) -> Result<Vec<Endpoint>> {
@@ -475,6 +466,15 @@ impl Typed {
             here[primitive as usize] = Here::Yes;
         }
         Ok(here)
+    }
+}
+
+fn is_on(key: &str, switch: Option<&Switch>, default: bool) -> Result<bool> {
+    match switch.map(Switch::text) {
+        None => Ok(default),
+        Some("on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(_) => Err(bad(key, "is on or off")),
     }
 }
 

@@ -51,7 +51,7 @@ impl Reason {
 #[derive(Clone, Debug, Error)]
 #[error("{text}")]
 pub struct Error {
-    /// The reason code.
+    /// Goes into OpenSSL's error stack as the reason.
     pub reason: Reason,
     /// Cause and remedy, without key material.
     pub text: String,

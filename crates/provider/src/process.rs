@@ -55,7 +55,7 @@ impl std::fmt::Debug for Source {
 
 type Opened = Result<Arc<OpenKey>, PoolError>;
 
-/// The state of one process.
+/// Connections and open keys, which a forked child must not share: each process has its own.
 pub struct ProcessState {
     pool: Arc<dyn Pool>,
     /// Opens when the pool stops answering.

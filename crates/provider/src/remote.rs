@@ -30,7 +30,7 @@ pub enum FailureKind {
     Refused,
     /// The operation is not allowed for the key, or not offered.
     Denied,
-    /// The operation failed.
+    /// No backend of the node could do it.
     Failed,
     /// The result did not verify.
     WrongResult,
@@ -99,7 +99,7 @@ impl From<ClientError> for PoolError {
 }
 
 /// Called with the result of a job, on the client's I/O thread or in the host's event loop.
-pub type Done = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
+pub type AnswerCallback = Box<dyn FnOnce(Result<Output, PoolError>) + Send>;
 
 /// A pool of nodes.
 pub trait Pool: Send + Sync {
@@ -161,7 +161,7 @@ pub trait Remote: Send + Sync {
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
-        done: Done,
+        done: AnswerCallback,
     ) -> Result<(), PoolError>;
 }
 
@@ -233,9 +233,9 @@ impl Remote for ClientKey {
         operation: Operation,
         input: Vec<u8>,
         deadline: Instant,
-        done: Done,
+        done: AnswerCallback,
     ) -> Result<(), PoolError> {
-        let done = Box::new(move |result: Result<millrace_client::Reply, ClientError>| {
+        let done = Box::new(move |result: Result<millrace_client::NodeReply, ClientError>| {
             done(result.map(|reply| reply.output).map_err(PoolError::from));
         });
         self.pool.submit(&self.key, operation, input, deadline, done)?;

@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::open_key::{DENIAL_LASTS, OpenKey};
-    use crate::remote::{Done, Pool};
+    use crate::remote::{AnswerCallback, Pool};
 
     type Script = Arc<Mutex<VecDeque<Result<Vec<u8>, FailureKind>>>>;
 
@@ -226,7 +226,7 @@ mod tests {
             operation: Operation,
             input: Vec<u8>,
             deadline: Instant,
-            done: Done,
+            done: AnswerCallback,
         ) -> Result<(), PoolError> {
             done(self.call(&operation, &input, deadline));
             Ok(())

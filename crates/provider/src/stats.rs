@@ -19,9 +19,9 @@ macro_rules! counters {
         /// this process or its ancestors.
         #[derive(Debug, Default)]
         pub struct Stats {
-            $($(#[doc = $doc])* pub $field: Counter,)*
+            $($(#[doc = $doc])* pub $field: EventCounter,)*
             /// Operations of each [`Primitive`] that were computed here, by its index.
-            here: [Counter; Primitive::ALL.len()],
+            here: [EventCounter; Primitive::ALL.len()],
             /// Counts that other processes can read.
             shared: OnceLock<SharedCells>,
         }
@@ -122,11 +122,11 @@ impl Stats {
     }
 }
 
-/// One event counter.
+/// Events so far; every thread of the process may count.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct EventCounter(AtomicU64);
 
-impl Counter {
+impl EventCounter {
     /// Counts one event.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub enum SampleError {
     /// Resource: the system does not permit sampling.
     #[error("sampling process {pid} is not permitted: {remedy}")]
     NotPermitted {
-        /// The process.
+        /// As it was named.
         pid: u32,
         /// The permission that would allow it.
         remedy: String,
@@ -31,23 +31,23 @@ pub enum SampleError {
     /// Input: a malformed program file.
     #[error("cannot read the functions of {path:?}: {problem}")]
     Image {
-        /// The file.
+        /// Program or library with the samples.
         path: PathBuf,
-        /// The defect.
+        /// The part that does not parse.
         problem: String,
     },
     /// Resource: the calibration of a libcrypto failed.
     #[error("cannot calibrate {path:?}: {problem}")]
     Calibration {
-        /// The libcrypto.
+        /// The libcrypto that was to be calibrated.
         path: PathBuf,
-        /// The cause.
+        /// Why it was not.
         problem: String,
     },
     /// Resource: a system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// The operation.
+        /// A verb, as in "cannot open".
         action: &'static str,
         /// The system's error.
         source: io::Error,

@@ -73,7 +73,6 @@ pub struct Sampler {
     maps: BTreeMap<u32, Vec<Mapping>>,
 }
 
-/// One sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) pid: u32,

@@ -35,7 +35,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// `samples` of `total`.
+    /// The share of `samples` in `total`, with its 95 % interval.
     #[must_use]
     pub fn of(samples: f64, total: u64) -> Self {
         if total == 0 {
@@ -260,7 +260,7 @@ fn class_by_rule(kind: FileClass, name: Option<&str>, crypto_inside: bool) -> Sy
 }
 
 impl Profile {
-    /// The share of one class.
+    /// Zero for a class without samples.
     #[must_use]
     pub fn class(&self, class: SymbolClass) -> Share {
         self.sum(|other| other == class)

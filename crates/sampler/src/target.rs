@@ -64,7 +64,6 @@ pub fn cpu_time(pids: impl IntoIterator<Item = u32>) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// The online processors.
 pub(super) fn online_cpus() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     cpu_list::parse(&text).unwrap_or_default()

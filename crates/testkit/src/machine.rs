@@ -26,7 +26,7 @@ impl MachineFolder {
         Self(path)
     }
 
-    /// The folder.
+    /// To be used as the root of a read; removed with this value.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -36,9 +36,9 @@ pub enum ControlRequest {
     Status,
     /// Change the limits of a device.
     Throttle {
-        /// The socket of the device.
+        /// The socket that names the device.
         socket: PathBuf,
-        /// The new limits.
+        /// Limits that are not in it stay.
         change: LimitsChange,
     },
     /// Set or clear `HW_READY` on every device.
@@ -48,7 +48,7 @@ pub enum ControlRequest {
     },
 }
 
-/// The answer to a request.
+/// One line of JSON, as the process answers a [`ControlRequest`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlAnswer {
@@ -89,7 +89,7 @@ pub fn answer_at(
     Ok(())
 }
 
-/// The answer of a process with devices.
+/// Carries a request out on the devices of this process.
 #[must_use]
 pub fn answer_for(devices: &Devices, request: ControlRequest) -> ControlAnswer {
     match request {

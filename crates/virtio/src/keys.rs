@@ -16,7 +16,7 @@ use millrace_engine::key::MIN_MODULUS_BITS;
 use millrace_engine::{Curve, KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_wire::{KeyHandle, KeyRefusal};
 
-use crate::pool::DevicePool;
+use crate::job_target::JobTarget;
 use crate::primitives::{self, EcPublic, Rsa};
 use crate::spec::Status;
 
@@ -79,7 +79,7 @@ impl GuestKeys {
         &mut self,
         form: Form,
         der: &[u8],
-        pool: &mut dyn DevicePool,
+        target: &mut dyn JobTarget,
         now: Instant,
     ) -> Result<Arc<GuestKey>, Status> {
         let name = (form, primitives::sha256(der));
@@ -88,18 +88,18 @@ impl GuestKeys {
             entry.used = self.clock;
             return Ok(Arc::clone(&entry.key));
         }
-        self.make_room(pool, now)?;
-        let key = Arc::new(parse(form, der, pool, now)?);
+        self.make_room(target, now)?;
+        let key = Arc::new(parse(form, der, target, now)?);
         let entry = Entry { key: Arc::clone(&key), used: self.clock };
         self.keys.insert(name, entry);
         Ok(key)
     }
 
     /// Forgets every key that no session uses.
-    pub(crate) fn clear(&mut self, pool: &mut dyn DevicePool, now: Instant) {
+    pub(crate) fn clear(&mut self, target: &mut dyn JobTarget, now: Instant) {
         let unused: Vec<Name> = self.unused().map(|(name, _)| *name).collect();
         for name in unused {
-            self.forget(&name, pool, now);
+            self.forget(&name, target, now);
         }
     }
 
@@ -111,21 +111,21 @@ impl GuestKeys {
         self.keys.iter().filter(|(_, entry)| Arc::strong_count(&entry.key) == 1)
     }
 
-    fn make_room(&mut self, pool: &mut dyn DevicePool, now: Instant) -> Result<(), Status> {
+    fn make_room(&mut self, target: &mut dyn JobTarget, now: Instant) -> Result<(), Status> {
         if self.keys.len() < MAX_KEYS {
             return Ok(());
         }
         let oldest = self.unused().min_by_key(|(_, entry)| entry.used);
         let oldest = *oldest.ok_or(Status::NoSpace)?.0;
-        self.forget(&oldest, pool, now);
+        self.forget(&oldest, target, now);
         Ok(())
     }
 
-    fn forget(&mut self, name: &Name, pool: &mut dyn DevicePool, now: Instant) {
+    fn forget(&mut self, name: &Name, target: &mut dyn JobTarget, now: Instant) {
         if let Some(entry) = self.keys.remove(name)
             && let Some(Private::Pool(handle)) = entry.key.private
         {
-            pool.close(handle, now);
+            target.close(handle, now);
         }
     }
 }
@@ -133,7 +133,7 @@ impl GuestKeys {
 fn parse(
     form: Form,
     der: &[u8],
-    pool: &mut dyn DevicePool,
+    target: &mut dyn JobTarget,
     now: Instant,
 ) -> Result<GuestKey, Status> {
     match form {
@@ -144,8 +144,8 @@ fn parse(
             half: Half::Ec(EcPublic::from_point(curve, der).ok_or(Status::Err)?),
             private: None,
         }),
-        Form::RsaPrivate => match pool.import(PrivateKey::from_pkcs1(der), now) {
-            Ok((handle, info)) => pooled(handle, &info, pool, now),
+        Form::RsaPrivate => match target.import(PrivateKey::from_pkcs1(der), now) {
+            Ok((handle, info)) => pooled(handle, &info, target, now),
             Err(KeyRefusal::Key(KeyError::Size | KeyError::Inconsistent | KeyError::Malformed)) => {
                 // A small key, or one without primes. Any other key that contradicts itself is refused here, too.
                 let key = without_primes(der).or_else(|| small(der)).ok_or(Status::Err)?;
@@ -158,12 +158,12 @@ fn parse(
         },
         Form::EcPrivate(curve) => {
             let key = PrivateKey::from_sec1(der).map_err(|_| Status::Err)?;
-            let (handle, info) = pool.import(key, now).map_err(refused)?;
+            let (handle, info) = target.import(key, now).map_err(refused)?;
             if info.key_type != KeyType::Ec(curve) {
-                pool.close(handle, now);
+                target.close(handle, now);
                 return Err(Status::Err);
             }
-            pooled(handle, &info, pool, now)
+            pooled(handle, &info, target, now)
         }
     }
 }
@@ -172,7 +172,7 @@ fn parse(
 fn pooled(
     handle: KeyHandle,
     info: &KeyInfo,
-    pool: &mut dyn DevicePool,
+    target: &mut dyn JobTarget,
     now: Instant,
 ) -> Result<GuestKey, Status> {
     let half = subject_public_key(&info.spki).and_then(|key| match info.key_type {
@@ -187,7 +187,7 @@ fn pooled(
     match half {
         Some(half) => Ok(GuestKey { half, private: Some(Private::Pool(handle)) }),
         None => {
-            pool.close(handle, now);
+            target.close(handle, now);
             Err(Status::Err)
         }
     }
@@ -238,7 +238,7 @@ fn without_primes(der: &[u8]) -> Option<Rsa> {
     Rsa::private_without_primes(modulus, public, private)
 }
 
-/// The public half of an `RSAPrivateKey`.
+/// Modulus and exponent of a DER `RSAPrivateKey`; `None` if AWS-LC refuses them.
 fn public_half(der: &[u8]) -> Option<Rsa> {
     let mut fields = DerReader::new(DerReader::new(der).take(tag::SEQUENCE)?);
     fields.take(tag::INTEGER)?;

@@ -16,22 +16,20 @@
 //! - [`spec`]: numbers of the specification, the configuration space.
 //! - [`request`]: the parser.
 //! - [`device`]: [`Device`], requests in and answers out; [`session`], `keys`: what it remembers.
-//! - [`pool`]: where private-key jobs go: a service in this process; [`node`]: or nodes, over it.
+//! - [`job_target`]: where private-key jobs go: a service in this process; [`node`]: or nodes, over it.
 //! - [`vhost`]: rings, guest memory, sockets.
 //! - [`front`]: the process that holds the sockets while the one with the devices comes and goes.
 //! - [`control`]: status and limits of a running process; [`recipe`]: device lines of monitors.
 //! - [`confine`]: the system calls that a device process gives up.
 //! - [`statistics`]: the counters.
-//! - [`guest`]: the other side, for benchmarks and tests.
 
 pub mod confine;
 pub mod control;
 pub mod device;
 pub mod front;
-pub mod guest;
+pub mod job_target;
 mod keys;
 pub mod node;
-pub mod pool;
 mod primitives;
 pub mod recipe;
 pub mod request;

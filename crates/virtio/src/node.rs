@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Pool, RemoteKey, Reply};
+use millrace_client::{ClientError, NodeReply, Pool, RemoteKey};
 use millrace_engine::sync::lock;
 use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
 use millrace_service::sink::SessionSink;
@@ -26,7 +26,7 @@ use millrace_wire::{JobId, KeyHandle, KeyRefusal};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
 
-use crate::pool::{DevicePool, EndedJob, PoolJob, ServicePool};
+use crate::job_target::{EndedJob, JobTarget, ServiceTarget, TargetJob};
 use crate::statistics::ServedBy;
 
 /// Bound on the time of a job at the nodes; the rest of its time is for this process.
@@ -39,11 +39,11 @@ const IMPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const OFFER_AGAIN: Duration = Duration::from_secs(5);
 
 /// A pool of nodes, over one in this process.
-pub struct NodePool {
-    local: ServicePool,
+pub struct NodeTarget {
+    local: ServiceTarget,
     nodes: Pool,
     keys: HashMap<KeyHandle, Arc<NodeKey>>,
-    /// Jobs at the nodes.
+    /// Jobs that were sent and not answered, by their id in this device.
     jobs: HashMap<JobId, NodeJob>,
     replies: Arc<Replies>,
     /// Ends the thread that offers keys when it is dropped.
@@ -51,11 +51,11 @@ pub struct NodePool {
 }
 
 struct NodeJob {
-    job: PoolJob,
+    job: TargetJob,
     deadline: Instant,
 }
 
-/// A key for the nodes.
+/// A guest's key, imported at the nodes at its first use.
 struct NodeKey {
     private: PrivateKey,
     remote: OnceLock<RemoteKey>,
@@ -66,16 +66,16 @@ struct NodeKey {
 /// The answers of nodes on their way to the device. Producer: callbacks of the client. Consumer: the thread of the
 /// rings. Bound: the jobs in flight.
 struct Replies {
-    waiting: Mutex<Vec<(JobId, Result<Reply, ClientError>)>>,
+    waiting: Mutex<Vec<(JobId, Result<NodeReply, ClientError>)>>,
     sink: Arc<dyn SessionSink>,
 }
 
-impl NodePool {
+impl NodeTarget {
     /// A pool over `local`, whose `sink` also hears of answers of the nodes.
     ///
     /// # Errors
     /// If the thread that offers keys cannot be started.
-    pub fn new(local: ServicePool, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
+    pub fn new(local: ServiceTarget, nodes: Pool, sink: Arc<dyn SessionSink>) -> io::Result<Self> {
         let (offers, offered) = mpsc::channel();
         let offering = nodes.clone();
         thread::Builder::new()
@@ -92,7 +92,7 @@ impl NodePool {
     }
 
     /// Submits a job to the nodes, or gives it back for this process.
-    fn submit_to_nodes(&mut self, job: PoolJob, now: Instant) -> Option<PoolJob> {
+    fn submit_to_nodes(&mut self, job: TargetJob, now: Instant) -> Option<TargetJob> {
         let Some(key) = self.keys.get(&job.key) else {
             return Some(job);
         };
@@ -149,7 +149,7 @@ fn copy(key: &PrivateKey) -> PrivateKey {
 }
 
 impl Replies {
-    fn add(&self, job: JobId, reply: Result<Reply, ClientError>) {
+    fn add(&self, job: JobId, reply: Result<NodeReply, ClientError>) {
         let mut waiting = lock(&self.waiting);
         waiting.push((job, reply));
         drop(waiting);
@@ -157,7 +157,7 @@ impl Replies {
         self.sink.complete(&mut Vec::new());
     }
 
-    fn take(&self) -> Vec<(JobId, Result<Reply, ClientError>)> {
+    fn take(&self) -> Vec<(JobId, Result<NodeReply, ClientError>)> {
         let mut waiting = lock(&self.waiting);
         mem::take(&mut *waiting)
     }
@@ -168,7 +168,7 @@ fn falls_back(error: &ClientError) -> bool {
     error.fall_back() && *error != ClientError::Job(JobError::OverQuota)
 }
 
-impl DevicePool for NodePool {
+impl JobTarget for NodeTarget {
     fn import(
         &mut self,
         key: PrivateKey,
@@ -192,7 +192,7 @@ impl DevicePool for NodePool {
         self.local.close(key, now);
     }
 
-    fn submit(&mut self, jobs: Vec<PoolJob>, now: Instant) -> Vec<(JobId, JobError)> {
+    fn submit(&mut self, jobs: Vec<TargetJob>, now: Instant) -> Vec<(JobId, JobError)> {
         let mut here = Vec::new();
         for job in jobs {
             here.extend(self.submit_to_nodes(job, now));
@@ -236,9 +236,9 @@ impl DevicePool for NodePool {
     }
 }
 
-impl fmt::Debug for NodePool {
+impl fmt::Debug for NodeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodePool")
+        f.debug_struct("NodeTarget")
             .field("nodes", &self.nodes)
             .field("keys", &self.keys.len())
             .field("jobs", &self.jobs.len())

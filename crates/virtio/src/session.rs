@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
+use crate::job_target::JobTarget;
 use crate::keys::{Form, GuestKey, GuestKeys};
-use crate::pool::DevicePool;
-use crate::primitives::{self, Aead, Cipher};
-use crate::request::{Check, CipherParameters, Parameters};
-use crate::spec::{Direction, HashAlgorithm, MacAlgorithm, RsaPadding, Service, Status};
+use crate::primitives::{self, Aead, CipherContext};
+use crate::request::{CipherParameters, HashOrMac, Parameters};
+use crate::spec::{CryptoService, Direction, HashAlgorithm, MacAlgorithm, RsaPadding, Status};
 
 /// Sessions of one device: sixteen times those of QEMU's own device, at up to 1 KiB each.
 pub const MAX_SESSIONS: usize = 4096;
@@ -29,34 +29,34 @@ pub const IDLE_SESSION: Duration = Duration::from_secs(60);
 
 /// The key and parameters of a session, ready for use.
 pub(crate) enum Material {
-    Cipher(Cipher),
-    Chain { cipher: Cipher, check: OwnedCheck, cipher_first: bool },
-    Check(OwnedCheck),
+    Cipher(CipherContext),
+    Chain { cipher: CipherContext, check: OwnedHashOrMac, cipher_first: bool },
+    HashOrMac(OwnedHashOrMac),
     Aead { aead: Aead, tag_len: usize, direction: Direction },
     Rsa { key: Arc<GuestKey>, padding: RsaPadding },
     Ecdsa(Arc<GuestKey>),
 }
 
 /// A hash, or a MAC with its key.
-pub(crate) enum OwnedCheck {
+pub(crate) enum OwnedHashOrMac {
     Hash { algorithm: HashAlgorithm, len: usize },
     Mac { algorithm: MacAlgorithm, key: Zeroizing<Vec<u8>>, len: usize },
 }
 
-impl OwnedCheck {
-    fn new(check: &Check<'_>) -> Self {
+impl OwnedHashOrMac {
+    fn new(check: &HashOrMac<'_>) -> Self {
         match *check {
-            Check::Hash { algorithm, len } => Self::Hash { algorithm, len },
-            Check::Mac { algorithm, key, len } => {
+            HashOrMac::Hash { algorithm, len } => Self::Hash { algorithm, len },
+            HashOrMac::Mac { algorithm, key, len } => {
                 Self::Mac { algorithm, key: key.to_vec().into(), len }
             }
         }
     }
 
-    pub(crate) fn service(&self) -> Service {
+    pub(crate) fn service(&self) -> CryptoService {
         match self {
-            Self::Hash { .. } => Service::Hash,
-            Self::Mac { .. } => Service::Mac,
+            Self::Hash { .. } => CryptoService::Hash,
+            Self::Mac { .. } => CryptoService::Mac,
         }
     }
 
@@ -83,17 +83,17 @@ impl Material {
     pub(crate) fn new(
         parameters: &Parameters<'_>,
         keys: &mut GuestKeys,
-        pool: &mut dyn DevicePool,
+        target: &mut dyn JobTarget,
         now: Instant,
     ) -> Result<Self, Status> {
         match parameters {
             Parameters::Cipher(parameters) => cipher(parameters).map(Self::Cipher),
             Parameters::Chain { cipher: parameters, check, cipher_first } => Ok(Self::Chain {
                 cipher: cipher(parameters)?,
-                check: OwnedCheck::new(check),
+                check: OwnedHashOrMac::new(check),
                 cipher_first: *cipher_first,
             }),
-            Parameters::Check(check) => Ok(Self::Check(OwnedCheck::new(check))),
+            Parameters::HashOrMac(check) => Ok(Self::HashOrMac(OwnedHashOrMac::new(check))),
             Parameters::Aead { algorithm, key, tag_len, direction } => Ok(Self::Aead {
                 aead: Aead::new(*algorithm, key, *tag_len).ok_or(Status::Err)?,
                 tag_len: *tag_len,
@@ -101,31 +101,31 @@ impl Material {
             }),
             Parameters::Rsa { padding, private, key } => {
                 let form = if *private { Form::RsaPrivate } else { Form::RsaPublic };
-                Ok(Self::Rsa { key: keys.get(form, key, pool, now)?, padding: *padding })
+                Ok(Self::Rsa { key: keys.get(form, key, target, now)?, padding: *padding })
             }
             Parameters::Ecdsa { curve, private, key } => {
                 let form = if *private { Form::EcPrivate(*curve) } else { Form::EcPublic(*curve) };
-                keys.get(form, key, pool, now).map(Self::Ecdsa)
+                keys.get(form, key, target, now).map(Self::Ecdsa)
             }
         }
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> CryptoService {
         match self {
-            Self::Cipher(_) | Self::Chain { .. } => Service::Cipher,
-            Self::Check(check) => check.service(),
-            Self::Aead { .. } => Service::Aead,
-            Self::Rsa { .. } | Self::Ecdsa(_) => Service::Akcipher,
+            Self::Cipher(_) | Self::Chain { .. } => CryptoService::Cipher,
+            Self::HashOrMac(check) => check.service(),
+            Self::Aead { .. } => CryptoService::Aead,
+            Self::Rsa { .. } | Self::Ecdsa(_) => CryptoService::Akcipher,
         }
     }
 }
 
-fn cipher(parameters: &CipherParameters<'_>) -> Result<Cipher, Status> {
+fn cipher(parameters: &CipherParameters<'_>) -> Result<CipherContext, Status> {
     let CipherParameters { algorithm, key, direction } = *parameters;
-    Cipher::new(algorithm, key, direction).ok_or(Status::Err)
+    CipherContext::new(algorithm, key, direction).ok_or(Status::Err)
 }
 
-/// The sessions of a device.
+/// The sessions of one device, at most [`MAX_SESSIONS`]; an idle one gives way to a new one.
 pub(crate) struct GuestSessions {
     sessions: HashMap<u64, Session>,
     next: u64,
@@ -194,7 +194,7 @@ impl GuestSessions {
     ///
     /// # Errors
     /// [`Status::InvalidSession`] as for [`Self::get`], and for a session of another service.
-    pub(crate) fn remove(&mut self, service: Service, id: u64) -> Result<(), Status> {
+    pub(crate) fn remove(&mut self, service: CryptoService, id: u64) -> Result<(), Status> {
         match self.sessions.get(&id) {
             Some(session) if session.material.service() == service => {
                 self.sessions.remove(&id);

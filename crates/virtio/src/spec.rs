@@ -22,10 +22,10 @@ pub(crate) const DATA_HEADER_LEN: usize = 24;
 /// Length of the fixed fields of every data request without `VIRTIO_CRYPTO_F_REVISION_1`.
 pub(crate) const DATA_LEGACY_LEN: usize = 48;
 
-/// Low byte of the opcode that creates a session of any service but [`Service::Akcipher`].
+/// Low byte of the opcode that creates a session of any service but [`CryptoService::Akcipher`].
 pub(crate) const CREATE_SESSION: u8 = 2;
 
-/// Low byte of the opcode that destroys a session of any service but [`Service::Akcipher`].
+/// Low byte of the opcode that destroys a session of any service but [`CryptoService::Akcipher`].
 pub(crate) const DESTROY_SESSION: u8 = 3;
 
 /// Low byte of `VIRTIO_CRYPTO_AKCIPHER_CREATE_SESSION`.
@@ -41,7 +41,7 @@ pub(crate) const FLAG_SESSION_MODE: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// The result is in the guest's buffers.
     Ok = 0,
     /// Any failure without a status of its own.
     Err = 1,
@@ -60,10 +60,10 @@ pub enum Status {
 /// The services, which are also the high bytes of opcodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Service {
+pub enum CryptoService {
     /// Symmetric ciphers, alone or chained with a hash or MAC.
     Cipher = 0,
-    /// Plain hashes.
+    /// Hashes without a key.
     Hash = 1,
     /// Message authentication codes.
     Mac = 2,
@@ -73,8 +73,8 @@ pub enum Service {
     Akcipher = 4,
 }
 
-impl Service {
-    /// Every service.
+impl CryptoService {
+    /// In the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Cipher, Self::Hash, Self::Mac, Self::Aead, Self::Akcipher];
 
     pub(crate) fn of_opcode(opcode: u32) -> Option<Self> {
@@ -84,32 +84,31 @@ impl Service {
 
 /// Feature bits of the device class.
 pub mod feature {
-    use super::Service;
+    use super::CryptoService;
 
     /// `VIRTIO_CRYPTO_F_REVISION_1`: fixed fields have their own length, and `flag` has a meaning.
     pub const REVISION_1: u64 = 1 << 0;
 
     /// The feature with which requests of a service may bring their own parameters instead of a session.
     #[must_use]
-    pub const fn stateless(service: Service) -> u64 {
+    pub const fn stateless(service: CryptoService) -> u64 {
         1 << (1 + service as u8)
     }
 
     /// The features of the device class that this device offers. Linux acknowledges none of them.
     pub const OFFERED: u64 = REVISION_1
-        | stateless(Service::Cipher)
-        | stateless(Service::Hash)
-        | stateless(Service::Mac)
-        | stateless(Service::Aead)
-        | stateless(Service::Akcipher);
+        | stateless(CryptoService::Cipher)
+        | stateless(CryptoService::Hash)
+        | stateless(CryptoService::Mac)
+        | stateless(CryptoService::Aead)
+        | stateless(CryptoService::Akcipher);
 }
 
-/// Direction of a cipher.
+/// Direction of a cipher or AEAD: the session states it, and the opcode of each request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the specification")]
 pub enum Direction {
-    /// Encryption.
     Encrypt,
-    /// Decryption.
     Decrypt,
 }
 
@@ -130,6 +129,7 @@ macro_rules! algorithms {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[allow(missing_docs, reason = "the names of the algorithms")]
         pub enum $name {
             $($(#[$row])* $variant = $code,)+
         }
@@ -138,7 +138,7 @@ macro_rules! algorithms {
             /// Every algorithm of this service that the device has.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The algorithm with this code.
+            /// `None` for a code of another algorithm of the service.
             #[must_use]
             pub fn from_code(code: u32) -> Option<Self> {
                 Self::ALL.iter().copied().find(|known| u32::from(*known as u8) == code)
@@ -154,7 +154,7 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Symmetric ciphers.
+    /// Symmetric ciphers (section 5.9.4.1). Key sizes are those that AWS-LC has.
     CipherAlgorithm {
         /// AES in ECB mode: 128, 192 and 256 bits.
         AesEcb = 2,
@@ -168,41 +168,27 @@ algorithms! {
 }
 
 algorithms! {
-    /// Hashes.
+    /// Hashes (section 5.9.4.2).
     HashAlgorithm {
-        /// SHA-1
         Sha1 = 2,
-        /// SHA-224
         Sha224 = 3,
-        /// SHA-256
         Sha256 = 4,
-        /// SHA-384
         Sha384 = 5,
-        /// SHA-512
         Sha512 = 6,
-        /// SHA3-224
         Sha3_224 = 7,
-        /// SHA3-256
         Sha3_256 = 8,
-        /// SHA3-384
         Sha3_384 = 9,
-        /// SHA3-512
         Sha3_512 = 10,
     }
 }
 
 algorithms! {
-    /// Message authentication codes.
+    /// Message authentication codes (section 5.9.4.3).
     MacAlgorithm {
-        /// HMAC with SHA-1.
         HmacSha1 = 2,
-        /// HMAC with SHA-224.
         HmacSha224 = 3,
-        /// HMAC with SHA-256.
         HmacSha256 = 4,
-        /// HMAC with SHA-384.
         HmacSha384 = 5,
-        /// HMAC with SHA-512.
         HmacSha512 = 6,
         /// CMAC with AES of 128 or 256 bits.
         CmacAes = 26,
@@ -210,7 +196,7 @@ algorithms! {
 }
 
 algorithms! {
-    /// Authenticated encryption.
+    /// Authenticated encryption (section 5.9.4.4).
     AeadAlgorithm {
         /// AES-GCM with a nonce of 12 bytes.
         Gcm = 1,
@@ -261,7 +247,7 @@ impl MacAlgorithm {
     }
 }
 
-/// The padding of an RSA session.
+/// How operations with an RSA session pad their input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RsaPadding {
     /// None: numbers below the modulus, left-padded with zeros.
@@ -319,7 +305,7 @@ pub fn config_space(data_queues: u16, ready: bool) -> [u8; CONFIG_LEN] {
     let mut put = |offset: usize, value: u64, len: usize| {
         space[offset..offset + len].copy_from_slice(&value.to_le_bytes()[..len]);
     };
-    let services = Service::ALL.iter().fold(0, |mask, service| mask | 1 << (*service as u8));
+    let services = CryptoService::ALL.iter().fold(0, |mask, service| mask | 1 << (*service as u8));
     put(0, u64::from(if ready { HW_READY } else { 0 }), 4);
     put(4, u64::from(data_queues), 4);
     put(8, services, 4);

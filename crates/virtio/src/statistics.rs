@@ -9,59 +9,113 @@ use millrace_engine::BackendKind;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 
-/// Kind of a request, in QEMU's classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum RequestKind {
-    /// A cipher, chain or AEAD that encrypts.
-    SymEncrypt,
-    /// A cipher, chain or AEAD that decrypts.
-    SymDecrypt,
-    /// A hash. QEMU's device has none.
-    Hash,
-    /// A MAC. QEMU's device has none.
-    Mac,
-    /// An operation with a public key.
-    AsymEncrypt,
-    /// A raw operation or decryption with a private key.
-    AsymDecrypt,
-    /// A signature.
-    AsymSign,
-    /// The verification of a signature.
-    AsymVerify,
+/// Declares the counters of a device once: operations and bytes of each kind of request, events, and levels.
+macro_rules! device_counters {
+    (
+        kinds { $($(#[$kind_doc:meta])* $kind:ident $name:literal: $ops:ident, $bytes:ident => $edge_ops:ident, $edge_bytes:ident;)* }
+        events { $($(#[$event_doc:meta])* $event:ident;)* }
+        levels { $($(#[$level_doc:meta])* $level:ident;)* }
+    ) => {
+        /// Kind of a request, in QEMU's classes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum RequestKind {
+            $($(#[$kind_doc])* $kind,)*
+        }
+
+        impl RequestKind {
+            /// Every kind, with the name that starts its counters.
+            pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$kind, $name)),*];
+        }
+
+        const KINDS: usize = RequestKind::ALL.len();
+
+        /// The counters of each kind in a report to a node.
+        const REPORTED: [(RequestKind, EdgeCounter, EdgeCounter); KINDS] =
+            [$((RequestKind::$kind, EdgeCounter::$edge_ops, EdgeCounter::$edge_bytes)),*];
+
+        /// The counters of a device. They only grow, but for the levels.
+        #[derive(Debug, Default)]
+        pub struct DeviceCounters {
+            operations: [AtomicU64; KINDS],
+            bytes: [AtomicU64; KINDS],
+            served_by: [[AtomicU64; SERVERS]; KINDS],
+            $($event: AtomicU64,)*
+            $($level: AtomicU64,)*
+        }
+
+        /// The counters of a device at one moment.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        #[expect(missing_docs, reason = "the names of QEMU's query-stats")]
+        pub struct DeviceStatistics {
+            $(pub $ops: u64, pub $bytes: u64,)*
+            $($(#[$event_doc])* pub $event: u64,)*
+            $($(#[$level_doc])* pub $level: u64,)*
+            /// Data requests without an error, by operation and by what served them.
+            pub served_by: Vec<ServedOperations>,
+        }
+
+        impl DeviceCounters {
+            $(pub(crate) fn $event(&self) {
+                add(&self.$event, 1);
+            })*
+
+            fn statistics(&self, served_by: Vec<ServedOperations>) -> DeviceStatistics {
+                let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+                DeviceStatistics {
+                    $($ops: load(&self.operations[RequestKind::$kind as usize]),)*
+                    $($bytes: load(&self.bytes[RequestKind::$kind as usize]),)*
+                    $($event: load(&self.$event),)*
+                    $($level: load(&self.$level),)*
+                    served_by,
+                }
+            }
+        }
+    };
 }
 
-impl RequestKind {
-    /// Every kind, with the name that starts its counters.
-    pub const ALL: [(Self, &str); 8] = [
-        (Self::SymEncrypt, "sym-encrypt"),
-        (Self::SymDecrypt, "sym-decrypt"),
-        (Self::Hash, "hash"),
-        (Self::Mac, "mac"),
-        (Self::AsymEncrypt, "asym-encrypt"),
-        (Self::AsymDecrypt, "asym-decrypt"),
-        (Self::AsymSign, "asym-sign"),
-        (Self::AsymVerify, "asym-verify"),
-    ];
-}
-
-/// The counters of each kind in a report to a node.
 #[rustfmt::skip]
-const REPORTED: [(RequestKind, EdgeCounter, EdgeCounter); KINDS] = {
-    use {EdgeCounter as Counter, RequestKind as Kind};
-    [
-        (Kind::SymEncrypt, Counter::SymEncryptOps, Counter::SymEncryptBytes),
-        (Kind::SymDecrypt, Counter::SymDecryptOps, Counter::SymDecryptBytes),
-        (Kind::Hash, Counter::HashOps, Counter::HashBytes),
-        (Kind::Mac, Counter::MacOps, Counter::MacBytes),
-        (Kind::AsymEncrypt, Counter::AsymEncryptOps, Counter::AsymEncryptBytes),
-        (Kind::AsymDecrypt, Counter::AsymDecryptOps, Counter::AsymDecryptBytes),
-        (Kind::AsymSign, Counter::AsymSignOps, Counter::AsymSignBytes),
-        (Kind::AsymVerify, Counter::AsymVerifyOps, Counter::AsymVerifyBytes),
-    ]
-};
-
-const KINDS: usize = RequestKind::ALL.len();
+device_counters! {
+    kinds {
+        /// A cipher, chain or AEAD that encrypts.
+        SymEncrypt "sym-encrypt": sym_encrypt_ops, sym_encrypt_bytes => SymEncryptOps, SymEncryptBytes;
+        /// A cipher, chain or AEAD that decrypts.
+        SymDecrypt "sym-decrypt": sym_decrypt_ops, sym_decrypt_bytes => SymDecryptOps, SymDecryptBytes;
+        /// A hash. QEMU's device has none.
+        Hash "hash": hash_ops, hash_bytes => HashOps, HashBytes;
+        /// A MAC. QEMU's device has none.
+        Mac "mac": mac_ops, mac_bytes => MacOps, MacBytes;
+        /// An operation with a public key.
+        AsymEncrypt "asym-encrypt": asym_encrypt_ops, asym_encrypt_bytes => AsymEncryptOps, AsymEncryptBytes;
+        /// A raw operation or decryption with a private key.
+        AsymDecrypt "asym-decrypt": asym_decrypt_ops, asym_decrypt_bytes => AsymDecryptOps, AsymDecryptBytes;
+        /// A signature with a private key.
+        AsymSign "asym-sign": asym_sign_ops, asym_sign_bytes => AsymSignOps, AsymSignBytes;
+        /// The verification of a signature.
+        AsymVerify "asym-verify": asym_verify_ops, asym_verify_bytes => AsymVerifyOps, AsymVerifyBytes;
+    }
+    events {
+        /// Data requests answered with a status other than OK.
+        failed;
+        /// Requests whose descriptors or fields do not parse.
+        malformed;
+        /// Times that a throttle stopped a queue.
+        throttled;
+        /// Jobs that the pool refused for now and that were submitted again.
+        retried;
+        sessions_created;
+        sessions_refused;
+    }
+    levels {
+        /// Open sessions.
+        sessions;
+        /// Parsed keys.
+        keys;
+        /// Jobs at the pool.
+        in_flight;
+    }
+}
 
 /// Place where a request was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,23 +158,6 @@ impl ServedBy {
     }
 }
 
-/// The counters of a device. They only grow.
-#[derive(Debug, Default)]
-pub struct DeviceCounters {
-    operations: [AtomicU64; KINDS],
-    bytes: [AtomicU64; KINDS],
-    failed: AtomicU64,
-    sessions_created: AtomicU64,
-    sessions_refused: AtomicU64,
-    malformed: AtomicU64,
-    throttled: AtomicU64,
-    retried: AtomicU64,
-    served_by: [[AtomicU64; SERVERS]; KINDS],
-    sessions: AtomicU64,
-    keys: AtomicU64,
-    in_flight: AtomicU64,
-}
-
 fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
@@ -131,25 +168,8 @@ impl DeviceCounters {
         add(&self.bytes[kind as usize], bytes);
     }
 
-    pub(crate) fn failed(&self) {
-        add(&self.failed, 1);
-    }
-
     pub(crate) fn session(&self, created: bool) {
-        let counter = if created { &self.sessions_created } else { &self.sessions_refused };
-        add(counter, 1);
-    }
-
-    pub(crate) fn malformed(&self) {
-        add(&self.malformed, 1);
-    }
-
-    pub(crate) fn throttled(&self) {
-        add(&self.throttled, 1);
-    }
-
-    pub(crate) fn retried(&self) {
-        add(&self.retried, 1);
+        if created { self.sessions_created() } else { self.sessions_refused() }
     }
 
     pub(crate) fn served(&self, kind: RequestKind, by: ServedBy) {
@@ -179,91 +199,19 @@ impl DeviceCounters {
         }
     }
 
-    /// The counters now.
+    /// Every counter at one moment; they are read one after the other.
     #[must_use]
     pub fn read(&self) -> DeviceStatistics {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let operations = |kind: RequestKind| load(&self.operations[kind as usize]);
-        let bytes = |kind: RequestKind| load(&self.bytes[kind as usize]);
         let row = |(kind, operation): (RequestKind, &'static str), by: ServedBy| {
             let ops = load(&self.served_by[kind as usize][by.index()]);
             let (place, backend) = by.names();
             (ops > 0).then_some(ServedOperations { operation, place, backend, ops })
         };
-        let served_by = RequestKind::ALL
-            .into_iter()
-            .flat_map(|kind| ServedBy::all().filter_map(move |by| row(kind, by)))
-            .collect();
-        DeviceStatistics {
-            sym_encrypt_ops: operations(RequestKind::SymEncrypt),
-            sym_decrypt_ops: operations(RequestKind::SymDecrypt),
-            sym_encrypt_bytes: bytes(RequestKind::SymEncrypt),
-            sym_decrypt_bytes: bytes(RequestKind::SymDecrypt),
-            asym_encrypt_ops: operations(RequestKind::AsymEncrypt),
-            asym_decrypt_ops: operations(RequestKind::AsymDecrypt),
-            asym_sign_ops: operations(RequestKind::AsymSign),
-            asym_verify_ops: operations(RequestKind::AsymVerify),
-            asym_encrypt_bytes: bytes(RequestKind::AsymEncrypt),
-            asym_decrypt_bytes: bytes(RequestKind::AsymDecrypt),
-            asym_sign_bytes: bytes(RequestKind::AsymSign),
-            asym_verify_bytes: bytes(RequestKind::AsymVerify),
-            hash_ops: operations(RequestKind::Hash),
-            hash_bytes: bytes(RequestKind::Hash),
-            mac_ops: operations(RequestKind::Mac),
-            mac_bytes: bytes(RequestKind::Mac),
-            failed: load(&self.failed),
-            malformed: load(&self.malformed),
-            throttled: load(&self.throttled),
-            retried: load(&self.retried),
-            sessions_created: load(&self.sessions_created),
-            sessions_refused: load(&self.sessions_refused),
-            sessions: load(&self.sessions),
-            keys: load(&self.keys),
-            in_flight: load(&self.in_flight),
-            served_by,
-        }
+        let kinds = RequestKind::ALL.iter();
+        let served_by = kinds.flat_map(|kind| ServedBy::all().filter_map(move |by| row(*kind, by)));
+        self.statistics(served_by.collect())
     }
-}
-
-/// The counters of a device at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the names of QEMU's query-stats")]
-pub struct DeviceStatistics {
-    pub sym_encrypt_ops: u64,
-    pub sym_decrypt_ops: u64,
-    pub sym_encrypt_bytes: u64,
-    pub sym_decrypt_bytes: u64,
-    pub asym_encrypt_ops: u64,
-    pub asym_decrypt_ops: u64,
-    pub asym_sign_ops: u64,
-    pub asym_verify_ops: u64,
-    pub asym_encrypt_bytes: u64,
-    pub asym_decrypt_bytes: u64,
-    pub asym_sign_bytes: u64,
-    pub asym_verify_bytes: u64,
-    pub hash_ops: u64,
-    pub hash_bytes: u64,
-    pub mac_ops: u64,
-    pub mac_bytes: u64,
-    /// Data requests answered with a status other than OK.
-    pub failed: u64,
-    /// Requests whose descriptors or fields do not parse.
-    pub malformed: u64,
-    /// Times that a throttle stopped a queue.
-    pub throttled: u64,
-    /// Jobs that the pool refused for now and that were submitted again.
-    pub retried: u64,
-    pub sessions_created: u64,
-    pub sessions_refused: u64,
-    /// Sessions now.
-    pub sessions: u64,
-    /// Parsed keys now.
-    pub keys: u64,
-    /// Jobs at the pool now.
-    pub in_flight: u64,
-    /// Data requests without an error, by operation and by what served them.
-    pub served_by: Vec<ServedOperations>,
 }
 
 /// Requests of one operation that one backend at one place has served.
@@ -273,7 +221,7 @@ pub struct ServedOperations {
     pub operation: &'static str,
     /// `in-place`, `local` (the engine of this process) or `node`.
     pub place: &'static str,
-    /// The backend; `none` in place.
+    /// The engine's name of the backend; `none` in place, `unknown` for a node that did not say.
     pub backend: &'static str,
     /// Number of operations.
     pub ops: u64,
@@ -287,7 +235,7 @@ mod tests {
     #[test]
     fn report_to_a_node_has_the_names_and_numbers_of_the_status() {
         let counters = DeviceCounters::default();
-        for (number, (kind, _)) in (1..).zip(RequestKind::ALL) {
+        for (number, (kind, _)) in (1..).zip(RequestKind::ALL.iter().copied()) {
             for _ in 0..number {
                 counters.operation(kind, 100);
             }

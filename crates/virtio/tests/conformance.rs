@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use millrace_backends::Software;
 use millrace_service::Settings;
 use millrace_testkit::keys;
-use millrace_virtio::guest::{
+use millrace_virtio::spec::Status;
+use millrace_virtio::{DeviceLimits, Limit, LimitsChange};
+use millrace_virtio_guest::{
     EVENT_INDEX_FEATURE, Guest, INDIRECT_FEATURE, akcipher_request, cipher_request, cipher_session,
     rsa_session, words,
 };
-use millrace_virtio::spec::Status;
-use millrace_virtio::{DeviceLimits, Limit, LimitsChange};
 use openssl::bn::BigNum;
 use openssl::hash::MessageDigest;
 use openssl::pkey::{PKey, Private};
@@ -266,7 +266,7 @@ fn ecdsa_signature_verifies_at_openssl_and_here() {
         let der = ec.private_key_to_der().expect("DER");
         let session = |key_type: u32, len: usize| {
             let len = u32::try_from(len).expect("a length");
-            millrace_virtio::guest::control_request(0x404, &words(&[2, key_type, len, curve]))
+            millrace_virtio_guest::control_request(0x404, &words(&[2, key_type, len, curve]))
         };
         let signer =
             guest.create(&[&session(2, der.len()), &der]).expect("an answer").expect("a session");
@@ -294,7 +294,7 @@ fn ecdsa_signature_verifies_at_openssl_and_here() {
         // The curve of the session and that of the key differ.
         let other = if curve == 3 { 4 } else { 3 };
         let len = u32::try_from(der.len()).expect("a length");
-        let wrong = millrace_virtio::guest::control_request(0x404, &words(&[2, 2, len, other]));
+        let wrong = millrace_virtio_guest::control_request(0x404, &words(&[2, 2, len, other]));
         assert!(guest.create(&[&wrong, &der]).expect("an answer").is_err());
     }
 }

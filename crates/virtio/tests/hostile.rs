@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use millrace_testkit::keys;
 use millrace_virtio::MAX_KEYS;
-use millrace_virtio::guest::{
+use millrace_virtio::session::MAX_SESSIONS;
+use millrace_virtio::spec::Status;
+use millrace_virtio_guest::{
     Descriptor, Guest, INDIRECT, MEMORY_LEN, NEXT, QUEUE_SIZE, WRITE, akcipher_request,
     cipher_request, cipher_session, control_request, rsa_session, words,
 };
-use millrace_virtio::session::MAX_SESSIONS;
-use millrace_virtio::spec::Status;
 use openssl::bn::BigNumContext;
 use openssl::ec::{EcGroup, EcKey, PointConversionForm};
 use openssl::nid::Nid;
@@ -281,7 +281,7 @@ fn session_and_key_floods_end_at_their_bounds() {
     // Another machine on the same service has its own bound.
     let other = Machine::start();
     serves(&mut other.connect(0));
-    // A driver that starts anew has no sessions.
+    // A driver that starts over has no sessions.
     guest.stop().expect("positions");
     guest.forget_rings().expect("rings");
     guest.start().expect("rings");

@@ -6,11 +6,11 @@
 mod support;
 
 use millrace_testkit::keys;
-use millrace_virtio::guest::{
+use millrace_virtio::spec::Status;
+use millrace_virtio_guest::{
     EVENT_INDEX_FEATURE, Guest, INDIRECT_FEATURE, akcipher_request, cipher_request, cipher_session,
     rsa_session,
 };
-use millrace_virtio::spec::Status;
 use openssl::rsa::{Padding, Rsa};
 use openssl::symm;
 

@@ -7,11 +7,11 @@
 mod support;
 
 use millrace_testkit::keys;
-use millrace_virtio::guest::{
+use millrace_virtio::spec::{CryptoService, Status, feature};
+use millrace_virtio_guest::{
     Descriptor, Guest, INDIRECT_FEATURE, WRITE, cipher_request, cipher_session, control_request,
     data_request, words,
 };
-use millrace_virtio::spec::{Service, Status, feature};
 use openssl::hash::{MessageDigest, hash};
 use openssl::pkey::PKey;
 use openssl::rsa::{Padding, Rsa};
@@ -178,7 +178,7 @@ fn stateless(opcode: u32, fields: &[u32], len: usize) -> Vec<u8> {
 #[test]
 fn requests_without_a_session_are_equal_to_openssl_for_every_service() {
     let machine = Machine::start();
-    let services = Service::ALL.iter().map(|service| feature::stateless(*service));
+    let services = CryptoService::ALL.iter().map(|service| feature::stateless(*service));
     let mut guest = machine.connect(services.fold(feature::REVISION_1, |all, one| all | one));
     let key = [0x6c; 32];
     let answer = |guest: &mut Guest, parts: &[&[u8]], room: usize| {

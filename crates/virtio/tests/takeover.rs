@@ -16,13 +16,13 @@ use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 use millrace_testkit::wait::until;
 use millrace_virtio::DeviceLimits;
-use millrace_virtio::guest::{
+use millrace_virtio::job_target::ServiceTarget;
+use millrace_virtio::spec::Status;
+use millrace_virtio::vhost::{Devices, Journal, SocketSettings, TargetOpener};
+use millrace_virtio_guest::{
     Guest, INDIRECT_FEATURE, Response, Ticket, akcipher_request, cipher_request, cipher_session,
     rsa_session,
 };
-use millrace_virtio::pool::ServicePool;
-use millrace_virtio::spec::Status;
-use millrace_virtio::vhost::{Devices, Journal, PoolOpener, SocketSettings};
 use openssl::rsa::{Padding, Rsa};
 
 /// Stand-in for a device process, over the journal that it is given.
@@ -43,8 +43,8 @@ impl DeviceProcess {
         let store = KeyStore::open(folder.path().join("keys"), &KekSource::Absent);
         let service = Service::new("test", Settings::default(), engine, store.expect("a store"));
         let service = service.expect("a service");
-        let pools: PoolOpener = Arc::new(move |identity, sink| {
-            Ok(Box::new(ServicePool::open(&service, identity, sink)?))
+        let pools: TargetOpener = Arc::new(move |identity, sink| {
+            Ok(Box::new(ServiceTarget::open(&service, identity, sink)?))
         });
         let socket = folder.path().join("vm.sock");
         let settings = SocketSettings {

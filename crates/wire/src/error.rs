@@ -44,7 +44,7 @@ pub enum WireError {
     /// The payload ends inside a field.
     #[error("the payload ends inside the field \"{0}\"")]
     Truncated(&'static str),
-    /// The payload goes on after the last field.
+    /// The payload continues after the last field.
     #[error("{0} bytes follow the last field of the message")]
     Trailing(usize),
     /// A field of variable length is above its bound.
@@ -68,7 +68,7 @@ pub enum WireError {
     UnknownCode {
         /// Name of the field.
         field: &'static str,
-        /// The unknown code.
+        /// As it was received.
         code: u32,
     },
     /// A number is outside its range.
@@ -88,7 +88,7 @@ pub enum WireError {
     /// Two entries of one batch have the same id.
     #[error("job {0} occurs twice in one batch")]
     DuplicateJob(u64),
-    /// A failed job has an output.
+    /// This job has an error and also an output.
     #[error("job {0} failed and has an output")]
     OutputOfFailedJob(u64),
     /// The counters of a report do not ascend, or one has the value 0, which must be left out.

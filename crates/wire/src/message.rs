@@ -45,19 +45,19 @@ pub enum ClientMessage {
     },
     /// Closes a handle. Not answered; jobs in flight end normally.
     CloseKey {
-        /// The handle.
+        /// A handle of this session; another one is ignored.
         handle: KeyHandle,
     },
     /// Jobs, as many as fit the frame. Each is answered by exactly one completion.
     Submit(Vec<SubmittedJob>),
     /// Asks the node to end a job soon. The job is still answered by exactly one completion.
     Cancel {
-        /// The job.
+        /// A job of this session; one that has ended is ignored.
         job: JobId,
     },
     /// Answered by `Pong` with the same token.
     Ping {
-        /// Echoed.
+        /// Any number; the answer has it again.
         token: u64,
     },
     /// The counters of the edge behind this connection. Only with
@@ -114,7 +114,7 @@ pub enum NodeMessage {
     /// The node refuses jobs with this key, and expects to take them after this time. Only with
     /// [`FEATURE_RETRY_AFTER`](crate::FEATURE_RETRY_AFTER); sent before the completion of the refused job.
     RetryAfter {
-        /// The key.
+        /// Valid in this session until `CloseKey`.
         handle: KeyHandle,
         /// Whole microseconds on the wire, at most 4295 s.
         wait: Duration,

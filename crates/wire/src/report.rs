@@ -120,7 +120,7 @@ impl EdgeReport {
         self.counts[counter.index()]
     }
 
-    /// Sets one counter.
+    /// Replaces a count. Counts are cumulative since the connection was opened.
     pub fn set(&mut self, counter: EdgeCounter, count: u64) {
         self.counts[counter.index()] = count;
     }

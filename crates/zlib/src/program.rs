@@ -16,13 +16,12 @@ pub(crate) enum Program {
     Nginx,
     /// Apache. `mod_deflate` writes the head and the trailer of gzip itself.
     Apache,
-    /// lighttpd, which leaves them to zlib.
+    /// lighttpd: zlib writes the head and the trailer of gzip.
     Lighttpd,
     /// Any other program, where the administrator wants that.
     Other,
 }
 
-/// Names of programs.
 const NAMES: [(&[&str], Program); 3] = [
     (&NGINX, Program::Nginx),
     (&["apache2", "httpd"], Program::Apache),

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A server that flushes sends small pieces that belong together (server-sent events). There a window over the
-//! pieces matters more than speed, so that such a stream goes on with the system's zlib, in the same memory.
+//! pieces matters more than speed, so that such a stream continues with the system's zlib, in the same memory.
 
 use std::ops::Range;
 
@@ -65,7 +65,6 @@ enum FormerCall {
     Done(Flush),
 }
 
-/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
     /// All that could be done was done.
@@ -223,7 +222,7 @@ impl Stream {
         self.level = level;
     }
 
-    /// Begins anew.
+    /// Begins again.
     pub(crate) fn reset(&mut self, memory: usize) {
         *self = Self::new(self.format, self.level, self.first_chunk, memory);
     }

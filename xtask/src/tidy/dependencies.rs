@@ -55,6 +55,7 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     ("cli", "wire", "a test speaks to a node below the client"),
     ("client", "service", "a whole pool is simulated in one process, with the session state of real nodes"),
     ("virtio", "backends", "the tests of a device run it on an engine that computes"),
+    ("virtio", "virtio-guest", "the tests of a device drive it as a guest does"),
     ("server", "backends", "the tests of a node run it on an engine that computes"),
     ("provider", "service", "the tests load the module against a real node"),
     ("provider", "server", "the tests load the module against a real node"),

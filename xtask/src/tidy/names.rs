@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 const SHARED: &[(&str, &[&str], &str)] = &[
     // A word of the glossary, as each crate sees the thing.
     ("Engine",     &["deflate", "engine"], "a compression engine; the pool's engine"),
-    ("Done",       &["engine", "provider"], "a task that ended; the callback when a job has"),
     ("Job",        &["client", "engine"], "one job in the client and in the engine"),
     ("Key",        &["engine", "provider"], "one key as the engine and as OpenSSL see it"),
     ("Kernel",     &["backends", "inspect"], "the kernel as a backend, and its cryptography as a machine has it"),
@@ -27,7 +26,6 @@ const SHARED: &[(&str, &[&str], &str)] = &[
 
     // What each crate has one of, by convention.
     ("Command",    &["cli", "manager"], "the commands of a program, and of the pool's log"),
-    ("Program",    &["preload", "zlib"], "the program that a library runs in"),
     ("Settings",   &["cli", "service"], "what the crate's user may set"),
     ("ListenError", &["server", "virtio"], "why a socket cannot be listened on"),
     ("StartError", &["engine", "server"], "why it does not start"),
@@ -37,20 +35,12 @@ const SHARED: &[(&str, &[&str], &str)] = &[
 
     // A word of a foreign interface.
     ("Algorithm",  &["inspect", "provider"], "of Linux's crypto API; `OSSL_ALGORITHM`"),
-    ("Callback",   &["client", "provider"], "`OSSL_CALLBACK`"),
     ("Core",       &["manager", "provider"], "OpenSSL's core handle; the sans-I/O core of the manager"),
-    ("Free",       &["provider", "zlib"], "the release functions of OpenSSL and of zlib"),
-    ("Load",       &["manager", "provider"], "OpenSSL's load function; the load of a node"),
-    ("Service",    &["service", "virtio"], "a virtio-crypto service, by the specification"),
     ("Status",     &["service", "virtio"], "a virtio-crypto status, by the specification"),
 
     // Crates that never meet in one file: a gateway's tools, a node, an edge.
-    ("Check",      &["inspect", "virtio"], "a check of doctor; a hash or MAC of a request"),
-    ("Choice",     &["inspect", "manager"], "what advise chose; where placement put a tenant"),
-    ("Cipher",     &["inspect", "virtio"], "a cipher to recommend; one to run"),
-    ("Counter",    &["edge", "provider", "service"], "one counter in each crate's own form"),
+    ("Counter",    &["edge", "service"], "one counter in each crate's own form"),
     ("Failure",    &["cli", "provider"], "an exit code; what an FFI function returns when it fails"),
-    ("Format",     &["inspect", "zlib"], "of an advice; of a compressed stream"),
     ("Goal",       &["bench", "inspect"], "of a measurement; of an advice"),
     ("Health",     &["engine", "manager"], "of a backend; of a node"),
     ("KeyView",    &["cli", "manager"], "a key of a node's store as printed; one of the pool as the API shows it"),
@@ -58,11 +48,8 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("Page",       &["cli", "manager"], "a page that is printed; a page of rows of the API"),
     ("Peer",       &["manager", "wire"], "the peer of a connection; the side that broke the protocol"),
     ("Placement",  &["engine", "manager"], "of threads on cores; of tenants on nodes"),
-    ("Reply",      &["client", "manager"], "of a node; of the manager's API"),
     ("Secret",     &["backends", "manager"], "a private key; a token"),
-    ("Subject",    &["bench", "inspect", "virtio"], "of a measurement; of an advice; of a request"),
     ("Table",      &["cli", "manager"], "of a page; of the store"),
-    ("WaitMode",   &["gateway", "provider"], "as written into a configuration; as read from it"),
 ];
 
 /// Names that one crate gives to two types, with the reason.

@@ -21,7 +21,7 @@ Examples:
 
 The worker's CPU time is measured, so that a busy machine disturbs little.";
 
-/// Compressed responses of nginx, with the library that compresses and without
+/// Measure compressed responses of nginx, with and without the library
 ///
 /// Two nginx with one worker each on the same core: one as it is, one with
 /// Millrace's library. Both serve the same pages in interleaved rounds, and

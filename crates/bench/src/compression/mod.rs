@@ -113,7 +113,6 @@ impl Row {
         change(self.stock_bytes, self.millrace_bytes)
     }
 
-    /// Gains of one round.
     fn gain_in(&self, round: usize) -> Option<f64> {
         Some(self.stock_us.get(round)? / self.millrace_us.get(round)?)
     }

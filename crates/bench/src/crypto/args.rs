@@ -17,7 +17,7 @@ use crate::workload::LanesKind;
 
 const CRYPTO_EXAMPLE: &str = include_str!("../../texts/help-crypto.txt");
 
-/// Every operation on every backend, against AWS-LC and OpenSSL called directly
+/// Measure operations on each backend, against AWS-LC and OpenSSL
 ///
 /// Interleaved rounds on one pinned core: AWS-LC and `openssl speed`, then
 /// each backend with one to a full batch of tasks at once. Then latency by

@@ -9,7 +9,7 @@ use super::results::{CryptoFigures, CryptoReport, at_load, contender};
 use crate::error::BenchError;
 use crate::plot::{Axis, BarChart, Bars, LineChart, PlotLine, Value, stack};
 use crate::stats::Spread;
-use crate::workload::Subject;
+use crate::workload::MeasuredBackend;
 
 /// All charts that have a value, below each other.
 pub(super) fn render(report: &CryptoReport) -> Result<String, BenchError> {
@@ -36,7 +36,7 @@ fn rates_chart(measured: &[MeasuredRates]) -> BarChart {
     let best = |case: &MeasuredRates| -> Vec<(String, Option<Value>)> {
         let largest = |series: &&RateSeries| match series.subject {
             None => true,
-            Some(Subject::SimdAlways(_)) => false,
+            Some(MeasuredBackend::SimdAlways(_)) => false,
             Some(subject) => case.full(subject).is_some_and(|full| full.at_once == series.at_once),
         };
         let series = case.series.iter().filter(largest).map(|series| {

@@ -27,7 +27,7 @@ use crate::cores;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::stats::Latencies;
-use crate::workload::{Case, Checks, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Checks, Contender, Keys, MeasuredBackend, Requests};
 
 /// Jobs in flight while the peak is measured: enough for full batches, few enough for a node.
 const WINDOW: usize = 64;
@@ -44,11 +44,11 @@ const SPIN_BEFORE: Duration = Duration::from_micros(150);
 
 /// The backends of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct ServingBackends(pub(super) Vec<Subject>);
+pub(super) struct ServingBackends(pub(super) Vec<MeasuredBackend>);
 
 impl fmt::Display for ServingBackends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.0.iter().map(Subject::to_string).collect();
+        let names: Vec<String> = self.0.iter().map(MeasuredBackend::to_string).collect();
         f.write_str(&names.join(" + "))
     }
 }
@@ -121,9 +121,9 @@ pub(super) fn measure(
 fn servings(plan: &CryptoPlan, case: Case) -> Vec<ServingBackends> {
     let offering = plan.subjects.iter().copied();
     let offering = offering.filter(|subject| subject.offers(case.operation));
-    let (software, others): (Vec<Subject>, Vec<Subject>) =
-        offering.partition(|subject| *subject == Subject::Software);
-    let beside = others.first().map(|other| vec![*other, Subject::Software]);
+    let (software, others): (Vec<MeasuredBackend>, Vec<MeasuredBackend>) =
+        offering.partition(|subject| *subject == MeasuredBackend::Software);
+    let beside = others.first().map(|other| vec![*other, MeasuredBackend::Software]);
     let alone = software.first().map(|software| vec![*software]);
     beside.into_iter().chain(alone).map(ServingBackends).collect()
 }
@@ -356,7 +356,7 @@ mod tests {
         let requests = Requests::new(case, &keys).expect("inputs");
         let core = cores::usable().expect("affinity")[0];
         let plan = CryptoPlan::for_tests(core);
-        let serving = ServingBackends(vec![Subject::Software]);
+        let serving = ServingBackends(vec![MeasuredBackend::Software]);
         let driver = Driver::start(&plan, &requests, &serving).expect("an engine");
         let time = Duration::from_millis(50);
         let ended = driver.open(500.0, time, 3).expect("right outputs");

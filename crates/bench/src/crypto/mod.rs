@@ -48,7 +48,7 @@ use crate::plot;
 use crate::process::output_of;
 use crate::progress::Progress;
 use crate::report::BenchReport;
-use crate::workload::{CASES, Case, Keys, LanesKind, Subject};
+use crate::workload::{CASES, Case, Keys, LanesKind, MeasuredBackend};
 
 /// Bounds of a measurement, in seconds: shorter ones are noise, longer ones a typing error.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=600.0;
@@ -89,7 +89,7 @@ struct CryptoPlan {
     #[serde(skip)]
     operations: Vec<OperationKind>,
     keys: Vec<BenchKey>,
-    subjects: Vec<Subject>,
+    subjects: Vec<MeasuredBackend>,
     parts: Vec<CryptoPart>,
     rounds: usize,
     duration: Duration,
@@ -133,7 +133,7 @@ impl CryptoPlan {
         Self {
             operations: OperationKind::ALL.to_vec(),
             keys: vec![BenchKey::P256],
-            subjects: vec![Subject::Software],
+            subjects: vec![MeasuredBackend::Software],
             parts: CryptoPart::value_variants().to_vec(),
             rounds: 1,
             duration: Duration::from_millis(10),
@@ -160,7 +160,7 @@ impl CryptoPlan {
     /// Whether the lanes that need no IFMA have to be measured again beside libraries that use none: otherwise their
     /// peer would be one that no processor without IFMA has.
     fn wants_a_run_without_ifma(&self) -> bool {
-        let fp52 = self.subjects.contains(&Subject::Simd(LanesKind::Fp52));
+        let fp52 = self.subjects.contains(&MeasuredBackend::Simd(LanesKind::Fp52));
         let rsa = self.keys.contains(&BenchKey::Rsa2048)
             && self.operations.contains(&OperationKind::RsaPkcs1Sign);
         let has_ifma = LanesKind::Ifma.is_available() && self.ia32cap.is_none();
@@ -177,14 +177,14 @@ fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
 ///
 /// # Errors
 /// [`BenchError::Usage`] if one that was named is not usable here.
-fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
+fn subjects(args: &CryptoArgs) -> Result<Vec<MeasuredBackend>, BenchError> {
     let all = [BackendKind::Cuda, BackendKind::Simd, BackendKind::Software];
     let kinds = or_all(&args.backend, &all);
     let refused = |text: String| Err(BenchError::Usage(text));
     let mut subjects = Vec::new();
     if kinds.contains(&BackendKind::Cuda) {
-        match Subject::Cuda.make().probe() {
-            Ok(()) => subjects.push(Subject::Cuda),
+        match MeasuredBackend::Cuda.make().probe() {
+            Ok(()) => subjects.push(MeasuredBackend::Cuda),
             Err(reason) if args.backend.is_empty() => eprintln!("without cuda: {reason}"),
             Err(reason) => return refused(format!("--backend cuda: {reason}")),
         }
@@ -192,14 +192,14 @@ fn subjects(args: &CryptoArgs) -> Result<Vec<Subject>, BenchError> {
     if kinds.contains(&BackendKind::Simd) {
         for lanes in or_all(&args.lanes, &[LanesKind::Ifma, LanesKind::Fp52]) {
             if lanes.is_available() {
-                subjects.push(Subject::Simd(lanes));
+                subjects.push(MeasuredBackend::Simd(lanes));
             } else if args.lanes.contains(&lanes) {
                 return refused(format!("--lanes {lanes}: this processor does not have them"));
             }
         }
     }
     if kinds.contains(&BackendKind::Software) {
-        subjects.push(Subject::Software);
+        subjects.push(MeasuredBackend::Software);
     }
     for kind in &args.backend {
         if !subjects.iter().any(|subject| subject.kind() == *kind) {
@@ -290,8 +290,8 @@ fn without_ifma(plan: &CryptoPlan) -> Result<MeasuredRates, BenchError> {
 /// The rates of RSA-2048 signatures on this core, measured briefly: what a demonstration shows.
 pub(crate) fn brief_rates(core: usize) -> Result<MeasuredRates, BenchError> {
     let mut lanes = [LanesKind::Ifma, LanesKind::Fp52].into_iter();
-    let lanes = lanes.find(|lanes| lanes.is_available()).map(Subject::Simd);
-    let subjects = [Subject::Software].into_iter().chain(lanes).collect();
+    let lanes = lanes.find(|lanes| lanes.is_available()).map(MeasuredBackend::Simd);
+    let subjects = [MeasuredBackend::Software].into_iter().chain(lanes).collect();
     let plan = CryptoPlan {
         operations: vec![OperationKind::RsaPkcs1Sign],
         keys: vec![BenchKey::Rsa2048],

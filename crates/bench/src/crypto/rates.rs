@@ -11,7 +11,7 @@ use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::speed::openssl_rate;
 use crate::stats::{Spread, order};
-use crate::workload::{Case, Contender, Keys, Requests, Subject, batches};
+use crate::workload::{Case, Contender, Keys, MeasuredBackend, Requests, batches};
 
 /// A warm-up is this part of a measurement: blinding pairs, caches, clock frequency.
 const WARM_UP: u32 = 4;
@@ -20,7 +20,7 @@ const WARM_UP: u32 = 4;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RateSeries {
     /// The backend; `None` for the library called directly.
-    pub(crate) subject: Option<Subject>,
+    pub(crate) subject: Option<MeasuredBackend>,
     /// Tasks per call.
     pub(super) at_once: usize,
     /// Operations per second of CPU time, by round.
@@ -47,7 +47,7 @@ impl MeasuredRates {
     }
 
     /// The series of one subject at its largest batch.
-    pub(crate) fn full(&self, subject: Subject) -> Option<&RateSeries> {
+    pub(crate) fn full(&self, subject: MeasuredBackend) -> Option<&RateSeries> {
         let of = self.series.iter().filter(|series| series.subject == Some(subject));
         of.max_by_key(|series| series.at_once)
     }
@@ -116,8 +116,8 @@ fn contenders(plan: &CryptoPlan, requests: &Requests<'_>) -> Result<Vec<Contende
         for at_once in batches(full) {
             all.push(Contender::backend(subject, at_once, keys)?);
         }
-        if let Subject::Simd(lanes) = subject {
-            all.push(Contender::backend(Subject::SimdAlways(lanes), 1, keys)?);
+        if let MeasuredBackend::Simd(lanes) = subject {
+            all.push(Contender::backend(MeasuredBackend::SimdAlways(lanes), 1, keys)?);
         }
     }
     Ok(all)

@@ -16,7 +16,7 @@ use crate::goals::{Goal, Goals};
 use crate::report::BenchReport;
 use crate::stats::Spread;
 use crate::table::{Column, dash, median, range, sharing, table, table_by};
-use crate::workload::{LanesKind, Subject};
+use crate::workload::{LanesKind, MeasuredBackend};
 
 /// Version of the JSON report: raised when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 2;
@@ -38,7 +38,6 @@ pub(super) struct CryptoFigures {
 /// The report of `bench crypto`.
 pub(super) type CryptoReport = BenchReport<CryptoPlan, CryptoFigures>;
 
-/// The tables.
 pub(super) fn render(report: &CryptoReport) -> String {
     let BenchReport { plan, figures: parts, .. } = report;
     let mut text = format!(
@@ -79,7 +78,7 @@ pub(super) fn render(report: &CryptoReport) -> String {
 }
 
 /// The name of a contender; `library` is that of the library called directly.
-pub(super) fn contender(subject: Option<Subject>, library: &str) -> String {
+pub(super) fn contender(subject: Option<MeasuredBackend>, library: &str) -> String {
     subject.map_or_else(|| library.to_owned(), |subject| subject.to_string())
 }
 
@@ -181,7 +180,7 @@ impl CryptoFigures {
         goals.extend(Goal::at_least(what, 1.8, 2.4, fp52));
         let batched = |loaded: &&Loaded| {
             let first = loaded.serving.0.first();
-            loaded.key == BenchKey::Rsa2048 && matches!(first, Some(Subject::Simd(_)))
+            loaded.key == BenchKey::Rsa2048 && matches!(first, Some(MeasuredBackend::Simd(_)))
         };
         if let Some(Loaded { rounds, .. }) = self.loads.iter().find(batched) {
             let p99 = at_load(rounds, PROMISED_LOAD, |load| load.p99_us / 1e3);
@@ -191,7 +190,7 @@ impl CryptoFigures {
             let what = "a job that is alone, through an engine / AWS-LC alone, p50";
             goals.extend(Goal::at_most(what, 1.3, 1.1, lone));
         }
-        let is_simd = |through: &&Through| matches!(through.subject, Subject::Simd(_));
+        let is_simd = |through: &&Through| matches!(through.subject, MeasuredBackend::Simd(_));
         for through in self.nodes.iter().filter(is_simd) {
             // By CPU time: the core is full in both cases.
             let gain = |round: &ThroughRound| round.direct_cpu_us / round.node_cpu_us;
@@ -206,7 +205,7 @@ impl CryptoFigures {
 }
 
 /// The best gain of a backend's full batches over the library, and which backend.
-pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
+pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, MeasuredBackend)> {
     let library = &measured.library()?.rates;
     let gain = |series: &RateSeries| Some((ratio(&series.rates, library)?.median, series.subject?));
     let gains = measured.series.iter().filter_map(gain);
@@ -215,7 +214,7 @@ pub(crate) fn best_gain(measured: &MeasuredRates) -> Option<(f64, Subject)> {
 
 /// Full batches in these lanes against the library.
 pub(super) fn gain(measured: &MeasuredRates, lanes: LanesKind) -> Option<Spread> {
-    let full = measured.full(Subject::Simd(lanes))?;
+    let full = measured.full(MeasuredBackend::Simd(lanes))?;
     ratio(&full.rates, &measured.library()?.rates)
 }
 
@@ -235,8 +234,8 @@ mod tests {
             key: BenchKey::Rsa2048,
             series: vec![
                 series(None, 1, 1_000.0),
-                series(Some(Subject::Simd(LanesKind::Ifma)), 1, 1_000.0),
-                series(Some(Subject::Simd(LanesKind::Ifma)), 4, 3_000.0),
+                series(Some(MeasuredBackend::Simd(LanesKind::Ifma)), 1, 1_000.0),
+                series(Some(MeasuredBackend::Simd(LanesKind::Ifma)), 4, 3_000.0),
             ],
             openssl: vec![900.0, 990.0, 810.0],
         }
@@ -258,7 +257,7 @@ mod tests {
     fn lanes_without_ifma_are_compared_with_a_library_without_ifma() {
         let plan = CryptoPlan::for_tests(0);
         let mut slow = measured();
-        slow.series[2].subject = Some(Subject::Simd(LanesKind::Fp52));
+        slow.series[2].subject = Some(MeasuredBackend::Simd(LanesKind::Fp52));
         let parts = CryptoFigures {
             rates: vec![measured()],
             without_ifma: Some(slow),

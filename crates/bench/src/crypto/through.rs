@@ -16,7 +16,7 @@ use crate::node::{NodeOptions, NodeProcess};
 use crate::pool::remote::RemotePool;
 use crate::progress::Progress;
 use crate::stats::order;
-use crate::workload::{Case, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Contender, Keys, MeasuredBackend, Requests};
 
 /// Jobs in flight at the node: what a busy gateway has.
 const WINDOW: usize = 128;
@@ -24,7 +24,6 @@ const WINDOW: usize = 128;
 /// A round lasts this many times as long as a measurement: it has to fill and to drain.
 const LONGER: u32 = 5;
 
-/// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ThroughRound {
     /// Signatures per second of the backend, called directly with full batches, by the clock.
@@ -41,7 +40,7 @@ pub(super) struct ThroughRound {
 /// The rounds with one node.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Through {
-    pub(super) subject: Subject,
+    pub(super) subject: MeasuredBackend,
     pub(super) at_once: usize,
     /// Worker threads per class of the node.
     pub(super) workers: usize,
@@ -55,7 +54,7 @@ pub(super) fn measure(
     keys: &Keys,
     progress: &mut Progress,
 ) -> Result<Vec<Through>, BenchError> {
-    let full = |subject: &Subject| subject.make().describe().batch;
+    let full = |subject: &MeasuredBackend| subject.make().describe().batch;
     let fastest = plan.subjects.iter().find(|subject| full(subject) > 1);
     let case = Case::find(OperationKind::RsaPkcs1Sign, BenchKey::Rsa2048);
     let (Some(&subject), Some(case)) = (fastest, case) else {

@@ -16,7 +16,7 @@ const MAX_GRANTS: u64 = 200_000;
 
 const MANAGER_EXAMPLE: &str = include_str!("../../texts/help-manager.txt");
 
-/// Placement in a large pool, and the traffic of its etcd
+/// Measure placement in a large pool, and the traffic of its etcd
 ///
 /// Simulated nodes in this process: how long a manager takes to place a
 /// tenant, to move the tenants of a node that has left, and to answer a

@@ -38,7 +38,6 @@ const ZONES: usize = 10;
 /// Bound on the transactions of one change: a tenant of two nodes needs a few.
 const MAX_STEPS: usize = 100_000;
 
-/// The administrator.
 const ADMIN: Actor<'_> = Actor { name: "bench", role: Role::Admin };
 
 /// The time of one kind of work.
@@ -114,7 +113,7 @@ pub(super) fn measure(
         }
     }
     if moved.len() < leaving {
-        let text = format!("{leaving} tenants lost a node, {} were divided anew", moved.len());
+        let text = format!("{leaving} tenants lost a node, {} were divided again", moved.len());
         return Err(BenchError::Wrong(text));
     }
     pool.verify(tenants)?;

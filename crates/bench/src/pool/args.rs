@@ -22,7 +22,7 @@ pub(crate) const POOL_OPERATIONS: [OperationKind; 5] = [
 
 const POOL_EXAMPLE: &str = include_str!("../../texts/help-pool.txt");
 
-/// Operations through a node, against the same library called directly
+/// Measure operations through a node, against the library called directly
 ///
 /// Interleaved rounds on pinned cores: the library called directly, and the
 /// same operations through a node over its unix socket, pipelined and one at

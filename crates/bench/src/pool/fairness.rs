@@ -188,18 +188,8 @@ impl Flood {
         args: &PoolArgs,
     ) -> Result<Self, BenchError> {
         let (count, parcel) = (args.flood_connections, Parcel::of(requests));
-        // The client's I/O threads inherit the priority of the thread that first uses the connection.
-        let connect = || -> Result<Vec<Sender>, ClientError> {
-            give_way();
-            let open = |_| Sender::open(endpoint, parcel.clone());
-            (0..count).map(open).collect()
-        };
-        let connections = thread::scope(|scope| scope.spawn(connect).join());
-        let connections = connections
-            .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
-            .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))?;
         Ok(Self {
-            connections,
+            connections: flooders(endpoint, &parcel, count)?,
             in_flight: args.flood_jobs,
             counts: Arc::new(FloodCounts {
                 in_flight: (0..count).map(|_| AtomicUsize::new(0)).collect(),
@@ -271,6 +261,22 @@ impl Flood {
     }
 }
 
+/// Opens the connections of a flood. The client's I/O threads inherit the priority of the thread that first uses a
+/// connection: they give way to the victim's on their common core, since they stand for another machine.
+pub(super) fn flooders(
+    endpoint: &Endpoint,
+    parcel: &Parcel,
+    count: usize,
+) -> Result<Vec<Sender>, BenchError> {
+    let connect = || -> Result<Vec<Sender>, ClientError> {
+        give_way();
+        (0..count).map(|_| Sender::open(endpoint, parcel.clone())).collect()
+    };
+    thread::scope(|scope| scope.spawn(connect).join())
+        .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
+        .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))
+}
+
 /// Gives the calling thread, and the threads that it starts, the lowest priority.
 pub(crate) fn give_way() {
     /// The lowest priority there is.
@@ -279,7 +285,6 @@ pub(crate) fn give_way() {
     let _ = rustix::process::nice(LOWEST);
 }
 
-/// The table.
 pub(super) fn render(report: &FairnessReport) -> String {
     let BenchReport { plan, figures, .. } = report;
     let over = |measured: &FairnessCase, value: fn(&FairnessRound) -> f64| {

@@ -44,7 +44,7 @@ use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::speed::openssl_rate;
 use crate::stats::order;
-use crate::workload::{Case, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Contender, Keys, MeasuredBackend, Requests};
 
 /// Outputs that are kept per round to be verified after it: all of them in short rounds, else an even sample.
 /// A P-256 verification takes three times as long as the signature, so verifying each would take longer
@@ -215,7 +215,7 @@ fn measure(plan: PoolPlan) -> Result<PoolReport, BenchError> {
         let mut peers = Peers {
             plan: &plan,
             library: requests.has_library().then(Contender::library),
-            queue: Contender::backend(Subject::Software, 1, &keys)?,
+            queue: Contender::backend(MeasuredBackend::Software, 1, &keys)?,
             requests: &requests,
             remotes: remotes.collect::<Result<_, _>>()?,
         };

@@ -5,11 +5,11 @@
 //! than it can take. A latency counts from the time at which the job should have been sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Reply};
+use millrace_client::{ClientError, NodeReply};
 use millrace_engine::sync::lock;
 use serde::Serialize;
 
@@ -57,16 +57,13 @@ impl OpenCounts {
             .sum()
     }
 
-    fn take(&self, index: usize, due: Instant, result: Result<Reply, ClientError>) {
+    fn take(&self, index: usize, due: Instant, result: Result<NodeReply, ClientError>) {
         let count = match result {
             Ok(reply) => {
                 let latency = due.elapsed();
-                let lock = |error: PoisonError<_>| error.into_inner();
-                self.latencies.lock().unwrap_or_else(lock).push(latency);
+                lock(&self.latencies).push(latency);
                 if self.good.load(Ordering::Relaxed) < SAMPLES {
-                    let lock = |error: PoisonError<_>| error.into_inner();
-                    let mut samples = self.samples.lock().unwrap_or_else(lock);
-                    samples.push((index, reply.output.to_vec()));
+                    lock(&self.samples).push((index, reply.output.to_vec()));
                 }
                 &self.good
             }

@@ -179,7 +179,6 @@ pub(super) fn plots(report: &OverloadReport) -> Result<String, BenchError> {
     Ok(plot::stack(&[goodput.render()?, latency.render()?]))
 }
 
-/// The table.
 pub(super) fn render(report: &OverloadReport) -> String {
     let BenchReport { plan, figures, .. } = report;
     let rows = figures.measured.iter().flat_map(|node| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Endpoint, Pool, PoolConfig, RemoteKey, Reply};
+use millrace_client::{ClientError, Endpoint, NodeReply, Pool, PoolConfig, RemoteKey};
 use millrace_engine::sync::lock;
 use millrace_engine::{Operation, PrivateKey};
 
@@ -88,7 +88,7 @@ impl Sender {
         &self,
         index: usize,
         deadline: Instant,
-        done: Box<dyn FnOnce(Result<Reply, ClientError>) + Send>,
+        done: Box<dyn FnOnce(Result<NodeReply, ClientError>) + Send>,
     ) -> Result<(), ClientError> {
         let (operation, input) = (self.parcel.operation.clone(), self.input(index).clone());
         let sent = self.pool.submit(self.key(index), operation, input, deadline, done);
@@ -238,7 +238,7 @@ impl PipelinedRound {
         self.lock().ended
     }
 
-    fn take(&self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
+    fn take(&self, index: usize, latency: Duration, result: Result<NodeReply, ClientError>) {
         let mut tally = self.lock();
         tally.take(index, latency, result);
         if tally.ended.is_multiple_of(self.wake_at) {
@@ -261,7 +261,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn take(&mut self, index: usize, latency: Duration, result: Result<Reply, ClientError>) {
+    fn take(&mut self, index: usize, latency: Duration, result: Result<NodeReply, ClientError>) {
         self.ended += 1;
         match result {
             Ok(reply) => {

@@ -37,12 +37,11 @@ pub(super) struct PoolRound {
     pub(super) nodes: Vec<NodeRound>,
 }
 
-/// One node in one round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NodeRound {
     /// Worker threads per class; `None` for a node that was not started here.
     pub(super) workers: Option<usize>,
-    /// Pipelined.
+    /// Operations per second with the jobs of `--window` in flight.
     pub(super) per_s: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -133,7 +132,6 @@ fn count(workers: Option<usize>) -> String {
     workers.map_or_else(|| "?".to_owned(), |workers| workers.to_string())
 }
 
-/// The tables.
 pub(super) fn render(report: &PoolReport) -> String {
     let plan = &report.plan;
     let operations = &report.figures.operations;

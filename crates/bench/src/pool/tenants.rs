@@ -9,10 +9,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_client::Endpoint;
 use serde::Serialize;
 
-use super::fairness::give_way;
+use super::fairness::{flooders, give_way};
 use super::open::{OpenRound, offer};
 use super::remote::{Parcel, RemotePool, Sender};
 use super::{FirstCase, PoolPlan, measure_first_case};
@@ -113,12 +112,12 @@ impl TenantsOfNode {
         let quota = quota(first)?;
         let mut node = NodeProcess::start(&options(first, Some(quota)))?;
         let victim = RemotePool::open(&node.tcp_endpoint("victim")?, requests)?;
-        let flood = open_flood(node.tcp_endpoint("flood")?, Parcel::of(requests))?;
+        let flood = flooders(&node.tcp_endpoint("flood")?, &Parcel::of(requests), 1)?;
         victim.blocking(plan.duration / 4, THINK_TIME)?;
         let mut rounds = Vec::new();
         for number in 0..plan.rounds {
             progress.now(&format!("{case}, {workers} workers, round {}", number + 1))?;
-            let parties = Parties { node: &node, victim: &victim, flood: &flood };
+            let parties = Parties { node: &node, victim: &victim, flood: &flood[0] };
             rounds.push(round(plan, number, quota, &parties, requests)?);
             node.check()?;
             progress.step();
@@ -164,21 +163,6 @@ fn quota(first: &FirstCase<'_>) -> Result<u64, BenchError> {
         reason = "a rate of operations per second is positive and far below 2^52"
     )]
     Ok((peak * QUOTA) as u64)
-}
-
-/// Opens the flood's connection. Its threads give way to the victim's on their common core: they stand for another
-/// machine.
-fn open_flood(endpoint: Endpoint, parcel: Parcel) -> Result<Sender, BenchError> {
-    let connected = thread::scope(|scope| {
-        let connect = || {
-            give_way();
-            Sender::open(&endpoint, parcel)
-        };
-        scope.spawn(connect).join()
-    });
-    connected
-        .map_err(|_| BenchError::Setup("the flood's thread panicked".to_owned()))?
-        .map_err(|error| BenchError::Setup(format!("the flood cannot connect: {error}")))
 }
 
 /// A node with its two clients.
@@ -231,7 +215,6 @@ impl TenantsOfNode {
     }
 }
 
-/// The table.
 pub(super) fn render(report: &TenantsReport) -> String {
     let BenchReport { plan, figures, .. } = report;
     let over =

@@ -19,7 +19,7 @@ const MAX_SLICE_MS: u64 = 10_000;
 
 const SIZES_EXAMPLE: &str = include_str!("../../texts/help-sizes.txt");
 
-/// Ciphers, hashes and keys by size and library, with crossovers
+/// Measure ciphers, hashes and keys by size and library, with crossovers
 ///
 /// Each library runs in a separate process, in interleaved slices on one
 /// core. An operation is complete: a packet sealed under a new nonce, a
@@ -67,7 +67,7 @@ pub struct SizesArgs {
     /// Write one line per algorithm, size and implementation
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Note for the provider from which sizes on the kernel's ciphers (af-alg, dev-crypto) were faster than openssl
+    /// Save the sizes above which kernel ciphers beat OpenSSL, for the provider's `kernel_bulk`
     #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = crossovers::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"])]
     pub(crate) save_crossovers: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys

@@ -28,7 +28,6 @@ pub(crate) enum SizeRequest {
     Derive(BenchKey),
     /// Encapsulation for a public key.
     Encapsulate(BenchKey),
-    /// Decapsulation.
     Decapsulate(BenchKey),
 }
 

@@ -35,7 +35,7 @@ fn words(typed: &str) -> Result<String, &'static str> {
     Ok(typed.to_owned())
 }
 
-/// TLS handshakes through real gateways, with the key on the gateway and in the pool
+/// Measure TLS handshakes of real gateways, with the key there and in the pool
 ///
 /// Starts a node and, for each server, one gateway with plain PEM keys
 /// (local) and one with files that only name keys of the pool (pooled).
@@ -69,7 +69,7 @@ pub struct TlsArgs {
     /// there is no such library.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) mode: Vec<KeyPlace>,
-    /// Interleaved rounds of everything [default: 5; 2 with --demo; 12 or 6 with --local]
+    /// Interleaved rounds of everything [default: 5; 2 with --demo; 12 with --local, 6 with both]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ROUNDS))]
     pub(crate) rounds: Option<u64>,
     /// Time per load; each round has several [default: 1s; 500ms with --demo; half of it with --local]
@@ -110,7 +110,7 @@ pub struct TlsArgs {
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_enum, value_delimiter = ',', default_values_t = [TlsGroup::X25519, TlsGroup::X25519MLKEM768], hide_default_value = true)]
     pub(crate) group: Vec<TlsGroup>,
     /// Session tickets after a handshake, separated by commas: OpenSSL sends 2, and 1 is advised
-    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 1], value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_value = "2,1", value_parser = clap::value_parser!(u32).range(1..=2))]
     pub(crate) tickets: Vec<u32>,
     /// Threads of HAProxy, separated by commas
     #[arg(hide_short_help = true, long, requires = "local", help_heading = LOCAL, value_name = "LIST", value_delimiter = ',', default_values_t = [1], value_parser = count(MAX_THREADS))]

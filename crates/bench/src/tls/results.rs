@@ -77,7 +77,6 @@ impl<W, R> Default for Cells<W, R> {
 }
 
 impl<W: Copy + Ord, R> Cells<W, R> {
-    /// Adds a round of a cell.
     pub(super) fn add(&mut self, cell: Cell<W>, round: R) {
         match self.0.binary_search_by_key(&cell, |rounds| rounds.cell) {
             Ok(place) => self.0[place].rounds.push(round),

@@ -19,7 +19,7 @@ Examples:
 No virtual machine is needed: the driver is in this process, and speaks to
 `millrace virtio run` over rings in shared memory.";
 
-/// Requests through the rings of a virtio-crypto device, against the same work called directly
+/// Measure requests to a virtio-crypto device, against the library called directly
 ///
 /// RSA-2048 against the software backend alone, sessions of a known key,
 /// AES-256-CBC against the library, and the latency of one machine while

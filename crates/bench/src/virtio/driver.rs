@@ -18,7 +18,7 @@ use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use millrace_engine::Hash;
 use millrace_engine::der::{DerReader, tag};
-use millrace_virtio::guest::{
+use millrace_virtio_guest::{
     EVENT_INDEX_FEATURE, Guest, INDIRECT_FEATURE, Response, Ticket, akcipher_request,
     cipher_request, cipher_session, control_request, rsa_session, words,
 };

@@ -37,7 +37,7 @@ use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::stats::{Latencies, Spread, order};
 use crate::table::{range, sharing, table};
-use crate::workload::{Case, Contender, Keys, Requests, Subject};
+use crate::workload::{Case, Contender, Keys, MeasuredBackend, Requests};
 
 /// Version of the JSON report: raised when a field changes its meaning.
 const SCHEMA: u32 = 2;
@@ -82,7 +82,6 @@ struct VirtioPlan {
     load_core: usize,
 }
 
-/// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 struct VirtioRound {
     /// RSA-2048 by the software backend's queue on the device's core, with the same number in flight.
@@ -125,7 +124,7 @@ fn measure(plan: VirtioPlan) -> Result<VirtioReport, BenchError> {
     let requests = Requests::new(case, &keys)?;
     let mut peers = Peers {
         plan: &plan,
-        backend: Contender::backend(Subject::Software, plan.window, &keys)?,
+        backend: Contender::backend(MeasuredBackend::Software, plan.window, &keys)?,
         requests: &requests,
         driver: Driver::connect(&machine, 0, RsaKey::generate()?)?,
         other: Some(Driver::connect(&machine, 1, RsaKey::generate()?)?),

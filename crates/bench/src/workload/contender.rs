@@ -58,8 +58,7 @@ impl LanesKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum Subject {
-    /// The software backend.
+pub(crate) enum MeasuredBackend {
     Software,
     /// The simd backend on these lanes.
     #[strum(to_string = "simd {0}")]
@@ -67,11 +66,10 @@ pub(crate) enum Subject {
     /// The simd backend on these lanes, even where it would use the library for a single task.
     #[strum(to_string = "simd {0}, always in lanes")]
     SimdAlways(LanesKind),
-    /// The cuda backend.
     Cuda,
 }
 
-impl Subject {
+impl MeasuredBackend {
     pub(crate) fn make(self) -> Arc<dyn Backend> {
         match self {
             Self::Software => Arc::new(Software::new()),
@@ -113,7 +111,7 @@ pub(crate) fn batches(full: usize) -> Vec<usize> {
 /// The library or a backend, ready to compute one case.
 pub(crate) struct Contender {
     /// Backend; `None` for the library, called directly.
-    pub(crate) subject: Option<Subject>,
+    pub(crate) subject: Option<MeasuredBackend>,
     /// Number of tasks in a batch.
     pub(crate) at_once: usize,
     handed: Option<Handed>,
@@ -149,7 +147,7 @@ impl Contender {
     }
 
     pub(crate) fn backend(
-        subject: Subject,
+        subject: MeasuredBackend,
         at_once: usize,
         keys: &Keys,
     ) -> Result<Self, BenchError> {
@@ -274,7 +272,7 @@ mod tests {
             let case = CASES.iter().find(|case| case.key == key).expect("a case");
             let requests = Requests::new(*case, &keys).expect("inputs");
             let mut contenders =
-                vec![Contender::backend(Subject::Software, 3, &keys).expect("a backend")];
+                vec![Contender::backend(MeasuredBackend::Software, 3, &keys).expect("a backend")];
             if requests.has_library() {
                 contenders.push(Contender::library());
             }

@@ -26,6 +26,6 @@ mod requests;
 
 pub(crate) use self::cases::{CASES, Case};
 pub(crate) use self::contender::LanesKind;
-pub(crate) use self::contender::{Contender, Subject, batches};
+pub(crate) use self::contender::{Contender, MeasuredBackend, batches};
 pub(crate) use self::library::{Keys, LibraryKey};
 pub(crate) use self::requests::{Checks, Requests};

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_inspect::advise::{Format, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
+use millrace_inspect::advise::{AdviceFormat, Goal, MAX_PACKET_BYTES, Subject, USUAL_PACKET_BYTES};
 
 const ADVISE_EXAMPLE: &str = "\
 Examples:
@@ -42,7 +42,7 @@ pub(crate) struct AdviseArgs {
     /// ipsec: swanctl (the default), vyos; openvpn: openvpn (the default),
     /// vyos; tls: nginx (the default), haproxy.
     #[arg(long, value_name = "FORMAT", value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<AdviceFormat>,
     /// Size of the packets that matter, in bytes
     #[arg(
         long,

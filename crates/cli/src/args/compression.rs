@@ -31,7 +31,7 @@ pub(crate) struct CompressionReportArgs {
     /// Print JSON (schema: share/doc/millrace/compression.schema.json)
     #[arg(long, conflicts_with = "metrics")]
     pub(crate) json: bool,
-    /// Print Prometheus metrics, for the text collector of its node exporter
+    /// Print metrics for the text collector of Prometheus' node exporter
     #[arg(long)]
     pub(crate) metrics: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) struct CompressArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_values = ["html", "htm", "css", "js", "mjs", "json", "map", "xml", "svg", "txt", "wasm", "ttf", "otf", "ico", "webmanifest"]
+        default_value = "html,htm,css,js,mjs,json,map,xml,svg,txt,wasm,ttf,otf,ico,webmanifest"
     )]
     pub(crate) ending: Vec<String>,
     /// Shortest file to compress, in bytes
@@ -85,7 +85,7 @@ pub(crate) struct CompressArgs {
     /// Keep running, and compress what changes
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) watch: bool,
-    /// Time between two looks with --watch: 500ms, 30s, 5m
+    /// Time between two looks with --watch
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch", value_parser = time)]
     pub(crate) interval: Duration,
     /// Print JSON (schema: share/doc/millrace/compressed.schema.json)

@@ -80,7 +80,7 @@ pub(crate) struct WatchArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
-    /// Time between two readings: 500ms, 30s, 5m [default: 30s]
+    /// Time between two readings [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) interval: Option<Duration>,
     /// End after this number of readings [default: never]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, Subcommand, ValueEnum};
 use millrace_gateway::Application;
 use millrace_gateway::check::Server;
-use millrace_gateway::settings::WaitMode;
+use millrace_gateway::settings::HandshakeMode;
 
 use super::{Cli, ConfigArg, OnOff, SocketArg, time_within};
 
@@ -155,7 +155,7 @@ pub(crate) struct GatewayArgs {
 pub(crate) struct ProviderArgs {
     /// How handshakes wait for the pool [default: async]
     #[arg(hide_short_help = true, long, value_enum, value_name = "MODE")]
-    pub(crate) mode: Option<WaitMode>,
+    pub(crate) mode: Option<HandshakeMode>,
     /// Key types to send to the pool, separated by commas [default: all]
     #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) algorithms: Option<String>,
@@ -168,13 +168,13 @@ pub(crate) struct ProviderArgs {
         hide_possible_values = true
     )]
     pub(crate) fallback: Option<OnOff>,
-    /// Fall back after this time without an answer [default: 500ms]
+    /// Fall back after this time without an answer, 1ms to 60s [default: 500ms]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) fallback_after: Option<Duration>,
     /// Former form of --fallback-after
     #[arg(hide = true, long, value_name = "MS", conflicts_with = "fallback_after", value_parser = clap::value_parser!(u64).range(1..=MAX_MS))]
     pub(crate) fallback_after_ms: Option<u64>,
-    /// Deadline of an operation [default: 2s]
+    /// Deadline of an operation, 1ms to 60s [default: 2s]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) deadline: Option<Duration>,
     /// Former form of --deadline
@@ -189,7 +189,7 @@ pub(crate) struct ProviderArgs {
         hide_possible_values = true
     )]
     pub(crate) hedge: Option<OnOff>,
-    /// Hedge after this time [default: recent 95th percentile]
+    /// Hedge after this time, 1ms to 60s [default: recent 95th percentile]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = time_within(SHORTEST..=LONGEST))]
     pub(crate) hedge_after: Option<Duration>,
     /// Former form of --hedge-after
@@ -302,7 +302,7 @@ pub(super) fn refuse_unread(matches: &ArgMatches) -> Result<(), clap::Error> {
     let Some(mode) = NARROW_MODES.iter().find(|mode| (mode.is_chosen)(matches)) else {
         return Ok(());
     };
-    let mut root = Cli::command();
+    let mut root = Cli::definition();
     root.build();
     let mut command = root.find_subcommand("gateway").cloned().unwrap_or(root);
     let unread = command.get_arguments().find(|option| {
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn narrow_modes_refuse_every_option_that_they_do_not_read() {
-        let root = Cli::command();
+        let root = Cli::definition();
         let gateway = root.find_subcommand("gateway").expect("gateway");
         for mode in &NARROW_MODES {
             let own = mode.flag.trim_end_matches("=only");

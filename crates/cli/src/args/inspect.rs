@@ -46,7 +46,7 @@ pub(crate) struct InspectArgs {
     /// The files are listed. From files that may contain secrets the bundle
     /// takes only the lines that matter; it never contains private keys,
     /// environments or command lines.
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "json")]
     pub(crate) bundle: Option<PathBuf>,
 }
 
@@ -117,7 +117,7 @@ Only root can read counters, heartbeat and telemetry.";
 pub(crate) struct InspectQatArgs {
     #[command(flatten)]
     pub(crate) tree: TreeArgs,
-    /// Also read the counters again after this time, and print their rates
+    /// Also read the counters again after this time, and print their rates [default: no]
     #[arg(long, alias = "seconds", value_name = "TIME", conflicts_with = "json", value_parser = time)]
     pub(crate) interval: Option<Duration>,
 }

@@ -117,6 +117,11 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// The whole command line, with the form of times in the help of every command that takes one.
+    pub(crate) fn definition() -> clap::Command {
+        explain_times(Self::command())
+    }
+
     /// Reads a command line, and refuses options without an effect that clap's own rules cannot express.
     ///
     /// # Errors
@@ -126,7 +131,7 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        let mut matches = Self::command().try_get_matches_from(words)?;
+        let mut matches = Self::definition().try_get_matches_from(words)?;
         if let Some(("gateway", gateway)) = matches.subcommand() {
             gateway::refuse_unread(gateway)?;
         }
@@ -189,7 +194,10 @@ pub(crate) struct ConfigArg {
 /// The socket of the node, for `up` and for every command that connects to a running node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SocketArg {
-    /// Unix socket of the node, to which clients connect
+    /// Unix socket of the node, to which clients connect [default: /run/millrace/node.sock as root]
+    ///
+    /// The sockets for status and administration are beside it. Another user's
+    /// default is $XDG_RUNTIME_DIR/millrace/node.sock.
     #[arg(long, value_name = "PATH", env = "MILLRACE_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -216,7 +224,9 @@ impl OnOff {
 pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArg,
-    /// Folder for keys and certificates
+    /// Folder for keys and certificates [default: /var/lib/millrace as root]
+    ///
+    /// Another user's default is $XDG_STATE_HOME/millrace.
     #[arg(long, value_name = "DIR", env = "MILLRACE_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Key-encryption key, a file with mode 0600
@@ -237,6 +247,7 @@ pub(crate) struct StoreArgs {
 
 /// Measure rates, latencies and crossovers, and check every result.
 #[derive(Debug, Subcommand)]
+#[command(after_help = "`millrace vpn bench` measures tunnels between two hosts.")]
 pub(crate) enum BenchCommand {
     Compression(BenchCompressionArgs),
     Crypto(CryptoArgs),
@@ -274,6 +285,23 @@ pub(crate) struct ReferenceArgs {
     /// The folder; created if missing
     pub(crate) dir: PathBuf,
 }
+
+fn explain_times(command: clap::Command) -> clap::Command {
+    let is_time = |option: &clap::Arg| {
+        let names = option.get_value_names().unwrap_or_default();
+        !option.is_hide_set() && names.iter().any(|name| name == "TIME")
+    };
+    let takes_time = command.get_arguments().any(is_time);
+    let command = command.mut_subcommands(explain_times);
+    if !takes_time {
+        return command;
+    }
+    let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    command.after_long_help(format!("{help}\n\n{TIMES}"))
+}
+
+/// The form of the values that `bench::cli::time_within` parses.
+const TIMES: &str = "A TIME is 500ms, 30s, 5m or 24h; a number without a unit is in seconds.";
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let wanted =
@@ -325,7 +353,7 @@ mod tests {
     }
 
     fn root() -> Command {
-        let mut root = Cli::command();
+        let mut root = Cli::definition();
         root.build();
         root
     }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
 use super::Cli;
 
@@ -40,7 +40,7 @@ const NOT_COMMANDS: &[&str] = &[
 const SENTENCE_GOES_ON: &[&str] = &["on", "or", "which"];
 
 fn root() -> Command {
-    let mut root = Cli::command();
+    let mut root = Cli::definition();
     root.build();
     root
 }

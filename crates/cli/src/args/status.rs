@@ -21,6 +21,9 @@ Examples:
 #[command(after_long_help = STATUS_EXAMPLE)]
 pub(crate) struct StatusArgs {
     /// Print JSON (schema: share/doc/millrace/status.schema.json)
+    ///
+    /// With --sessions: share/doc/millrace/sessions.schema.json. With --gateway:
+    /// share/doc/millrace/pool.schema.json.
     #[arg(long)]
     pub(crate) json: bool,
     /// List the open sessions instead: client, software, age, jobs in flight

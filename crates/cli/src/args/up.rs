@@ -11,6 +11,10 @@ use millrace_server::config::{MAX_WORKERS, Pin, WorkerPriority};
 
 use super::{InsideManagerArgs, SocketArg, StoreArgs, one_of, socket_address};
 
+const SOCKETS: &str = "Sockets";
+const WORKERS: &str = "Workers";
+const LOG: &str = "Log";
+
 const UP_EXAMPLE: &str = "\
 Examples:
   millrace up
@@ -21,7 +25,9 @@ Examples:
 SIGTERM drains: the node takes no new work, finishes what it has, tells its
 clients to go elsewhere, and exits 0. SIGHUP reads keys, certificates and the
 configuration file again; limits, quotas, identities and the log filter hold
-at once, also for open connections. `millrace up --check` finds mistakes first.";
+at once, also for open connections. `millrace up --check` finds mistakes first.
+
+In a pool with a manager, `millrace node` runs a node.";
 
 /// Run a node: serve private-key operations to gateways
 ///
@@ -54,40 +60,40 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) socket: SocketArg,
     /// Group that may connect to the socket, besides this user
-    #[arg(hide_short_help = true, long, value_name = "GROUP")]
+    #[arg(hide_short_help = true, long, value_name = "GROUP", help_heading = SOCKETS)]
     pub(crate) socket_group: Option<String>,
     /// Mode of the socket, octal [default: 0660]
     ///
     /// With 0666 every local user may connect; then only the policy of each
     /// key decides on the operations of a user.
-    #[arg(hide_short_help = true, long, value_name = "MODE", value_parser = mode)]
+    #[arg(hide_short_help = true, long, value_name = "MODE", value_parser = mode, help_heading = SOCKETS)]
     pub(crate) socket_mode: Option<u32>,
-    /// Also listen on TCP, with mutual TLS 1.3
+    /// Also listen on TCP, with mutual TLS 1.3 [default: no]
     ///
     /// Certificates are generated in the state folder the first time;
     /// `millrace cert client NAME` issues those of the clients.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) listen_tcp: Option<SocketAddr>,
-    /// Serve Prometheus metrics over HTTP at this loopback address
-    #[arg(long = "listen-metrics", alias = "metrics", value_name = "ADDRESS:PORT", value_parser = socket_address)]
+    /// Serve Prometheus metrics over HTTP at this loopback address [default: no]
+    #[arg(long = "listen-metrics", alias = "metrics", value_name = "ADDRESS:PORT", value_parser = socket_address, help_heading = SOCKETS)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Name of the node, also in its certificate [default: the host's]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Worker threads per class of work [default: one per core]
-    #[arg(long, value_name = "N", value_parser = worker_count, hide_short_help = true)]
+    /// Worker threads per class of work, 1 to 1024 [default: one per core]
+    #[arg(long, value_name = "N", value_parser = worker_count, hide_short_help = true, help_heading = WORKERS)]
     pub(crate) workers: Option<usize>,
     /// Processors to which workers are pinned [default: auto]
     ///
     /// The affinity that the node was started with (taskset, cpuset) holds in
     /// any case.
-    #[arg(long, value_name = "PLACEMENT", value_enum, hide_short_help = true)]
+    #[arg(long, value_name = "PLACEMENT", value_enum, hide_short_help = true, help_heading = WORKERS)]
     pub(crate) pin: Option<Pin>,
     /// Scheduling priority of workers [default: auto]
-    #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true)]
+    #[arg(long, value_name = "PRIORITY", value_enum, hide_short_help = true, help_heading = WORKERS)]
     pub(crate) worker_priority: Option<WorkerPriority>,
-    /// Backends to use, in order of preference [default: all usable ones but qat, kernel]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true)]
+    /// Backends to use, in order of preference, separated by commas [default: all usable ones but qat, kernel]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = one_of(BackendKind::ALL, BackendKind::name), hide_short_help = true, help_heading = WORKERS)]
     pub(crate) backends: Option<Vec<BackendKind>>,
     /// Lock all memory, so that no key is ever swapped to disk
     ///
@@ -95,11 +101,11 @@ pub(crate) struct UpArgs {
     /// node does not start.
     #[arg(long, hide_short_help = true)]
     pub(crate) lock_memory: bool,
-    /// Log level (error, warn, info, debug, trace), or a filter per module
-    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true)]
+    /// Log level (error, warn, info, debug, trace), or a filter per module [default: info]
+    #[arg(long, value_name = "FILTER", env = "MILLRACE_LOG", hide_env_values = true, help_heading = LOG)]
     pub(crate) log: Option<String>,
-    /// Form of the log: text or JSON lines
-    #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true)]
+    /// Form of the log: text or JSON lines [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum, hide_short_help = true, help_heading = LOG)]
     pub(crate) log_format: Option<LogFormat>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct VirtioSocketArgs {
 
 const RUN_EXAMPLE: &str = "\
 Examples:
-  millrace virtio run --socket-path /run/millrace/vm1.sock --tenant acme
+  millrace virtio run --socket-path /run/millrace/vm1.sock --identity acme
   millrace virtio run --socket-path /run/millrace/vm.sock --socket-count 8
   millrace virtio run --node unix:/run/millrace/node.sock
 
@@ -66,16 +66,16 @@ SIGTERM ends it at once.";
 pub(crate) struct VirtioRunArgs {
     #[command(flatten)]
     pub(crate) sockets: VirtioSocketArgs,
-    /// Name under which the machines of this process share turns [default: each socket for itself]
-    #[arg(long, value_name = "NAME", help_heading = MACHINES)]
-    pub(crate) tenant: Option<String>,
+    /// Identity that the machines of this process share, with its turns [default: one for each socket]
+    #[arg(long, alias = "tenant", value_name = "NAME", help_heading = MACHINES)]
+    pub(crate) identity: Option<String>,
     /// Data queues of each device; Linux uses one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16), help_heading = MACHINES)]
     pub(crate) data_queues: u16,
-    /// Requests per second; more wait
+    /// Requests per second; more wait [default: no limit]
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
     pub(crate) throttle_ops: Option<u64>,
-    /// Bytes per second; more wait
+    /// Bytes per second; more wait [default: no limit]
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
     pub(crate) throttle_bps: Option<u64>,
     /// Node that private-key work goes to; without any, this host does it
@@ -95,7 +95,7 @@ pub(crate) struct VirtioRunArgs {
     /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "node_ca", help_heading = NODES)]
     pub(crate) node_key: Option<PathBuf>,
-    /// Worker threads per class of operation [default: the processors]
+    /// Worker threads per class of operation, 1 to 1024 [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = ENGINE)]
     pub(crate) workers: Option<u16>,
     /// Scheduling priority of workers [default: auto]
@@ -173,10 +173,10 @@ pub(crate) struct VirtioThrottleArgs {
     #[command(flatten)]
     pub(crate) sockets: VirtioSocketArgs,
     /// Requests per second, or none
-    #[arg(long, value_name = "PER_SECOND", value_parser = limit, required_unless_present = "bps", help_heading = LIMITS)]
+    #[arg(long, alias = "throttle-ops", value_name = "PER_SECOND", value_parser = limit, required_unless_present = "bps", help_heading = LIMITS)]
     pub(crate) ops: Option<Limit>,
     /// Bytes per second, or none
-    #[arg(long, value_name = "PER_SECOND", value_parser = limit, help_heading = LIMITS)]
+    #[arg(long, alias = "throttle-bps", value_name = "PER_SECOND", value_parser = limit, help_heading = LIMITS)]
     pub(crate) bps: Option<Limit>,
 }
 

@@ -13,7 +13,7 @@ use millrace_bench::cli::last_local_run;
 use millrace_hostfs::Root;
 use millrace_inspect::advise::handshakes::{self, HandshakeRun};
 use millrace_inspect::advise::sizes::{self, Sizes};
-use millrace_inspect::advise::{Advice, AdviseRequest, Format, advise, software};
+use millrace_inspect::advise::{Advice, AdviceFormat, AdviseRequest, advise, software};
 use millrace_inspect::report::Report;
 
 use crate::args::AdviseArgs;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     output::print(&format!("\n{}", advice.configuration))
 }
 
-fn format(args: &AdviseArgs) -> Result<Format> {
+fn format(args: &AdviseArgs) -> Result<AdviceFormat> {
     let formats = args.subject.formats();
     let wanted = args.format.unwrap_or(formats[0]);
     if formats.contains(&wanted) {

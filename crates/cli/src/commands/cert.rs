@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use crate::args::{
     CertAuthorityArgs, CertClientArgs, CertCommand, CertListArgs, CertNodeArgs, CertRevokeArgs,
 };
-use crate::exit::{Failure, fail};
+use crate::exit::{ContextCode, Failure, fail};
 use crate::output::{self, Table, date, or};
 use crate::owner_rights::as_owner_of;
 use crate::settings::Settings;
@@ -172,7 +172,8 @@ fn free<const N: usize>(folder: &Path, names: [&str; N]) -> Result<[PathBuf; N]>
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
-    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let bytes =
+        fs::read(path).or_fail(Failure::Usage, || format!("cannot read {}", path.display()))?;
     Ok(Zeroizing::new(bytes))
 }
 

@@ -3,14 +3,12 @@
 
 //! `millrace completions`: prints a completion script, generated from the definition of the command line.
 
-use anyhow::Result;
-use clap::CommandFactory;
-
 use crate::args::{Cli, CompletionsArgs};
 use crate::output;
+use anyhow::Result;
 
 pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "millrace", &mut script);
+    clap_complete::generate(args.shell, &mut Cli::definition(), "millrace", &mut script);
     output::print(&String::from_utf8_lossy(&script))
 }

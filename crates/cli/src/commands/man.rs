@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use millrace_server::config::SAMPLE;
 
 use crate::args::{Cli, EXIT_CODES, ManArgs};
@@ -25,7 +25,7 @@ const FILES: &[(&str, &str)] = &[
 pub(crate) fn run(args: &ManArgs) -> Result<()> {
     let folder = args.dir.as_path();
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let mut root = Cli::command().disable_help_subcommand(true);
+    let mut root = Cli::definition().disable_help_subcommand(true);
     root.build();
     let pages = names(&root);
     write_page(folder, &root, &pages)?;

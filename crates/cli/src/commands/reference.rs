@@ -8,14 +8,15 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context, Result};
-use clap::{Arg, CommandFactory};
+use clap::Arg;
 use millrace_device::observe::Observed;
 use millrace_engine::backend::Capability;
 use millrace_gateway::check::{self, pool::PoolStatus};
 use millrace_gateway::plan::RecipePlan;
 use millrace_inspect::advise::Advice;
 use millrace_inspect::doctor::{Diagnosis, watch};
-use millrace_inspect::report::{ReportParts, schema_of};
+use millrace_inspect::report::ReportParts;
+use millrace_inspect::report::schema_of;
 use millrace_manager::api::openapi;
 use millrace_server::config::SAMPLE;
 use millrace_server::tls::IssuedCertificate;
@@ -84,7 +85,7 @@ fn command_line() -> String {
         "# The command line\n\nGenerated from the code by `make docs`; the manual pages \
          (`millrace man DIR`) say the same. Every command has `--help`, and `-h` for a shorter text.\n",
     );
-    let mut root = Cli::command();
+    let mut root = Cli::definition();
     root.build();
     let mut shared = Vec::new();
     collect_shared(&root, &mut shared);

@@ -13,10 +13,10 @@ use millrace_service::Status;
 use millrace_service::client_reports::{EdgeCounts, EdgeRow};
 use millrace_service::status::{ChoiceRow, DeviceRow, OperationRow, Sessions, TenantRow};
 
-use crate::admin_socket::request;
 use crate::args::{SocketArg, StatusArgs};
 use crate::commands::{ask_nodes, compression};
 use crate::exit::{Failure, fail};
+use crate::node_socket::get;
 use crate::output::{self, Table, joined, or};
 use crate::page::facts;
 use crate::settings::Settings;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         return Err(fail(Failure::Usage, "the configuration turns the status socket off"));
     };
     if args.json {
-        let body = ask(socket)?;
+        let body = get(socket, "/status")?;
         let value: serde_json::Value =
             serde_json::from_slice(&body).context("the node's answer is not JSON")?;
         return output::print_json(&value);
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 pub(super) fn of(socket: &SocketArg) -> Option<Status> {
     let settings = Settings::for_socket(socket).ok()?;
     let socket = settings.node.status_socket?;
-    serde_json::from_slice(&ask(&socket).ok()?).ok()
+    serde_json::from_slice(&get(&socket, "/status").ok()?).ok()
 }
 
 /// Prints the open sessions of the node.
@@ -79,7 +79,7 @@ fn list_sessions(settings: &Settings, json: bool) -> Result<()> {
         let reason = "the configuration turns the administration socket off";
         return Err(fail(Failure::Usage, reason));
     };
-    let body = request(&admin.socket, "/sessions")?;
+    let body = get(&admin.socket, "/sessions")?;
     let listed: Sessions = serde_json::from_slice(&body)
         .context("the node's answer is not understood: is it of another version?")?;
     if json {
@@ -105,7 +105,7 @@ struct Sample {
 
 impl Sample {
     fn take(socket: &Path) -> Result<Self> {
-        let body = ask(socket)?;
+        let body = get(socket, "/status")?;
         let status = serde_json::from_slice(&body)
             .context("the node's answer is not understood: is it of another version?")?;
         Ok(Self { at: Instant::now(), status })
@@ -309,11 +309,6 @@ fn duration(seconds: u64) -> String {
         (0, _, _) => format!("{hours} h {minutes} min"),
         _ => format!("{days} d {hours} h"),
     }
-}
-
-/// Requests `/status` and returns the body of the answer.
-pub(super) fn ask(socket: &Path) -> Result<Vec<u8>> {
-    request(socket, "/status")
 }
 
 #[cfg(test)]

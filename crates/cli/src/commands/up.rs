@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow};
 use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, EngineConfig, Observer};
+use millrace_manager::managed_node::ManagedNode;
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
-use millrace_server::listener::ListenError;
+use millrace_server::listener::{Inherited, ListenError};
 use millrace_server::node::{ReloadReport, StartError};
 use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
@@ -23,7 +24,7 @@ use millrace_server::tls::{
 use millrace_server::{Node, NodeHandle};
 use millrace_service::Reloaded;
 use millrace_service::settings::LogControl;
-use millrace_service::store::{KekError, StoreError};
+use millrace_service::store::{KekError, KeyStore, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -31,7 +32,7 @@ use crate::args::{InsideManagerArgs, NodeRunArgs, UpArgs, UpCommandArgs};
 use crate::backends;
 use crate::commands::managed::inside::InsideManager;
 use crate::commands::managed::node::prepare;
-use crate::exit::{ContextCode, Failure, chain, fail};
+use crate::exit::{ContextCode, Failure, chain, fail, listed};
 use crate::harden;
 use crate::passed_sockets;
 use crate::placement;
@@ -51,44 +52,75 @@ pub(crate) fn run(args: &UpCommandArgs) -> Result<()> {
     if up.check {
         return check(up);
     }
-    run_as(up, None, manager.with_manager.then_some(manager))
+    serve_as(up, None, manager.with_manager.then_some(manager))
 }
 
 /// Runs a node until a signal ends it: alone, in a managed pool (`managed`), or with the manager of its pool inside.
-pub(crate) fn run_as(
+pub(crate) fn serve_as(
     args: &UpArgs,
     managed: Option<&NodeRunArgs>,
     inside: Option<&InsideManagerArgs>,
 ) -> Result<()> {
-    let inherited = passed_sockets::take()?;
-    let read = Settings::for_node(args)?;
-    let log = start_log(&read.node.settings.log_filter, read.node.json_log)?;
-    // Before any secret is read.
-    harden::process(args.lock_memory)?;
-    let store = read.open_own_store().map_err(coded_of_store)?;
-    let manager = inside.map(|inside| InsideManager::prepare(inside, &read)).transpose()?;
-    let own = manager.as_ref().map(|manager| manager.node_args(args));
-    let managed = managed
-        .or(own.as_ref())
-        .map(|args| prepare(args, &read, || start_engine(&read.node)))
-        .transpose()?;
-    let Settings { node: mut config, tls } = read;
-    let typed = config.clone();
-    if let Some(listener) = &inherited.tcp
-        && config.tcp.is_none()
-    {
-        let address = listener.local_addr().context("an inherited socket")?;
-        config.tcp = Some(settings::tcp(address, None, &tls));
-    }
-    make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
-    let engine = start_engine(&config)?;
+    let start = Start::prepare(args, managed, inside)?;
+    let engine = start.engine.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(TASKS_PER_SOCKET_CHECK)
         .on_thread_start(placement::run_promptly)
         .build()
         .context("starting the runtime")?;
-    let result = runtime.block_on(async {
+    let result = runtime.block_on(start.serve(args));
+    engine.stop();
+    result
+}
+
+/// A node whose files were read and whose engine runs, before it opens a socket.
+struct Start {
+    inherited: Inherited,
+    /// As it was read, to compare with at a reload.
+    typed: NodeConfig,
+    config: NodeConfig,
+    log: LogFilter,
+    store: KeyStore,
+    engine: Engine,
+    manager: Option<InsideManager>,
+    managed: Option<ManagedNode>,
+}
+
+impl Start {
+    /// Memory is locked before any secret is read; the capacity is measured before the engine of the node runs.
+    fn prepare(
+        args: &UpArgs,
+        managed: Option<&NodeRunArgs>,
+        inside: Option<&InsideManagerArgs>,
+    ) -> Result<Self> {
+        let inherited = passed_sockets::take()?;
+        let read = Settings::for_node(args)?;
+        let log = start_log(&read.node.settings.log_filter, read.node.json_log)?;
+        harden::process(args.lock_memory)?;
+        let store = read.open_own_store().map_err(coded_of_store)?;
+        let manager = inside.map(|inside| InsideManager::prepare(inside, &read)).transpose()?;
+        let own = manager.as_ref().map(|manager| manager.node_args(args));
+        let managed = managed
+            .or(own.as_ref())
+            .map(|args| prepare(args, &read, || start_engine(&read.node)))
+            .transpose()?;
+        let Settings { node: mut config, tls } = read;
+        let typed = config.clone();
+        if let Some(listener) = &inherited.tcp
+            && config.tcp.is_none()
+        {
+            let address = listener.local_addr().context("an inherited socket")?;
+            config.tcp = Some(settings::tcp(address, None, &tls));
+        }
+        make_certificates(&mut config, &tls).context("making certificates for the TCP listener")?;
+        let engine = start_engine(&config)?;
+        Ok(Self { inherited, typed, config, log, store, engine, manager, managed })
+    }
+
+    /// Opens the sockets, and serves until a signal ends the node.
+    async fn serve(self, args: &UpArgs) -> Result<()> {
+        let Self { inherited, typed, config, log, store, engine, manager, managed } = self;
         // Installed early: a signal during the start must not kill the process.
         let (stop, force) = stop_signals()?;
         let hangup = signal(SignalKind::hangup()).context("catching SIGHUP")?;
@@ -108,12 +140,11 @@ pub(crate) fn run_as(
             None => None,
         };
         let address = default_address(&node, &name);
-        let managed = managed
-            .map(|managed| managed.start(node.handle().service().clone(), address))
-            .transpose()?;
+        let managed =
+            managed.map(|managed| managed.start(handle.service().clone(), address)).transpose()?;
         service_manager::notify(service_manager::READY);
         // A task of its own, so that a thread of the runtime runs it, as it runs the connections.
-        tokio::spawn(sign_of_life(node.handle(), engine.clone()));
+        tokio::spawn(sign_of_life(node.handle(), engine));
         let left = async move {
             node.run(stop).await;
             if let Some(managed) = managed {
@@ -129,9 +160,7 @@ pub(crate) fn run_as(
             () = reload_on(hangup, handle) => Ok(()),
             () = force => Err(anyhow!("a second signal came while draining: jobs were dropped")),
         }
-    });
-    engine.stop();
-    result
+    }
 }
 
 fn start_engine(config: &NodeConfig) -> Result<Engine> {
@@ -157,7 +186,8 @@ fn default_address(node: &Node, name: &str) -> String {
 /// `--check`: lists every problem for which a node with this configuration would not start.
 pub(crate) fn check(args: &UpArgs) -> Result<()> {
     let Settings { node, tls } = Settings::for_node(args)?;
-    let mut problems = node.problems();
+    let named = |problem| with_flag(problem, args);
+    let mut problems: Vec<String> = node.problems().into_iter().map(named).collect();
     let filter = &node.settings.log_filter;
     if let Err(error) = EnvFilter::try_new(filter) {
         problems.push(format!("log.filter: {filter:?}: {error}"));
@@ -176,9 +206,23 @@ pub(crate) fn check(args: &UpArgs) -> Result<()> {
         eprintln!("the configuration of the node {} is valid", node.name);
         return Ok(());
     }
-    let problems = problems.join("\n");
-    let message = format!("a node would not start with this configuration:\n{problems}");
+    let problems = problems.iter().map(String::as_str);
+    let message = listed("a node would not start with this configuration", problems);
     Err(fail(Failure::Usage, message))
+}
+
+/// A problem of a key of the file, with the flag that was given in its place.
+fn with_flag(problem: String, args: &UpArgs) -> String {
+    let flags = [
+        ("metrics.address", "--listen-metrics", args.metrics.is_some()),
+        ("unix.group", "--socket-group", args.socket_group.is_some()),
+        ("store.kek", "--kek-file", args.store.kek_file.is_some()),
+    ];
+    let of = |(key, flag, given): (&str, &str, bool)| {
+        let rest = problem.strip_prefix(key).filter(|_| given)?.strip_prefix(": ")?;
+        Some(format!("{flag} ({key}): {rest}"))
+    };
+    flags.into_iter().find_map(of).unwrap_or(problem)
 }
 
 /// Writes what happens to the backends to the log.
@@ -525,8 +569,6 @@ fn usable(handle: &NodeHandle) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
     use crate::args::Cli;
 
@@ -572,7 +614,7 @@ mod tests {
         left_out.retain(|kind| !default.contains(kind));
         let left_out: Vec<&str> = left_out.iter().map(|kind| kind.name()).collect();
         let wanted = format!("[default: all usable ones but {}]", left_out.join(", "));
-        let root = Cli::command();
+        let root = Cli::definition();
         let up = root.find_subcommand("up");
         let virtio = root.find_subcommand("virtio");
         let virtio = virtio.and_then(|command| command.find_subcommand("run"));

@@ -34,9 +34,10 @@ fn check_lists_every_problem_of_the_configuration() {
         .failed(2, &["limits.keys", "limits.in-flight"]);
     let flags = ["up", "--check", "--config", &good, "--listen-metrics", "192.0.2.1:1"];
     let more = ["--socket-group", "no such group", "--log", "a=b=c"];
-    place
-        .run(&[&flags[..], &more].concat())
-        .failed(2, &["unix.group", "metrics.address", "log.filter"]);
+    place.run(&[&flags[..], &more].concat()).failed(
+        2,
+        &["--socket-group (unix.group)", "--listen-metrics (metrics.address)", "log.filter"],
+    );
     let tcp = "[tcp]\naddress = \"127.0.0.1:0\"\n";
     let tls = "certificate = \"/a\"\nkey = \"/b\"\nclient-ca = \"/c\"";
     let named = file("named.toml", &format!("{tcp}{tls}"));

@@ -109,8 +109,8 @@ pub(crate) struct Connection {
     paused: HashMap<KeyId, KeyPause>,
     requests: HashMap<RequestId, KeyId>,
     next_request: RequestId,
-    /// Start of the node's silence: the time of its last bytes or, if later, of the first job or request after none was
-    /// open.
+    /// Start of the node's silence: when its last bytes arrived, or when a job or request was sent while none was open,
+    /// whichever is later.
     quiet_since: Instant,
     ping: Option<Instant>,
     pings: u64,

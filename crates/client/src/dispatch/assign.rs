@@ -263,7 +263,7 @@ impl Dispatcher {
         }
     }
 
-    /// An attempt failed and is no longer in its job. The job goes on with its other attempt if it has
+    /// An attempt failed and is no longer in its job. The job continues with its other attempt if it has
     /// one, and is retried if not.
     pub(super) fn attempt_failed(
         &mut self,

@@ -168,7 +168,7 @@ impl Dispatcher {
         }
     }
 
-    /// A hedge failed and is no longer in its job: counts it. Returns whether the job goes on at its first
+    /// A hedge failed and is no longer in its job: counts it. Returns whether the job continues at its first
     /// node.
     pub(super) fn hedge_is_dispensable(&mut self, id: JobRef) -> bool {
         self.totals.hedge_losses += 1;

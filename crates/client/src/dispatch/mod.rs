@@ -42,7 +42,8 @@ use crate::config::PoolConfig;
 use crate::connection::{Connection, ConnectionEvent, ConnectionFault, KeyStage, Timings};
 use crate::error::ClientError;
 use crate::job::{
-    Attempts, Callback, Job, JobAnswer, JobOutcome, JobRef, JobTable, Recipient, Reply, Slot, Stage,
+    Attempts, Job, JobAnswer, JobCallback, JobOutcome, JobRef, JobTable, NodeReply, Recipient,
+    Slot, Stage,
 };
 use crate::key::{KeyData, KeyFacts, KeyId};
 use crate::node::{ConfiguredNode, ConnectionState, NodeIndex, NodeSet};
@@ -57,7 +58,7 @@ const MAX_LATE_REPLIES: u32 = 1024;
 /// Answers to deliver outside of any lock: callbacks to call, sleeping callers to wake.
 #[derive(Default)]
 pub(crate) struct Deliveries {
-    pub(crate) callbacks: Vec<(Callback, Result<Reply, ClientError>)>,
+    pub(crate) callbacks: Vec<(JobCallback, Result<NodeReply, ClientError>)>,
     pub(crate) wakes: Vec<Arc<Condvar>>,
 }
 
@@ -644,7 +645,7 @@ impl Dispatcher {
                     self.totals.hedge_wins += 1;
                     self.note_outrun(id, now);
                 }
-                let reply = Reply {
+                let reply = NodeReply {
                     output,
                     served_by,
                     node: self.nodes[node].name(),

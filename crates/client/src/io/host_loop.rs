@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{EVENTS, Guard, InstanceState, ProcessPool, current};
+use super::{EVENTS, Guard, ProcessPool, ProcessPoolState, current};
 
 impl ProcessPool {
     /// The calling thread's event loop drives the sockets from now on.
@@ -55,7 +55,7 @@ impl ProcessPool {
     }
 
     /// Handles what the sockets have now.
-    fn read_ready(&self, inner: &mut InstanceState) {
+    fn read_ready(&self, inner: &mut ProcessPoolState) {
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let events = match epoll::wait(&self.epoll, &mut space, Some(&Timespec::default())) {
             Ok((events, _)) => &*events,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The questions of an instance to its [`NodeSource`] whether the nodes of the pool have changed. Callers ask, outside
-//! of the lock, since a source reads a file.
+//! The questions of a process pool to its [`NodeSource`] whether the nodes of the pool have changed. Callers ask,
+//! outside of the lock, since a source reads a file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The shell around [`crate::dispatch`]: one instance per process and pool, with its sockets, its
+//! The shell around [`crate::dispatch`]: one [`ProcessPool`] per process and pool, with its sockets, its
 //! thread, and the callers that take the thread's place.
 //!
 //! One lock guards everything. System calls under it never block; waiting happens outside.
@@ -80,7 +80,7 @@ const THREAD_RETRY: Duration = Duration::from_secs(1);
 /// Events taken at once. More stay in the kernel for the next call, so a process with many nodes loses none.
 const EVENTS: usize = 32;
 
-/// The eventfd's name among the sockets.
+/// Epoll token of the eventfd; sockets have their node's.
 const WAKE_UP: u64 = u64::MAX;
 
 struct Socket {
@@ -91,8 +91,8 @@ struct Socket {
     armed: bool,
 }
 
-/// Everything under the lock.
-struct InstanceState {
+/// State behind the lock of a [`ProcessPool`].
+struct ProcessPoolState {
     dispatcher: Dispatcher,
     /// The endpoint of each node of the dispatcher.
     endpoints: Vec<Endpoint>,
@@ -108,17 +108,16 @@ struct InstanceState {
     no_thread: Option<(Instant, String)>,
 }
 
-/// The pool in one process.
 pub(crate) struct ProcessPool {
     listing: Listing,
-    inner: Mutex<InstanceState>,
+    inner: Mutex<ProcessPoolState>,
     unpark: Condvar,
     epoll: OwnedFd,
     wake_up: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-type Guard<'a> = MutexGuard<'a, InstanceState>;
+type Guard<'a> = MutexGuard<'a, ProcessPoolState>;
 
 impl ProcessPool {
     /// Opens the descriptors, and starts the thread if that is permitted.
@@ -133,7 +132,7 @@ impl ProcessPool {
             .map_err(|e| failed(e.into()))?;
         let data = epoll::EventData::new_u64(WAKE_UP);
         epoll::add(&epoll, &wake_up, data, epoll::EventFlags::IN).map_err(|e| failed(e.into()))?;
-        let inner = InstanceState {
+        let inner = ProcessPoolState {
             dispatcher: Dispatcher::new(config, Instant::now()),
             endpoints: config.nodes.clone(),
             sockets: config.nodes.iter().map(|_| None).collect(),
@@ -144,7 +143,7 @@ impl ProcessPool {
             followers: Vec::new(),
             no_thread: None,
         };
-        let instance = Arc::new(Self {
+        let pool = Arc::new(Self {
             listing: Listing::new(config.source.clone()),
             inner: Mutex::new(inner),
             unpark: Condvar::new(),
@@ -152,12 +151,12 @@ impl ProcessPool {
             wake_up,
             thread: Mutex::new(None),
         });
-        instance.start_thread(&mut instance.lock());
-        Ok(instance)
+        pool.start_thread(&mut pool.lock());
+        Ok(pool)
     }
 
     /// Starts the I/O thread, if there is none and the last attempt was not just now.
-    fn start_thread(self: &Arc<Self>, inner: &mut InstanceState) {
+    fn start_thread(self: &Arc<Self>, inner: &mut ProcessPoolState) {
         let lately = |at: Instant| at.elapsed() < THREAD_RETRY;
         let failed_lately = inner.no_thread.as_ref().is_some_and(|(at, _)| lately(*at));
         if !inner.driver.lacks_io_thread() || failed_lately {
@@ -296,7 +295,7 @@ impl ProcessPool {
     // ---- waking -------------------------------------------------------------------------------
 
     /// Wakes the I/O thread if there is work that it alone does.
-    fn wake_io_thread(&self, inner: &mut InstanceState) {
+    fn wake_io_thread(&self, inner: &mut ProcessPoolState) {
         let work = IoThreadWork {
             connections: inner.dispatcher.wants_connections(),
             callbacks: inner.dispatcher.has_callbacks(),
@@ -306,7 +305,7 @@ impl ProcessPool {
     }
 
     /// After anything that sets timers or leaves bytes unsent: wakes whichever thread has to act on it.
-    fn wake_all(&self, inner: &mut InstanceState) {
+    fn wake_all(&self, inner: &mut ProcessPoolState) {
         self.wake_io_thread(inner);
         let unsent = (0..inner.sockets.len()).any(|node| inner.has_unsent(node));
         let timer = inner.dispatcher.poll_timeout();
@@ -374,7 +373,7 @@ impl ProcessPool {
         false
     }
 
-    fn handle(&self, inner: &mut InstanceState, events: &[epoll::Event]) {
+    fn handle(&self, inner: &mut ProcessPoolState, events: &[epoll::Event]) {
         let now = Instant::now();
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
@@ -392,7 +391,7 @@ impl ProcessPool {
     }
 
     /// Sends as many of the waiting bytes as the sockets take, and closes sockets that are done.
-    fn flush_all(&self, inner: &mut InstanceState) {
+    fn flush_all(&self, inner: &mut ProcessPoolState) {
         inner.driver.flushed();
         self.close_sockets(inner);
         for node in 0..inner.sockets.len() {
@@ -401,7 +400,7 @@ impl ProcessPool {
     }
 
     /// Sends waiting bytes to nodes with no more than [`MAX_PROMPT`] jobs under way.
-    fn flush_prompt(&self, inner: &mut InstanceState) {
+    fn flush_prompt(&self, inner: &mut ProcessPoolState) {
         self.close_sockets(inner);
         for node in 0..inner.sockets.len() {
             if inner.dispatcher.in_flight(node) <= MAX_PROMPT {
@@ -410,7 +409,7 @@ impl ProcessPool {
         }
     }
 
-    fn flush(&self, inner: &mut InstanceState, node: NodeIndex) {
+    fn flush(&self, inner: &mut ProcessPoolState, node: NodeIndex) {
         let Some(socket) = &mut inner.sockets[node] else {
             return;
         };
@@ -423,7 +422,7 @@ impl ProcessPool {
         }
     }
 
-    fn close_sockets(&self, inner: &mut InstanceState) {
+    fn close_sockets(&self, inner: &mut ProcessPoolState) {
         while let Some(node) = inner.dispatcher.poll_close() {
             if let Some(socket) = inner.sockets[node].take() {
                 // Closing is not enough: a forked child may hold the socket open.
@@ -597,7 +596,7 @@ impl ProcessPool {
     }
 }
 
-impl InstanceState {
+impl ProcessPoolState {
     /// The sleeping caller that is to lead, if one should.
     fn successor(&mut self) -> Option<Arc<Condvar>> {
         if !self.driver.needs_successor(self.dispatcher.has_callbacks()) {
@@ -693,8 +692,8 @@ const FAULTS: [Signal; 5] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGABRT];
 
 /// Starts the thread with every other signal blocked: the host's handlers run on the host's threads.
-fn spawn(instance: &Arc<ProcessPool>) -> std::io::Result<JoinHandle<()>> {
-    let own = Arc::clone(instance);
+fn spawn(pool: &Arc<ProcessPool>) -> std::io::Result<JoinHandle<()>> {
+    let own = Arc::clone(pool);
     let mut signals = SigSet::all();
     for fault in FAULTS {
         signals.remove(fault);

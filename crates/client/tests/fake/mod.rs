@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_client::{ClientError, Endpoint, KeyRefusal, Pool, PoolConfig, RemoteKey, Reply};
+use millrace_client::{ClientError, Endpoint, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey};
 use millrace_operation::error::JobError;
 use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
 use millrace_operation::operation::{Hash, Operation};
@@ -310,7 +310,7 @@ pub fn completion(job: &SubmittedJob) -> JobCompletion {
     }
 }
 
-pub fn is_answer(input: &[u8], reply: &Reply) -> bool {
+pub fn is_answer(input: &[u8], reply: &NodeReply) -> bool {
     reply.output.len() == input.len() && input.iter().zip(&**reply.output).all(|(i, o)| *o == !*i)
 }
 
@@ -322,7 +322,7 @@ pub fn digest(number: u64) -> Vec<u8> {
 }
 
 /// A call that another thread makes.
-pub type Call = JoinHandle<Result<Reply, ClientError>>;
+pub type Call = JoinHandle<Result<NodeReply, ClientError>>;
 
 pub fn soon() -> Instant {
     Instant::now() + SOON

@@ -49,7 +49,7 @@ impl BackendSet {
         self.0.count_ones() as usize
     }
 
-    /// The preferred one.
+    /// The one that the operator named first.
     pub(crate) fn first(self) -> Option<usize> {
         (!self.is_empty()).then(|| self.0.trailing_zeros() as usize)
     }

@@ -32,13 +32,13 @@ use crate::error::{BackendError, JobError};
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(150);
 
-/// Time between flushes while more than [`DEEP`] tasks are left: a client with that many in flight waits for the
+/// Time between flushes while more than [`DEEP_QUEUE`] tasks are left: a client with that many in flight waits for the
 /// last one anyway. One wake-up then serves five RSA-2048 signatures or ninety P-256 ones; with the
 /// shorter interval each RSA result cost the client a wake-up of its own (docs/benchmarks).
 const DEEP_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Remaining tasks (batch plus queue) above which the longer flush interval applies.
-const DEEP: usize = 16;
+const DEEP_QUEUE: usize = 16;
 
 /// Jobs that a worker takes at once at most, where a device serves: enough to fill every lane of every backend
 /// several times.
@@ -216,8 +216,8 @@ impl Runner {
             }
             let elapsed = flushed.elapsed();
             let left = || self.in_flight.len() + intake.behind();
-            let due =
-                elapsed >= FLUSH_INTERVAL && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP);
+            let due = elapsed >= FLUSH_INTERVAL
+                && (elapsed >= DEEP_FLUSH_INTERVAL || left() <= DEEP_QUEUE);
             if due {
                 completed.flush(shared);
                 flushed = Instant::now();
@@ -257,7 +257,7 @@ impl Runner {
                 tried: BackendSet::EMPTY,
                 part,
             };
-            // The token and the backend's name of the key are filled in by `place`.
+            // The token and the backend's key are filled in by `place`.
             let task = Task { token: 0, key: BackendKey(0), operation, input };
             self.place(shared, job, task, planned, JobError::NotOffered, completed);
         }

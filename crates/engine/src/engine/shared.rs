@@ -60,10 +60,10 @@ impl Unserved {
 }
 
 impl ClassState {
-    /// Time for which the client of a job that would wait too long should rest.
-    fn rest_after(&self, queued: &Queued) -> Option<Duration> {
+    /// Time after which the client of a job that would wait too long should try again.
+    fn retry_after(&self, queued: &Queued) -> Option<Duration> {
         let left = queued.deadline().saturating_duration_since(queued.arrived);
-        self.queue.rest_after(queued.owner(), left)
+        self.queue.retry_after(queued.owner(), left)
     }
 
     /// The refused job, with `retry_after` set to half of its owner's projected wait: by then half of the owner's
@@ -171,9 +171,9 @@ impl Shared {
         for queued in batch {
             if state.stopping {
                 ended.push(Unserved::new(queued, JobError::Draining));
-            } else if let Some(rest) = state.rest_after(&queued) {
+            } else if let Some(pause) = state.retry_after(&queued) {
                 ended.push(Unserved {
-                    retry_after: Some(rest),
+                    retry_after: Some(pause),
                     ..Unserved::new(queued, JobError::Busy)
                 });
             } else if let Some(refused) = state.queue.push(queued) {

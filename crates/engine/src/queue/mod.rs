@@ -63,10 +63,10 @@ const AHEAD_JOBS: u128 = 16;
 /// among them; with more of them waiting, each is served in its turn.
 const MOST_LOOKED_AT: usize = 64;
 
-/// A client whose job would be too late rests for at least one part in this many of the time for which jobs wait.
-/// A shorter rest costs the node more refused jobs; a longer one lets clients come back together, and the projection of
+/// A client whose job would be too late pauses for at least one part in this many of the time for which jobs wait. A
+/// shorter pause costs the node more refused jobs; a longer one lets clients come back together, and the projection of
 /// the first ones is too short (`overload_tests.rs`: 4 to 7 % of the jobs are late at a quarter and 20 clients).
-const LEAST_REST: u32 = 16;
+const LEAST_PAUSE: u32 = 16;
 
 /// Properties of a job that the queue needs.
 pub(crate) trait Waiting {
@@ -228,16 +228,16 @@ impl<T: Waiting> FairQueue<T> {
     /// the client can do something better with the time than wait. After that time a job with the same budget is not
     /// too late.
     ///
-    /// The rest is at least a part of the time for which jobs wait now ([`LEAST_REST`]), so that one refusal serves for
-    /// many jobs and the queue cannot run dry before the client sends again.
+    /// The pause is at least a part of the time for which jobs wait now ([`LEAST_PAUSE`]), so that one refusal serves
+    /// for many jobs and the queue cannot run dry before the client sends again.
     ///
     /// A quarter of the budget is kept for what the projection does not know: the way to the node and back, and its
     /// own error. Without it a node under twice its peak load served every job a few milliseconds too late (measured:
     /// goodput 0.19 of the peak).
-    pub(crate) fn rest_after(&self, owner: Owner, budget: Duration) -> Option<Duration> {
+    pub(crate) fn retry_after(&self, owner: Owner, budget: Duration) -> Option<Duration> {
         let wait = self.projected_wait(owner)?;
         let late = wait.checked_sub(budget - budget / 4)?;
-        (!late.is_zero()).then(|| late.max(wait / LEAST_REST))
+        (!late.is_zero()).then(|| late.max(wait / LEAST_PAUSE))
     }
 
     /// Takes up to `max` jobs: of the level that is due, those of the owner with the least virtual time first. Jobs

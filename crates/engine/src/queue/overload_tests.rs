@@ -129,7 +129,7 @@ impl Simulation {
         let time = sent + self.case.way;
         self.serve_until(time);
         let (owner, budget) = (Owner::new(client, 1), Duration::from_secs_f64(BUDGET));
-        let rest = self.queue.rest_after(owner, budget);
+        let rest = self.queue.retry_after(owner, budget);
         if let Some(rest) = rest {
             self.rates.refused += counted(sent);
             return Some(rest.as_secs_f64());

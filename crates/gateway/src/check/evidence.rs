@@ -18,7 +18,7 @@ use millrace_hostfs::{FileKind, ReadResult, Root, Unavailable};
 
 use super::pool::ProcessContext;
 use super::server::{self, ServerConfig};
-use super::{CheckOptions, CheckOutcome, CheckReport, Server, User, utf8};
+use super::{CheckOptions, CheckOutcome, CheckRemedy, CheckReport, Server, User, utf8};
 
 /// Bound on an `openssl.cnf` and on a `client.toml`, in bytes: Debian's has 12 KiB.
 const MAX_CONFIG: usize = 1 << 20;
@@ -40,7 +40,6 @@ pub(super) enum Gathered {
     Nothing,
 }
 
-/// The processes of a server.
 pub(super) struct ServerProcesses {
     pub(super) master: Process,
     /// The processes that serve connections; the master if it has no workers.
@@ -56,7 +55,6 @@ impl ServerProcesses {
     }
 }
 
-/// The collected facts.
 pub(super) struct Evidence {
     pub(super) server: Server,
     pub(super) proc: Proc,
@@ -119,27 +117,28 @@ impl Evidence {
         Some(WorkerPlace { place, confined })
     }
 
-    /// Command that restarts the server.
-    pub(super) fn restart(&self) -> String {
+    /// How to restart the server.
+    pub(super) fn restart(&self) -> CheckRemedy {
         let server = self.server;
         if self.systemd {
-            format!("systemctl restart {server}: a reload is not enough")
+            let advice = format!("restart {server}: a reload is not enough");
+            CheckRemedy::run(advice, [format!("systemctl restart {server}")])
         } else {
-            format!("restart {server} with this environment: a reload is not enough")
+            format!("restart {server} with this environment: a reload is not enough").into()
         }
     }
 
-    /// Commands that give the server the generated configuration.
-    pub(super) fn write(&self) -> String {
+    /// How to give the server the generated configuration.
+    pub(super) fn write(&self) -> CheckRemedy {
         let server = self.server;
+        let write = format!("millrace gateway {server} --write");
         if self.systemd {
-            format!(
-                "millrace gateway {server} --write, systemctl daemon-reload, systemctl restart {server}"
-            )
+            let restart = format!("systemctl restart {server}");
+            let advice = format!("write the generated configuration, then restart {server}");
+            CheckRemedy::run(advice, [write, "systemctl daemon-reload".to_owned(), restart])
         } else {
-            format!(
-                "millrace gateway {server} --write, which also prints the environment to start {server} with"
-            )
+            let advice = "write the generated configuration; the command also prints the environment to start";
+            CheckRemedy::run(format!("{advice} {server} with"), [write])
         }
     }
 }

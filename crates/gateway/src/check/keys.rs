@@ -24,7 +24,7 @@ pub(super) enum KeyFile {
     Stub(KeyStub),
     /// A private key.
     Plain,
-    /// Neither.
+    /// No private key in PEM: a certificate, or no PEM at all.
     Other,
     /// The file cannot be read.
     Unreadable(Unavailable),

@@ -106,7 +106,7 @@ enum GroupState {
     Exported,
     /// The server agrees; the counters are hidden from this user.
     Agreed,
-    /// The server refuses.
+    /// The server has no such group.
     Refused,
 }
 

@@ -125,12 +125,14 @@ pub enum CheckOutcome {
 pub struct CheckFinding {
     /// A fixed identifier for programs.
     pub check: &'static str,
-    /// The result.
+    /// How much it matters.
     pub outcome: CheckOutcome,
     /// The evidence, in words.
     pub seen: String,
-    /// The recommended action, if there is one.
+    /// The recommended action in words, if there is one.
     pub remedy: Option<String>,
+    /// The commands that carry it out, in this order; read them before you use them.
+    pub run: Vec<String>,
 }
 
 /// A count out of a total.
@@ -176,31 +178,48 @@ impl CheckReport {
         check: &'static str,
         outcome: CheckOutcome,
         seen: impl Into<String>,
-        remedy: impl Into<Remedy>,
+        remedy: impl Into<CheckRemedy>,
     ) {
-        let Remedy(remedy) = remedy.into();
-        self.findings.push(CheckFinding { check, outcome, seen: seen.into(), remedy });
+        let CheckRemedy { advice, run } = remedy.into();
+        let seen = seen.into();
+        self.findings.push(CheckFinding { check, outcome, seen, remedy: advice, run });
     }
 }
 
-/// Advice of a finding, if there is any: what [`CheckReport::add`] takes.
-struct Remedy(Option<String>);
+/// The recommended action of a finding, in words and as commands.
+#[derive(Default)]
+struct CheckRemedy {
+    advice: Option<String>,
+    run: Vec<String>,
+}
 
-impl From<&str> for Remedy {
-    fn from(text: &str) -> Self {
-        Self(Some(text.to_owned()))
+impl CheckRemedy {
+    /// Advice that these commands carry out.
+    fn run(advice: String, run: impl IntoIterator<Item = String>) -> Self {
+        Self { advice: Some(advice), run: run.into_iter().collect() }
+    }
+
+    /// The same commands, with the advice in another sentence.
+    fn worded(self, words: impl FnOnce(String) -> String) -> Self {
+        Self { advice: self.advice.map(words), ..self }
     }
 }
 
-impl From<String> for Remedy {
-    fn from(text: String) -> Self {
-        Self(Some(text))
+impl From<&str> for CheckRemedy {
+    fn from(advice: &str) -> Self {
+        Some(advice.to_owned()).into()
     }
 }
 
-impl From<Option<String>> for Remedy {
-    fn from(text: Option<String>) -> Self {
-        Self(text)
+impl From<String> for CheckRemedy {
+    fn from(advice: String) -> Self {
+        Some(advice).into()
+    }
+}
+
+impl From<Option<String>> for CheckRemedy {
+    fn from(advice: Option<String>) -> Self {
+        Self { advice, run: Vec::new() }
     }
 }
 

@@ -77,7 +77,7 @@ pub enum PoolFileError {
     /// The file cannot be read.
     #[error("{}: {reason}", path.display())]
     Unreadable {
-        /// The file.
+        /// As the user named it.
         path: PathBuf,
         /// Why it cannot be read.
         reason: Unavailable,
@@ -180,7 +180,7 @@ impl From<NodeAnswer> for PoolNode {
 /// Answer of one node to a [`Question`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeAnswer {
-    /// The endpoint.
+    /// Endpoint of the node, as configured.
     pub node: String,
     /// Report of the node, or its fault.
     pub answer: Result<NodeReport, NodeFault>,
@@ -221,7 +221,7 @@ pub struct CertificateFacts {
 pub struct KeyAnswer {
     /// The name of the key.
     pub name: String,
-    /// The answer.
+    /// Whether this identity may use the key, and if not, why.
     pub state: KeyState,
 }
 

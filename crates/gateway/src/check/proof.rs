@@ -59,6 +59,11 @@ impl<'a> Counters<'a> {
         sum
     }
 
+    /// Waits until the operation of one handshake is reported, so that it does not count for those that follow.
+    fn settle(&self) {
+        let _ = self.covering(1, 0);
+    }
+
     /// Counts since the start, as soon as they cover `operations`, or when time is up. Operations that the local node
     /// has `signed` are certain to be reported, the others are not.
     fn covering(&self, operations: u64, signed: u64) -> Edges {
@@ -126,7 +131,10 @@ pub(super) fn prove(
         }
         return;
     }
-    prove_pooled(&target, options, evidence, nodes, pool, settling, report);
+    if let Some(counters) = settling {
+        counters.settle();
+    }
+    prove_pooled(&target, options, evidence, nodes, pool, report);
 }
 
 /// Makes handshakes, and adds findings about where they were signed and how the server waited.
@@ -136,13 +144,9 @@ fn prove_pooled(
     evidence: Option<&Evidence>,
     nodes: &dyn Nodes,
     pool: Option<&AskedPool>,
-    settling: Option<Counters<'_>>,
     report: &mut CheckReport,
 ) {
     let socket = pool.and_then(|pool| pool.socket.as_deref());
-    if let Some(counters) = settling {
-        let _ = counters.covering(1, 0);
-    }
     let before = nodes.completed(socket);
     let counters = pool.and_then(|pool| Counters::start(nodes, pool));
     let held = match tls::handshakes(address, server_name, options.handshakes) {
@@ -164,7 +168,11 @@ fn prove_pooled(
         Some(told) => {
             pooled(told.pooled, of, "the pool, by the count of the gateway's provider", report)
         }
-        None => pooled_here(before, after, of, evidence.is_some() && socket.is_some(), report),
+        None => {
+            // Without a socket here the nodes are elsewhere.
+            let no_node = if evidence.is_some() && socket.is_some() { Failure } else { Unseen };
+            pooled_here(before, after, of, no_node, report);
+        }
     }
     // An answer that comes before the job has paused leaves no descriptor: then the provider's count is right.
     let told_waited = told.as_ref().map(|told| told.paused.min(of.saturating_sub(told.blocking)));
@@ -222,12 +230,12 @@ fn handshakes(
 }
 
 /// The operations that the node on this machine has completed: for nodes that do not report the provider's counters,
-/// and for a gateway that is elsewhere.
+/// and for a gateway that is elsewhere. `no_node` is the outcome if none runs here.
 fn pooled_here(
     before: Result<u64, Silence>,
     after: Result<u64, Silence>,
     of: u64,
-    local: bool,
+    no_node: CheckOutcome,
     report: &mut CheckReport,
 ) {
     const CHECK: &str = "pooled";
@@ -240,10 +248,8 @@ fn pooled_here(
             report.add(CHECK, Unseen, error, "run this as root");
         }
         (Err(Silence::NoNode(error)), _) | (_, Err(Silence::NoNode(error))) => {
-            // Without a local one the nodes are elsewhere.
-            let outcome = if local { Failure } else { Unseen };
             let remedy = "start the node; or run this on the gateway, as root";
-            report.add(CHECK, outcome, error, remedy);
+            report.add(CHECK, no_node, error, remedy);
         }
     }
 }

@@ -9,7 +9,8 @@ use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
-use super::nginx::{INCLUDE, NGINX_CONF, PRELOAD_WHY};
+use super::nginx::{self, INCLUDE, NGINX_CONF, PRELOAD_WHY};
+use super::parts::{drop_in, restart};
 use crate::application::Application;
 
 const WHY: &str = "\
@@ -71,32 +72,16 @@ pub fn plan(library: &Path, systemd: bool) -> RecipePlan {
     let include = format!("{INCLUDE_HEAD}{ENV_LINES}");
     let mut files =
         vec![GENERATOR.file(INCLUDE, &include, "keeps the environment across an upgrade")];
-    let mut after = Vec::new();
     if systemd {
-        let body = format!("[Service]\n{WHY}Environment=LD_PRELOAD={value}\n");
-        files.push(GENERATOR.file(
-            "/etc/systemd/system/nginx.service.d/millrace.conf",
-            &body,
-            "loads the library into the service",
-        ));
-        after.push(CommandStep {
-            command: "systemctl daemon-reload && systemctl restart nginx".to_owned(),
-            why: "a service takes its environment at a start, not at a reload",
-        });
-    } else {
-        after.push(CommandStep {
-            command: format!("cat >> /etc/default/nginx <<EOF\nexport LD_PRELOAD={value}\nEOF"),
-            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
-        });
-        after.push(CommandStep {
-            command: "service nginx restart".to_owned(),
-            why: "a server takes its environment at a start, not at a reload",
-        });
+        files.push(drop_in("nginx", &format!("{WHY}Environment=LD_PRELOAD={value}\n")));
     }
+    let environment = vec![("LD_PRELOAD", value.clone())];
+    let mut after = restart("nginx", systemd, &environment);
     after.push(CommandStep {
         command: "millrace compression".to_owned(),
         why: "says what is compressed, how well and by which engine",
     });
+    let (name, program, arguments) = nginx::test();
     RecipePlan {
         application: Application::Nginx,
         before: Vec::new(),
@@ -109,14 +94,9 @@ pub fn plan(library: &Path, systemd: bool) -> RecipePlan {
         }],
         after,
         verifications: vec![Verification {
-            name: "nginx -t",
-            program: "nginx",
-            arguments: vec![
-                Argument::Text("-t"),
-                Argument::Text("-q"),
-                Argument::Text("-c"),
-                Argument::File(NGINX_CONF),
-            ],
+            name,
+            program,
+            arguments,
             environment: vec![("LD_PRELOAD", Argument::Owned(value))],
             wants: None,
         }],

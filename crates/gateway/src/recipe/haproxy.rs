@@ -6,9 +6,9 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
-use super::parts::PooledService;
+use super::parts::{ConfigTest, PooledService};
 use crate::application::Application;
 
 const CFG: &str = include_str!("../../templates/haproxy.cfg");
@@ -22,13 +22,15 @@ const PRELOAD_WHY: &str = "\
 
 pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
+    let preload = preload.filter(|_| settings.mode == HandshakeMode::Async);
     let (asynchronous, marker) = match settings.mode {
-        WaitMode::Async => (
+        HandshakeMode::Async => (
             "    # Handshakes wait for the pool without blocking the thread.\n    ssl-mode-async",
             "ssl-mode-async",
         ),
-        WaitMode::Sync | WaitMode::Off => ("    # No ssl-mode-async: handshakes block.", "global"),
+        HandshakeMode::Sync | HandshakeMode::Off => {
+            ("    # No ssl-mode-async: handshakes block.", "global")
+        }
     };
     let maxconn = global_maxconn(settings.connections.into()).to_string();
     let contents = CFG
@@ -36,8 +38,6 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
         .replace("{global}", &maxconn)
         .replace("{connections}", &settings.connections.to_string())
         .replace("{key}", &settings.key);
-    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
-    let arguments = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
     PooledService {
         application: Application::Haproxy,
         unit: "haproxy".to_owned(),
@@ -54,9 +54,15 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
             marker: marker.to_owned(),
         },
         is_checked: true,
-        test: Some(("haproxy -c", "haproxy", arguments)),
+        test: Some(test()),
     }
     .plan(settings)
+}
+
+/// HAProxy's test of its configuration.
+pub(super) fn test() -> ConfigTest {
+    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
+    ("haproxy -c", "haproxy", vec![check, quiet, file, Argument::File(HAPROXY_CFG)])
 }
 
 /// The global `maxconn` with which HAProxy's table of descriptors holds three per connection: the table has two
@@ -114,7 +120,7 @@ mod tests {
     #[test]
     fn sync_mode_has_no_async_directive_and_no_preload() {
         let mut settings = settings(&["unix:/run/millrace/node.sock"]);
-        settings.mode = WaitMode::Sync;
+        settings.mode = HandshakeMode::Sync;
         let text = plan(&settings).text();
         assert!(!text.contains("\n    ssl-mode-async\n") && !text.contains("LD_PRELOAD"));
         assert!(text.contains("mode = sync\n"));

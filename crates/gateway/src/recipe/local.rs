@@ -5,16 +5,18 @@
 //! the preload library answers libcrypto's fetches. No key is moved and no node is needed.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
 
-use super::haproxy::HAPROXY_CFG;
-use super::nginx::{INCLUDE, NGINX_CONF};
-use super::parts::{LOCAL_VARIABLES, OPENSSL_CNF, provider_loads};
+use super::haproxy::{self, HAPROXY_CFG};
+use super::nginx::{self, INCLUDE, NGINX_CONF};
+use super::parts::{
+    ConfigTest, Environment, LOCAL_VARIABLES, OPENSSL_CNF, drop_in, provider_loads, restart,
+};
 use crate::application::Application;
 
 const OPENSSL_TEMPLATE: &str = include_str!("../../templates/openssl-local.cnf");
@@ -30,7 +32,7 @@ const PQ_CONF: &str = "/etc/nginx/conf.d/millrace-pq.conf";
 /// The input of these recipes.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {
-    /// The provider module.
+    /// Absolute path of the provider module.
     pub module: PathBuf,
     /// The preload library, if there is one.
     pub preload: Option<PathBuf>,
@@ -56,8 +58,8 @@ pub fn plan(application: Application, settings: &LocalSettings) -> Option<Recipe
             after: Vec::new(),
             verifications: vec![provider_loads()],
         }),
-        Application::Nginx => Some(nginx(settings)),
-        Application::Haproxy => Some(haproxy(settings)),
+        Application::Nginx => Some(for_nginx(settings)),
+        Application::Haproxy => Some(for_haproxy(settings)),
         Application::Apache
         | Application::Lighttpd
         | Application::Stunnel
@@ -94,7 +96,7 @@ Groups = {GROUPS}
     GENERATOR.file(OPENSSL_CNF, &body, "puts the provider under OpenSSL")
 }
 
-fn nginx(settings: &LocalSettings) -> RecipePlan {
+fn for_nginx(settings: &LocalSettings) -> RecipePlan {
     let mut include = "\
 # For the main context: `include millrace.conf;` at the top of nginx.conf.
 # A new binary (SIGUSR2) takes its environment from these lines.
@@ -113,22 +115,13 @@ fn nginx(settings: &LocalSettings) -> RecipePlan {
         why: "keeps the environment when the binary is upgraded",
         marker: "include millrace.conf".to_owned(),
     };
-    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
-    let test = vec![test, quiet, file, Argument::File(NGINX_CONF)];
-    service(Application::Nginx, settings, files, vec![snippet], ("nginx -t", "nginx", test))
+    service(Application::Nginx, settings, files, vec![snippet], nginx::test())
 }
 
-fn haproxy(settings: &LocalSettings) -> RecipePlan {
+fn for_haproxy(settings: &LocalSettings) -> RecipePlan {
     let snippet = settings.post_quantum.then(groups_snippet);
-    let [check, quiet, file] = ["-c", "-q", "-f"].map(Argument::Text);
-    let test = vec![check, quiet, file, Argument::File(HAPROXY_CFG)];
-    service(
-        Application::Haproxy,
-        settings,
-        Vec::new(),
-        snippet.into_iter().collect(),
-        ("haproxy -c", "haproxy", test),
-    )
+    let snippets = snippet.into_iter().collect();
+    service(Application::Haproxy, settings, Vec::new(), snippets, haproxy::test())
 }
 
 /// Adds the post-quantum group to the recipe of a pool; none if the application has no such lines.
@@ -165,7 +158,7 @@ fn groups_snippet() -> Snippet {
 }
 
 /// The environment of the service.
-fn environment(settings: &LocalSettings) -> Vec<(&'static str, String)> {
+fn environment(settings: &LocalSettings) -> Environment {
     let mut environment = vec![("OPENSSL_CONF", OPENSSL_CNF.to_owned())];
     if let Some(library) = &settings.preload {
         environment.push(("LD_PRELOAD", library.display().to_string()));
@@ -181,37 +174,16 @@ fn service(
     settings: &LocalSettings,
     files: Vec<PlannedFile>,
     snippets: Vec<Snippet>,
-    (name, program, arguments): (&'static str, &'static str, Vec<Argument>),
+    (name, program, arguments): ConfigTest,
 ) -> RecipePlan {
     let environment = environment(settings);
     let mut all = vec![openssl_cnf(settings)];
-    let mut after = Vec::new();
+    let unit = application.to_string();
     if settings.systemd {
         let lines = environment.iter().map(|(name, value)| format!("Environment={name}={value}\n"));
-        let body = format!("[Service]\n{}", lines.collect::<String>());
-        all.push(GENERATOR.file(
-            Path::new("/etc/systemd/system").join(format!("{application}.service.d/millrace.conf")),
-            &body,
-            "hands the configuration to the service",
-        ));
-        after.push(CommandStep {
-            command: format!("systemctl daemon-reload && systemctl restart {application}"),
-            why: "a service takes its environment at a start, not at a reload",
-        });
-    } else {
-        let lines = environment.iter().map(|(name, value)| format!("export {name}={value}\n"));
-        after.push(CommandStep {
-            command: format!(
-                "cat >> /etc/default/{application} <<EOF\n{}EOF",
-                lines.collect::<String>()
-            ),
-            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
-        });
-        after.push(CommandStep {
-            command: format!("service {application} restart"),
-            why: "a server takes its environment at a start, not at a reload",
-        });
+        all.push(drop_in(&unit, &lines.collect::<String>()));
     }
+    let mut after = restart(&unit, settings.systemd, &environment);
     after.push(CommandStep {
         command: format!("millrace gateway check {application}"),
         why: "counts what is computed in the server, and names the negotiated group",

@@ -6,10 +6,12 @@
 use millrace_hostfs::generated::verify::Argument;
 
 use crate::plan::{GENERATOR, RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
 use super::compression;
-use super::parts::{FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService};
+use super::parts::{
+    ConfigTest, FILES_BESIDES, FILES_PER_CONNECTION, LOCAL_VARIABLES, PooledService,
+};
 use crate::application::Application;
 
 const MAIN: &str = include_str!("../../templates/nginx-main.conf");
@@ -31,7 +33,7 @@ pub(super) const PRELOAD_WHY: &str = "\
 
 pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
     let preload = settings.preload.as_deref();
-    let preload = preload.filter(|_| settings.mode == WaitMode::Async);
+    let preload = preload.filter(|_| settings.mode == HandshakeMode::Async);
     let sizes = Sizes::of(settings, preload.is_some());
     let libraries = compression::libraries(preload, settings.compression.as_deref());
     let mut kept = String::new();
@@ -49,8 +51,6 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
         &MAIN.replace("{preload}\n", &kept),
         "keeps the environment across an upgrade",
     );
-    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
-    let arguments = vec![test, quiet, file, Argument::File(NGINX_CONF)];
     PooledService {
         application: Application::Nginx,
         unit: "nginx".to_owned(),
@@ -67,9 +67,15 @@ pub(super) fn plan(settings: &RecipeSettings) -> RecipePlan {
             marker: "include millrace.conf".to_owned(),
         },
         is_checked: true,
-        test: Some(("nginx -t", "nginx", arguments)),
+        test: Some(test()),
     }
     .plan(settings)
+}
+
+/// nginx's test of its configuration.
+pub(super) fn test() -> ConfigTest {
+    let [test, quiet, file] = ["-t", "-q", "-c"].map(Argument::Text);
+    ("nginx -t", "nginx", vec![test, quiet, file, Argument::File(NGINX_CONF)])
 }
 
 /// Worker counts and limits.
@@ -133,10 +139,10 @@ mod tests {
         let line = "Environment=LD_PRELOAD=/usr/local/lib/millrace/libmillrace_preload.so\n";
         assert!(with.contains(line) && with.contains("\nenv LD_PRELOAD;\n"), "{with}");
         assert!(with.contains("\nworker_processes auto;\n"));
-        settings.mode = WaitMode::Sync;
+        settings.mode = HandshakeMode::Sync;
         let sync = plan(&settings).text();
         assert!(!sync.contains("LD_PRELOAD") && sync.contains("mode = sync\n"), "{sync}");
-        settings.mode = WaitMode::Async;
+        settings.mode = HandshakeMode::Async;
         settings.preload = None;
         let without = plan(&settings).text();
         assert!(!without.contains("LD_PRELOAD") && without.contains("\nworker_processes 16;\n"));

@@ -10,7 +10,7 @@ use millrace_hostfs::generated::PlannedFile;
 use millrace_hostfs::generated::verify::{Argument, Verification};
 
 use crate::plan::{CommandStep, GENERATOR, RecipePlan, Snippet};
-use crate::settings::{RecipeSettings, WaitMode};
+use crate::settings::{HandshakeMode, RecipeSettings};
 
 use crate::application::Application;
 
@@ -93,15 +93,55 @@ fn provider_keys(settings: &RecipeSettings) -> Vec<(&'static str, String)> {
         }
     }
     match settings.mode {
-        WaitMode::Async => {}
-        WaitMode::Sync => keys.push(("mode", "sync".to_owned())),
-        WaitMode::Off => keys.push(("mode", "off".to_owned())),
+        HandshakeMode::Async => {}
+        HandshakeMode::Sync => keys.push(("mode", "sync".to_owned())),
+        HandshakeMode::Off => keys.push(("mode", "off".to_owned())),
     }
     if settings.local {
         keys.push(("local", "on".to_owned()));
     }
     keys.extend(settings.provider.iter().cloned());
     keys
+}
+
+/// The variables that a service gets.
+pub(super) type Environment = Vec<(&'static str, String)>;
+
+/// A server's test of its configuration: name, program, arguments.
+pub(super) type ConfigTest = (&'static str, &'static str, Vec<Argument>);
+
+/// The systemd drop-in of a service, with these lines of `[Service]`.
+pub(super) fn drop_in(unit: &str, lines: &str) -> PlannedFile {
+    GENERATOR.file(
+        format!("/etc/systemd/system/{unit}.service.d/millrace.conf"),
+        &format!("[Service]\n{lines}"),
+        "hands the configuration to the service",
+    )
+}
+
+/// The commands with which a service takes its environment: that of its drop-in, or, without systemd, the file that the
+/// scripts of SysV read.
+pub(super) fn restart(unit: &str, systemd: bool, environment: &Environment) -> Vec<CommandStep> {
+    if systemd {
+        return vec![CommandStep {
+            command: format!("systemctl daemon-reload && systemctl restart {unit}"),
+            why: "a service takes its environment at a start, not at a reload",
+        }];
+    }
+    let exports = environment.iter().map(|(name, value)| format!("export {name}={value}\n"));
+    vec![
+        CommandStep {
+            command: format!(
+                "cat >> /etc/default/{unit} <<EOF\n{}EOF",
+                exports.collect::<String>()
+            ),
+            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
+        },
+        CommandStep {
+            command: format!("service {unit} restart"),
+            why: "a server takes its environment at a start, not at a reload",
+        },
+    ]
 }
 
 /// A service that gets the pool.
@@ -123,8 +163,7 @@ pub(super) struct PooledService<'a> {
     pub(super) snippet: Snippet,
     /// Whether `millrace gateway check` knows the server.
     pub(super) is_checked: bool,
-    /// The server's test of its configuration: name, program, arguments.
-    pub(super) test: Option<(&'static str, &'static str, Vec<Argument>)>,
+    pub(super) test: Option<ConfigTest>,
 }
 
 impl PooledService<'_> {
@@ -169,7 +208,7 @@ impl PooledService<'_> {
         } else {
             ""
         };
-        let mut body = format!("[Service]\n{socket}");
+        let mut body = socket.to_owned();
         for (name, value) in self.environment(settings) {
             if let (true, Some((_, why))) = (name == "LD_PRELOAD", self.preload) {
                 body.push_str(why);
@@ -178,14 +217,10 @@ impl PooledService<'_> {
         }
         body.push_str(&self.binds(settings));
         body.push_str(&self.lines);
-        Some(GENERATOR.file(
-            format!("/etc/systemd/system/{}.service.d/millrace.conf", self.unit),
-            &body,
-            "hands the configuration to the service",
-        ))
+        Some(drop_in(&self.unit, &body))
     }
 
-    fn environment(&self, settings: &RecipeSettings) -> Vec<(&'static str, String)> {
+    fn environment(&self, settings: &RecipeSettings) -> Environment {
         let preload =
             self.preload.map(|(library, _)| ("LD_PRELOAD", library.display().to_string()));
         let variables = LOCAL_VARIABLES.iter().filter(|_| settings.local && self.preload.is_some());
@@ -223,19 +258,10 @@ impl PooledService<'_> {
 
     /// The commands that make the service use the new files.
     fn start(&self, settings: &RecipeSettings) -> Vec<CommandStep> {
-        let unit = &self.unit;
-        if settings.systemd {
-            return vec![CommandStep {
-                command: format!("systemctl daemon-reload && systemctl restart {unit}"),
-                why: "a service takes its environment at a start, not at a reload",
-            }];
-        }
         let mut steps = Vec::new();
-        let environment = self.environment(settings);
-        let root = self.chroot.unwrap_or_default();
-        for OpenedSocket { path, kind } in
-            self.chroot.into_iter().flat_map(|_| opened_later(settings))
-        {
+        let root = self.chroot.filter(|_| !settings.systemd);
+        for OpenedSocket { path, kind } in root.into_iter().flat_map(|_| opened_later(settings)) {
+            let root = root.unwrap_or_default();
             let (outside, inside) = (path.display(), format!("{root}{}", path.display()));
             let (make, read_only) = match kind {
                 Kind::Socket => (format!("mkdir -p {inside}"), ""),
@@ -247,15 +273,7 @@ impl PooledService<'_> {
                 why: "the provider opens this after the chroot; repeat it at every boot (/etc/fstab)",
             });
         }
-        let exports = environment.iter().map(|(name, value)| format!("export {name}={value}\n"));
-        steps.push(CommandStep {
-            command: format!("cat >> /etc/default/{unit} <<EOF\n{}EOF", exports.collect::<String>()),
-            why: "scripts in /etc/init.d start a server with an empty environment and read this file",
-        });
-        steps.push(CommandStep {
-            command: format!("service {unit} restart"),
-            why: "a server takes its environment at a start, not at a reload",
-        });
+        steps.extend(restart(&self.unit, settings.systemd, &self.environment(settings)));
         steps
     }
 }

@@ -39,7 +39,7 @@ pub struct PlannedFile {
     pub mode: u32,
     /// The whole file, with the first line that marks it as generated.
     pub contents: String,
-    /// Its purpose.
+    /// Purpose of the file, for its first line.
     pub why: &'static str,
     #[serde(skip)]
     generator: Generator,

@@ -38,7 +38,7 @@ pub struct Verification {
 /// An argument, or the value of a variable.
 #[derive(Clone, Debug)]
 pub enum Argument {
-    /// Text.
+    /// Passed as it is.
     Text(&'static str),
     /// Text made for this plan.
     Owned(String),

@@ -48,11 +48,11 @@ pub enum WriteError {
     /// The system reported an error.
     #[error("{} {}: {source}", doing, path.display())]
     Io {
-        /// The attempted action.
+        /// A verb with -ing: `writing`.
         doing: &'static str,
-        /// The file.
+        /// Below the root of the plan.
         path: PathBuf,
-        /// The error.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A file was changed after it was compared.

@@ -132,7 +132,7 @@ pub enum OpenError {
     Bundle {
         /// The path that the caller named.
         path: PathBuf,
-        /// The reason.
+        /// The first defect of the archive.
         source: BundleError,
     },
 }

@@ -19,7 +19,6 @@ pub(crate) enum Cipher {
     Aes256CbcSha256,
 }
 
-/// The names of a cipher.
 pub(crate) struct CipherNames {
     /// The displayed name. In capitals it is OpenVPN's, in small letters that of `millrace bench sizes`.
     pub(crate) name: &'static str,
@@ -87,9 +86,7 @@ pub(crate) enum ExchangeGroup {
     Curve25519MlKem768,
 }
 
-/// The names of a group.
 pub(crate) struct GroupNames {
-    /// The displayed name.
     pub(crate) name: &'static str,
     /// strongSwan's keywords.
     pub(crate) strongswan: &'static str,
@@ -123,7 +120,6 @@ pub(crate) enum Prf {
 }
 
 impl Prf {
-    /// The displayed name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "HMAC-SHA-256",

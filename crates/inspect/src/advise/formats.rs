@@ -15,7 +15,7 @@
 
 use super::algorithm::{Cipher, ExchangeGroup};
 use super::rules::{AdvicePlan, Decided, IpsecAdvice, OpenvpnAdvice, REKEY_PACKETS, TlsAdvice};
-use super::{Choice, Format};
+use super::{AdviceChoice, AdviceFormat};
 
 /// strongSwan's `swanctl.conf`.
 const SWANCTL: &str = include_str!("../../templates/swanctl.conf");
@@ -36,13 +36,13 @@ const COLUMNS: usize = 96;
 const CACHED_SESSIONS: u32 = 20_000;
 
 /// Writes a configuration.
-pub(crate) fn write(decided: &Decided, format: Format) -> String {
+pub(crate) fn write(decided: &Decided, format: AdviceFormat) -> String {
     let (template, values) = match (&decided.plan, format) {
-        (AdvicePlan::Ipsec(plan), Format::Vyos) => (VYOS_IPSEC, ipsec(plan)),
+        (AdvicePlan::Ipsec(plan), AdviceFormat::Vyos) => (VYOS_IPSEC, ipsec(plan)),
         (AdvicePlan::Ipsec(plan), _) => (SWANCTL, ipsec(plan)),
-        (AdvicePlan::Openvpn(plan), Format::Vyos) => (VYOS_OPENVPN, openvpn(plan)),
+        (AdvicePlan::Openvpn(plan), AdviceFormat::Vyos) => (VYOS_OPENVPN, openvpn(plan)),
         (AdvicePlan::Openvpn(plan), _) => (OPENVPN, openvpn(plan)),
-        (AdvicePlan::Tls(plan), Format::Haproxy) => (HAPROXY, tls(plan)),
+        (AdvicePlan::Tls(plan), AdviceFormat::Haproxy) => (HAPROXY, tls(plan)),
         (AdvicePlan::Tls(plan), _) => (NGINX, tls(plan)),
     };
     let mut writer = Writer { choices: &decided.choices, values, text: String::new() };
@@ -199,7 +199,7 @@ fn openssl_groups(groups: &[ExchangeGroup]) -> String {
 
 /// A configuration under construction.
 struct Writer<'a> {
-    choices: &'a [Choice],
+    choices: &'a [AdviceChoice],
     values: Values,
     text: String,
 }

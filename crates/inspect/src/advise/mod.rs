@@ -68,11 +68,11 @@ pub enum Subject {
 impl Subject {
     /// The formats for this subject, the default first.
     #[must_use]
-    pub fn formats(self) -> &'static [Format] {
+    pub fn formats(self) -> &'static [AdviceFormat] {
         match self {
-            Self::Ipsec => &[Format::Swanctl, Format::Vyos],
-            Self::Openvpn => &[Format::Openvpn, Format::Vyos],
-            Self::Tls => &[Format::Nginx, Format::Haproxy],
+            Self::Ipsec => &[AdviceFormat::Swanctl, AdviceFormat::Vyos],
+            Self::Openvpn => &[AdviceFormat::Openvpn, AdviceFormat::Vyos],
+            Self::Tls => &[AdviceFormat::Nginx, AdviceFormat::Haproxy],
         }
     }
 }
@@ -95,7 +95,7 @@ pub enum Goal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum AdviceFormat {
     /// strongSwan's swanctl.conf
     Swanctl,
     /// OpenVPN 2.6 and later
@@ -118,7 +118,7 @@ pub struct AdviseRequest {
     /// Size of the packets that matter, in bytes.
     pub packet_bytes: u32,
     /// Output format; the subject's default if the subject cannot be written in this one.
-    pub format: Format,
+    pub format: AdviceFormat,
     /// A saved measurement; it outranks a rule.
     pub sizes: Option<Sizes>,
     /// A saved measurement of handshakes that a server computes itself.
@@ -199,7 +199,7 @@ impl Topic {
 
 /// A recommended value, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Choice {
+pub struct AdviceChoice {
     /// The question that the choice answers
     pub topic: Topic,
     /// The recommended value
@@ -235,11 +235,11 @@ pub struct Advice {
     /// Steps to take before this configuration pays off
     pub first: Vec<String>,
     /// One choice for each topic, in the order of the page
-    pub choices: Vec<Choice>,
+    pub choices: Vec<AdviceChoice>,
     /// Recipes that are often copied, and why they are rejected
     pub rejected_alternatives: Vec<RejectedAlternative>,
     /// Format of the configuration
-    pub written_for: Format,
+    pub written_for: AdviceFormat,
     /// The configuration, with the reasons as comments
     pub configuration: String,
     /// Facts that could not be read; the rules treat them as unknown, not as absent

@@ -83,7 +83,7 @@ pub(crate) enum SizeVerdict {
     Faster(String),
     /// The second is faster: the ranges do not overlap.
     Slower(String),
-    /// The ranges overlap.
+    /// The ranges of the rounds overlap; the sentence has the numbers.
     NoDifference(String),
     /// The run measured at most one of them.
     NotBoth,

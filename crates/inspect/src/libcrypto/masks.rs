@@ -40,7 +40,6 @@ const MAX_FILES: usize = 2_048;
 /// Longest value that is reported, in characters: a mask with all five words of OpenSSL 3.5 has 99.
 const MAX_VALUE: usize = 120;
 
-/// Finds all masks.
 pub(super) fn find(reader: &mut SectionReader<'_>) -> Vec<Mask> {
     let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();
     for folder in FOLDERS {

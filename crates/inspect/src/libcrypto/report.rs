@@ -103,7 +103,7 @@ const ARM: &[Bit] = &[
 ];
 
 impl OwnReport {
-    /// The capability words.
+    /// `OPENSSL_ia32cap` in 64-bit words, the first one first.
     fn words(&self) -> Vec<u64> {
         let Some((_, words)) = self.processor.split_once('=') else {
             return Vec::new();

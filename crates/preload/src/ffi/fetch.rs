@@ -98,13 +98,13 @@ pub(super) type Fetch =
 /// `EVP_*_up_ref`
 pub(super) type UpRef = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// `EVP_*_free`
-pub(super) type Free = unsafe extern "C" fn(*mut c_void);
+pub(super) type MethodFree = unsafe extern "C" fn(*mut c_void);
 
 /// The functions of one kind of methods.
 pub(super) struct MethodFunctions {
     pub(super) fetch: Fetch,
     pub(super) up_ref: UpRef,
-    pub(super) free: Free,
+    pub(super) free: MethodFree,
 }
 
 /// The provider calls it at its start: hits and misses are counted there, for `millrace gateway check`.

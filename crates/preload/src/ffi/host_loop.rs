@@ -6,10 +6,9 @@
 //! `docs/adr/0016-the-gateways-loop-reads-the-answers.md`.
 //!
 //! Without this, a thread of the provider reads the pool's answers and then wakes the program: two thread
-//! switches and a wake-up more for each. It is done only where one thread has an event loop. Where
-//! several have, one of them would read the answers of all while it does other work. A thread of HAProxy may
-//! do the first handshake before the others have waited for the first time. So in HAProxy the threads count
-//! that existed at the first handshake; those of the provider start later.
+//! switches and a wake-up more for each. Only a process with one event loop is driven: with several, one loop
+//! would read the answers of all between its own work. HAProxy may begin a handshake before its other threads
+//! first wait, so there the number of threads at the first handshake decides (the provider's start later).
 //!
 //! State belongs to a thread, so that nothing has to be locked.
 //!
@@ -33,7 +32,7 @@ use super::{set_errno, with_errno_kept};
 const MAX_DRIVEN: usize = 4;
 
 /// Called with the context that was given: before the loop waits, or when the descriptor is readable.
-type Turn = unsafe extern "C" fn(*mut c_void);
+type HostCallback = unsafe extern "C" fn(*mut c_void);
 
 /// Index of the shared eventfd, behind those.
 const SHARED: usize = MAX_DRIVEN;
@@ -48,8 +47,8 @@ type Ready = [bool; MAX_DRIVEN + 1];
 #[derive(Clone, Copy)]
 struct Driven {
     fd: c_int,
-    before_wait: Turn,
-    on_readable: Turn,
+    before_wait: HostCallback,
+    on_readable: HostCallback,
     context: *mut c_void,
 }
 
@@ -138,8 +137,8 @@ fn mark(index: usize) -> u64 {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn millrace_preload_attend(
     fd: c_int,
-    before_wait: Turn,
-    on_readable: Turn,
+    before_wait: HostCallback,
+    on_readable: HostCallback,
     context: *mut c_void,
 ) -> c_int {
     let mut current = LOOP.get();
@@ -237,8 +236,8 @@ fn add(libc: &Libc, epoll: c_int, fd: c_int, index: usize) -> bool {
 
 /// Result of `epoll_wait` for the program when only our descriptors were ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nothing {
-    /// Zero events: nginx reads the clock itself. Without a timeout the wait goes on instead, since nginx
+pub(super) enum EmptyWait {
+    /// Zero events: nginx reads the clock itself. Without a timeout the wait continues instead, since nginx
     /// would log an error.
     TimedOut,
     /// `EINTR`: HAProxy treats 0 as an expired timeout; if the clock disagrees it assumes the clock was
@@ -253,7 +252,7 @@ pub(super) struct HostWait<'a> {
     pub(super) max: c_int,
     /// Whether the program's timeout ends.
     pub(super) bounded: bool,
-    pub(super) nothing: Nothing,
+    pub(super) when_empty: EmptyWait,
     /// Waits with the program's timeout, or returns at once what is there. The result is the kernel's.
     pub(super) next: &'a dyn Fn(bool) -> c_int,
 }
@@ -287,7 +286,7 @@ pub(super) unsafe fn wait(libc: &Libc, waiting: &HostWait<'_>) -> c_int {
             // SAFETY: the kernel has just written `more` events.
             total = unsafe { take_marks(events, more) }.0;
         }
-        if total == 0 && waiting.nothing == Nothing::Interrupted {
+        if total == 0 && waiting.when_empty == EmptyWait::Interrupted {
             set_errno(libc::EINTR);
             return -1;
         }
@@ -364,7 +363,7 @@ impl Loop {
         total
     }
 
-    fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Driven) -> Turn) {
+    fn each(&self, which: impl Fn(usize) -> bool, turn: impl Fn(&Driven) -> HostCallback) {
         for (index, driven) in self.driven.iter().enumerate() {
             if let Some(driven) = driven.as_ref().filter(|_| which(index)) {
                 // SAFETY: promised when it was given.
@@ -403,7 +402,7 @@ mod tests {
     /// Providers of other versions call these by name, with these types.
     #[test]
     fn exported_functions_keep_their_names_and_types() {
-        let _: unsafe extern "C" fn(c_int, Turn, Turn, *mut c_void) -> c_int =
+        let _: unsafe extern "C" fn(c_int, HostCallback, HostCallback, *mut c_void) -> c_int =
             millrace_preload_attend;
         let _: unsafe extern "C" fn(*mut c_int) -> u64 = millrace_preload_ticket;
         let _: extern "C" fn(u64) = millrace_preload_ring;

@@ -19,7 +19,7 @@ mod tickets;
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
-use host_loop::Nothing;
+use host_loop::EmptyWait;
 use next::{Jobs, Libc, ThreadStart};
 use program::{Inactive, is_haproxy, is_nginx};
 use tables::apply;
@@ -313,10 +313,10 @@ unsafe fn wait(
         set_errno(libc::ENOSYS);
         return -1;
     };
-    let nothing = if is_nginx() {
-        Nothing::TimedOut
+    let when_empty = if is_nginx() {
+        EmptyWait::TimedOut
     } else if is_haproxy() {
-        Nothing::Interrupted
+        EmptyWait::Interrupted
     } else {
         return entry(libc, false);
     };
@@ -325,7 +325,7 @@ unsafe fn wait(
         events,
         max,
         bounded,
-        nothing,
+        when_empty,
         next: &|at_once| entry(libc, at_once),
     };
     // SAFETY: by this function's contract.
@@ -484,7 +484,7 @@ impl Handshake {
     }
 
     /// Brings a handshake that cannot be waited for to its next want or its end, blocking. The mode
-    /// stays: without it, libssl would begin anew instead of resuming the job.
+    /// stays: without it, libssl would begin again instead of resuming the job.
     fn finish_blocking(&self, call: &dyn Fn() -> c_int) -> c_int {
         let mut result = -1;
         for _ in 0..MAX_DRAIN_POLLS {

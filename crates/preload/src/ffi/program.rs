@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::{next, with_errno_kept};
-use crate::program::Program;
+use crate::program::HostProgram;
 
 unsafe extern "C" {
     /// The name of the running program, without its folder (glibc).
@@ -54,8 +54,8 @@ extern "C" fn before_main() {
             let off = std::env::var_os(JOBS_VARIABLE).is_some_and(|value| value == "off");
             JOBS_OFF.store(off, Ordering::Relaxed);
             match program {
-                Program::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
-                Program::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
+                HostProgram::Haproxy => PROGRAM.store(HAPROXY, Ordering::Relaxed),
+                HostProgram::Nginx => PROGRAM.store(NGINX, Ordering::Relaxed),
             }
         }
     }
@@ -83,19 +83,19 @@ fn forget_at_fork() -> bool {
 
 /// The program, by the name that it was started with and by that of its file: `exec -a nginx` makes no program nginx.
 /// Where there is no `/proc`, the first name decides.
-fn named() -> Option<Program> {
+fn named() -> Option<HostProgram> {
     // SAFETY: glibc sets this before any constructor runs, and it is valid until `main`.
     let name = unsafe { program_invocation_short_name };
     if name.is_null() {
         return None;
     }
     // SAFETY: a C string, see above.
-    let program = Program::named(unsafe { CStr::from_ptr(name) }.to_bytes())?;
+    let program = HostProgram::named(unsafe { CStr::from_ptr(name) }.to_bytes())?;
     let Ok(file) = fs::read_link("/proc/self/exe") else {
         return Some(program);
     };
     let file = file.file_name().map(OsStrExt::as_bytes)?;
-    (Program::named(file) == Some(program)).then_some(program)
+    (HostProgram::named(file) == Some(program)).then_some(program)
 }
 
 /// Device and inode of what standard error was before `main` in a program that is not known; 0 if a notice

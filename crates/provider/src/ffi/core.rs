@@ -180,7 +180,7 @@ impl Core {
 pub(crate) unsafe fn function(table: *const Dispatch, id: i32) -> *const c_void {
     let mut entry = table;
     while !entry.is_null() {
-        // SAFETY: not null, and no zero id was met so far, so the array goes on.
+        // SAFETY: not null, and no zero id was met so far, so the array continues.
         let found = unsafe { *entry };
         if found.id == 0 {
             break;

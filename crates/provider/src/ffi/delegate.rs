@@ -400,7 +400,7 @@ pub(crate) unsafe extern "C" fn digest_init<O: DelegatedOperation, const ID: i32
     unsafe { initialise::<O, ID>(pointer, object, settings, start) }
 }
 
-/// Starts anew with a key, null for the one that is set. `start` initialises the inner context with inner key
+/// Starts again with a key, null for the one that is set. `start` initialises the inner context with inner key
 /// data, or null.
 ///
 /// # Safety

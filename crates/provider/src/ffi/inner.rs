@@ -261,7 +261,7 @@ unsafe fn find(table: *const Algorithm, wanted: &[&str]) -> Vec<Option<InnerAlgo
     let mut found: Vec<Option<InnerAlgorithm>> = wanted.iter().map(|_| None).collect();
     let mut entry = table;
     while !entry.is_null() {
-        // SAFETY: not null, and no null name was met so far, so the array goes on.
+        // SAFETY: not null, and no null name was met so far, so the array continues.
         let algorithm = unsafe { *entry };
         if algorithm.names.is_null() {
             break;

@@ -17,10 +17,10 @@ use super::types::{Algorithm, Callback, Param};
 pub(crate) type DefaultFile = unsafe extern "C" fn() -> *mut c_char;
 
 /// `CRYPTO_free`
-pub(crate) type Free = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
+pub(crate) type ConfFree = unsafe extern "C" fn(*mut c_void, *const c_char, c_int);
 
 /// `NCONF_load`
-pub(crate) type Load = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;
+pub(crate) type ConfLoad = unsafe extern "C" fn(Ptr, *const c_char, *mut c_long) -> c_int;
 
 /// `ASYNC_callback_fn`
 pub(crate) type AsyncCallback = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -117,9 +117,9 @@ symbols! {
     optional {
         OpenSSL_version: unsafe extern "C" fn(c_int) -> *const c_char;
         CONF_get1_default_config_file: DefaultFile;
-        CRYPTO_free: Free;
+        CRYPTO_free: ConfFree;
         NCONF_new: unsafe extern "C" fn(Ptr) -> Ptr;
-        NCONF_load: Load;
+        NCONF_load: ConfLoad;
         NCONF_free: unsafe extern "C" fn(Ptr);
         NCONF_get_section: unsafe extern "C" fn(Ptr, *const c_char) -> Ptr;
         OPENSSL_sk_num: unsafe extern "C" fn(Ptr) -> c_int;

@@ -51,7 +51,7 @@ impl Param {
         Self::over(key, ids::param::UNSIGNED_INTEGER, std::ptr::from_mut(value), size)
     }
 
-    /// A buffer for a string.
+    /// Asks for a string, which OpenSSL writes into `buffer`.
     pub(crate) fn string(key: &'static CStr, buffer: &mut [u8]) -> Self {
         let size = buffer.len();
         Self::over(key, ids::param::UTF8_STRING, buffer.as_mut_ptr(), size)
@@ -129,7 +129,7 @@ pub(crate) unsafe fn entries<'a>(params: *const Param) -> impl Iterator<Item = &
         if params.is_null() || index == MAX_ENTRIES {
             return None;
         }
-        // SAFETY: not null, and no null key was met so far, so the array goes on.
+        // SAFETY: not null, and no null key was met so far, so the array continues.
         let param = unsafe { &*params.add(index) };
         index += 1;
         (!param.key.is_null()).then_some(param)

@@ -10,7 +10,7 @@ use super::key::{Key, Origin};
 use super::{preload, wait};
 use crate::config::WaitMode;
 use crate::error::{Error, Reason, Result};
-use crate::remote::FailureKind;
+use crate::remote::{FailureKind, PoolError};
 use crate::route::PooledOperation;
 
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
@@ -82,17 +82,26 @@ pub(crate) fn run(
             if local && error.kind != FailureKind::Abandoned {
                 return Ok(None);
             }
-            let (reason, advice) = match error.kind {
-                FailureKind::Abandoned => (Reason::Pool, "nothing to do"),
-                FailureKind::WrongResult => (Reason::WrongResult, "look at the log of the node"),
-                FailureKind::Denied => (Reason::NotOffered, "look at the policy of the key"),
-                FailureKind::Refused => (Reason::Key, "look at the keys of the node"),
-                FailureKind::Quota => (Reason::Pool, "ask for a higher quota at the node"),
-                _ => (Reason::Pool, "is the node up and is `pool` configured?"),
-            };
-            Err(Error::new(reason, format!("{}: {error}; {advice}", operation.kind())))
+            Err(failed(&operation, &error))
         }
     }
+}
+
+/// The error of an operation that only the pool could do, with what an administrator can look at.
+fn failed(operation: &Operation, error: &PoolError) -> Error {
+    let (reason, advice) = match error.kind {
+        FailureKind::Abandoned => (Reason::Pool, "nothing to do"),
+        FailureKind::WrongResult => (Reason::WrongResult, "look at the log of the node"),
+        FailureKind::Denied => (Reason::NotOffered, "look at the policy of the key"),
+        FailureKind::Refused => (Reason::Key, "look at the keys of the node"),
+        FailureKind::Quota => (Reason::Pool, "ask for a higher quota at the node"),
+        FailureKind::NoNode
+        | FailureKind::TimedOut
+        | FailureKind::Busy
+        | FailureKind::Failed
+        | FailureKind::Breaker => (Reason::Pool, "is the node up and is `pool` configured?"),
+    };
+    Error::new(reason, format!("{}: {error}; {advice}", operation.kind()))
 }
 
 /// A buffer of the application, with a place for the length of what is put there.

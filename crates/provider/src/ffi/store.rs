@@ -35,7 +35,7 @@ struct Loader {
     done: bool,
 }
 
-/// The loader.
+/// The store loader for URIs `millrace:NAME`.
 pub(crate) fn algorithms() -> StaticTable<Algorithm> {
     loader_of(&StaticTable::dispatch(dispatch! { store {
         OPEN => open<>;

@@ -93,7 +93,6 @@ fn random(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The expected result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expectation<'a> {
     /// Success; the result is verified where that needs no reference.

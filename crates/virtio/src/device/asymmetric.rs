@@ -11,14 +11,14 @@ use millrace_engine::{Hash, Operation};
 use super::JOB_TIMEOUT;
 use crate::keys::{GuestKey, Half, Private};
 use crate::primitives::Rsa;
-use crate::request::{AkcipherOperation, Work};
+use crate::request::{AkcipherOperation, DataOperation};
 use crate::spec::{RsaPadding, Status};
 
-/// Next step of a data request.
-pub(super) enum Step {
+/// Outcome of a data request: up to where the pool has to work.
+pub(super) enum ComputeOutcome {
     /// The result, computed in place.
     Done(Vec<u8>),
-    /// A job of the pool.
+    /// The private half of the key is in the pool.
     Job(DeviceJob),
 }
 
@@ -36,17 +36,18 @@ pub(super) struct DeviceJob {
 pub(super) fn rsa(
     key: &Arc<GuestKey>,
     padding: RsaPadding,
-    work: &Work<'_>,
+    request: &DataOperation<'_>,
     now: Instant,
-) -> Result<Step, Status> {
-    let (Work::Akcipher { operation, source, digest, room }, Half::Rsa(public)) = (work, &key.half)
+) -> Result<ComputeOutcome, Status> {
+    let (DataOperation::Akcipher { operation, source, digest, room }, Half::Rsa(public)) =
+        (request, &key.half)
     else {
         return Err(Status::InvalidSession);
     };
     let len = public.len();
     let here = |result: Option<Vec<u8>>| {
         let result = result.filter(|result| result.len() <= *room);
-        result.map(Step::Done).ok_or(Status::Err)
+        result.map(ComputeOutcome::Done).ok_or(Status::Err)
     };
     match (operation, padding) {
         (AkcipherOperation::Encrypt, RsaPadding::Raw) => {
@@ -55,7 +56,7 @@ pub(super) fn rsa(
         (AkcipherOperation::Encrypt, RsaPadding::Pkcs1(_)) => here(public.encrypt_pkcs1(source)),
         (AkcipherOperation::Verify, RsaPadding::Pkcs1(hash)) => {
             if public.verify_pkcs1(hash, digest, source) {
-                Ok(Step::Done(Vec::new()))
+                Ok(ComputeOutcome::Done(Vec::new()))
             } else {
                 Err(Status::KeyRejected)
             }
@@ -69,7 +70,7 @@ pub(super) fn rsa(
             match &key.private {
                 None => Err(Status::Err),
                 Some(Private::Local(rsa)) => here(local(rsa, &operation, &input)?),
-                Some(Private::Pool(_)) => Ok(Step::Job(DeviceJob {
+                Some(Private::Pool(_)) => Ok(ComputeOutcome::Job(DeviceJob {
                     key: Arc::clone(key),
                     operation,
                     input,
@@ -146,13 +147,20 @@ fn signature_block(source: &[u8], len: usize) -> Result<Vec<u8>, Status> {
 }
 
 /// A request with an ECDSA session. The session has no hash; the length of the digest tells the engine's.
-pub(super) fn ecdsa(key: &Arc<GuestKey>, work: &Work<'_>, now: Instant) -> Result<Step, Status> {
-    let (Work::Akcipher { operation, source, digest, room }, Half::Ec(public)) = (work, &key.half)
+pub(super) fn ecdsa(
+    key: &Arc<GuestKey>,
+    request: &DataOperation<'_>,
+    now: Instant,
+) -> Result<ComputeOutcome, Status> {
+    let (DataOperation::Akcipher { operation, source, digest, room }, Half::Ec(public)) =
+        (request, &key.half)
     else {
         return Err(Status::InvalidSession);
     };
     match operation {
-        AkcipherOperation::Verify if public.verify(digest, source) => Ok(Step::Done(Vec::new())),
+        AkcipherOperation::Verify if public.verify(digest, source) => {
+            Ok(ComputeOutcome::Done(Vec::new()))
+        }
         AkcipherOperation::Verify => Err(Status::KeyRejected),
         AkcipherOperation::Sign => {
             let hash = match source.len() {
@@ -164,7 +172,7 @@ pub(super) fn ecdsa(key: &Arc<GuestKey>, work: &Work<'_>, now: Instant) -> Resul
                 _ => return Err(Status::Err),
             };
             match key.private {
-                Some(Private::Pool(_)) => Ok(Step::Job(DeviceJob {
+                Some(Private::Pool(_)) => Ok(ComputeOutcome::Job(DeviceJob {
                     key: Arc::clone(key),
                     operation: Operation::EcdsaSign { hash },
                     input: source.to_vec(),

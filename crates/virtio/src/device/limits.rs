@@ -21,7 +21,7 @@ pub struct DeviceLimits {
 pub enum Limit {
     /// No limit.
     None,
-    /// This number per second.
+    /// Operations or bytes per second, in bursts of at most a tenth of a second's worth.
     PerSecond(u64),
 }
 
@@ -45,7 +45,7 @@ pub struct LimitsChange {
 }
 
 impl LimitsChange {
-    /// Changes `limits`.
+    /// Overwrites the limits that this names.
     pub fn apply(self, limits: &mut DeviceLimits) {
         let Self { ops, bps } = self;
         limits.ops = ops.map_or(limits.ops, Limit::rate);

@@ -24,16 +24,17 @@ use millrace_engine::{Completion, JobError, Output};
 use millrace_service::bucket::Bucket;
 use zeroize::Zeroize;
 
-use self::asymmetric::{DeviceJob, Step};
+use self::asymmetric::{ComputeOutcome, DeviceJob};
 pub use self::limits::{DeviceLimits, Limit, LimitsChange};
+use crate::job_target::{EndedJob, JobTarget, TargetJob};
 use crate::keys::{GuestKeys, Private};
-use crate::pool::{DevicePool, EndedJob, PoolJob};
-use crate::primitives::Cipher;
+use crate::primitives::CipherContext;
 use crate::request::{
-    self, AkcipherOperation, ChainWork, CipherHead, Control, Data, Layout, Subject, Work,
+    self, AkcipherOperation, ChainOperation, CipherHead, DataOperation, DataRequest, RequestFormat,
+    RequestMode, SessionCommand,
 };
 use crate::session::{GuestSessions, Material};
-use crate::spec::{Direction, Service, Status};
+use crate::spec::{CryptoService, Direction, Status};
 use crate::statistics::{DeviceCounters, RequestKind, ServedBy};
 
 /// Jobs of one device at the pool; at this bound it reads no further data request. Half of what the service allows a
@@ -80,7 +81,7 @@ pub type DataToken = u64;
 /// The result of a data request.
 #[derive(Debug)]
 pub enum DataOutcome {
-    /// The answer.
+    /// Computed in place, or refused.
     Done(DataAnswer),
     /// The result, which is in these bytes of the request.
     InRequest(Range<usize>),
@@ -123,12 +124,12 @@ impl fmt::Debug for ResultBytes {
     }
 }
 
-/// The answer to a data request.
+/// Result and status, as the guest finds them in its buffers.
 #[derive(Debug)]
 pub struct DataAnswer {
     /// The result; empty unless the status is OK.
     pub result: ResultBytes,
-    /// The status.
+    /// The last byte of the answer.
     pub status: Status,
 }
 
@@ -154,10 +155,10 @@ pub enum ReadGate {
 
 /// A virtio-crypto device.
 pub struct Device {
-    layout: Layout,
+    format: RequestFormat,
     sessions: GuestSessions,
     keys: GuestKeys,
-    pool: Box<dyn DevicePool>,
+    target: Box<dyn JobTarget>,
     next_token: DataToken,
     pending: HashMap<DataToken, Pending>,
     /// Jobs for the next submission.
@@ -180,16 +181,16 @@ impl Device {
     /// A device without sessions over a pool, which counts in `counters`.
     #[must_use]
     pub fn new(
-        pool: Box<dyn DevicePool>,
+        target: Box<dyn JobTarget>,
         counters: Arc<DeviceCounters>,
         limits: DeviceLimits,
         now: Instant,
     ) -> Self {
         let mut device = Self {
-            layout: Layout::default(),
+            format: RequestFormat::default(),
             sessions: GuestSessions::default(),
             keys: GuestKeys::default(),
-            pool,
+            target,
             next_token: 1,
             pending: HashMap::new(),
             batch: Vec::new(),
@@ -213,10 +214,10 @@ impl Device {
     /// Sets the form of requests to that of the features that a driver acknowledged. Sessions stay: a paused and
     /// continued machine acknowledges them again.
     pub fn set_features(&mut self, features: u64) {
-        self.layout = Layout::new(features);
+        self.format = RequestFormat::new(features);
     }
 
-    /// Ends all sessions: a driver starts anew.
+    /// Ends all sessions: a driver starts over.
     pub fn clear_sessions(&mut self) {
         self.sessions.clear();
         self.levels();
@@ -225,7 +226,7 @@ impl Device {
     /// Ends all sessions, and forgets all keys that no job uses.
     pub fn reset(&mut self, now: Instant) {
         self.sessions.clear();
-        self.keys.clear(&mut *self.pool, now);
+        self.keys.clear(&mut *self.target, now);
         self.levels();
     }
 
@@ -261,16 +262,16 @@ impl Device {
     /// Handles a request of the control queue.
     pub fn control(&mut self, request: &[u8], now: Instant) -> ControlOutcome {
         let mut outcome = ControlOutcome::default();
-        outcome.answer = match request::control(self.layout, request) {
-            Ok(Control::Create(parameters)) => {
-                let created = Material::new(&parameters, &mut self.keys, &mut *self.pool, now)
+        outcome.answer = match request::control(self.format, request) {
+            Ok(SessionCommand::Create(parameters)) => {
+                let created = Material::new(&parameters, &mut self.keys, &mut *self.target, now)
                     .and_then(|material| self.sessions.add(material, now));
                 self.counters.session(created.is_ok());
                 outcome.created = created.ok();
                 outcome.ended = self.sessions.take_evicted();
                 created_answer(created.map_err(|status| self.legacy(status)))
             }
-            Ok(Control::Destroy { service, session }) => {
+            Ok(SessionCommand::Destroy { service, session }) => {
                 let removed = self.sessions.remove(service, session);
                 outcome.ended.extend(removed.is_ok().then_some(session));
                 vec![removed.err().unwrap_or(Status::Ok) as u8]
@@ -293,10 +294,10 @@ impl Device {
     /// `next` are not given out. Returns whether the session is there: a key that the pool refuses today is lost.
     pub fn restore(&mut self, id: u64, next: u64, request: &[u8], now: Instant) -> bool {
         self.sessions.continue_at(next);
-        let Ok(Control::Create(parameters)) = request::control(self.layout, request) else {
+        let Ok(SessionCommand::Create(parameters)) = request::control(self.format, request) else {
             return false;
         };
-        let material = Material::new(&parameters, &mut self.keys, &mut *self.pool, now);
+        let material = Material::new(&parameters, &mut self.keys, &mut *self.target, now);
         let made = material.map(|material| self.sessions.restore(id, material, now));
         self.levels();
         made.is_ok()
@@ -304,23 +305,25 @@ impl Device {
 
     /// `NoSpace` exists only with revision 1.
     fn legacy(&self, status: Status) -> Status {
-        if status == Status::NoSpace && !self.layout.revision_1() { Status::Err } else { status }
+        if status == Status::NoSpace && !self.format.revision_1() { Status::Err } else { status }
     }
 
     /// Handles a request of a data queue. `writable` is the number of bytes that the guest left for the result,
     /// without the status. A cipher works in the bytes of the request; keys in a request are wiped.
     pub fn data(&mut self, request: &mut [u8], writable: usize, now: Instant) -> DataOutcome {
-        let data = match request::data(self.layout, request, writable) {
+        let data = match request::data(self.format, request, writable) {
             Ok(data) => data,
             Err(status) => {
                 self.counters.malformed();
                 return self.done(Err(status));
             }
         };
-        let (kind, bytes) = measure(&data.work);
+        let (kind, bytes) = measure(&data.operation);
         self.count(kind, bytes, now);
-        if let (Subject::Session(session), Work::Cipher { direction, iv, source, room }) =
-            (&data.subject, &data.work)
+        if let (
+            RequestMode::Session(session),
+            DataOperation::Cipher { direction, iv, source, room },
+        ) = (&data.mode, &data.operation)
             && let Ok(Material::Cipher(cipher)) = self.sessions.get(*session, now)
         {
             // The IV is in front of the source.
@@ -331,18 +334,18 @@ impl Device {
             let done = fits && cipher.run(&head[start - iv_len..], &mut rest[..place.len()]);
             return self.transformed(kind, done.then_some(DataOutcome::InRequest(place)));
         }
-        let has_keys = matches!(data.subject, Subject::Inline(_));
-        let step = self.work(&data, now);
+        let has_keys = matches!(data.mode, RequestMode::Stateless(_));
+        let outcome = self.compute(&data, now);
         if has_keys {
             let end = request.len().min(KEYS_END);
             request[..end].zeroize();
         }
-        match step {
-            Ok(Step::Done(result)) => {
+        match outcome {
+            Ok(ComputeOutcome::Done(result)) => {
                 self.counters.served(kind, ServedBy::InPlace);
                 self.done(Ok(ResultBytes::Plain(result)))
             }
-            Ok(Step::Job(job)) => {
+            Ok(ComputeOutcome::Job(job)) => {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.pending.insert(token, Pending { kind, job });
@@ -363,10 +366,10 @@ impl Device {
         len: usize,
         writable: usize,
         now: Instant,
-        run: impl FnOnce(&mut Cipher, &[u8]) -> bool,
+        run: impl FnOnce(&mut CipherContext, &[u8]) -> bool,
     ) -> Option<DataOutcome> {
         let CipherHead { session, direction, iv, source_len, room } =
-            request::cipher_head(self.layout, head)?;
+            request::cipher_head(self.format, head)?;
         let Ok(Material::Cipher(cipher)) = self.sessions.get(session, now) else {
             return None;
         };
@@ -405,23 +408,26 @@ impl Device {
         DataOutcome::Done(DataAnswer::of(result))
     }
 
-    fn work(&mut self, data: &Data<'_>, now: Instant) -> Result<Step, Status> {
+    /// Computes a request in place, or makes the job that computes it.
+    fn compute(&mut self, data: &DataRequest<'_>, now: Instant) -> Result<ComputeOutcome, Status> {
         let mut inline;
-        let material = match &data.subject {
-            Subject::Session(id) => self.sessions.get(*id, now)?,
-            Subject::Inline(parameters) => {
-                inline = Material::new(parameters, &mut self.keys, &mut *self.pool, now)?;
+        let material = match &data.mode {
+            RequestMode::Session(id) => self.sessions.get(*id, now)?,
+            RequestMode::Stateless(parameters) => {
+                inline = Material::new(parameters, &mut self.keys, &mut *self.target, now)?;
                 &mut inline
             }
         };
-        match (&data.work, material) {
-            (Work::Akcipher { .. }, Material::Rsa { key, padding }) => {
-                asymmetric::rsa(key, *padding, &data.work, now)
+        match (&data.operation, material) {
+            (DataOperation::Akcipher { .. }, Material::Rsa { key, padding }) => {
+                asymmetric::rsa(key, *padding, &data.operation, now)
             }
-            (Work::Akcipher { .. }, Material::Ecdsa(key)) => {
-                asymmetric::ecdsa(key, &data.work, now)
+            (DataOperation::Akcipher { .. }, Material::Ecdsa(key)) => {
+                asymmetric::ecdsa(key, &data.operation, now)
             }
-            (work, material) => symmetric::compute(work, material).map(Step::Done),
+            (operation, material) => {
+                symmetric::compute(operation, material).map(ComputeOutcome::Done)
+            }
         }
     }
 
@@ -443,7 +449,7 @@ impl Device {
             let Some(Private::Pool(handle)) = pending.key.private else {
                 continue;
             };
-            jobs.push(PoolJob {
+            jobs.push(TargetJob {
                 id: token,
                 key: handle,
                 operation: pending.operation.clone(),
@@ -451,7 +457,7 @@ impl Device {
                 budget: pending.deadline.saturating_duration_since(now),
             });
         }
-        for (token, error) in self.pool.submit(jobs, now) {
+        for (token, error) in self.target.submit(jobs, now) {
             self.ended(token, Err(error), now, answers);
         }
         self.levels();
@@ -470,7 +476,7 @@ impl Device {
         now: Instant,
         answers: &mut Vec<(DataToken, DataAnswer)>,
     ) {
-        for ended in self.pool.completed(completions, now) {
+        for ended in self.target.completed(completions, now) {
             let EndedJob { id, result, served_by } = ended;
             if let (Some(pending), Some(by)) = (self.pending.get(&id), served_by) {
                 self.counters.served(pending.kind, by);
@@ -554,16 +560,18 @@ fn symmetric_kind(direction: Direction) -> RequestKind {
 }
 
 /// The counter and the bytes of a request, as QEMU counts them.
-fn measure(work: &Work<'_>) -> (RequestKind, usize) {
-    match work {
-        Work::Cipher { direction, source, .. }
-        | Work::Aead { direction, source, .. }
-        | Work::Chain(ChainWork { direction, source, .. }) => {
+fn measure(operation: &DataOperation<'_>) -> (RequestKind, usize) {
+    match operation {
+        DataOperation::Cipher { direction, source, .. }
+        | DataOperation::Aead { direction, source, .. }
+        | DataOperation::Chain(ChainOperation { direction, source, .. }) => {
             (symmetric_kind(*direction), source.len())
         }
-        Work::Check { service: Service::Mac, source, .. } => (RequestKind::Mac, source.len()),
-        Work::Check { source, .. } => (RequestKind::Hash, source.len()),
-        Work::Akcipher { operation, source, .. } => {
+        DataOperation::HashOrMac { service: CryptoService::Mac, source, .. } => {
+            (RequestKind::Mac, source.len())
+        }
+        DataOperation::HashOrMac { source, .. } => (RequestKind::Hash, source.len()),
+        DataOperation::Akcipher { operation, source, .. } => {
             let kind = match operation {
                 AkcipherOperation::Encrypt => RequestKind::AsymEncrypt,
                 AkcipherOperation::Decrypt => RequestKind::AsymDecrypt,

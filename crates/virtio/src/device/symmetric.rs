@@ -3,15 +3,18 @@
 
 //! Ciphers, hashes, MACs and AEADs, computed on the thread of the rings.
 
-use crate::primitives::{AeadError, Cipher};
-use crate::request::{ChainWork, Work};
-use crate::session::{Material, OwnedCheck};
+use crate::primitives::{AeadError, CipherContext};
+use crate::request::{ChainOperation, DataOperation};
+use crate::session::{Material, OwnedHashOrMac};
 use crate::spec::{Direction, Status};
 
 /// Computes what needs no key of the pool.
-pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8>, Status> {
-    match (work, material) {
-        (Work::Cipher { direction, iv, source, room }, Material::Cipher(cipher)) => {
+pub(super) fn compute(
+    operation: &DataOperation<'_>,
+    material: &mut Material,
+) -> Result<Vec<u8>, Status> {
+    match (operation, material) {
+        (DataOperation::Cipher { direction, iv, source, room }, Material::Cipher(cipher)) => {
             // Of two different lengths one is wrong (CVE-2023-3180).
             if *direction != cipher.direction() || *room != source.len() {
                 return Err(Status::Err);
@@ -19,16 +22,16 @@ pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8
             let mut text = source.to_vec();
             cipher.run(iv, &mut text).then_some(text).ok_or(Status::Err)
         }
-        (Work::Chain(work), Material::Chain { cipher, check, cipher_first }) => {
-            chain(work, cipher, check, *cipher_first)
+        (DataOperation::Chain(operation), Material::Chain { cipher, check, cipher_first }) => {
+            chain(operation, cipher, check, *cipher_first)
         }
-        (Work::Check { service, source, len }, Material::Check(check))
+        (DataOperation::HashOrMac { service, source, len }, Material::HashOrMac(check))
             if *service == check.service() =>
         {
             check.run(source, *len)
         }
         (
-            Work::Aead { direction, nonce, source, aad, tag_len, room },
+            DataOperation::Aead { direction, nonce, source, aad, tag_len, room },
             Material::Aead { aead, tag_len: own, direction: own_direction },
         ) => {
             if direction != own_direction || tag_len != own {
@@ -52,11 +55,11 @@ pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8
         }
         // A session of another service, or a chain where the session has a cipher alone.
         (
-            Work::Cipher { .. }
-            | Work::Chain(_)
-            | Work::Check { .. }
-            | Work::Aead { .. }
-            | Work::Akcipher { .. },
+            DataOperation::Cipher { .. }
+            | DataOperation::Chain(_)
+            | DataOperation::HashOrMac { .. }
+            | DataOperation::Aead { .. }
+            | DataOperation::Akcipher { .. },
             _,
         ) => Err(Status::InvalidSession),
     }
@@ -64,28 +67,28 @@ pub(super) fn compute(work: &Work<'_>, material: &mut Material) -> Result<Vec<u8
 
 /// Computes a cipher and a hash or MAC over parts of one source. The device does not compare MACs: the driver does.
 fn chain(
-    work: &ChainWork<'_>,
-    cipher: &mut Cipher,
-    check: &OwnedCheck,
+    operation: &ChainOperation<'_>,
+    cipher: &mut CipherContext,
+    check: &OwnedHashOrMac,
     cipher_first: bool,
 ) -> Result<Vec<u8>, Status> {
-    if work.direction != cipher.direction() {
+    if operation.direction != cipher.direction() {
         return Err(Status::Err);
     }
-    let mut text = work.source.to_vec();
-    let mut hashed = work.aad.to_vec();
-    let (from, to) = work.hash;
+    let mut text = operation.source.to_vec();
+    let mut hashed = operation.aad.to_vec();
+    let (from, to) = operation.hash;
     if !cipher_first {
         hashed.extend_from_slice(&text[from..to]);
     }
-    let (start, end) = work.cipher;
-    if !cipher.run(work.iv, &mut text[start..end]) {
+    let (start, end) = operation.cipher;
+    if !cipher.run(operation.iv, &mut text[start..end]) {
         return Err(Status::Err);
     }
     if cipher_first {
         hashed.extend_from_slice(&text[from..to]);
     }
-    let digest = check.run(&hashed, work.hash_len)?;
+    let digest = check.run(&hashed, operation.hash_len)?;
     text.extend_from_slice(&digest);
     Ok(text)
 }

@@ -65,7 +65,7 @@ pub(super) const REPLY_ACK: u64 = 1 << 3;
 /// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
 pub(super) const DEVICE_STATE: u64 = 1 << 19;
 
-/// A message.
+/// A vhost-user message with the descriptors that travelled with it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Message {
     pub(super) code: u32,
@@ -82,7 +82,7 @@ impl Message {
         Self { code, flags: VERSION, body, files: Vec::new() }
     }
 
-    /// The reply to this message.
+    /// A reply has the code of its request, and the flag that marks replies.
     pub(super) fn reply(&self, body: Vec<u8>) -> Self {
         Self { flags: VERSION | REPLY, ..Self::new(self.code, body) }
     }

@@ -56,12 +56,12 @@ const DEVICE_REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between the start of a driver and the first change of its configuration: Linux prepares for such changes only
 /// after it has told the device that it is ready.
-const DRIVER_STARTS: Duration = Duration::from_secs(1);
+const CONFIG_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Pause between two tries to reach a device process.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The settings of a front process.
+/// Sockets to hold, and the program that runs the devices behind them.
 pub struct FrontSettings {
     /// One socket for each machine.
     pub devices: Vec<SocketSettings>,
@@ -99,7 +99,7 @@ struct Shared {
     files: Mutex<Vec<SocketFile>>,
 }
 
-/// One socket.
+/// One socket, with its device and at most one monitor.
 struct FrontDevice {
     settings: SocketSettings,
     listener: UnixListener,
@@ -111,7 +111,7 @@ struct FrontDevice {
     wake: OwnedFd,
 }
 
-/// The connection of a monitor.
+/// A monitor's connection, with what a new device process needs to go on.
 struct Connection {
     monitor: Arc<UnixStream>,
     replay: Replay,
@@ -136,7 +136,7 @@ impl Connection {
 }
 
 impl Front {
-    /// Listens on all sockets, or goes on with those of a former program, and starts the device process.
+    /// Listens on all sockets, or continues with those of a former program, and starts the device process.
     ///
     /// # Errors
     /// If a socket cannot be made, or the device process cannot be started.
@@ -207,7 +207,7 @@ impl Front {
         Ok(())
     }
 
-    /// The paths of the sockets.
+    /// The socket of each device, in the order of the settings.
     pub fn sockets(&self) -> impl Iterator<Item = &Path> {
         let devices = self.shared.devices.iter();
         devices.map(|device| device.settings.path.as_path())
@@ -231,7 +231,7 @@ impl Front {
     }
 
     /// Runs another program, or a newer version of this one, in this process. It gets all connections; no machine
-    /// notices. Returns only if that fails, and then everything goes on.
+    /// notices. Returns only if that fails, and then everything continues as it was.
     pub fn hand_over(&self, mut program: Command) -> io::Error {
         use std::os::unix::process::CommandExt;
         // No message is under way from here on.
@@ -458,7 +458,7 @@ impl Front {
             return None;
         }
         let since = connection.running_since?;
-        let wait = DRIVER_STARTS.saturating_sub(since.elapsed());
+        let wait = CONFIG_CHANGE_DELAY.saturating_sub(since.elapsed());
         if !wait.is_zero() {
             return Some(wait);
         }

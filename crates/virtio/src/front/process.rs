@@ -35,7 +35,7 @@ enum Order {
     Control,
 }
 
-/// The device process of a front process.
+/// The child that runs the devices; the front process starts another when it ends.
 pub(super) struct DeviceProcess {
     program: Box<dyn Fn() -> Command + Send + Sync>,
     folder: PathBuf,

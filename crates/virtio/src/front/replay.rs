@@ -63,7 +63,7 @@ impl Replay {
         true
     }
 
-    /// A ring has stopped: the monitor tells its position, descriptors and state anew when it starts.
+    /// A ring has stopped: the monitor tells its position, descriptors and state again when it starts.
     pub(super) fn stopped(&mut self, ring: u32) {
         if let Some(messages) = self.rings.get_mut(&ring) {
             messages.remove(&code::SET_VRING_KICK);
@@ -143,7 +143,7 @@ pub(super) fn ask(device: BorrowedFd<'_>, code: u32) -> io::Result<Message> {
     reply(device, code)
 }
 
-/// The reply to a message.
+/// Waits for the reply of the device process to a message with this code.
 pub(super) fn reply(device: BorrowedFd<'_>, code: u32) -> io::Result<Message> {
     match Message::read(device)? {
         Some(message) if message.code == code => Ok(message),

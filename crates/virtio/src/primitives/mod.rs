@@ -10,4 +10,4 @@
 #[expect(unsafe_code, reason = "calls AWS-LC's functions")]
 mod sys;
 
-pub(crate) use sys::{Aead, AeadError, Cipher, EcPublic, Rsa, hash, mac, sha256};
+pub(crate) use sys::{Aead, AeadError, CipherContext, EcPublic, Rsa, hash, mac, sha256};

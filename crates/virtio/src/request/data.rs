@@ -6,10 +6,11 @@
 use super::fields::{Cursor, Field, Form, Kind, Values, fixed_len, type_offset};
 use super::parameters::parameters;
 use super::{
-    AkcipherOperation, ChainWork, CipherHead, Data, Layout, MAX_RESULT_LEN, Subject, Work,
+    AkcipherOperation, ChainOperation, CipherHead, DataOperation, DataRequest, MAX_RESULT_LEN,
+    RequestFormat, RequestMode,
 };
 use crate::spec::{
-    DATA_HEADER_LEN, DATA_LEGACY_LEN, Direction, FLAG_SESSION_MODE, Service, Status,
+    CryptoService, DATA_HEADER_LEN, DATA_LEGACY_LEN, Direction, FLAG_SESSION_MODE, Status,
 };
 
 /// Parses a request of a data queue. `writable` is the number of bytes that the guest left for the result, without
@@ -17,36 +18,40 @@ use crate::spec::{
 ///
 /// # Errors
 /// The status with which to answer it.
-pub fn data(layout: Layout, bytes: &[u8], writable: usize) -> Result<Data<'_>, Status> {
-    let Head { operation, kind, service, subject, mut body } = head(layout, bytes, writable)?;
-    let subject = match subject {
-        Some(session) => Subject::Session(session),
-        None => Subject::Inline(parameters(kind, &body.values, &mut body.rest)?),
+pub fn data(
+    format: RequestFormat,
+    bytes: &[u8],
+    writable: usize,
+) -> Result<DataRequest<'_>, Status> {
+    let Head { opcode, kind, service, session, mut body } = head(format, bytes, writable)?;
+    let mode = match session {
+        Some(session) => RequestMode::Session(session),
+        None => RequestMode::Stateless(parameters(kind, &body.values, &mut body.rest)?),
     };
-    let work = match kind {
-        Kind::Cipher => body.cipher(direction(operation)?)?,
-        Kind::Chain => body.chain(direction(operation)?)?,
-        Kind::Hash | Kind::Mac if operation == 0 => body.check(service)?,
+    let operation = match kind {
+        Kind::Cipher => body.cipher(direction(opcode)?)?,
+        Kind::Chain => body.chain(direction(opcode)?)?,
+        Kind::Hash | Kind::Mac if opcode == 0 => body.hash_or_mac(service)?,
         Kind::Hash | Kind::Mac => return Err(Status::NotSupported),
-        Kind::Aead => body.aead(direction(operation)?)?,
-        Kind::Akcipher => body.akcipher(akcipher_operation(operation)?)?,
+        Kind::Aead => body.aead(direction(opcode)?)?,
+        Kind::Akcipher => body.akcipher(akcipher_operation(opcode)?)?,
     };
-    Ok(Data { subject, work })
+    Ok(DataRequest { mode, operation })
 }
 
 /// Parses a request whose source is not in `bytes`. `None` if it is not one of a session's cipher, or has more than its
 /// source behind `bytes`.
 #[must_use]
-pub fn cipher_head(layout: Layout, bytes: &[u8]) -> Option<CipherHead<'_>> {
-    let Head { operation, kind: Kind::Cipher, subject: Some(session), mut body, .. } =
-        head(layout, bytes, 0).ok()?
+pub fn cipher_head(format: RequestFormat, bytes: &[u8]) -> Option<CipherHead<'_>> {
+    let Head { opcode, kind: Kind::Cipher, session: Some(session), mut body, .. } =
+        head(format, bytes, 0).ok()?
     else {
         return None;
     };
     let iv = body.take(Field::IvLen).ok()?;
     let head = CipherHead {
         session,
-        direction: direction(operation).ok()?,
+        direction: direction(opcode).ok()?,
         iv,
         source_len: body.values.len(Field::SourceLen).ok()?,
         room: body.values.len(Field::TargetLen).ok()?,
@@ -56,15 +61,16 @@ pub fn cipher_head(layout: Layout, bytes: &[u8]) -> Option<CipherHead<'_>> {
 
 /// A data request up to its keys, IV and source.
 struct Head<'a> {
-    operation: u32,
+    /// The low byte of the opcode: the operation within the service.
+    opcode: u32,
     kind: Kind,
-    service: Service,
+    service: CryptoService,
     /// The session, unless the request has its own parameters.
-    subject: Option<u64>,
+    session: Option<u64>,
     body: Body<'a>,
 }
 
-fn head(layout: Layout, bytes: &[u8], writable: usize) -> Result<Head<'_>, Status> {
+fn head(format: RequestFormat, bytes: &[u8], writable: usize) -> Result<Head<'_>, Status> {
     let mut rest = Cursor(bytes);
     let mut header = rest.part(DATA_HEADER_LEN)?;
     let opcode = header.word()?;
@@ -72,28 +78,28 @@ fn head(layout: Layout, bytes: &[u8], writable: usize) -> Result<Head<'_>, Statu
     header.word()?;
     let session = header.long()?;
     let flag = header.word()?;
-    let service = Service::of_opcode(opcode).ok_or(Status::NotSupported)?;
-    let form = if layout.stateless(service) { Form::Stateless } else { Form::Named };
+    let service = CryptoService::of_opcode(opcode).ok_or(Status::NotSupported)?;
+    let form = if format.stateless(service) { Form::Stateless } else { Form::Named };
     // In the stateless form a request may still name a session, and then its parameters do not count.
-    let named = !layout.revision_1() || flag & FLAG_SESSION_MODE != 0;
+    let named = !format.revision_1() || flag & FLAG_SESSION_MODE != 0;
     if !named && form == Form::Named {
         return Err(Status::Err);
     }
-    let fixed = rest.fixed(layout, fixed_len(service, form), DATA_LEGACY_LEN)?;
+    let fixed = rest.fixed(format, fixed_len(service, form), DATA_LEGACY_LEN)?;
     let kind = kind(service, form, fixed)?;
     let values = Values::read(kind, form, fixed)?;
     Ok(Head {
-        operation: opcode & 0xff,
+        opcode: opcode & 0xff,
         kind,
         service,
-        subject: named.then_some(session),
+        session: named.then_some(session),
         body: Body { form, values, rest, writable },
     })
 }
 
 /// The kind of a request; the type of a cipher request stands behind its other fields.
-pub(super) fn kind(service: Service, form: Form, fixed: Cursor<'_>) -> Result<Kind, Status> {
-    if service != Service::Cipher {
+pub(super) fn kind(service: CryptoService, form: Form, fixed: Cursor<'_>) -> Result<Kind, Status> {
+    if service != CryptoService::Cipher {
         return Ok(Kind::of(service));
     }
     let kind = Cursor(fixed.0.get(type_offset(form)..).ok_or(Status::Err)?).word()?;
@@ -104,16 +110,16 @@ pub(super) fn kind(service: Service, form: Form, fixed: Cursor<'_>) -> Result<Ki
     }
 }
 
-fn direction(operation: u32) -> Result<Direction, Status> {
-    match operation {
+fn direction(opcode: u32) -> Result<Direction, Status> {
+    match opcode {
         0 => Ok(Direction::Encrypt),
         1 => Ok(Direction::Decrypt),
         _ => Err(Status::NotSupported),
     }
 }
 
-fn akcipher_operation(operation: u32) -> Result<AkcipherOperation, Status> {
-    match operation {
+fn akcipher_operation(opcode: u32) -> Result<AkcipherOperation, Status> {
+    match opcode {
         0 => Ok(AkcipherOperation::Encrypt),
         1 => Ok(AkcipherOperation::Decrypt),
         2 => Ok(AkcipherOperation::Sign),
@@ -122,7 +128,7 @@ fn akcipher_operation(operation: u32) -> Result<AkcipherOperation, Status> {
     }
 }
 
-/// The work of one data request: its fields, and the bytes behind the keys.
+/// The operation of one data request: its fields, and the bytes behind the keys.
 struct Body<'a> {
     form: Form,
     values: Values,
@@ -146,8 +152,8 @@ impl<'a> Body<'a> {
         self.rest.take(self.values.len(len)?)
     }
 
-    fn cipher(mut self, direction: Direction) -> Result<Work<'a>, Status> {
-        Ok(Work::Cipher {
+    fn cipher(mut self, direction: Direction) -> Result<DataOperation<'a>, Status> {
+        Ok(DataOperation::Cipher {
             direction,
             iv: self.take(Field::IvLen)?,
             source: self.take(Field::SourceLen)?,
@@ -155,7 +161,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn chain(mut self, direction: Direction) -> Result<Work<'a>, Status> {
+    fn chain(mut self, direction: Direction) -> Result<DataOperation<'a>, Status> {
         let iv = self.take(Field::IvLen)?;
         // The specification has the additional data after the source with a session, and before it without.
         let (source, aad) = if self.form == Form::Stateless {
@@ -178,7 +184,7 @@ impl<'a> Body<'a> {
             let end = end.filter(|end| *end <= source.len()).ok_or(Status::Err)?;
             Ok((start, end))
         };
-        Ok(Work::Chain(ChainWork {
+        Ok(DataOperation::Chain(ChainOperation {
             direction,
             iv,
             source,
@@ -189,16 +195,16 @@ impl<'a> Body<'a> {
         }))
     }
 
-    fn check(mut self, service: Service) -> Result<Work<'a>, Status> {
-        Ok(Work::Check {
+    fn hash_or_mac(mut self, service: CryptoService) -> Result<DataOperation<'a>, Status> {
+        Ok(DataOperation::HashOrMac {
             service,
             source: self.take(Field::SourceLen)?,
             len: self.fits(self.values.len(Field::ResultLen)?)?,
         })
     }
 
-    fn aead(mut self, direction: Direction) -> Result<Work<'a>, Status> {
-        Ok(Work::Aead {
+    fn aead(mut self, direction: Direction) -> Result<DataOperation<'a>, Status> {
+        Ok(DataOperation::Aead {
             direction,
             nonce: self.take(Field::IvLen)?,
             source: self.take(Field::SourceLen)?,
@@ -208,7 +214,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn akcipher(mut self, operation: AkcipherOperation) -> Result<Work<'a>, Status> {
+    fn akcipher(mut self, operation: AkcipherOperation) -> Result<DataOperation<'a>, Status> {
         let source = self.take(Field::SourceLen)?;
         let (digest, room) = match operation {
             AkcipherOperation::Verify => (self.take(Field::TargetLen)?, 0),
@@ -216,6 +222,6 @@ impl<'a> Body<'a> {
                 (&[][..], self.room()?)
             }
         };
-        Ok(Work::Akcipher { operation, source, digest, room })
+        Ok(DataOperation::Akcipher { operation, source, digest, room })
     }
 }

@@ -4,8 +4,8 @@
 //! The fixed fields of requests: a cursor that takes no bytes that are not there, and one table with the order of the
 //! fields in each form of a request.
 
-use super::Layout;
-use crate::spec::{Service, Status};
+use super::RequestFormat;
+use crate::spec::{CryptoService, Status};
 
 /// A cursor over the bytes of a request.
 #[derive(Clone, Copy)]
@@ -27,11 +27,11 @@ impl<'a> Cursor<'a> {
     /// Takes the fixed fields: `own` bytes, or `legacy` bytes without revision 1.
     pub(super) fn fixed(
         &mut self,
-        layout: Layout,
+        format: RequestFormat,
         own: usize,
         legacy: usize,
     ) -> Result<Self, Status> {
-        self.part(if layout.revision_1() { own } else { legacy })
+        self.part(if format.revision_1() { own } else { legacy })
     }
 
     /// Takes a key of at least one and at most `most` bytes.
@@ -119,13 +119,13 @@ pub(super) enum Kind {
 
 impl Kind {
     /// The kind of a service's requests; a cipher request is a [`Self::Chain`] if its type says so.
-    pub(super) const fn of(service: Service) -> Self {
+    pub(super) const fn of(service: CryptoService) -> Self {
         match service {
-            Service::Cipher => Self::Cipher,
-            Service::Hash => Self::Hash,
-            Service::Mac => Self::Mac,
-            Service::Aead => Self::Aead,
-            Service::Akcipher => Self::Akcipher,
+            CryptoService::Cipher => Self::Cipher,
+            CryptoService::Hash => Self::Hash,
+            CryptoService::Mac => Self::Mac,
+            CryptoService::Aead => Self::Aead,
+            CryptoService::Akcipher => Self::Akcipher,
         }
     }
 
@@ -164,18 +164,18 @@ impl Kind {
 
 /// Length of the fixed fields of a service's requests with revision 1, in bytes.
 #[rustfmt::skip]
-pub(super) const fn fixed_len(service: Service, form: Form) -> usize {
+pub(super) const fn fixed_len(service: CryptoService, form: Form) -> usize {
     match (service, form) {
-        (Service::Cipher | Service::Akcipher, Form::Session) => 56,
-        (Service::Hash, Form::Session)                       => 8,
-        (Service::Mac, Form::Session)                        => 16,
-        (Service::Aead, Form::Session | Form::Named)         => 24,
-        (Service::Cipher, Form::Named)                       => 48,
-        (Service::Cipher, Form::Stateless)                   => 76,
-        (Service::Hash | Service::Mac | Service::Akcipher, Form::Named) => 8,
-        (Service::Hash | Service::Mac, Form::Stateless)      => 16,
-        (Service::Aead, Form::Stateless)                     => 32,
-        (Service::Akcipher, Form::Stateless)                 => 28,
+        (CryptoService::Cipher | CryptoService::Akcipher, Form::Session) => 56,
+        (CryptoService::Hash, Form::Session)                       => 8,
+        (CryptoService::Mac, Form::Session)                        => 16,
+        (CryptoService::Aead, Form::Session | Form::Named)         => 24,
+        (CryptoService::Cipher, Form::Named)                       => 48,
+        (CryptoService::Cipher, Form::Stateless)                   => 76,
+        (CryptoService::Hash | CryptoService::Mac | CryptoService::Akcipher, Form::Named) => 8,
+        (CryptoService::Hash | CryptoService::Mac, Form::Stateless)      => 16,
+        (CryptoService::Aead, Form::Stateless)                     => 32,
+        (CryptoService::Akcipher, Form::Stateless)                 => 28,
     }
 }
 

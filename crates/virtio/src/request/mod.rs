@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Without `VIRTIO_CRYPTO_F_REVISION_1` the fixed fields are padded to 56 and 48 bytes; with it they have the
-//! length of their structure ([`Layout`]). Every length that a guest states is compared with the bytes that are
+//! length of their structure ([`RequestFormat`]). Every length that a guest states is compared with the bytes that are
 //! there before anything is read or allocated, and sums are made in 64 bits.
 
 mod data;
@@ -23,8 +23,8 @@ use millrace_engine::Curve;
 pub use self::data::{cipher_head, data};
 use self::fields::{Cursor, Form, Values, fixed_len};
 use crate::spec::{
-    self, AeadAlgorithm, CONTROL_HEADER_LEN, CONTROL_LEGACY_LEN, CipherAlgorithm, Direction,
-    HashAlgorithm, MacAlgorithm, RsaPadding, Service, Status, feature,
+    self, AeadAlgorithm, CONTROL_HEADER_LEN, CONTROL_LEGACY_LEN, CipherAlgorithm, CryptoService,
+    Direction, HashAlgorithm, MacAlgorithm, RsaPadding, Status, feature,
 };
 
 /// Bound on the bytes of one request that the guest wrote, in bytes. The largest request of a Linux guest is one of
@@ -38,14 +38,14 @@ pub const MAX_RESULT_LEN: usize = 1 << 20;
 /// Bound on an encoded public-key, in bytes: an RSA-8192 private key has about 4.7 KiB.
 pub const MAX_KEY_LEN: usize = 8 * 1024;
 
-/// The form of requests, as the guest's driver negotiated it.
+/// The format of requests, which the features decide that the guest's driver acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct RequestFormat {
     features: u64,
 }
 
-impl Layout {
-    /// The layout after the driver acknowledged these feature bits.
+impl RequestFormat {
+    /// `features`: the feature bits that the driver acknowledged.
     #[must_use]
     pub const fn new(features: u64) -> Self {
         Self { features }
@@ -58,197 +58,150 @@ impl Layout {
     }
 
     /// Whether data requests of a service have the stateless form. It needs revision 1.
-    const fn stateless(self, service: Service) -> bool {
+    const fn stateless(self, service: CryptoService) -> bool {
         self.revision_1() && self.features & feature::stateless(service) != 0
     }
 }
 
-/// A request of the control queue.
+/// A request of the control queue (virtio 1.3, section 5.9.7.2).
 #[derive(Debug, PartialEq, Eq)]
-pub enum Control<'a> {
-    /// Make a session.
+#[expect(missing_docs, reason = "the words of the specification")]
+pub enum SessionCommand<'a> {
     Create(Parameters<'a>),
-    /// End a session.
+    /// The service is that of the opcode; the session must be one of it.
     Destroy {
-        /// The service of the session, as the opcode names it.
-        service: Service,
-        /// The session.
+        service: CryptoService,
         session: u64,
     },
 }
 
-/// The parameters of a session, or of a request without one.
+/// The parameters of a session, or of a data request in stateless mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the specification")]
 pub enum Parameters<'a> {
-    /// A cipher.
     Cipher(CipherParameters<'a>),
-    /// A cipher with a hash or MAC.
+    /// `VIRTIO_CRYPTO_SYM_OP_ALGORITHM_CHAINING`
     Chain {
-        /// The cipher.
         cipher: CipherParameters<'a>,
-        /// The hash or MAC.
-        check: Check<'a>,
-        /// Whether the hash is computed on the output of the cipher.
+        check: HashOrMac<'a>,
+        /// Whether the hash or MAC covers the output of the cipher, not its input.
         cipher_first: bool,
     },
-    /// A hash or MAC.
-    Check(Check<'a>),
-    /// Authenticated encryption.
+    HashOrMac(HashOrMac<'a>),
     Aead {
-        /// The algorithm.
         algorithm: AeadAlgorithm,
-        /// The key.
         key: &'a [u8],
         /// Length of the tag, in bytes.
         tag_len: usize,
-        /// The direction.
         direction: Direction,
     },
-    /// RSA.
     Rsa {
-        /// The padding.
         padding: RsaPadding,
-        /// Whether the key is private.
+        /// Whether `key` is the private half.
         private: bool,
         /// DER `RSAPrivateKey` or `RSAPublicKey` (RFC 8017 appendix A.1).
         key: &'a [u8],
     },
-    /// ECDSA.
     Ecdsa {
-        /// The curve.
         curve: Curve,
-        /// Whether the key is private.
+        /// Whether `key` is the private half.
         private: bool,
         /// DER `ECPrivateKey` (RFC 5915), or a point (SEC 1 section 2.3.3).
         key: &'a [u8],
     },
 }
 
-/// The parameters of a cipher.
+/// A cipher with its key: the fields of `virtio_crypto_cipher_session_para`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the specification")]
 pub struct CipherParameters<'a> {
-    /// The algorithm.
     pub algorithm: CipherAlgorithm,
-    /// The key.
     pub key: &'a [u8],
-    /// The direction.
     pub direction: Direction,
 }
 
-/// A hash, or a MAC with its key.
+/// A hash, or a MAC with its key. `len` is the length of the result in bytes; digest and MAC are cut to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check<'a> {
-    /// A hash.
-    Hash {
-        /// The algorithm.
-        algorithm: HashAlgorithm,
-        /// Length of the result, in bytes; the digest is cut to it.
-        len: usize,
-    },
-    /// A MAC.
-    Mac {
-        /// The algorithm.
-        algorithm: MacAlgorithm,
-        /// The key.
-        key: &'a [u8],
-        /// Length of the result, in bytes; the MAC is cut to it.
-        len: usize,
-    },
+#[expect(missing_docs, reason = "the words of the specification")]
+pub enum HashOrMac<'a> {
+    Hash { algorithm: HashAlgorithm, len: usize },
+    Mac { algorithm: MacAlgorithm, key: &'a [u8], len: usize },
 }
 
 impl Parameters<'_> {
     /// The service to which a session with these parameters belongs.
     #[must_use]
-    pub const fn service(&self) -> Service {
+    pub const fn service(&self) -> CryptoService {
         match self {
-            Self::Cipher(_) | Self::Chain { .. } => Service::Cipher,
-            Self::Check(Check::Hash { .. }) => Service::Hash,
-            Self::Check(Check::Mac { .. }) => Service::Mac,
-            Self::Aead { .. } => Service::Aead,
-            Self::Rsa { .. } | Self::Ecdsa { .. } => Service::Akcipher,
+            Self::Cipher(_) | Self::Chain { .. } => CryptoService::Cipher,
+            Self::HashOrMac(HashOrMac::Hash { .. }) => CryptoService::Hash,
+            Self::HashOrMac(HashOrMac::Mac { .. }) => CryptoService::Mac,
+            Self::Aead { .. } => CryptoService::Aead,
+            Self::Rsa { .. } | Self::Ecdsa { .. } => CryptoService::Akcipher,
         }
     }
 }
 
-/// A request of a data queue.
+/// A request of a data queue (virtio 1.3, section 5.9.7.3).
 #[derive(Debug, PartialEq, Eq)]
-pub struct Data<'a> {
-    /// The session, or the parameters of a request without one.
-    pub subject: Subject<'a>,
-    /// Operation to do.
-    pub work: Work<'a>,
+#[expect(missing_docs, reason = "the types say it")]
+pub struct DataRequest<'a> {
+    pub mode: RequestMode<'a>,
+    pub operation: DataOperation<'a>,
 }
 
-/// The origin of a data request's key and parameters.
+/// Where a data request has its key and parameters: the specification's session mode and stateless mode.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Subject<'a> {
-    /// A session.
+pub enum RequestMode<'a> {
+    /// In the session of this number.
     Session(u64),
-    /// The request itself.
-    Inline(Parameters<'a>),
+    /// In the request itself.
+    Stateless(Parameters<'a>),
 }
 
-/// The work of a data request.
+/// The operation of a data request. `room` and lengths are in bytes; `room` is what the guest left for the result.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Work<'a> {
-    /// A cipher.
+#[expect(missing_docs, reason = "the words of the specification")]
+pub enum DataOperation<'a> {
+    /// `iv` is the counter of CTR, and the tweak of XTS.
     Cipher {
-        /// The direction of the opcode.
         direction: Direction,
-        /// The IV, counter or tweak.
         iv: &'a [u8],
-        /// The source.
         source: &'a [u8],
-        /// Room for the result, in bytes.
         room: usize,
     },
-    /// A cipher and a hash or MAC.
-    Chain(ChainWork<'a>),
-    /// A hash or MAC.
-    Check {
-        /// The service of the opcode: [`Service::Hash`] or [`Service::Mac`].
-        service: Service,
-        /// The source.
+    Chain(ChainOperation<'a>),
+    HashOrMac {
+        /// [`CryptoService::Hash`] or [`CryptoService::Mac`], as the opcode says.
+        service: CryptoService,
         source: &'a [u8],
-        /// Length of the result, in bytes.
         len: usize,
     },
-    /// Authenticated encryption.
     Aead {
-        /// The direction of the opcode.
         direction: Direction,
-        /// The nonce.
         nonce: &'a [u8],
-        /// The source; the tag is its end for a decryption.
+        /// Ends with the tag for a decryption.
         source: &'a [u8],
-        /// Additional authenticated data.
         aad: &'a [u8],
-        /// Length of the tag, in bytes.
         tag_len: usize,
-        /// Room for the result, in bytes.
         room: usize,
     },
-    /// A public-key operation.
     Akcipher {
-        /// The operation.
         operation: AkcipherOperation,
-        /// The source; the signature for a verification.
+        /// The signature for a verification.
         source: &'a [u8],
         /// The digest of a verification; empty otherwise.
         digest: &'a [u8],
-        /// Room for the result, in bytes.
         room: usize,
     },
 }
 
-/// The work of a request that chains a cipher and a hash or MAC. The ranges are inside the source.
+/// A cipher and a hash or MAC over parts of one source.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ChainWork<'a> {
-    /// The direction of the opcode.
+#[expect(missing_docs, reason = "the words of the specification")]
+pub struct ChainOperation<'a> {
     pub direction: Direction,
-    /// The IV, counter or tweak.
     pub iv: &'a [u8],
-    /// The source.
     pub source: &'a [u8],
     /// Additional authenticated data, which the hash covers first.
     pub aad: &'a [u8],
@@ -260,49 +213,45 @@ pub struct ChainWork<'a> {
     pub hash_len: usize,
 }
 
-/// A request for a session's cipher, without its source.
+/// A request for the cipher of a session, without its source. Lengths are in bytes.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the specification")]
 pub struct CipherHead<'a> {
-    /// The session.
     pub session: u64,
-    /// The direction of the opcode.
     pub direction: Direction,
-    /// The IV, counter or tweak.
     pub iv: &'a [u8],
-    /// Length of the source, in bytes.
     pub source_len: usize,
-    /// Room for the result, in bytes.
     pub room: usize,
 }
 
-/// A public-key operation.
+/// A public-key operation. Only guests before Linux 6.13 sign and verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the words of the specification")]
 pub enum AkcipherOperation {
-    /// Encryption with the public key.
     Encrypt,
-    /// Decryption with the private key.
     Decrypt,
-    /// Signature with the private key; guests before Linux 6.13 use it.
     Sign,
-    /// Verification with the public key; guests before Linux 6.13 use it.
     Verify,
 }
 
 /// A control opcode that the device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ControlOpcode {
-    Create(Service),
-    Destroy(Service),
+    Create(CryptoService),
+    Destroy(CryptoService),
 }
 
 impl ControlOpcode {
     fn of(opcode: u32) -> Option<Self> {
-        let service = Service::of_opcode(opcode)?;
+        let service = CryptoService::of_opcode(opcode)?;
         let (create, destroy) = match service {
-            Service::Akcipher => (spec::AKCIPHER_CREATE_SESSION, spec::AKCIPHER_DESTROY_SESSION),
-            Service::Cipher | Service::Hash | Service::Mac | Service::Aead => {
-                (spec::CREATE_SESSION, spec::DESTROY_SESSION)
+            CryptoService::Akcipher => {
+                (spec::AKCIPHER_CREATE_SESSION, spec::AKCIPHER_DESTROY_SESSION)
             }
+            CryptoService::Cipher
+            | CryptoService::Hash
+            | CryptoService::Mac
+            | CryptoService::Aead => (spec::CREATE_SESSION, spec::DESTROY_SESSION),
         };
         match opcode & 0xff {
             op if op == u32::from(create) => Some(Self::Create(service)),
@@ -324,20 +273,20 @@ pub fn creates_session(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The status with which to answer it.
-pub fn control(layout: Layout, bytes: &[u8]) -> Result<Control<'_>, Status> {
+pub fn control(format: RequestFormat, bytes: &[u8]) -> Result<SessionCommand<'_>, Status> {
     let mut rest = Cursor(bytes);
     let opcode = rest.part(CONTROL_HEADER_LEN)?.word()?;
     match ControlOpcode::of(opcode).ok_or(Status::NotSupported)? {
         ControlOpcode::Create(service) => {
             let own = fixed_len(service, Form::Session);
-            let fixed = rest.fixed(layout, own, CONTROL_LEGACY_LEN)?;
+            let fixed = rest.fixed(format, own, CONTROL_LEGACY_LEN)?;
             let kind = data::kind(service, Form::Session, fixed)?;
             let values = Values::read(kind, Form::Session, fixed)?;
-            parameters::parameters(kind, &values, &mut rest).map(Control::Create)
+            parameters::parameters(kind, &values, &mut rest).map(SessionCommand::Create)
         }
         ControlOpcode::Destroy(service) => {
-            let session = rest.fixed(layout, 8, CONTROL_LEGACY_LEN)?.long()?;
-            Ok(Control::Destroy { service, session })
+            let session = rest.fixed(format, 8, CONTROL_LEGACY_LEN)?.long()?;
+            Ok(SessionCommand::Destroy { service, session })
         }
     }
 }

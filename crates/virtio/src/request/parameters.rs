@@ -5,7 +5,7 @@
 //! same.
 
 use super::fields::{Cursor, Field, Kind, Values};
-use super::{Check, CipherParameters, MAX_KEY_LEN, Parameters};
+use super::{CipherParameters, HashOrMac, MAX_KEY_LEN, Parameters};
 use crate::spec::{
     AeadAlgorithm, AkcipherAlgorithm, CipherAlgorithm, Direction, HashAlgorithm, MAX_AUTH_KEY_LEN,
     MAX_CIPHER_KEY_LEN, MacAlgorithm, RsaPadding, Status, curve,
@@ -20,8 +20,8 @@ pub(super) fn parameters<'a>(
     match kind {
         Kind::Cipher => cipher(values, rest).map(Parameters::Cipher),
         Kind::Chain => chain(values, rest),
-        Kind::Hash => hash(values).map(Parameters::Check),
-        Kind::Mac => mac(values, rest).map(Parameters::Check),
+        Kind::Hash => hash(values).map(Parameters::HashOrMac),
+        Kind::Mac => mac(values, rest).map(Parameters::HashOrMac),
         Kind::Aead => aead(values, rest),
         Kind::Akcipher => akcipher(values, rest),
     }
@@ -64,17 +64,17 @@ fn chain<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, S
     Ok(Parameters::Chain { cipher, check, cipher_first })
 }
 
-fn hash(values: &Values) -> Result<Check<'static>, Status> {
+fn hash(values: &Values) -> Result<HashOrMac<'static>, Status> {
     let algorithm =
         HashAlgorithm::from_code(values.code(Field::CheckAlgorithm)).ok_or(Status::NotSupported)?;
     let len = values.len(Field::ResultLen)?;
     if len == 0 || len > algorithm.digest_len() {
         return Err(Status::Err);
     }
-    Ok(Check::Hash { algorithm, len })
+    Ok(HashOrMac::Hash { algorithm, len })
 }
 
-fn mac<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Check<'a>, Status> {
+fn mac<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<HashOrMac<'a>, Status> {
     let algorithm =
         MacAlgorithm::from_code(values.code(Field::CheckAlgorithm)).ok_or(Status::NotSupported)?;
     let len = values.len(Field::ResultLen)?;
@@ -85,7 +85,7 @@ fn mac<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Check<'a>, Status> 
     if algorithm == MacAlgorithm::CmacAes && !matches!(key.len(), 16 | 32) {
         return Err(Status::NotSupported);
     }
-    Ok(Check::Mac { algorithm, key, len })
+    Ok(HashOrMac::Mac { algorithm, key, len })
 }
 
 fn aead<'a>(values: &Values, rest: &mut Cursor<'a>) -> Result<Parameters<'a>, Status> {

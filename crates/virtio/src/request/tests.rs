@@ -1,54 +1,56 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-use proptest::prelude::*;
-
-use super::*;
-use crate::guest::{
+use millrace_virtio_guest::{
     akcipher_request, cipher_request, cipher_session, control_request, data_request, rsa_session,
     words,
 };
+use proptest::prelude::*;
+
+use super::*;
 use crate::spec::DATA_HEADER_LEN;
 
-const LEGACY: Layout = Layout::new(0);
-const STATELESS: Layout = Layout::new(feature::OFFERED);
+const LEGACY: RequestFormat = RequestFormat::new(0);
+const STATELESS: RequestFormat = RequestFormat::new(feature::OFFERED);
 
 /// Ranges of a parsed request lie inside its bytes, so the sum of what it holds is no more than was there.
 fn held(parameters: &Parameters<'_>) -> usize {
-    let check = |check: &Check<'_>| match check {
-        Check::Hash { .. } => 0,
-        Check::Mac { key, .. } => key.len(),
+    let check = |check: &HashOrMac<'_>| match check {
+        HashOrMac::Hash { .. } => 0,
+        HashOrMac::Mac { key, .. } => key.len(),
     };
     match parameters {
         Parameters::Cipher(cipher) => cipher.key.len(),
         Parameters::Chain { cipher, check: it, .. } => cipher.key.len() + check(it),
-        Parameters::Check(it) => check(it),
+        Parameters::HashOrMac(it) => check(it),
         Parameters::Aead { key, .. }
         | Parameters::Rsa { key, .. }
         | Parameters::Ecdsa { key, .. } => key.len(),
     }
 }
 
-fn check_data(layout: Layout, bytes: &[u8], writable: usize) {
-    let Ok(Data { subject, work }) = data(layout, bytes, writable) else {
+fn check_data(format: RequestFormat, bytes: &[u8], writable: usize) {
+    let Ok(DataRequest { mode, operation }) = data(format, bytes, writable) else {
         return;
     };
-    let parameters = match &subject {
-        Subject::Session(_) => 0,
-        Subject::Inline(parameters) => held(parameters),
+    let parameters = match &mode {
+        RequestMode::Session(_) => 0,
+        RequestMode::Stateless(parameters) => held(parameters),
     };
-    let (parts, room) = match work {
-        Work::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
-        Work::Chain(ChainWork { iv, source, aad, cipher, hash, hash_len, .. }) => {
+    let (parts, room) = match operation {
+        DataOperation::Cipher { iv, source, room, .. } => (iv.len() + source.len(), room),
+        DataOperation::Chain(ChainOperation {
+            iv, source, aad, cipher, hash, hash_len, ..
+        }) => {
             assert!(cipher.0 <= cipher.1 && cipher.1 <= source.len());
             assert!(hash.0 <= hash.1 && hash.1 <= source.len());
             (iv.len() + source.len() + aad.len(), source.len() + hash_len)
         }
-        Work::Check { source, len, .. } => (source.len(), len),
-        Work::Aead { nonce, source, aad, room, .. } => {
+        DataOperation::HashOrMac { source, len, .. } => (source.len(), len),
+        DataOperation::Aead { nonce, source, aad, room, .. } => {
             (nonce.len() + source.len() + aad.len(), room)
         }
-        Work::Akcipher { source, digest, room, .. } => (source.len() + digest.len(), room),
+        DataOperation::Akcipher { source, digest, room, .. } => (source.len() + digest.len(), room),
     };
     assert!(parameters + parts + DATA_HEADER_LEN <= bytes.len());
     assert!(room <= writable && room <= MAX_RESULT_LEN);
@@ -62,7 +64,7 @@ fn fields(count: usize) -> impl Strategy<Value = Vec<u8>> {
         1 => Just(0x8000_0000_u32),
         1 => any::<u32>(),
     ];
-    proptest::collection::vec(word, 0..count).prop_map(|words| super::super::guest::words(&words))
+    proptest::collection::vec(word, 0..count).prop_map(|words| millrace_virtio_guest::words(&words))
 }
 
 proptest! {
@@ -73,7 +75,7 @@ proptest! {
     ) {
         let mut bytes = words(&[service << 8 | operation, 0, 1, 0, flag, 0]);
         bytes.extend(fields);
-        check_data(Layout::new(features), &bytes, writable);
+        check_data(RequestFormat::new(features), &bytes, writable);
     }
 
     #[test]
@@ -82,7 +84,7 @@ proptest! {
     ) {
         let mut bytes = words(&[service << 8 | operation, 0, 0, 0]);
         bytes.extend(fields);
-        if let Ok(Control::Create(parameters)) = control(Layout::new(features), &bytes) {
+        if let Ok(SessionCommand::Create(parameters)) = control(RequestFormat::new(features), &bytes) {
             prop_assert!(held(&parameters) + CONTROL_HEADER_LEN <= bytes.len());
         }
     }
@@ -91,9 +93,9 @@ proptest! {
     fn any_bytes_parse_or_are_refused(
         bytes in proptest::collection::vec(any::<u8>(), 0..300), features in any::<u64>(),
     ) {
-        let layout = Layout::new(features);
-        let _ = control(layout, &bytes);
-        check_data(layout, &bytes, 100);
+        let format = RequestFormat::new(features);
+        let _ = control(format, &bytes);
+        check_data(format, &bytes, 100);
     }
 }
 
@@ -178,28 +180,28 @@ fn stateless_request_brings_key_and_parameters() {
         request.extend(vec![byte; len]);
     }
     let parsed = data(STATELESS, &request, 32).expect("a request");
-    let Subject::Inline(Parameters::Cipher(cipher)) = parsed.subject else {
+    let RequestMode::Stateless(Parameters::Cipher(cipher)) = parsed.mode else {
         panic!("{parsed:?}");
     };
     assert_eq!((cipher.key, cipher.direction), (&[1; 16][..], Direction::Encrypt));
-    let Work::Cipher { iv, source, .. } = parsed.work else {
+    let DataOperation::Cipher { iv, source, .. } = parsed.operation else {
         panic!("no cipher");
     };
     assert_eq!((iv, source), (&[2; 16][..], &[3; 32][..]));
     // Without the feature the same request needs a session.
-    let revision_1 = Layout::new(feature::REVISION_1);
+    let revision_1 = RequestFormat::new(feature::REVISION_1);
     assert_eq!(data(revision_1, &request, 32), Err(Status::Err));
     // A stateless feature without revision 1 has no effect.
-    let alone = Layout::new(feature::stateless(Service::Cipher));
-    assert!(!alone.stateless(Service::Cipher));
+    let alone = RequestFormat::new(feature::stateless(CryptoService::Cipher));
+    assert!(!alone.stateless(CryptoService::Cipher));
 }
 
 #[test]
 fn session_of_revision_1_has_fields_of_their_own_length() {
     let mut request = words(&[0x102, 0, 0, 0, 4, 32]);
-    let created = control(Layout::new(feature::REVISION_1), &request);
-    let expected = Check::Hash { algorithm: HashAlgorithm::Sha256, len: 32 };
-    assert_eq!(created, Ok(Control::Create(Parameters::Check(expected))));
+    let created = control(RequestFormat::new(feature::REVISION_1), &request);
+    let expected = HashOrMac::Hash { algorithm: HashAlgorithm::Sha256, len: 32 };
+    assert_eq!(created, Ok(SessionCommand::Create(Parameters::HashOrMac(expected))));
     assert_eq!(control(LEGACY, &request), Err(Status::Err));
     request.resize(72, 0);
     assert!(control(LEGACY, &request).is_ok());

@@ -135,9 +135,9 @@ struct Shared {
 struct State {
     device: Device,
     memory: Option<Memory>,
-    waiting: HashMap<DataToken, UnsentAnswers>,
+    waiting: HashMap<DataToken, PendingRequest>,
     journal: Journal,
-    /// Whether this process has looked what a former one has left of the connection.
+    /// Whether the journal of an earlier process was read.
     is_taken: bool,
     /// The sessions of a former process are still to be made again.
     restore: bool,
@@ -153,14 +153,20 @@ struct State {
 }
 
 /// A data request without an answer.
-struct UnsentAnswers {
+struct PendingRequest {
     queue: usize,
     head: u16,
     room: Room,
 }
 
-/// An answered request: its ring, head and length.
-type Used = (usize, u16, u32);
+/// A request whose answer is in the guest's memory: an entry for the used ring (virtio 1.3, section 2.7.8).
+struct Used {
+    queue: usize,
+    /// Index of the first descriptor.
+    head: u16,
+    /// Bytes written.
+    len: u32,
+}
 
 impl Backend {
     /// A backend for the device. While `draining` is set, its status lacks `HW_READY`.
@@ -223,7 +229,7 @@ impl Backend {
         self.shared.mailbox.wake();
     }
 
-    /// Calls `use_device` with the device.
+    /// Runs `use_device` under the lock of the device, for which the thread of the rings waits.
     pub(super) fn with_device<R>(&self, use_device: impl FnOnce(&mut Device) -> R) -> R {
         use_device(&mut lock(&self.shared.state).device)
     }
@@ -374,10 +380,10 @@ impl Backend {
             let Some(memory) = state.memory.as_ref().map(GuestAddressSpace::memory) else {
                 return;
             };
-            // A driver that starts anew starts a fresh ring, and no other message tells of it. A machine that was
-            // paused goes on where it was.
+            // A driver that starts over starts a fresh ring, and no other message tells of it. A machine that was
+            // paused continues where it was.
             if ring.queue_next_avail() == 0 && mem::take(&mut state.control_position) != 0 {
-                debug!("a driver started anew: its former sessions end");
+                debug!("a driver started again: its former sessions end");
                 state.device.clear_sessions();
                 state.journal.end_sessions();
             }
@@ -428,7 +434,7 @@ impl Backend {
         for (queue, ring) in rings.iter().enumerate() {
             let mut any = false;
             let mut guard = ring.get_mut();
-            for (_, head, len) in done.iter().filter(|(of, ..)| *of == queue) {
+            for Used { head, len, .. } in done.iter().filter(|used| used.queue == queue) {
                 any = true;
                 state.add_used(queue, &mut guard, *head, *len);
             }
@@ -472,7 +478,7 @@ impl State {
         let under_way = u16::try_from(unfinished.len()).unwrap_or(MAX_QUEUE_SIZE);
         kept.set_next_avail(used.wrapping_add(under_way));
         kept.set_next_used(used);
-        info!(queue, requests = under_way, "a ring of a former process goes on");
+        info!(queue, requests = under_way, "a ring of a former process continues");
         let heads: Vec<u16> = unfinished.iter().map(|request| request.head).collect();
         let chains = chain::read_again(kept, memory, &heads).unwrap_or_else(|| {
             error!(queue, "requests of a former process cannot be read again");
@@ -503,7 +509,7 @@ impl State {
         self.device.clear_sessions();
         self.journal.end_sessions();
         let MigrationState { features: _, next, sessions } = loaded;
-        info!(sessions = sessions.len(), "a device of another host goes on here");
+        info!(sessions = sessions.len(), "a device of another host continues here");
         for (id, request) in &sessions {
             self.journal.session_created(*id, request);
         }
@@ -574,12 +580,12 @@ impl State {
             }
             DataOutcome::Written(len) => Some(room.status(&**memory, len, Status::Ok)),
             DataOutcome::Pending(token) => {
-                self.waiting.insert(token, UnsentAnswers { queue, head, room: mem::take(room) });
+                self.waiting.insert(token, PendingRequest { queue, head, room: mem::take(room) });
                 None
             }
         };
         self.scratch = scratch;
-        len.map(|len| (queue, head, len))
+        len.map(|len| Used { queue, head, len })
     }
 
     /// Handles one control request.
@@ -632,9 +638,9 @@ impl State {
         done: &mut Vec<Used>,
     ) {
         for (token, answer) in answers {
-            if let Some(UnsentAnswers { queue, head, room }) = self.waiting.remove(&token) {
+            if let Some(PendingRequest { queue, head, room }) = self.waiting.remove(&token) {
                 let len = room.data(&**memory, &answer.result, answer.status);
-                done.push((queue, head, len));
+                done.push(Used { queue, head, len });
             }
         }
     }

@@ -286,7 +286,7 @@ impl Journal {
         }
     }
 
-    /// Forgets every session.
+    /// The monitor reset the device: no session outlives that.
     pub(super) fn end_sessions(&mut self) {
         for place in 0..self.high_place() {
             if self.get(SESSIONS + SESSION_LEN * place) != 0 {

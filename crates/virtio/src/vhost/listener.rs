@@ -33,7 +33,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::backend::{Backend, Mailbox};
 use super::journal::Journal;
 use crate::device::{Device, DeviceLimits, LimitsChange};
-use crate::pool::{DevicePool, ServicePool, SessionOpenError};
+use crate::job_target::{JobTarget, ServiceTarget, SessionOpenError};
 use crate::statistics::{DeviceCounters, DeviceStatistics};
 
 /// Mode of a socket: its owner and group connect, as a monitor runs as a user of its own.
@@ -42,16 +42,16 @@ const SOCKET_MODE: u32 = 0o660;
 /// Pause after a connection that could not be served, so that a monitor that connects again and again costs little.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 
-/// The settings of one socket.
+/// A socket to create, and the device that a monitor finds behind it.
 #[derive(Clone, Debug)]
 pub struct SocketSettings {
-    /// Path of the socket.
+    /// Replaced if it is a socket that nothing listens on.
     pub path: PathBuf,
     /// The identity of the device in the service.
     pub identity: Arc<str>,
-    /// Data queues of the device.
+    /// 1 to [`MAX_DATA_QUEUES`](super::MAX_DATA_QUEUES); the control queue is counted apart.
     pub data_queues: u16,
-    /// Limits of the device.
+    /// Of operations and bytes per second; they change while the device runs.
     pub limits: DeviceLimits,
 }
 
@@ -67,9 +67,9 @@ pub enum ListenError {
     /// The operating system refused.
     #[error("{path}: cannot listen on this socket")]
     Io {
-        /// The socket.
+        /// The path that was asked for.
         path: PathBuf,
-        /// The reason.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
@@ -91,8 +91,8 @@ struct Shared {
 }
 
 /// Opens the pool of one connection: the identity of its device, and the sink of its completions.
-pub type PoolOpener = Arc<
-    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn DevicePool>, SessionOpenError>
+pub type TargetOpener = Arc<
+    dyn Fn(Arc<str>, Arc<dyn SessionSink>) -> Result<Box<dyn JobTarget>, SessionOpenError>
         + Send
         + Sync,
 >;
@@ -118,9 +118,9 @@ struct Current {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceStatus {
-    /// Path of the socket.
+    /// Path by which commands name the device.
     pub socket: PathBuf,
-    /// The identity in the service.
+    /// The name under which the service accounts for the device.
     pub identity: String,
     /// Whether a monitor is connected.
     pub connected: bool,
@@ -147,7 +147,7 @@ impl SocketFile {
         Self { path: path.to_owned() }
     }
 
-    /// Path of the socket.
+    /// Path that clients connect to.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -177,8 +177,8 @@ impl Devices {
         let listener = bind(&path)?;
         let journal = Journal::create().map_err(failed)?;
         let service = service.clone();
-        let pools: PoolOpener = Arc::new(move |identity, sink| {
-            let pool = ServicePool::open(&service, identity, sink)?;
+        let pools: TargetOpener = Arc::new(move |identity, sink| {
+            let pool = ServiceTarget::open(&service, identity, sink)?;
             Ok(Box::new(pool))
         });
         self.spawn(pools, settings, listener, journal, true).map_err(failed)?;
@@ -191,7 +191,7 @@ impl Devices {
     /// If the thread cannot be started.
     pub fn serve(
         &self,
-        pools: PoolOpener,
+        pools: TargetOpener,
         settings: SocketSettings,
         listener: UnixListener,
         journal: Journal,
@@ -201,7 +201,7 @@ impl Devices {
 
     fn spawn(
         &self,
-        pools: PoolOpener,
+        pools: TargetOpener,
         settings: SocketSettings,
         listener: UnixListener,
         journal: Journal,
@@ -296,7 +296,7 @@ impl Devices {
 struct Acceptor {
     devices: Devices,
     listener: Listener,
-    pools: PoolOpener,
+    pools: TargetOpener,
     settings: SocketSettings,
     journal: Journal,
     /// Whether monitors connect here, and no front process.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::journal::KeptSession;
-use crate::request::{self, Control, Layout, MAX_KEY_LEN};
+use crate::request::{self, MAX_KEY_LEN, RequestFormat, SessionCommand};
 use crate::session::MAX_SESSIONS;
 use crate::spec::{CONTROL_HEADER_LEN, CONTROL_LEGACY_LEN};
 
@@ -118,8 +118,10 @@ impl MigrationState {
             }
             let mut request = Zeroizing::new(vec![0; len]);
             from.read_exact(&mut request)?;
-            if !matches!(request::control(Layout::new(features), &request), Ok(Control::Create(_)))
-            {
+            if !matches!(
+                request::control(RequestFormat::new(features), &request),
+                Ok(SessionCommand::Create(_))
+            ) {
                 return Err(malformed("a session is malformed"));
             }
             sessions.push((id, request));
@@ -167,10 +169,10 @@ impl Transfer {
 
 #[cfg(test)]
 mod tests {
+    use millrace_virtio_guest::{cipher_session, control_request};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::guest::{cipher_session, control_request};
 
     fn session(id: u64) -> KeptSession {
         let request = [&cipher_session(3, 32, 1)[..], &[7; 32]].concat();

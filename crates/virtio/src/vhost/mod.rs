@@ -19,7 +19,7 @@ mod migration;
 mod scratch;
 
 pub use journal::Journal;
-pub use listener::{Devices, ListenError, PoolOpener, SocketFile, SocketSettings};
+pub use listener::{Devices, ListenError, SocketFile, SocketSettings, TargetOpener};
 pub use migration::MigrationState;
 
 /// Entries of a ring, at most. A Linux guest whose ring is full fails requests with ENOMEM, so the recommended size

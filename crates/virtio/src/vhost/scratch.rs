@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::chain::{MemorySnapshot, RequestParts, Stretch};
 use crate::device::{DataOutcome, Device};
-use crate::primitives::Cipher;
+use crate::primitives::CipherContext;
 
 /// Memory for one data request.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Scratch {
             && let Some(head) = parts.read_head(&**memory, request)
         {
             let Stretch { source, target } = &stretch;
-            let run = |cipher: &mut Cipher, iv: &[u8]| cipher.run_there(iv, source, target);
+            let run = |cipher: &mut CipherContext, iv: &[u8]| cipher.run_there(iv, source, target);
             let done = device.data_apart(&request[..head], source.len(), writable, now, run);
             if let Some(outcome) = done {
                 return outcome;

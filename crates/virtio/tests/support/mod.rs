@@ -11,8 +11,8 @@ use millrace_backends::Software;
 use millrace_engine::{Backend, Engine, EngineConfig};
 use millrace_service::{KekSource, KeyStore, Service, Settings};
 use millrace_virtio::DeviceLimits;
-use millrace_virtio::guest::Guest;
 use millrace_virtio::vhost::{Devices, SocketFile, SocketSettings};
+use millrace_virtio_guest::Guest;
 
 /// A device and all that is behind it.
 pub(crate) struct Machine {

@@ -38,9 +38,9 @@ pub struct ZStream {
     pub opaque: *mut c_void,
     /// A guess at what the data are.
     pub data_type: c_int,
-    /// Checksum.
+    /// Adler-32 or CRC-32 of the data so far.
     pub adler: c_ulong,
-    /// Nothing.
+    /// Kept for the layout of zlib.
     pub reserved: c_ulong,
 }
 

@@ -261,7 +261,7 @@ impl State {
         }
     }
 
-    /// Begins anew.
+    /// Begins again.
     pub(super) fn reset(&mut self, zlib: Option<&Zlib>) {
         self.close(zlib);
         let memory = self.memory_len();

@@ -52,7 +52,7 @@ pub(super) struct CellRounds {
     pub(super) rounds: Vec<LocalRound>,
 }
 
-/// Subject of a comparison.
+/// MeasuredBackend of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LocalQuestion {

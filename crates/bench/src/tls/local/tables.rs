@@ -13,7 +13,6 @@ use crate::plot::{Axis, BarChart, Bars, Value};
 use crate::stats::Spread;
 use crate::table::{dash, sharing, table};
 
-/// The whole report.
 pub(super) fn render(report: &LocalReport) -> String {
     format!(
         "{}{}\n{}{}{}\n",

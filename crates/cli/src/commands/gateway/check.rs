@@ -13,8 +13,9 @@ use millrace_gateway::check::{self, CheckOptions, CheckOutcome, CheckReport, Nod
 use millrace_service::Status;
 
 use crate::args::CheckArgs;
-use crate::commands::{ask_nodes, status};
+use crate::commands::ask_nodes;
 use crate::exit::{Failure, fail};
+use crate::node_socket::get;
 use crate::output;
 use crate::progress;
 use crate::settings::Settings;
@@ -64,6 +65,9 @@ fn page(report: &CheckReport, compression_only: bool) -> String {
         if let Some(remedy) = &finding.remedy {
             page.push_str(&format!("{:25}do: {remedy}\n", ""));
         }
+        for command in &finding.run {
+            page.push_str(&format!("{:25}run: {command}\n", ""));
+        }
     }
     if compression_only {
         return page;
@@ -92,7 +96,7 @@ impl LocalNode<'_> {
         let settings = Settings::for_check(self.args, socket)?;
         let socket = settings.node.status_socket;
         let socket = socket.context("the configuration turns the status socket off")?;
-        serde_json::from_slice(&status::ask(&socket)?)
+        serde_json::from_slice(&get(&socket, "/status")?)
             .context("the node's answer is not understood: is it of another version?")
     }
 }

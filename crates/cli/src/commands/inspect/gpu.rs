@@ -9,7 +9,6 @@ use millrace_inspect::section::Section;
 use crate::output::{Table, joined, or};
 use crate::page::{Page, plain};
 
-/// The accelerators.
 pub(super) fn section(page: &mut Page, section: &Section<Accelerators>) {
     page.heading("Other accelerators");
     if let Some(found) = &section.known {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use millrace_engine::{KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_service::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
@@ -19,7 +19,8 @@ use zeroize::Zeroizing;
 use crate::args::KeyImportArgs;
 use crate::backends;
 use crate::exit::{ContextCode, Failure};
-use crate::settings::{OwnedStore, Settings};
+use crate::owned_store::OwnedStore;
+use crate::settings::Settings;
 
 use super::policy;
 use super::view::spki_sha256;
@@ -132,7 +133,7 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     } else {
         File::open(path).and_then(|file| file.take(bounded).read_to_end(&mut pem))
     };
-    outcome.with_context(|| format!("reading {}", describe(path)))?;
+    outcome.or_fail(Failure::Usage, || format!("cannot read {}", describe(path)))?;
     Ok(pem)
 }
 

@@ -25,7 +25,8 @@ use crate::args::{
     KeyCommand, KeyListArgs, KeyPolicyArgs, KeyRemoveArgs, KeyShowArgs, KeyStoreArgs, KeyStubArgs,
 };
 use crate::output;
-use crate::settings::{OwnedStore, Settings};
+use crate::owned_store::OwnedStore;
+use crate::settings::Settings;
 
 use view::KeyView;
 

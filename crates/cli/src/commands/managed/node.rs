@@ -29,7 +29,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<()> {
             access(&args.run.access)?;
             up::check(&args.run.up)
         }
-        None => up::run_as(&args.run.up, Some(&args.run), None),
+        None => up::serve_as(&args.run.up, Some(&args.run), None),
         Some(NodeCommand::List(args)) => list(args),
         Some(NodeCommand::Drain(args)) => act(args, "drain", "moves its tenants to other nodes"),
         Some(NodeCommand::Undrain(args)) => act(args, "undrain", "takes tenants again"),

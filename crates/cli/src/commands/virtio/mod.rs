@@ -24,9 +24,9 @@ use millrace_virtio::control::{self, ControlAnswer, ControlRequest};
 use millrace_virtio::front::{
     DeviceOrders, Front, FrontSettings, HANDOVER, HandedState, wait_for_end,
 };
-use millrace_virtio::node::NodePool;
-use millrace_virtio::pool::ServicePool;
-use millrace_virtio::vhost::{Devices, ListenError, PoolOpener, SocketSettings};
+use millrace_virtio::job_target::ServiceTarget;
+use millrace_virtio::node::NodeTarget;
+use millrace_virtio::vhost::{Devices, ListenError, SocketSettings, TargetOpener};
 use millrace_virtio::{DeviceLimits, LimitsChange, recipe};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -88,10 +88,10 @@ fn control_socket(first: &Path) -> PathBuf {
     path.into()
 }
 
-/// The identity of a device: that of its tenant, or its own.
+/// The identity of a device: the one that all of the process share, or its own.
 fn identity(args: &VirtioRunArgs, path: &Path) -> Result<Arc<str>> {
     let own = path.file_name().unwrap_or_default().to_string_lossy();
-    let identity = format!("vm:{}", args.tenant.as_deref().unwrap_or(&own));
+    let identity = format!("vm:{}", args.identity.as_deref().unwrap_or(&own));
     if !millrace_service::store::valid_identity(&identity) {
         let message = format!("{identity:?} is no identity: use printable ASCII without blanks");
         return Err(fail(Failure::Usage, message));
@@ -112,7 +112,7 @@ fn settings(args: &VirtioRunArgs) -> Result<Vec<SocketSettings>> {
     (0..args.sockets.socket_count).map(one).collect()
 }
 
-/// The front process.
+/// Holds the sockets, and runs the process with the devices again when it ends.
 fn serve(args: &VirtioRunArgs) -> Result<()> {
     up::start_log(&args.log, false)?;
     harden::process(false)?;
@@ -214,7 +214,7 @@ fn nodes(args: &VirtioRunArgs) -> Result<Option<PoolConfig>> {
     Ok(Some(config))
 }
 
-/// The device process.
+/// Runs the devices behind the sockets that the front process passed on.
 fn device(args: &VirtioRunArgs) -> Result<()> {
     up::start_log(&args.log, false)?;
     // Before any key arrives.
@@ -266,13 +266,13 @@ fn device(args: &VirtioRunArgs) -> Result<()> {
     Ok(())
 }
 
-fn pools(service: Service, nodes: Option<Pool>) -> PoolOpener {
+fn pools(service: Service, nodes: Option<Pool>) -> TargetOpener {
     Arc::new(move |identity, sink| {
-        let local = ServicePool::open(&service, identity, Arc::clone(&sink))?;
+        let local = ServiceTarget::open(&service, identity, Arc::clone(&sink))?;
         let Some(nodes) = &nodes else {
             return Ok(Box::new(local));
         };
-        Ok(Box::new(NodePool::new(local, nodes.clone(), sink)?))
+        Ok(Box::new(NodeTarget::new(local, nodes.clone(), sink)?))
     })
 }
 

@@ -33,8 +33,8 @@ struct Pool {
     dispatcher: Dispatcher,
     now: Instant,
     key: Arc<KeyData>,
-    ends: Receiver<(u32, Result<Reply, ClientError>)>,
-    tell: std::sync::mpsc::Sender<(u32, Result<Reply, ClientError>)>,
+    ends: Receiver<(u32, Result<NodeReply, ClientError>)>,
+    tell: std::sync::mpsc::Sender<(u32, Result<NodeReply, ClientError>)>,
     features: u64,
 }
 

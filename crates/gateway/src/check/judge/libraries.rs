@@ -12,7 +12,7 @@ use millrace_hostfs::openssl_cnf;
 use super::provider::Provider;
 use super::{Failure, Good, Unseen, Warning, last_words, replaced, run_as_root};
 use crate::check::evidence::Evidence;
-use crate::check::{CheckOptions, CheckReport, Server};
+use crate::check::{CheckOptions, CheckRemedy, CheckReport, Server};
 use crate::recipe::{OPENSSL_CNF, provider_loads};
 
 pub(super) const PRELOAD: &str = "libmillrace_preload";
@@ -82,7 +82,9 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
         }
         let seen =
             format!("{seen}, but systemd did not start this {server}: its environment is not seen");
-        let remedy = format!("{}; or name its openssl.cnf with --openssl-conf", evidence.restart());
+        let remedy = evidence
+            .restart()
+            .worded(|restart| format!("{restart}; or name its openssl.cnf with --openssl-conf"));
         return report.add(CHECK, Unseen, seen, remedy);
     }
     // A system-wide openssl.cnf may load the provider, too.
@@ -104,10 +106,14 @@ pub(super) fn environment(options: &CheckOptions, evidence: &Evidence, report: &
         format!("there seems to be no OPENSSL_CONF: {}", variable.source)
     };
     let remedy = match &variable.unset_by {
-        Some(file) => format!(
-            "take OPENSSL_CONF out of UnsetEnvironment= in {}, systemctl daemon-reload, systemctl restart {server}",
-            file.display()
-        ),
+        Some(file) => {
+            let advice = format!(
+                "take OPENSSL_CONF out of UnsetEnvironment= in {}, then restart {server}",
+                file.display()
+            );
+            let restart = format!("systemctl restart {server}");
+            CheckRemedy::run(advice, ["systemctl daemon-reload".to_owned(), restart])
+        }
         None => evidence.write(),
     };
     report.add(CHECK, Failure, seen, remedy);
@@ -155,7 +161,9 @@ pub(super) fn loaded(evidence: &Evidence, provider: Option<&Provider>, report: &
             CHECK,
             Failure,
             format!("the module {module} does not exist, {consequence}"),
-            format!("correct `module` in {}, then {}", conf.display(), evidence.restart()),
+            evidence.restart().worded(|restart| {
+                format!("correct `module` in {}, then {restart}", conf.display())
+            }),
         );
     }
     let verdict = provider.and_then(|_| loads(evidence, &conf));
@@ -176,7 +184,8 @@ fn not_loaded(
         Some(ConfigVerdict::Passed) if running => {
             let seen = "the provider is not loaded into the server, although OpenSSL loads it with this openssl.cnf: \
                         the server was started before, or without this environment";
-            let remedy = format!("{} (OPENSSL_CONF={shown})", evidence.restart());
+            let remedy =
+                evidence.restart().worded(|restart| format!("{restart} (OPENSSL_CONF={shown})"));
             report.add(CHECK, Failure, seen, remedy);
         }
         Some(ConfigVerdict::Passed) => {
@@ -210,6 +219,10 @@ fn loads(evidence: &Evidence, conf: &Path) -> Option<ConfigVerdict> {
     let mut test = provider_loads();
     test.environment = vec![("OPENSSL_CONF", Argument::Owned(conf.display().to_string()))];
     evidence.live.then(|| test.run(Path::new("/")))
+}
+
+fn named_by_preload(evidence: &Evidence) -> CheckRemedy {
+    evidence.write().worded(|write| format!("LD_PRELOAD names it: {write}"))
 }
 
 /// Whether a waiting handshake blocks its worker, judged without a handshake.
@@ -250,7 +263,7 @@ fn memory_kept(evidence: &Evidence, report: &mut CheckReport) {
     {
         let seen = "without the preload library HAProxy loses memory for each client that leaves while \
                     its handshake waits";
-        report.add("preload", Warning, seen, format!("LD_PRELOAD names it: {}", evidence.write()));
+        report.add("preload", Warning, seen, named_by_preload(evidence));
     }
 }
 
@@ -273,7 +286,7 @@ fn preloaded(evidence: &Evidence, report: &mut CheckReport) {
                     "the preload library is not in nginx: handshakes block their worker".to_owned()
                 }
             };
-            report.add(CHECK, Failure, seen, format!("LD_PRELOAD names it: {}", evidence.write()));
+            report.add(CHECK, Failure, seen, named_by_preload(evidence));
         }
     }
 }

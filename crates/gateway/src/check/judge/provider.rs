@@ -175,10 +175,12 @@ pub(super) fn openssl_cnf(
     };
     for wrong in &provider.wrong {
         let (seen, what) = wrong.seen_and_remedy();
-        let remedy = format!("{what}, then {}", evidence.restart());
+        let remedy = evidence.restart().worded(|restart| format!("{what}, then {restart}"));
         report.add(CHECK, Failure, format!("{shown}: {seen}"), remedy);
     }
-    let remedy = |what: &str| format!("{what} in {shown}, then {}", evidence.restart());
+    let remedy = |what: &str| {
+        evidence.restart().worded(|restart| format!("{what} in {shown}, then {restart}"))
+    };
     match provider.hindrance() {
         Some((seen, what)) => {
             report.add(CHECK, Failure, format!("{shown} {seen}"), remedy(what));

@@ -17,7 +17,7 @@ use crate::check::pool::{
     CertificateFacts, FaultKind, KeyState, KeyStub, NodeAnswer, NodeReport, ProcessContext,
     ProviderTls, Question,
 };
-use crate::check::{CheckOutcome, CheckReport, Nodes};
+use crate::check::{CheckOutcome, CheckRemedy, CheckReport, Nodes};
 
 /// Bound on the keys that every node is asked for. Each opens a key at the node, which allows a connection
 /// 1,024; the first 64 show whether policies and stubs fit.
@@ -48,10 +48,9 @@ pub(super) fn nodes(
     if over_tcp && question.tls.is_none() {
         let seen =
             "tcp: nodes need tls_ca, tls_cert and tls_key: the provider refuses to load without";
-        let remedy = format!(
-            "millrace cert client NAME -o DIR on a node, copy DIR here, {}",
-            evidence.write()
-        );
+        let files =
+            "make the files with `millrace cert client NAME -o DIR` on a node and copy DIR here";
+        let remedy = evidence.write().worded(|write| format!("{files}, then {write}"));
         report.add("certificates", Failure, seen, remedy);
         return None;
     }
@@ -197,7 +196,7 @@ fn files_remedy(
             Err(Obstacle::Missing(_)) if evidence.root.exists(crate::check::utf8(named)) => {
                 let confined = worker.confined.as_ref()?;
                 let folder = named.parent()?;
-                return Some(bind(evidence, folder, confined, true));
+                return Some(bind(evidence, folder, confined, "BindReadOnlyPaths"));
             }
             Err(Obstacle::Denied { path, ownership }) => {
                 let folder = named.parent()?.display();
@@ -229,13 +228,12 @@ fn resolver_remedy(root: &Path) -> String {
     )
 }
 
-/// Remedy that makes a folder visible inside a chroot.
-fn bind(evidence: &Evidence, folder: &Path, confined: &Path, read_only: bool) -> String {
+/// Remedy that makes a folder visible inside a chroot, by this setting of a unit.
+fn bind(evidence: &Evidence, folder: &Path, confined: &Path, setting: &str) -> String {
     let (folder, confined) = (folder.display(), confined.display());
-    let line = if read_only { "BindReadOnlyPaths" } else { "BindPaths" };
     if evidence.systemd {
         format!(
-            "bind its folder into the chroot: {line}={folder}:{confined}{folder} in the drop-in (millrace gateway \
+            "bind its folder into the chroot: {setting}={folder}:{confined}{folder} in the drop-in (millrace gateway \
              {} --write)",
             evidence.server
         )
@@ -251,7 +249,7 @@ fn blocked(
     worker: &WorkerPlace,
     obstacle: &Obstacle,
     socket: &str,
-) -> (CheckOutcome, String, String) {
+) -> (CheckOutcome, String, CheckRemedy) {
     let uid = worker.place.user.uid;
     let path = Path::new(socket);
     let confined = worker.confined.as_deref();
@@ -261,7 +259,7 @@ fn blocked(
         Obstacle::Missing(missing) => {
             let outside = evidence.root.exists(socket);
             let Some(confined) = confined else {
-                return (Failure, format!("{socket} is not there"), start.to_owned());
+                return (Failure, format!("{socket} is not there"), start.into());
             };
             let folder = path.parent().unwrap_or(path);
             let folder_is_bound = *missing == below(&worker.place.root, path);
@@ -272,22 +270,24 @@ fn blocked(
                     format!(
                         "{socket} is not there{inside}: the folder inside is not the one outside"
                     ),
-                    format!("{} (it binds the folder again)", evidence.restart()),
+                    evidence
+                        .restart()
+                        .worded(|restart| format!("{restart}; it binds the folder again")),
                 ),
                 (false, true) => (
                     Failure,
                     format!("{socket} is not there: the node does not run"),
-                    start.to_owned(),
+                    start.into(),
                 ),
                 (_, false) => (
                     Failure,
                     format!("{socket} is not there{inside}"),
-                    bind(evidence, folder, confined, false),
+                    bind(evidence, folder, confined, "BindPaths").into(),
                 ),
             }
         }
         Obstacle::NotThatKind(_) => {
-            (Failure, format!("{socket} is no socket"), "correct `pool` in openssl.cnf".to_owned())
+            (Failure, format!("{socket} is no socket"), "correct `pool` in openssl.cnf".into())
         }
         Obstacle::Denied { path, ownership } => (
             Failure,
@@ -295,7 +295,7 @@ fn blocked(
                 "user {uid} may not connect to {socket}{inside}: {} has {ownership}",
                 path.display()
             ),
-            opening(path, path == &below(&worker.place.root, Path::new(socket))),
+            opening(path, path == &below(&worker.place.root, Path::new(socket))).into(),
         ),
         Obstacle::Listed(path) => (
             Unseen,
@@ -306,10 +306,11 @@ fn blocked(
             format!(
                 "getfacl {} says what user {uid} may; the line of the node shows whether it is enough",
                 path.display()
-            ),
+            )
+            .into(),
         ),
         Obstacle::Unseen(path) => {
-            (Unseen, format!("{} is hidden from this user", path.display()), run_as_root())
+            (Unseen, format!("{} is hidden from this user", path.display()), run_as_root().into())
         }
     }
 }

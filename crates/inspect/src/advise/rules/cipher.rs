@@ -7,7 +7,7 @@ use super::choice;
 use crate::advise::algorithm::Cipher;
 use crate::advise::facts::{AdviseFacts, Aes, QatUse};
 use crate::advise::sizes::SizeVerdict;
-use crate::advise::{AdviseRequest, Choice, Goal, Subject, Topic};
+use crate::advise::{AdviceChoice, AdviseRequest, Goal, Subject, Topic};
 
 /// A published measurement of one engine behind `/dev/crypto` (Annapurna Alpine, Netgear R9000,
 /// AES-256-CBC, 16 to 8192 bytes), fitted by t = set-up + bytes / speed, and its processor's AES.
@@ -55,7 +55,7 @@ struct Reason {
 }
 
 /// The ciphers in order of preference, and the choice that reports them.
-pub(super) fn ciphers(facts: &AdviseFacts, request: &AdviseRequest) -> (Vec<Cipher>, Choice) {
+pub(super) fn ciphers(facts: &AdviseFacts, request: &AdviseRequest) -> (Vec<Cipher>, AdviceChoice) {
     let decision = order(facts, request);
     let reason = explain(&decision, facts, request);
     let names: Vec<&str> = decision.order.iter().map(|cipher| cipher.names().name).collect();

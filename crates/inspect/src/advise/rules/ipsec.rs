@@ -11,7 +11,7 @@ use super::{choice, ciphers, groups, names, segment};
 use crate::advise::algorithm::{Cipher, ExchangeGroup, Prf};
 use crate::advise::facts::{AdviseFacts, QatUse, words};
 use crate::advise::software::since;
-use crate::advise::{AdviseRequest, Choice, Goal, Topic};
+use crate::advise::{AdviceChoice, AdviseRequest, Goal, Topic};
 
 /// An IPsec tunnel with IKEv2. Lists are in order of preference.
 #[derive(Clone, Debug)]
@@ -41,7 +41,10 @@ pub(crate) struct IpsecAdvice {
     pub(crate) card: bool,
 }
 
-pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvice, Vec<Choice>) {
+pub(crate) fn decide(
+    facts: &AdviseFacts,
+    request: &AdviseRequest,
+) -> (IpsecAdvice, Vec<AdviceChoice>) {
     let (esp, cipher) = ciphers(facts, request);
     let (prf, prf_choice) = prf(request.goal);
     let (groups, group) = group(facts, request.goal);
@@ -108,7 +111,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (IpsecAdvi
     (plan, choices)
 }
 
-fn prf(goal: Goal) -> (Prf, Choice) {
+fn prf(goal: Goal) -> (Prf, AdviceChoice) {
     let prf = match goal {
         Goal::Security => Prf::Sha384,
         Goal::Throughput | Goal::Latency => Prf::Sha256,
@@ -117,7 +120,7 @@ fn prf(goal: Goal) -> (Prf, Choice) {
     (prf, choice(Topic::Prf, prf.name(), reason))
 }
 
-fn group(facts: &AdviseFacts, goal: Goal) -> (Vec<ExchangeGroup>, Choice) {
+fn group(facts: &AdviseFacts, goal: Goal) -> (Vec<ExchangeGroup>, AdviceChoice) {
     let strongswan = facts.software.strongswan.as_deref();
     let can = since(strongswan, [6, 0, 0]) && facts.openssl_since([3, 5, 0]);
     let hybrid = can && goal != Goal::Latency && !facts.fips;
@@ -136,7 +139,7 @@ fn group(facts: &AdviseFacts, goal: Goal) -> (Vec<ExchangeGroup>, Choice) {
     (groups, choice)
 }
 
-fn window(facts: &AdviseFacts, esp: &[Cipher]) -> (u32, Choice) {
+fn window(facts: &AdviseFacts, esp: &[Cipher]) -> (u32, AdviceChoice) {
     let cbc = esp.first() == Some(&Cipher::Aes256CbcSha256);
     let by_qat = cbc && matches!(facts.qat, QatUse::Serves(_));
     let (window, reason) = if by_qat || facts.gcm_device.is_some() {
@@ -155,7 +158,7 @@ fn window(facts: &AdviseFacts, esp: &[Cipher]) -> (u32, Choice) {
     (window, choice.with(format!("processors: {processors}")))
 }
 
-fn per_cpu(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
+fn per_cpu(facts: &AdviseFacts, goal: Goal) -> (bool, AdviceChoice) {
     let strongswan = facts.software.strongswan.as_deref();
     let can = since(strongswan, [6, 0, 2]) && facts.kernel_since([6, 13, 0]);
     let useful = facts.processors > 1 && goal != Goal::Security;
@@ -175,7 +178,7 @@ fn per_cpu(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     (can && useful, choice)
 }
 
-fn card(facts: &AdviseFacts, esp: &[Cipher]) -> (bool, Choice) {
+fn card(facts: &AdviseFacts, esp: &[Cipher]) -> (bool, AdviceChoice) {
     let aead = esp.first().is_some_and(|first| first.is_aead());
     match &facts.esp_card {
         Some(card) if aead => {

@@ -17,7 +17,7 @@ pub(crate) use self::openvpn::OpenvpnAdvice;
 pub(crate) use self::tls::TlsAdvice;
 use super::algorithm::ExchangeGroup;
 use super::facts::{AdviseFacts, QatUse};
-use super::{AdviseRequest, Choice, Goal, RejectedAlternative, Subject, Topic};
+use super::{AdviceChoice, AdviseRequest, Goal, RejectedAlternative, Subject, Topic};
 
 /// Everything that the rules decide about one request.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Decided {
     /// Steps to take before this configuration pays off.
     pub(crate) first: Vec<String>,
     /// The choices with their reasons, as a page shows them.
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) choices: Vec<AdviceChoice>,
     /// Recipes that a user may know, with the reason against each.
     pub(crate) rejected_alternatives: Vec<RejectedAlternative>,
     /// The choices as values, for the writers of configurations.
@@ -64,11 +64,11 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> Decided {
 }
 
 /// A choice without evidence.
-fn choice(topic: Topic, value: impl Into<String>, reason: impl Into<String>) -> Choice {
-    Choice { topic, value: value.into(), reason: reason.into(), evidence: Vec::new() }
+fn choice(topic: Topic, value: impl Into<String>, reason: impl Into<String>) -> AdviceChoice {
+    AdviceChoice { topic, value: value.into(), reason: reason.into(), evidence: Vec::new() }
 }
 
-impl Choice {
+impl AdviceChoice {
     fn with(mut self, evidence: impl Into<String>) -> Self {
         self.evidence.push(evidence.into());
         self
@@ -113,7 +113,7 @@ fn groups(facts: &AdviseFacts, goal: Goal, hybrid: bool) -> Vec<ExchangeGroup> {
 }
 
 /// The groups of TLS, and the choice that reports them; `fast` says why the others are chosen.
-fn tls_groups(facts: &AdviseFacts, goal: Goal, fast: &str) -> (Vec<ExchangeGroup>, Choice) {
+fn tls_groups(facts: &AdviseFacts, goal: Goal, fast: &str) -> (Vec<ExchangeGroup>, AdviceChoice) {
     let hybrid = facts.openssl_since([3, 5, 0]) && !facts.fips;
     let groups = groups(facts, goal, hybrid);
     let reason = if hybrid {
@@ -126,7 +126,7 @@ fn tls_groups(facts: &AdviseFacts, goal: Goal, fast: &str) -> (Vec<ExchangeGroup
 }
 
 /// Whether only TLS 1.3 is offered, and the choice that reports it.
-fn tls_versions(goal: Goal, reason: &str) -> (bool, Choice) {
+fn tls_versions(goal: Goal, reason: &str) -> (bool, AdviceChoice) {
     let tls13_only = goal == Goal::Security;
     let value = if tls13_only { "TLS 1.3" } else { "TLS 1.2 and 1.3" };
     (tls13_only, choice(Topic::Protocol, value, reason))

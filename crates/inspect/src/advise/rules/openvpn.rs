@@ -9,7 +9,7 @@ use super::{choice, ciphers, tls_groups, tls_versions};
 use crate::advise::algorithm::{Cipher, ExchangeGroup};
 use crate::advise::facts::{AdviseFacts, words};
 use crate::advise::software::since;
-use crate::advise::{AdviseRequest, Choice, Topic};
+use crate::advise::{AdviceChoice, AdviseRequest, Topic};
 use crate::network::TUNNEL_OVERHEAD;
 
 /// An OpenVPN tunnel. Lists are in order of preference.
@@ -35,7 +35,10 @@ pub(crate) struct OpenvpnAdvice {
     pub(crate) dco: bool,
 }
 
-pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (OpenvpnAdvice, Vec<Choice>) {
+pub(crate) fn decide(
+    facts: &AdviseFacts,
+    request: &AdviseRequest,
+) -> (OpenvpnAdvice, Vec<AdviceChoice>) {
     let (ciphers, cipher) = ciphers(facts, request);
     let cipher =
         cipher.with("DCO supports only AES-GCM and ChaCha20-Poly1305, which include integrity");
@@ -89,7 +92,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (OpenvpnAd
     (plan, choices)
 }
 
-fn dco(facts: &AdviseFacts) -> (bool, Choice) {
+fn dco(facts: &AdviseFacts) -> (bool, AdviceChoice) {
     let version = facts.software.openvpn.as_deref();
     let new = since(version, [2, 7, 0]);
     let kernel_has = facts.dco_in_tree || facts.kernel_since([6, 16, 0]);
@@ -112,7 +115,7 @@ fn dco(facts: &AdviseFacts) -> (bool, Choice) {
 }
 
 /// MTU inside, largest packet outside to which TCP segments are clamped (0: not clamped), and the choice.
-fn mtu(facts: &AdviseFacts, dco: bool) -> (u32, u32, Choice) {
+fn mtu(facts: &AdviseFacts, dco: bool) -> (u32, u32, AdviceChoice) {
     let path = facts.mtu.unwrap_or(PATH_MTU).min(PATH_MTU);
     let (inside, clamp, reason) = match facts.mtu {
         Some(link) if link >= JUMBO_MTU => (

@@ -9,7 +9,7 @@ use crate::advise::algorithm::{Cipher, ExchangeGroup};
 use crate::advise::facts::{AdviseFacts, words};
 use crate::advise::handshakes::{HandshakeRun, MeasuredGain};
 use crate::advise::software::since;
-use crate::advise::{AdviseRequest, Choice, Format, Goal, Topic};
+use crate::advise::{AdviceChoice, AdviceFormat, AdviseRequest, Goal, Topic};
 
 /// A TLS server. Lists are in order of preference.
 #[derive(Clone, Debug)]
@@ -32,7 +32,10 @@ pub(crate) struct TlsAdvice {
     pub(crate) conf_command: bool,
 }
 
-pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (TlsAdvice, Vec<Choice>) {
+pub(crate) fn decide(
+    facts: &AdviseFacts,
+    request: &AdviseRequest,
+) -> (TlsAdvice, Vec<AdviceChoice>) {
     let (ciphers, cipher) = ciphers(facts, request);
     let nginx = facts.software.nginx.as_deref();
     // An nginx of unknown version is assumed to have 1.19.4's settings, but not later ones.
@@ -59,7 +62,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (TlsAdvice
     };
     let choices = vec![
         protocol,
-        Choice {
+        AdviceChoice {
             value: format!(
                 "{}, {} order",
                 cipher.value,
@@ -90,7 +93,7 @@ pub(crate) fn decide(facts: &AdviseFacts, request: &AdviseRequest) -> (TlsAdvice
     (plan, choices)
 }
 
-fn keys() -> Choice {
+fn keys() -> AdviceChoice {
     choice(
         Topic::Keys,
         "ECDSA P-256 first, RSA-2048 as well for old clients",
@@ -100,10 +103,13 @@ fn keys() -> Choice {
 }
 
 /// The server that a format is for, as `millrace gateway` names it.
-fn server(format: Format) -> &'static str {
+fn server(format: AdviceFormat) -> &'static str {
     match format {
-        Format::Haproxy => "haproxy",
-        Format::Nginx | Format::Swanctl | Format::Openvpn | Format::Vyos => "nginx",
+        AdviceFormat::Haproxy => "haproxy",
+        AdviceFormat::Nginx
+        | AdviceFormat::Swanctl
+        | AdviceFormat::Openvpn
+        | AdviceFormat::Vyos => "nginx",
     }
 }
 
@@ -113,14 +119,15 @@ fn measured<'a>(facts: &AdviseFacts, request: &'a AdviseRequest) -> Option<&'a H
     run.filter(|run| run.is_from(facts.model.as_deref()))
 }
 
-fn tickets_sent(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
+fn tickets_sent(facts: &AdviseFacts, request: &AdviseRequest) -> AdviceChoice {
     let value = match request.format {
-        Format::Haproxy => {
+        AdviceFormat::Haproxy => {
             "one per handshake: NumTickets = 1 in openssl.cnf, section system_default"
         }
-        Format::Nginx | Format::Swanctl | Format::Openvpn | Format::Vyos => {
-            "one per handshake: ssl_conf_command NumTickets 1"
-        }
+        AdviceFormat::Nginx
+        | AdviceFormat::Swanctl
+        | AdviceFormat::Openvpn
+        | AdviceFormat::Vyos => "one per handshake: ssl_conf_command NumTickets 1",
     };
     let reason = "OpenSSL sends two, and each costs a key derivation, an encryption and a write: 6 % of the CPU \
                   time of a P-256 handshake (measured). A client with one ticket resumes one connection at a time, and gets a \
@@ -146,7 +153,7 @@ fn can_compute(facts: &AdviseFacts) -> Result<(), &'static str> {
 }
 
 /// The figure decides, if there is one from this processor.
-fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
+fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> AdviceChoice {
     const BY_OPENSSL: &str = "by OpenSSL alone";
     if let Err(reason) = can_compute(facts) {
         return choice(Topic::Handshakes, BY_OPENSSL, reason).with(facts.openssl_words());
@@ -169,7 +176,7 @@ fn handshakes(facts: &AdviseFacts, request: &AdviseRequest) -> Choice {
     }
 }
 
-fn compression() -> Choice {
+fn compression() -> AdviceChoice {
     choice(
         Topic::Compression,
         "static files beforehand, responses at level 1, nothing confidential",
@@ -179,7 +186,7 @@ fn compression() -> Choice {
     )
 }
 
-fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
+fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, AdviceChoice) {
     let nginx = facts.software.nginx.as_deref();
     let (tickets, value, reason) = if goal == Goal::Security {
         (false, "by a cache, no tickets", "a stolen ticket key decrypts all sessions that used it")
@@ -202,7 +209,7 @@ fn resumption(facts: &AdviseFacts, goal: Goal) -> (bool, Choice) {
     (tickets, choice)
 }
 
-fn kernel_tls(facts: &AdviseFacts, goal: Goal, conf_command: bool) -> (bool, Choice) {
+fn kernel_tls(facts: &AdviseFacts, goal: Goal, conf_command: bool) -> (bool, AdviceChoice) {
     let nginx = facts.software.nginx.as_deref();
     let can = facts.kernel_tls
         && facts.openssl_since([3, 0, 0])

@@ -38,7 +38,7 @@ pub(super) fn secrets(facts: &Facts<'_>) -> Option<Finding> {
                  word), its length reveals the secret, guess by guess (BREACH), with any compressor. TLS does not hide lengths.",
             )
             .advise("location of such pages { gzip off; }")
-            .advise("or let the application mask its tokens anew for each response"),
+            .advise("or let the application mask its tokens again for each response"),
     )
 }
 

@@ -62,7 +62,7 @@ fn owned<T>(pointer: *mut T) -> Option<NonNull<T>> {
 }
 
 owner! {
-    /// A cipher context.
+    /// A context of a block or stream cipher with its key.
     Context(aws::EVP_CIPHER_CTX), freed by aws::EVP_CIPHER_CTX_free;
 }
 
@@ -126,13 +126,13 @@ impl Context {
 }
 
 /// A cipher with its key schedule.
-pub(crate) struct Cipher {
+pub(crate) struct CipherContext {
     context: Context,
     algorithm: CipherAlgorithm,
     direction: Direction,
 }
 
-impl Cipher {
+impl CipherContext {
     /// `None` for a key of a length that the algorithm does not have, or XTS keys that are equal.
     pub(crate) fn new(
         algorithm: CipherAlgorithm,
@@ -226,11 +226,11 @@ pub(crate) enum Aead {
 }
 
 owner! {
-    /// An AEAD context.
+    /// A context of an AEAD whose messages are sealed in one call.
     pub(crate) OneShot(aws::EVP_AEAD_CTX), freed by aws::EVP_AEAD_CTX_free;
 }
 
-/// CCM with a key.
+/// CCM by AWS-LC's cipher interface, with tags of any length.
 pub(crate) struct Ccm {
     cipher: *const aws::EVP_CIPHER,
     key: zeroize::Zeroizing<Vec<u8>>,
@@ -463,7 +463,7 @@ fn function(hash: HashAlgorithm) -> *const aws::EVP_MD {
 /// The longest digest or MAC, in bytes.
 const LONGEST: usize = aws::EVP_MAX_MD_SIZE as usize;
 
-/// The digest of `data`.
+/// `None` if AWS-LC fails.
 pub(crate) fn hash(algorithm: HashAlgorithm, data: &[u8]) -> Option<Vec<u8>> {
     let mut out = vec![0; LONGEST];
     let mut len: c_uint = 0;
@@ -482,7 +482,7 @@ pub(crate) fn hash(algorithm: HashAlgorithm, data: &[u8]) -> Option<Vec<u8>> {
     succeeded(code).then_some(out)
 }
 
-/// SHA-256 of `data`.
+/// SHA-256, for the names of keys.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
     // SAFETY: `data` is readable for its length, `out` writable for a digest; the function cannot fail.
@@ -490,7 +490,7 @@ pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     out
 }
 
-/// The MAC of `data`.
+/// `None` if AWS-LC refuses the key.
 pub(crate) fn mac(algorithm: MacAlgorithm, key: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     let hash = match algorithm {
         MacAlgorithm::HmacSha1 => HashAlgorithm::Sha1,

@@ -108,14 +108,15 @@ fn ccm_has_the_results_of_sp_800_38c() {
 
 #[test]
 fn cipher_refuses_lengths_that_its_mode_does_not_have() {
-    let mut cbc = Cipher::new(CipherAlgorithm::AesCbc, &[1; 16], Direction::Encrypt).unwrap();
+    let mut cbc =
+        CipherContext::new(CipherAlgorithm::AesCbc, &[1; 16], Direction::Encrypt).unwrap();
     for (iv, len) in [(15, 16), (17, 16), (0, 16), (16, 15), (16, 17)] {
         assert!(!cbc.run(&vec![0; iv], &mut vec![0; len]));
     }
     assert!(cbc.run(&[0; 16], &mut []));
-    assert!(Cipher::new(CipherAlgorithm::AesCbc, &[1; 17], Direction::Encrypt).is_none());
+    assert!(CipherContext::new(CipherAlgorithm::AesCbc, &[1; 17], Direction::Encrypt).is_none());
     assert!(
-        Cipher::new(CipherAlgorithm::AesXts, &[1; 64], Direction::Encrypt).is_none(),
+        CipherContext::new(CipherAlgorithm::AesXts, &[1; 64], Direction::Encrypt).is_none(),
         "XTS with two equal keys"
     );
 }
@@ -123,8 +124,8 @@ fn cipher_refuses_lengths_that_its_mode_does_not_have() {
 #[test]
 fn cipher_over_foreign_memory_is_equal_to_openssl_and_refuses_an_overlap() {
     let (key, iv, text) = ([3; 32], [8; 16], (0..=255).cycle().take(1024).collect::<Vec<u8>>());
-    let reader = |direction| Cipher::new(CipherAlgorithm::AesCtr, &key, direction).unwrap();
-    let mut cbc = Cipher::new(CipherAlgorithm::AesCbc, &key, Direction::Encrypt).unwrap();
+    let reader = |direction| CipherContext::new(CipherAlgorithm::AesCtr, &key, direction).unwrap();
+    let mut cbc = CipherContext::new(CipherAlgorithm::AesCbc, &key, Direction::Encrypt).unwrap();
     let mut expected = symm::encrypt(symm::Cipher::aes_256_cbc(), &key, Some(&iv), &text).unwrap();
     expected.truncate(text.len());
     let (mut source, mut target) = (text.clone(), vec![0; text.len()]);
@@ -145,7 +146,7 @@ fn cipher_over_foreign_memory_is_equal_to_openssl_and_refuses_an_overlap() {
     assert!(ctr.run_there(&iv, &part(0), &part(0)));
     assert_eq!(memory, [&expected[..], &[0; 512]].concat());
     assert!(cbc.reads_once() && ctr.reads_once());
-    let decrypting = Cipher::new(CipherAlgorithm::AesCbc, &key, Direction::Decrypt).unwrap();
+    let decrypting = CipherContext::new(CipherAlgorithm::AesCbc, &key, Direction::Decrypt).unwrap();
     assert!(!decrypting.reads_once());
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Requests to a node over its sockets for status and administration, by this machine's users.
+//! HTTP requests to the node of this machine, over its sockets for status and for administration.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,10 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: u64 = 4 << 20;
 
 /// The body of the answer to `GET path`.
-pub(crate) fn request(socket: &Path, path: &str) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// [`Failure::NoNode`] if nothing answers; an answer other than 200.
+pub(crate) fn get(socket: &Path, path: &str) -> Result<Vec<u8>> {
     let silent = || {
         format!(
-            "no node answers on {}: start one with `millrace up`, or name another with --socket",
+            "no node answers on {}: start one with `millrace up`, or name the socket of its clients with --socket",
             socket.display()
         )
     };

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Pool for the private-key jobs of a device: a session of the service in this process.
+//! The target of a device's private-key jobs: a session of the service in this process.
 //!
 //! A device speaks to its service as any client does, in messages: it has an identity, and policy, quota, fair
 //! shares, statistics and draining hold for it. Only the encoding and the socket are missing.
@@ -20,8 +20,8 @@ use thiserror::Error;
 
 use crate::statistics::ServedBy;
 
-/// The pool that a device's private-key jobs go to.
-pub trait DevicePool: Send {
+/// Does the private-key jobs of a device.
+pub trait JobTarget: Send {
     /// Hands over a key for private operations. Takes milliseconds of a core.
     ///
     /// # Errors
@@ -32,18 +32,18 @@ pub trait DevicePool: Send {
     /// Forgets a key. Jobs in flight end normally.
     fn close(&mut self, key: KeyHandle, now: Instant);
 
-    /// Submits jobs, each of which ends once: here if it is refused, otherwise through the sink of the pool.
-    fn submit(&mut self, jobs: Vec<PoolJob>, now: Instant) -> Vec<(JobId, JobError)>;
+    /// Submits jobs, each of which ends once: here if it is refused, otherwise through the sink of the target.
+    fn submit(&mut self, jobs: Vec<TargetJob>, now: Instant) -> Vec<(JobId, JobError)>;
 
     /// Records completions that arrived, and returns the jobs that ended; a job that goes to another place is not
     /// among them.
     fn completed(&mut self, arrived: Vec<Completion>, now: Instant) -> Vec<EndedJob>;
 }
 
-/// The end of one job.
+/// A job that ended at its target, with its result.
 #[derive(Debug)]
 pub struct EndedJob {
-    /// The job.
+    /// The id of [`TargetJob`].
     pub id: JobId,
     /// Verified result of the job, or the error.
     pub result: Result<Output, JobError>,
@@ -51,16 +51,16 @@ pub struct EndedJob {
     pub served_by: Option<ServedBy>,
 }
 
-/// One job for a pool.
+/// One private-key operation to submit.
 #[derive(Debug)]
-pub struct PoolJob {
+pub struct TargetJob {
     /// Number of the job, unique among those in flight.
     pub id: JobId,
-    /// The key.
+    /// A handle of [`JobTarget`], open until the job ends.
     pub key: KeyHandle,
-    /// The operation.
+    /// Must fit the type of the key; otherwise the job ends with an error.
     pub operation: Operation,
-    /// Input of the operation.
+    /// A digest, a ciphertext or a raw number, as [`Operation`] states it.
     pub input: Vec<u8>,
     /// Time until the guest no longer waits.
     pub budget: Duration,
@@ -80,15 +80,15 @@ pub enum SessionOpenError {
     Thread(#[from] std::io::Error),
 }
 
-/// A pool in this process.
-pub struct ServicePool {
+/// A session of a [`Service`] in this process.
+pub struct ServiceTarget {
     session: Session,
     next_request: u32,
     /// Set once the service has closed the session. Every later job ends as [`JobError::Failed`].
     fault: Option<Fault>,
 }
 
-impl ServicePool {
+impl ServiceTarget {
     /// Opens the session of a device. Completions go to `sink`.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl ServicePool {
     }
 }
 
-impl DevicePool for ServicePool {
+impl JobTarget for ServiceTarget {
     fn import(
         &mut self,
         key: PrivateKey,
@@ -167,7 +167,7 @@ impl DevicePool for ServicePool {
         self.session.carry_out();
     }
 
-    fn submit(&mut self, jobs: Vec<PoolJob>, now: Instant) -> Vec<(JobId, JobError)> {
+    fn submit(&mut self, jobs: Vec<TargetJob>, now: Instant) -> Vec<(JobId, JobError)> {
         if self.fault.is_some() {
             return jobs.into_iter().map(|job| (job.id, JobError::Failed)).collect();
         }
@@ -194,8 +194,8 @@ impl DevicePool for ServicePool {
     }
 }
 
-impl fmt::Debug for ServicePool {
+impl fmt::Debug for ServiceTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServicePool").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("ServiceTarget").field("session", &self.session).finish_non_exhaustive()
     }
 }

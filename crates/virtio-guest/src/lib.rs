@@ -5,6 +5,7 @@
 //! tests.
 //!
 //! The guest can build rings that no sane driver builds: every descriptor is under the caller's control.
+#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use millrace_virtio::spec::{CONFIG_LEN, Status};
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::vhost_user::message::{
@@ -28,8 +30,6 @@ use vm_memory::{
 };
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
-
-use crate::spec::{CONFIG_LEN, Status};
 
 /// Memory of the guest, in bytes. The last quarter of it is for buffers of requests.
 pub const MEMORY_LEN: usize = 32 << 20;
@@ -52,9 +52,9 @@ pub const INDIRECT: u16 = 4;
 
 /// Feature bits of every driver here: version 1 and the protocol features of vhost-user.
 const BASE_FEATURES: u64 = 1 << 32 | 1 << 30;
-/// Indirect descriptors.
+/// `VIRTIO_F_INDIRECT_DESC` (section 6): a descriptor may name a table of descriptors.
 pub const INDIRECT_FEATURE: u64 = 1 << 28;
-/// Event index.
+/// `VIRTIO_F_EVENT_IDX` (section 6): each side names the index at which it wants to be notified.
 pub const EVENT_INDEX_FEATURE: u64 = 1 << 29;
 
 /// A guest, connected to a device.
@@ -128,7 +128,7 @@ impl Response {
 /// One descriptor, as a driver writes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
-    /// Address of the buffer.
+    /// Guest-physical address of the buffer.
     pub address: u64,
     /// Length of the buffer.
     pub len: u32,
@@ -139,7 +139,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The 16 bytes in a table.
+    /// Little-endian, as a descriptor table has it (section 2.7.5).
     #[must_use]
     pub fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -332,7 +332,7 @@ impl Guest {
         self.queues.iter_mut().enumerate().map(stop).collect()
     }
 
-    /// Forgets all rings, as a driver that starts anew does.
+    /// Forgets all rings, as a driver that starts over does.
     ///
     /// # Errors
     /// If the tables cannot be written.
@@ -379,7 +379,7 @@ impl Guest {
         }
     }
 
-    /// The number of the control queue.
+    /// The control queue comes after all data queues.
     #[must_use]
     pub fn control_queue(&self) -> usize {
         self.queues.len() - 1
