@@ -70,7 +70,7 @@ pub(crate) struct CompressArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "html,htm,css,js,mjs,json,map,xml,svg,txt,wasm,ttf,otf,ico,webmanifest"
+        default_values = ["html", "htm", "css", "js", "mjs", "json", "map", "xml", "svg", "txt", "wasm", "ttf", "otf", "ico", "webmanifest"]
     )]
     pub(crate) ending: Vec<String>,
     /// Shortest file to compress, in bytes

@@ -127,7 +127,7 @@ fn unusable_key_is_refused_with_its_reason() {
         import(&place, name, pem, &[]).failed(3, words);
     }
     assert!(names(&place).is_empty());
-    place.run(&["key", "import", "none", "/nonexistent.pem"]).failed(1, &["/nonexistent.pem"]);
+    place.run(&["key", "import", "none", "/nonexistent.pem"]).failed(2, &["/nonexistent.pem"]);
 }
 
 #[test]
