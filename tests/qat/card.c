@@ -58,6 +58,7 @@ struct controls {
     _Atomic uint64_t requests, answers, wrong, failed, lost, dma_faults, unknown_functions, most_in_flight;
     _Atomic uint64_t in_flight;
     _Atomic uint64_t searches, found;  // searches that ended, and how often the last one found the bytes
+    _Atomic uint64_t abandoned;        // requests that the card still had when their ring was turned off, and no event came
 };
 static struct controls no_controls, *controls = &no_controls;
 static const char *root;
@@ -222,6 +223,13 @@ static int unmap_dma(const struct vfio_iommu_type1_dma_unmap *m) {
     return 0;
 }
 
+static void unmap_all(void) {
+    wait_for_engines();
+    pthread_rwlock_wrlock(&mapping_lock);
+    mapping_count = 0;
+    pthread_rwlock_unlock(&mapping_lock);
+}
+
 // Looks for the bytes of the file "needle" in all memory that the device can reach.
 static void search(void) {
     static uint32_t seen;
@@ -270,10 +278,24 @@ enum { FROM_PF = 0x1008, TO_PF = 0x100C };
 #define ASYMMETRIC 4u
 #define COMPRESSION 2u
 
+// A VFIO group that is open. Linux opens one once, and keeps it open while a function of it is; its container has an
+// IOMMU, and the mappings for it, while a group is in it. One container per process.
+struct group_state {
+    int fd;  // -1: closed by its opener
+    int in_container, functions;
+};
+#define GROUPS_MOST 64
+static struct group_state groups[GROUPS_MOST];
+static int group_count, has_iommu;
+static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
+
 struct function_state {
     // First: it outlives a user of the entry, whose last requests engines may still have.
     pthread_mutex_t answer_lock;
     int used, fd;
+    // Its group, and a descriptor that keeps the group's file open.
+    struct group_state *group;
+    int group_file;
     pid_t pid;
     volatile uint8_t *bank, *mailbox;
     uint32_t live[BANKS], head[BANKS], answer_tail[BANKS];
@@ -312,7 +334,7 @@ static uint32_t service_of(int bank) { return ring_map() >> (3 * bank) & 7; }
 struct job {
     struct function_state *function;
     int bank;
-    uint32_t life;
+    uint32_t life, events;
     uint64_t due, number;
     struct request request;
     // Of a compression request, the whole message and what became of it.
@@ -326,6 +348,7 @@ static pthread_cond_t jobs_come = PTHREAD_COND_INITIALIZER;
 static pid_t engines_of;
 
 static int is_wanted(const struct job *job);
+static void abandon(const struct job *job);
 
 static void answer(struct job *job, enum answer outcome) {
     struct function_state *v = job->function;
@@ -359,7 +382,8 @@ static void answer(struct job *job, enum answer outcome) {
             put(bank, TAIL + 4, *tail);
             controls->answers++;
         }
-    }
+    } else
+        abandon(job);
     pthread_rwlock_unlock(&computing);
     pthread_mutex_unlock(&v->answer_lock);
 }
@@ -368,6 +392,11 @@ static void answer(struct job *job, enum answer outcome) {
 static int is_wanted(const struct job *job) {
     struct function_state *v = job->function;
     return v->used && v->life == job->life && (get(v->bank + BANK_SIZE * (uint32_t)job->bank, ARBITER) & 1);
+}
+
+// Counts a request that the library still owes its memory.
+static void abandon(const struct job *job) {
+    if (job->events == controls->event_number) controls->abandoned++;
 }
 
 static int due_every(uint32_t every, uint64_t number) { return every && number % every == 0; }
@@ -400,6 +429,8 @@ static void *engine(void *unused) {
             answer(job, outcome);
         } else if (lost)
             controls->lost++;
+        else
+            abandon(job);
         controls->in_flight--;
         free(job);
     }
@@ -499,6 +530,7 @@ static int play_rings(struct function_state *v) {
             job->function = v;
             job->bank = b;
             job->life = v->life;
+            job->events = controls->event_number;
             job->due = now_us() + controls->latency_us;
             job->number = ++controls->requests;
             uint64_t in_flight = ++controls->in_flight;
@@ -565,7 +597,87 @@ static void start_engines(void) {
     }
 }
 
-static int open_function(const char *name) {
+// The group of a descriptor; with groups_lock.
+static struct group_state *group_of(int fd) {
+    for (int i = 0; i < group_count; i++)
+        if (groups[i].fd == fd) return &groups[i];
+    return NULL;
+}
+
+static int refuse(int error) {
+    errno = error;
+    return -1;
+}
+
+static int set_container(int fd) {
+    struct group_state *group = group_of(fd);
+    for (int i = 0; i < group_count && !group; i++)
+        if (groups[i].fd < 0 && !groups[i].functions) group = &groups[i];
+    if (!group) {
+        if (group_count == GROUPS_MOST) return refuse(ENOSPC);
+        group = &groups[group_count++];
+    }
+    if (group->in_container && group->fd == fd) return refuse(EINVAL);
+    *group = (struct group_state){.fd = fd, .in_container = 1};
+    return 0;
+}
+
+static int is_container_used(void) {
+    for (int i = 0; i < group_count; i++)
+        if (groups[i].in_container) return 1;
+    return 0;
+}
+
+static int set_iommu(void) {
+    if (has_iommu || !is_container_used()) return refuse(EINVAL);
+    has_iommu = 1;
+    return 0;
+}
+
+static void leave_container(struct group_state *group) {
+    group->in_container = 0;
+    if (is_container_used()) return;
+    has_iommu = 0;
+    unmap_all();
+}
+
+static int unset_container(int fd) {
+    struct group_state *group = group_of(fd);
+    if (!group || !group->in_container) return refuse(EINVAL);
+    if (group->functions) return refuse(EBUSY);
+    leave_container(group);
+    return 0;
+}
+
+static void close_group(struct group_state *group) {
+    group->fd = -1;
+    if (!group->functions && group->in_container) leave_container(group);
+}
+
+// An ioctl of a group or its container, one at a time.
+static int group_ioctl(int fd, unsigned long request, void *argument) {
+    int result = 0;
+    pthread_mutex_lock(&groups_lock);
+    struct group_state *group = group_of(fd);
+    switch (request) {
+    case VFIO_SET_IOMMU: result = set_iommu(); break;
+    case VFIO_GROUP_SET_CONTAINER: result = set_container(fd); break;
+    case VFIO_GROUP_UNSET_CONTAINER: result = unset_container(fd); break;
+    default:
+        ((struct vfio_group_status *)argument)->flags =
+            VFIO_GROUP_FLAGS_VIABLE | (group && group->in_container ? VFIO_GROUP_FLAGS_CONTAINER_SET : 0);
+    }
+    pthread_mutex_unlock(&groups_lock);
+    return result;
+}
+
+static int open_function(int group_fd, const char *name) {
+    pthread_mutex_lock(&groups_lock);
+    struct group_state *group = group_of(group_fd);
+    int allowed = group && group->in_container && has_iommu;
+    if (allowed) group->functions++;
+    pthread_mutex_unlock(&groups_lock);
+    if (!allowed) return refuse(EINVAL);
     pthread_mutex_lock(&functions_lock);
     struct function_state *v = NULL;
     for (int i = 0; i < FUNCTIONS_MOST && !v; i++) if (!functions[i].used) v = &functions[i];
@@ -582,7 +694,9 @@ static int open_function(const char *name) {
     pthread_mutex_unlock(&v->answer_lock);
     snprintf(v->name, sizeof v->name, "%s", name);
     // Registers are memory in a file: BAR i at REGION(i), configuration space at REGION(7).
-    v->fd = memfd_create("qat-function", MFD_CLOEXEC);
+    v->group = group;
+    v->group_file = fcntl(group_fd, F_DUPFD_CLOEXEC, 0);
+    v->fd = memfd_create("[vfio-device]", MFD_CLOEXEC);
     if (v->fd < 0 || ftruncate(v->fd, (off_t)REGION(8))) { perror("card"); abort(); }
     v->bank = mmap(NULL, BAR_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, (off_t)REGION(0));
     v->mailbox = mmap(NULL, BAR_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, (off_t)REGION(1));
@@ -651,10 +765,10 @@ int ioctl(int fd, unsigned long request, ...) {
     case VFIO_CHECK_EXTENSION: return (long)argument == VFIO_TYPE1_IOMMU || (long)argument == VFIO_TYPE1v2_IOMMU;
     case VFIO_SET_IOMMU:
     case VFIO_GROUP_SET_CONTAINER:
-    case VFIO_GROUP_UNSET_CONTAINER: return 0;
+    case VFIO_GROUP_UNSET_CONTAINER:
+    case VFIO_GROUP_GET_STATUS: return group_ioctl(fd, request, argument);
     case VFIO_IOMMU_GET_INFO: return iommu_info(argument);
-    case VFIO_GROUP_GET_STATUS: ((struct vfio_group_status *)argument)->flags = VFIO_GROUP_FLAGS_VIABLE; return 0;
-    case VFIO_GROUP_GET_DEVICE_FD: return open_function(argument);
+    case VFIO_GROUP_GET_DEVICE_FD: return open_function(fd, argument);
     case VFIO_DEVICE_GET_INFO: {
         struct vfio_device_info *info = argument;
         info->flags = VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET;
@@ -692,6 +806,16 @@ int close(int fd) {
         munmap((void *)v->mailbox, BAR_SIZE);
         pthread_mutex_unlock(&v->answer_lock);
         pthread_mutex_unlock(&mailbox_lock);
+        next(v->group_file);
+        pthread_mutex_lock(&groups_lock);
+        v->group->functions--;
+        if (v->group->fd < 0) close_group(v->group);
+        pthread_mutex_unlock(&groups_lock);
+    } else if (root) {
+        pthread_mutex_lock(&groups_lock);
+        struct group_state *group = fd < 0 ? NULL : group_of(fd);
+        if (group) close_group(group);
+        pthread_mutex_unlock(&groups_lock);
     }
     return next(fd);
 }

@@ -3,6 +3,7 @@
 
 //! Formats that the edges in a gateway's process share with the tools that look at them from outside.
 //!
+//! - [`bulk_sizes`]: the file of sizes from which the kernel's ciphers pay.
 //! - [`settings`]: the keys that the provider reads, and what each takes.
 //! - [`counters`]: the memory file in which the provider counts what it computes itself.
 //! - [`local_counts`]: the numbers of that file as a tool reads them.
@@ -12,6 +13,7 @@
 //! The crate has no dependency, so that it weighs nothing in a gateway.
 #![forbid(unsafe_code)]
 
+pub mod bulk_sizes;
 pub mod compression;
 pub mod counters;
 pub mod local_counts;

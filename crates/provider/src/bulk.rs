@@ -7,7 +7,6 @@
 //! Nothing is measured in the application's process. Without a file of `millrace bench sizes --save-crossovers` for
 //! this kernel and this libcrypto, nothing goes to the kernel.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -59,9 +58,8 @@ impl BulkRoutes {
     /// # Errors
     /// Why the file is not used.
     pub fn load(path: &Path, libcrypto: &str, user: u32) -> Result<Self, ChoiceFileError> {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let system = crossovers::this_system(libcrypto)?;
         let text = choice::text(path, user)?;
-        let system = crossovers::system(&kernel, libcrypto);
         Ok(Self::new(Crossovers::read(&text, &system)))
     }
 

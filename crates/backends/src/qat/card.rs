@@ -26,9 +26,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
+use millrace_qat::{QatLibrary, drain};
 
 use super::known_answer::{self, OWNER};
-use super::sys::{self, Answer, Library, Ring, Session};
+use super::sys::{self, Answer, Ring, Session};
 use crate::counters::BackendDeviceCounters;
 
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
@@ -68,16 +69,6 @@ const SILENT_AFTER: Duration = Duration::from_millis(10);
 /// when it comes.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time without an answer after which a card is taken to have only lost requests: one that is busy answers others
-/// within a millisecond, the stand-in in the tests within some ten.
-const DRAINED_AFTER: Duration = Duration::from_millis(100);
-
-/// Interval at which a card is asked for late answers.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Bound on the wait for late answers: 63 requests of the slowest operation take half of it.
-const LONGEST_DRAIN: Duration = Duration::from_secs(2);
-
 /// Lost slots of one instance that are worth a restart, which costs all instances a quarter of a second.
 const MANY_LOST: usize = sys::SLOTS / 4;
 
@@ -108,7 +99,7 @@ impl Settings {
 type AllCounters = BTreeMap<String, Arc<BackendDeviceCounters>>;
 
 pub(super) struct Card {
-    pub(super) library: Arc<Library>,
+    pub(super) library: Arc<QatLibrary>,
     restarts: AtomicU64,
     counters: Mutex<AllCounters>,
     settings: Settings,
@@ -165,7 +156,7 @@ impl Card {
     /// # Errors
     /// An instruction what to install, if there is no library.
     pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
-        let library = Library::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
+        let library = sys::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
             format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
         })?;
         if IN_USE.swap(true, Ordering::AcqRel) {
@@ -303,7 +294,8 @@ impl Card {
                 Ok(()) => return Ok((session, Arc::new(self.running_of(number, rings)))),
                 Err(why) => reason = why,
             }
-            drain(&mut rings.iter_mut().collect::<Vec<_>>());
+            let mut all: Vec<&mut Ring> = rings.iter_mut().collect();
+            drain(|| poll_late(&mut all));
             rings.iter_mut().for_each(Ring::stop);
             // The library first: it may still write into the rings' memory.
             drop(session);
@@ -399,34 +391,21 @@ fn hear_events(session: &Session, running: &Running) -> bool {
     run
 }
 
-/// Waits until the cards have answered what they have, but for lost requests. The library wipes and frees the memory of
-/// its requests before it turns the rings off: a card that still has one would read addresses of zero there, and write
-/// its results to memory that may be another's. A card that has failed has none.
-fn drain(rings: &mut [&mut Ring]) {
-    let held = |rings: &[&mut Ring]| {
-        let alive = rings.iter().filter(|ring| ring.is_alive());
-        alive.map(|ring| ring.in_flight()).sum::<usize>()
-    };
-    let start = Instant::now();
-    let (mut before, mut last) = (held(rings), start);
-    while before > 0 && last.elapsed() < DRAINED_AFTER && start.elapsed() < LONGEST_DRAIN {
-        thread::sleep(DRAIN_INTERVAL);
-        // Their tasks have ended without them.
-        let mut late = Vec::new();
-        rings.iter_mut().for_each(|ring| ring.poll(&mut late));
-        let now = held(rings);
-        if now < before {
-            last = Instant::now();
-        }
-        before = now;
-    }
+/// Collects answers whose tasks have ended, and returns the number of requests without one. A card that has failed has
+/// none.
+fn poll_late(rings: &mut [&mut Ring]) -> usize {
+    let mut late = Vec::new();
+    rings.iter_mut().for_each(|ring| ring.poll(&mut late));
+    let alive = rings.iter().filter(|ring| ring.is_alive());
+    alive.map(|ring| ring.in_flight()).sum()
 }
 
 /// Stops the library while no thread is inside it: each ring is locked. Their memory is freed later, with the
 /// last queue.
 fn stop(session: Session, running: &Running) {
     let mut rings = running.lock_rings();
-    drain(&mut rings.iter_mut().map(|ring| &mut **ring).collect::<Vec<_>>());
+    let mut all: Vec<&mut Ring> = rings.iter_mut().map(|ring| &mut **ring).collect();
+    drain(|| poll_late(&mut all));
     rings.iter_mut().for_each(|ring| ring.stop());
     drop(session);
     drop(rings);
@@ -547,7 +526,7 @@ impl Instance {
 
     /// Asks a silent instance for the known answer now and then, and looks for answers: no queue may be polling it any
     /// more.
-    fn ask_if_silent(&self, library: &Arc<Library>) {
+    fn ask_if_silent(&self, library: &Arc<QatLibrary>) {
         if !self.is_silent() {
             return;
         }

@@ -182,7 +182,7 @@ impl Backend for Qat {
     /// Names the library alone: it is opened by [`probe`](Backend::probe).
     fn describe(&self) -> Description {
         let version = match self.card.get() {
-            Some(Ok(card)) => card.library.version.clone(),
+            Some(Ok(card)) => card.library.version().to_owned(),
             Some(Err(_)) | None => self.settings.library.display().to_string(),
         };
         Description { kind: BackendKind::Qat, version, on_cpu: false, batch: 1 }

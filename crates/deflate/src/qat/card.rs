@@ -19,9 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant as Time};
 
 use millrace_edge::compression::{Counter, Counters};
-use millrace_qat::{has_event, prefer_policy};
+use millrace_qat::{QatLibrary, QatSession, drain, has_event, prefer_policy};
 
-use super::sys::{self, Answer, Instance, Library, Submitted};
+use super::sys::{self, Answer, Instance, Submitted};
 
 /// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
 const FUNCTIONS: u16 = 1;
@@ -86,7 +86,7 @@ pub(super) enum Declined {
 
 /// The cards. There is one value of it in a process, as there is one library.
 pub struct Card {
-    library: Arc<Library>,
+    library: Arc<QatLibrary>,
     counters: Counters,
     answer_time: Duration,
     report: fn(&str),
@@ -135,7 +135,7 @@ impl Card {
         answer_time: Duration,
         report: fn(&str),
     ) -> Result<Arc<Self>, String> {
-        let library = Library::open(&files.library, &files.memory, FUNCTIONS).map_err(|error| {
+        let library = sys::open(&files.library, &files.memory, FUNCTIONS).map_err(|error| {
             format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
         })?;
         let card = Arc::new(Self {
@@ -249,7 +249,7 @@ impl Card {
         let mut starts = 0_u64;
         while !self.is_stopping() {
             let started = Time::now();
-            let reason = match self.library.start() {
+            let reason = match sys::start(&self.library) {
                 Ok((session, instances)) => {
                     self.counters.add(Counter::QatRestarts, u64::from(starts > 0));
                     starts += 1;
@@ -261,10 +261,7 @@ impl Card {
                     let reason = self.watch(&running, || session.poll_events());
                     lock(&self.state).running = None;
                     running.over.store(true, Ordering::Release);
-                    // No thread is inside the library while it stops; the memory is freed afterwards.
-                    let held: Vec<_> = running.instances.iter().map(lock).collect();
-                    drop(session);
-                    drop(held);
+                    stop(session, &running);
                     reason
                 }
                 Err(reason) => reason,
@@ -314,6 +311,19 @@ impl Card {
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
+}
+
+/// Stops the library while no thread is inside it, after the cards have answered what they have. The memory is freed
+/// afterwards.
+fn stop(session: QatSession, running: &Running) {
+    let mut held: Vec<_> = running.instances.iter().map(lock).collect();
+    drain(|| {
+        // After an event no instance may be polled, and the card does nothing any more.
+        let waiting = held.iter_mut().filter(|instance| instance.is_waiting() && !has_event());
+        waiting.filter_map(|instance| instance.poll().is_none().then_some(())).count()
+    });
+    drop(session);
+    drop(held);
 }
 
 impl Running {

@@ -38,14 +38,19 @@ pub(super) struct BlockContext {
     is_turned: bool,
 }
 
-pub(super) fn rows<const A: usize>() -> Rows {
-    cipher_rows!(BlockContext, A)
+impl Owned for BlockContext {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
 }
 
-cipher_entries!(BlockContext);
+impl Computing for BlockContext {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.bulk
+    }
 
-impl BlockContext {
-    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        let algorithm = Bulk::ALL[algorithm];
         Ok(Self {
             provider,
             algorithm,
@@ -61,11 +66,13 @@ impl BlockContext {
         })
     }
 
-    fn copy(&self) -> Result<Self> {
+    fn copy(&mut self) -> Result<Self> {
         let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
         Ok(Self { inner, key, ..*self })
     }
+}
 
+impl BlockContext {
     fn is_cbc(&self) -> bool {
         self.algorithm.row().kernel == BulkAlgorithm::AesCbc
     }
