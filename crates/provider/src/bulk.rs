@@ -10,6 +10,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
 use millrace_backends::kernel::bulk::{
@@ -23,13 +24,17 @@ use crate::local::{equal, now};
 /// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
 const FAILURES: u32 = 8;
 
-/// Time for which it is left alone, in nanoseconds.
-const PAUSE: u64 = 10_000_000_000;
+/// Time for which it is left alone.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the kernel has computed a known answer of an algorithm in this process.
-const UNKNOWN: u8 = 0;
-const RIGHT: u8 = 1;
-const WRONG: u8 = 2;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum KnownAnswer {
+    Unknown,
+    Right,
+    Wrong,
+}
 
 /// Ways to the kernel of one provider. Atomics alone: a process may fork while another thread is here.
 #[derive(Debug)]
@@ -49,7 +54,8 @@ impl BulkRoutes {
             crossovers,
             failures: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),
-            answers: [const { AtomicU8::new(UNKNOWN) }; BulkAlgorithm::ALL.len()],
+            answers: [const { AtomicU8::new(KnownAnswer::Unknown as u8) };
+                BulkAlgorithm::ALL.len()],
         }
     }
 
@@ -70,7 +76,7 @@ impl BulkRoutes {
     }
 
     fn is_wrong(&self, algorithm: BulkAlgorithm) -> bool {
-        self.answers[algorithm as usize].load(Ordering::Relaxed) == WRONG
+        self.answers[algorithm as usize].load(Ordering::Relaxed) == KnownAnswer::Wrong as u8
     }
 
     fn is_paused(&self) -> bool {
@@ -87,7 +93,8 @@ impl BulkRoutes {
     fn note_failure(&self) {
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
             self.failures.store(0, Ordering::Relaxed);
-            self.paused_until.store(now() + PAUSE, Ordering::Relaxed);
+            let pause = u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX);
+            self.paused_until.store(now() + pause, Ordering::Relaxed);
         }
     }
 }
@@ -224,9 +231,10 @@ impl KernelKey {
         let missing = || io::Error::other("no key or no route");
         let (interface, _) = self.routes.crossovers.route(self.algorithm).ok_or_else(missing)?;
         let answer = &self.routes.answers[self.algorithm as usize];
-        if answer.load(Ordering::Relaxed) == UNKNOWN {
+        if answer.load(Ordering::Relaxed) == KnownAnswer::Unknown as u8 {
             let is_right = known(interface, self.algorithm)?;
-            answer.store(if is_right { RIGHT } else { WRONG }, Ordering::Relaxed);
+            let found = if is_right { KnownAnswer::Right } else { KnownAnswer::Wrong };
+            answer.store(found as u8, Ordering::Relaxed);
         }
         if self.routes.is_wrong(self.algorithm) {
             return Err(io::Error::other("the kernel computes another result than OpenSSL"));

@@ -27,13 +27,15 @@
 //! - **Fork.** Regions do not exist in a child, and a session belongs to the process that started it.
 
 mod drain;
+mod pauses;
 #[expect(unsafe_code, reason = "calls Intel's library")]
 mod sys;
 mod vfio;
 
 pub use drain::drain;
+pub use pauses::RestartPauses;
 pub use sys::{
-    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle, QatLibrary,
-    QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate, UNSUPPORTED,
-    has_event, notified, prefer_policy,
+    ALIGNMENT, DEFAULT_FILES, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle,
+    QatLibrary, QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate,
+    UNSUPPORTED, has_event, notified, prefer_policy,
 };

@@ -195,23 +195,37 @@ functions! {
     forget_container: fn(c_int) -> c_int = b"qaeUnregisterDevice" in memory;
 }
 
+/// The usual names of `libqat` and `libusdm`.
+pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
+
 /// Most users of one container that libusdm counts: one per virtual function.
 const MAX_CONTAINER_USERS: usize = 1024;
 
-/// Intel's two libraries. Dropping it closes neither; see [`QatSession`] for when `libqat` is loaded anew.
+/// Intel's two libraries; see [`QatSession`] for when `libqat` is loaded anew.
 pub struct QatLibrary {
     file: PathBuf,
     /// None after a session that left virtual functions open.
     qat: Mutex<Option<Loaded>>,
     /// Never closed: it has a destructor for threads.
-    memory: Loaded,
+    memory: &'static Loaded,
     functions: MemoryFunctions,
     version: String,
 }
 
+/// The first file mapped into this process whose name starts so.
+fn mapped_file(start: &str) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    files.find(|file| file.starts_with(start)).map(str::to_owned)
+}
+
 fn load(path: &Path) -> Result<Loaded, String> {
     // SAFETY: the libraries' constructors only prepare their own state.
-    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())
+    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        format!(
+            "Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib"
+        )
+    })
 }
 
 impl fmt::Debug for QatLibrary {
@@ -225,25 +239,17 @@ impl QatLibrary {
     /// set. Called before the program has other threads that use the environment.
     ///
     /// # Errors
-    /// Why it cannot be used, from the dynamic linker.
+    /// Why it cannot be used, from the dynamic linker, and what to install.
     pub fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
         let file = qat.to_owned();
         // First: the other one needs it, and finds it by its SONAME.
-        let memory = load(memory)?;
+        let memory: &Loaded = Box::leak(Box::new(load(memory)?));
         let qat = load(qat)?;
-        let functions = MemoryFunctions::of(&SymbolSource { qat: &qat, memory: &memory })?;
+        let functions = MemoryFunctions::of(&SymbolSource { qat: &qat, memory })?;
         prefer_policy(policy);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let name = maps
-            .lines()
-            .filter_map(|line| line.rsplit('/').next())
-            .find(|file| file.starts_with("libqat.so"));
-        let version = name.unwrap_or("libqat").to_owned();
+        let version = mapped_file("libqat.so").unwrap_or_else(|| "libqat".to_owned());
         let qat = Mutex::new(Some(qat));
-        let opened = Arc::new(Self { file, qat, memory, functions, version });
-        // One reference stays: the libraries outlive every backend.
-        std::mem::forget(Arc::clone(&opened));
-        Ok(opened)
+        Ok(Arc::new(Self { file, qat, memory, functions, version }))
     }
 
     /// The file that was loaded, with its version.
@@ -265,7 +271,7 @@ impl QatLibrary {
             Some(qat) => qat,
             none => none.insert(load(&self.file)?),
         };
-        find(&SymbolSource { qat, memory: &self.memory })
+        find(&SymbolSource { qat, memory: self.memory })
     }
 
     fn qat(&self) -> MutexGuard<'_, Option<Loaded>> {
@@ -278,6 +284,10 @@ impl QatLibrary {
             return;
         }
         drop(self.qat().take());
+        if mapped_file(&self.version).is_some() {
+            // Another user of this process has it, and the functions may be its own.
+            return;
+        }
         for kind in VfioKind::IN_CLOSING_ORDER {
             for descriptor in VfioUse::now().since(before).of(kind) {
                 if kind == VfioKind::Container {

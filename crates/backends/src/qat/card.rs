@@ -26,7 +26,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
-use millrace_qat::{QatLibrary, drain};
+use millrace_qat::{QatLibrary, RestartPauses, drain};
 
 use super::known_answer::{self, OWNER};
 use super::sys::{self, Answer, Ring, Session};
@@ -39,24 +39,12 @@ pub(super) const SEATS: usize = 8;
 /// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Pause after the first start that failed; doubled by each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The longest pause for as long as a reset may take ([`RESET_TIME`]).
-const LONGEST_RESET_PAUSE: Duration = Duration::from_secs(1);
-/// Time within which a card that served is back from a reset, as a rule: Linux needs some seconds.
-const RESET_TIME: Duration = Duration::from_secs(60);
-
 /// Starts of the library until what an earlier session left in it is gone. After a failure with requests in flight
 /// the next session fails, too; after a reset, the next one hears of its end.
 const SETTLING_STARTS: u32 = 4;
 
 /// Time that the known answer may take, in answer times: a card that has just been started is slower.
 const KNOWN_ANSWER_TIMES: u32 = 10;
-
-/// A card that breaks within this time after its start is started again after a pause, not at once.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// An instance that owes answers and gives none for this long is restarted.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -98,7 +86,7 @@ impl Settings {
 /// The counters of all instances that the process has used, by name. Bounded by the machine's instances.
 type AllCounters = BTreeMap<String, Arc<BackendDeviceCounters>>;
 
-pub(super) struct Card {
+pub(super) struct Cards {
     pub(super) library: Arc<QatLibrary>,
     restarts: AtomicU64,
     counters: Mutex<AllCounters>,
@@ -127,7 +115,7 @@ pub(super) struct Running {
     restart_wanted: AtomicBool,
 }
 
-/// One instance, shared by up to [`SEATS`] queues. A request belongs to a seat and a ticket of its queue.
+/// One instance, shared by up to [`SEATS`] queues. A request has the seat of its queue, and its number there.
 pub(super) struct Instance {
     pub(super) counters: Arc<BackendDeviceCounters>,
     /// Bus address of its virtual function, and its number in it.
@@ -150,15 +138,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Card {
+impl Cards {
     /// Opens the library, tries to start it, and keeps trying in a thread of its own.
     ///
     /// # Errors
     /// An instruction what to install, if there is no library.
     pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
-        let library = sys::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
-            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
-        })?;
+        let library = sys::open(&settings.library, &settings.memory, settings.functions)?;
         if IN_USE.swap(true, Ordering::AcqRel) {
             return Err("another backend of this process uses the cards".to_owned());
         }
@@ -243,12 +229,11 @@ impl Card {
 
     /// The body of the thread of control.
     fn control(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = RestartPauses::default();
         let mut number = 0;
-        let mut last_up: Option<Instant> = None;
         while !self.is_stopping() {
             let started = Instant::now();
-            match self.start(number + 1) {
+            let served = match self.start(number + 1) {
                 Ok((session, running)) => {
                     number += 1;
                     self.restarts.store(number - 1, Ordering::Relaxed);
@@ -257,20 +242,14 @@ impl Card {
                     running.over.store(true, Ordering::Release);
                     self.set(State::Away(reason));
                     stop(session, &running);
-                    last_up = Some(Instant::now());
-                    if started.elapsed() >= SHORT_LIFE {
-                        pause = FIRST_PAUSE;
-                        continue;
-                    }
+                    Some(started.elapsed())
                 }
-                Err(reason) => self.set(State::Away(reason)),
-            }
-            self.sleep(pause);
-            let longest = match last_up {
-                Some(last) if last.elapsed() < RESET_TIME => LONGEST_RESET_PAUSE,
-                Some(_) | None => LONGEST_PAUSE,
+                Err(reason) => {
+                    self.set(State::Away(reason));
+                    None
+                }
             };
-            pause = (pause * 2).min(longest);
+            self.sleep(pauses.after(served, Instant::now()));
         }
         IN_USE.store(false, Ordering::Release);
     }
@@ -493,15 +472,15 @@ impl Instance {
     }
 
     /// Requests of a queue were not answered in time.
-    pub(super) fn lose(&self, running: &Running, seat: usize, tickets: &[u64]) {
+    pub(super) fn lose(&self, running: &Running, seat: usize, requests: &[u64]) {
         let mut ring = lock(&self.ring);
-        ring.forget(|owner| owner.0 == seat && tickets.contains(&owner.1));
+        ring.forget(|owner| owner.0 == seat && requests.contains(&owner.1));
         if ring.lost() >= MANY_LOST {
             running.want_restart();
         }
         self.note(&ring);
         drop(ring);
-        let counted = tickets.len() as u64;
+        let counted = requests.len() as u64;
         self.counters.lost.fetch_add(counted, Ordering::Relaxed);
         let now = self.now_ms();
         let _ = self.silent_since_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);

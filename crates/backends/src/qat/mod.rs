@@ -37,6 +37,7 @@ use millrace_engine::backend::{
     Unusable,
 };
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_qat::DEFAULT_FILES;
 
 mod agreement;
 mod capabilities;
@@ -48,7 +49,7 @@ mod queue;
 mod sys;
 
 use crate::key_table::{KeyTable, MAX_KEYS};
-use card::{Card, SEATS, Settings};
+use card::{Cards, SEATS, Settings};
 use keys::QatKey;
 use queue::QatQueue;
 
@@ -73,7 +74,7 @@ pub struct Qat {
     settings: Settings,
     fast_curves: bool,
     /// Opened by the probe.
-    card: OnceLock<Result<Arc<Card>, Unusable>>,
+    card: OnceLock<Result<Arc<Cards>, Unusable>>,
     keys: Arc<KeyTable<QatKey>>,
 }
 
@@ -84,8 +85,8 @@ impl Qat {
     pub fn new() -> Self {
         Self {
             settings: Settings {
-                library: PathBuf::from("libqat.so.4"),
-                memory: PathBuf::from("libusdm.so.0"),
+                library: PathBuf::from(DEFAULT_FILES[0]),
+                memory: PathBuf::from(DEFAULT_FILES[1]),
                 functions: 1,
                 answer_time: ANSWER_TIME,
                 only: Vec::new(),
@@ -152,8 +153,8 @@ impl Qat {
         }
     }
 
-    fn card(&self) -> Result<&Arc<Card>, Unusable> {
-        let open = || Card::open(self.settings.clone()).map_err(Unusable);
+    fn card(&self) -> Result<&Arc<Cards>, Unusable> {
+        let open = || Cards::open(self.settings.clone()).map_err(Unusable);
         self.card.get_or_init(open).as_ref().map_err(Unusable::clone)
     }
 }

@@ -253,7 +253,7 @@ Examples:
 `set` means: every card up, with services sym;asym. `delete`: every card down.
 Without words it prints the commands that make a VyOS machine what this one is.";
 
-/// Obey or print the commands of VyOS for QAT
+/// Apply or print VyOS commands for QAT
 #[derive(Debug, Args)]
 #[command(after_long_help = VYOS_EXAMPLE)]
 pub(crate) struct DeviceVyosArgs {

@@ -19,7 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant as Time};
 
 use millrace_edge::compression::{Counter, Counters};
-use millrace_qat::{QatLibrary, QatSession, drain, has_event, prefer_policy};
+use millrace_qat::{
+    DEFAULT_FILES, QatLibrary, QatSession, RestartPauses, drain, has_event, prefer_policy,
+};
 
 use super::sys::{self, Answer, Instance, Submitted};
 
@@ -28,13 +30,6 @@ const FUNCTIONS: u16 = 1;
 
 /// Interval at which the library reads the messages of the cards; Intel's programs do it once a second.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Pause after the first failure; doubled by each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A card that served this long before it failed is started again without a long pause.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// Longest wait of a process's end for the library to stop, which takes 80 ms: a card that is gone makes it wait.
 const STOP_TIME: Duration = Duration::from_secs(2);
@@ -63,8 +58,8 @@ impl CardFiles {
         let [library, memory] =
             Self::VARIABLES.map(|name| variable(name).filter(|path| !path.is_empty()));
         Self {
-            library: library.map_or_else(|| "libqat.so.4".into(), PathBuf::from),
-            memory: memory.map_or_else(|| "libusdm.so.0".into(), PathBuf::from),
+            library: library.map_or_else(|| DEFAULT_FILES[0].into(), PathBuf::from),
+            memory: memory.map_or_else(|| DEFAULT_FILES[1].into(), PathBuf::from),
         }
     }
 }
@@ -135,9 +130,7 @@ impl Card {
         answer_time: Duration,
         report: fn(&str),
     ) -> Result<Arc<Self>, String> {
-        let library = sys::open(&files.library, &files.memory, FUNCTIONS).map_err(|error| {
-            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
-        })?;
+        let library = sys::open(&files.library, &files.memory, FUNCTIONS)?;
         let card = Arc::new(Self {
             library,
             counters,
@@ -244,12 +237,12 @@ impl Card {
 
     /// The body of the thread that starts and stops the library.
     fn control(self: Arc<Self>) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = RestartPauses::default();
         let mut said = String::new();
         let mut starts = 0_u64;
         while !self.is_stopping() {
             let started = Time::now();
-            let reason = match sys::start(&self.library) {
+            let (served, reason) = match sys::start(&self.library) {
                 Ok((session, instances)) => {
                     self.counters.add(Counter::QatRestarts, u64::from(starts > 0));
                     starts += 1;
@@ -262,19 +255,15 @@ impl Card {
                     lock(&self.state).running = None;
                     running.over.store(true, Ordering::Release);
                     stop(session, &running);
-                    reason
+                    (Some(started.elapsed()), reason)
                 }
-                Err(reason) => reason,
+                Err(reason) => (None, reason),
             };
             if reason != said && !self.is_stopping() {
                 (self.report)(&format!("QAT: {reason}; the processor compresses in its place"));
                 said = reason;
             }
-            if started.elapsed() >= GOOD_LIFE {
-                pause = FIRST_PAUSE;
-            }
-            self.sleep_until(pause, || false);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.sleep_until(pauses.after(served, Time::now()), || false);
         }
         lock(&self.state).stopped = true;
         self.changed.notify_all();

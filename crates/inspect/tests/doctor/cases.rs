@@ -82,7 +82,8 @@ macro_rules! locked_memory {
 
 pub(crate) const KERNEL_BULK: Change =
     File("etc/millrace/openssl.cnf", "[millrace_section]\nkernel_bulk = on\n");
-const NO_AF_ALG: Change = File("proc/net/protocols", "protocol  size sockets\nTCP       2304      4\n");
+const NO_AF_ALG: Change =
+    File("proc/net/protocols", "protocol  size sockets\nTCP       2304      4\n");
 pub(crate) const BULK_SIZES: &str = "var/lib/millrace/kernel-bulk.tsv";
 const MEASURED: &str = "Linux 5.15.167; OpenSSL 3.0.20 7 Apr 2026; ARMv7 Processor rev 1 (v7l)\taf-alg\taes-cbc\t1500\t1764000000\n";
 

@@ -284,7 +284,10 @@ fn filter_of_system_calls_on_a_server_is_a_notice() {
     let changes = vec![
         cases::KERNEL_BULK,
         File("proc/77/comm", "nginx\n"),
-        File("proc/77/limits", "Max open files            1024              524288               files     \n"),
+        File(
+            "proc/77/limits",
+            "Max open files            1024              524288               files     \n",
+        ),
         File("proc/77/status", "Name:\tnginx\nSeccomp:\t2\n"),
     ];
     let diagnosis = examine(("no-accelerator", changes.leak()));

@@ -62,11 +62,14 @@ fn for_programs(page: &mut Page, programs: &ProgramCiphers) {
         let system = plain(&measured.system);
         page.fact("measured", &format!("{system}, {days} days ago{here}"));
         let paying = measured.sizes.iter().filter(|size| size.least_bytes.is_some());
-        page.table(&Table::of(paying, &[
-            ("interface", &|size| plain(&size.interface)),
-            ("algorithm", &|size| plain(&size.algorithm)),
-            (">pays from, bytes", &|size| or(size.least_bytes, "never")),
-        ]));
+        page.table(&Table::of(
+            paying,
+            &[
+                ("interface", &|size| plain(&size.interface)),
+                ("algorithm", &|size| plain(&size.algorithm)),
+                (">pays from, bytes", &|size| or(size.least_bytes, "never")),
+            ],
+        ));
         if !measured.pays() {
             page.fact("", "slower than libcrypto at every size");
         }

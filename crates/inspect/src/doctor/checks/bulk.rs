@@ -64,11 +64,12 @@ pub(super) fn filter(facts: &Facts<'_>) -> Option<Finding> {
     let refused = families.filter(|(file, _)| is_of_a_server(file)).filter(|(_, setting)| {
         let list = setting.value.trim();
         let names = |list: &str| list.split_whitespace().any(|word| word == "AF_ALG");
-        list.strip_prefix('~').map_or(!list.is_empty() && !names(list), names)
+        list.strip_prefix('~').map_or_else(|| !list.is_empty() && !names(list), names)
     });
     let refused: Vec<String> = refused.map(quote).collect();
     let filtered = facts.system.servers.iter().filter(|server| server.has_filter);
-    let filtered = filtered.map(|server| format!("proc/{}/status: {}: Seccomp 2", server.pid, server.name));
+    let filtered =
+        filtered.map(|server| format!("proc/{}/status: {}: Seccomp 2", server.pid, server.name));
     let severity = if refused.is_empty() { Severity::Notice } else { Severity::Warning };
     let finding = Finding::new(severity).evidence(refused).evidence(filtered).if_evident()?;
     Some(
@@ -87,14 +88,17 @@ fn is_current(facts: &Facts<'_>, measured: &MeasuredSystem) -> bool {
     let unknown = ours.peek().is_none();
     let is_measured = |version: &str| measured.system.contains(&format!("; OpenSSL {version} "));
     measured.here
-        && (unknown || ours.any(|library| library.identity.version.as_deref().is_some_and(is_measured)))
+        && (unknown
+            || ours.any(|library| library.identity.version.as_deref().is_some_and(is_measured)))
 }
 
 pub(super) fn sizes(facts: &Facts<'_>) -> Option<Finding> {
     let (programs, lines) = used(facts)?;
     let file = &programs.sizes_file;
-    let mut current = programs.measured.iter().filter(|measured| is_current(facts, measured)).peekable();
-    let command = "millrace bench sizes --implementation openssl,af-alg,dev-crypto --save-crossovers";
+    let mut current =
+        programs.measured.iter().filter(|measured| is_current(facts, measured)).peekable();
+    let command =
+        "millrace bench sizes --implementation openssl,af-alg,dev-crypto --save-crossovers";
     if current.peek().is_some() {
         return (!current.any(MeasuredSystem::pays)).then(|| {
             Finding::notice()
@@ -120,16 +124,20 @@ pub(super) fn sizes(facts: &Facts<'_>) -> Option<Finding> {
 pub(super) fn processor(facts: &Facts<'_>) -> Option<Finding> {
     let (_, lines) = used(facts)?;
     let cpu = facts.cpu()?;
-    let instructions = ["aes-ni", "aes"].into_iter().find(|name| cpu.state(name) == State::Present)?;
+    let instructions =
+        ["aes-ni", "aes"].into_iter().find(|name| cpu.state(name) == State::Present)?;
     let kernel = facts.kernel()?;
-    let hidden = hides_devices(facts).filter(|_| facts.accelerators().is_some_and(|found| !found.dev_crypto));
+    let hidden = hides_devices(facts)
+        .filter(|_| facts.accelerators().is_some_and(|found| !found.dev_crypto));
     let modes = ["cbc(aes)", "ctr(aes)", "gcm(aes)"].into_iter();
     let taken: Vec<_> = modes.filter_map(|mode| Some((mode, kernel.preferred(mode)?))).collect();
     let on_device = taken.iter().any(|(_, taken)| taken.site == ComputeSite::Device);
     if on_device && hidden.is_none() {
         return None;
     }
-    let hidden = hidden.map(|release| format!("proc/sys/kernel/osrelease: {release}: AF_ALG has no drivers of devices"));
+    let hidden = hidden.map(|release| {
+        format!("proc/sys/kernel/osrelease: {release}: AF_ALG has no drivers of devices")
+    });
     Some(
         Finding::warning()
             .evidence(lines)

@@ -223,7 +223,7 @@ impl AeadContext {
         Ok(())
     }
 
-    /// As [`Self::finish`], for a message that has begun; not counted.
+    /// As [`Self::finish_message`], for a message that has begun; not counted.
     pub(super) fn end(&mut self) -> Result<()> {
         self.state = NonceState::Used;
         if self.encrypts {
@@ -463,7 +463,7 @@ impl AeadContext {
     ///
     /// # Safety
     /// `request` is null or an array that a null key ends, whose entries describe writable memory.
-    pub(super) unsafe fn answer(&mut self, request: *mut Param) -> Result<()> {
+    pub(super) unsafe fn answer_all(&mut self, request: *mut Param) -> Result<()> {
         // SAFETY: by this function's contract.
         let count = unsafe { entries(request) }.count();
         for index in 0..count {

@@ -116,7 +116,7 @@ impl CipherContext for AeadContext {
 
     unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
         // SAFETY: by this function's contract.
-        unsafe { self.answer(request) }.map(|()| DONE)
+        unsafe { self.answer_all(request) }.map(|()| DONE)
     }
 }
 
