@@ -19,8 +19,8 @@ use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
 
-/// Least level and length at which verifying all of libdeflate's output takes about a tenth of the compression time. For
-/// shorter chunks, building the decompressor's tables alone takes a quarter of it.
+/// Least level and length at which verifying all of libdeflate's output takes about a tenth of the compression time.
+/// For shorter chunks, building the decompressor's tables alone takes a quarter of it.
 const FIRST_LEVEL_VERIFIED: u8 = 2;
 const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
 

@@ -404,8 +404,8 @@ impl Drop for QatRegion {
 /// Version 26.08 without `qatmgr` opens each virtual function twice at its start and closes it once
 /// (`qat_mgr_get_device_capabilities`, `keep_device_open`). Linux opens a VFIO group once, and keeps it open while a
 /// device of it is, so that the same process would find no function at its next start. A start that fails inside the
-/// library leaves functions open, too, in both versions. So what a session leaves open is closed after it, and `libqat`,
-/// which still counts it, is loaded anew for the next one.
+/// library leaves functions open, too, in both versions. So what a session leaves open is closed after it, and
+/// `libqat`, which still counts it, is loaded anew for the next one.
 pub struct QatSession {
     library: Arc<QatLibrary>,
     functions: SessionFunctions,

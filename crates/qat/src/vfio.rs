@@ -37,7 +37,7 @@ fn is_function(name: &str) -> bool {
     name.contains("[vfio-device]")
 }
 
-/// What is open of VFIO.
+/// Open files and mappings of VFIO.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VfioUse {
     descriptors: BTreeMap<RawFd, VfioKind>,
@@ -46,7 +46,7 @@ pub(crate) struct VfioUse {
 }
 
 impl VfioUse {
-    /// What this process has open; nothing where there is no `/proc`.
+    /// Those of this process; none where there is no `/proc`.
     pub(crate) fn now() -> Self {
         let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let descriptors = entries.filter_map(|entry| {
@@ -61,7 +61,7 @@ impl VfioUse {
         }
     }
 
-    /// What was not open `before`.
+    /// Those that were not open `before`.
     pub(crate) fn since(mut self, before: &Self) -> Self {
         self.descriptors.retain(|number, _| !before.descriptors.contains_key(number));
         self.mappings.retain(|range| !before.mappings.contains(range));

@@ -149,7 +149,7 @@ pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(QatSession, Vec<Instan
     Ok((session, instances))
 }
 
-/// What a session's instances are made from.
+/// The parts from which a session's instances are made.
 struct Service<'a> {
     library: &'a Arc<QatLibrary>,
     functions: &'a Arc<Functions>,

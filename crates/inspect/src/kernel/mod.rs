@@ -44,7 +44,7 @@ pub struct Kernel {
     pub implementations: usize,
     /// Whether the kernel is in FIPS mode (approved algorithms only)
     pub fips: Option<bool>,
-    /// What programs can use of it: AF_ALG, and the sizes measured for `kernel_bulk`
+    /// Its ciphers for programs: AF_ALG, and the sizes measured for `kernel_bulk`
     pub programs: ProgramCiphers,
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! What programs can use of the kernel's ciphers: kinds of algorithms of `AF_ALG`, and the sizes from which `bench sizes
+//! The kernel's ciphers for programs: kinds of algorithms of `AF_ALG`, and the sizes from which `bench sizes
 //! --save-crossovers` found the kernel faster than libcrypto, which the provider goes by (`kernel_bulk`).
 
 use millrace_edge::bulk_sizes::{self, BulkSize};

@@ -50,7 +50,7 @@ pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
     page.unread(section);
 }
 
-/// What programs can use, and the sizes that were measured for them.
+/// The ciphers for programs, and the sizes that were measured for them.
 fn for_programs(page: &mut Page, programs: &ProgramCiphers) {
     if !programs.af_alg_kinds.is_empty() {
         page.fact("AF_ALG has", &programs.af_alg_kinds.join(", "));

@@ -19,7 +19,7 @@ fn switched_on(facts: &Facts<'_>) -> Vec<String> {
     lines.filter(|(_, setting)| matches!(&*setting.value, "on" | "true")).map(quote).collect()
 }
 
-/// What programs can use, where `kernel_bulk` is on, with the lines that say so.
+/// The ciphers for programs, where `kernel_bulk` is on, with the lines that say so.
 fn used<'a>(facts: &Facts<'a>) -> Option<(&'a ProgramCiphers, Vec<String>)> {
     let lines = switched_on(facts);
     (!lines.is_empty()).then_some((&facts.kernel()?.programs, lines))
@@ -77,7 +77,7 @@ pub(super) fn filter(facts: &Facts<'_>) -> Option<Finding> {
             .evidence(lines)
             .impact("A service whose filter of system calls refuses AF_ALG gets no session of the kernel, and OpenSSL does its packets (millrace-kernel-bulk-failed counts them).")
             .advise("`systemctl edit SERVICE`, then: [Service] RestrictAddressFamilies=AF_ALG beside the families that it has. Containers: a seccomp profile that allows socket(AF_ALG).")
-            .run("openssl list -providers -verbose        # in the service's environment: millrace-kernel-bulk"),
+            .advise("`openssl list -providers -verbose` in the service's environment counts messages by the kernel (millrace-kernel-bulk)."),
     )
 }
 
