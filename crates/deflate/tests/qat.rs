@@ -112,6 +112,16 @@ impl OnCard {
         self.counters.get(Counter::QatChunks) > before
     }
 
+    /// As [`Self::served`], once more for a chunk that came while the thread of control read the cards' messages: the
+    /// processor compresses such a one.
+    fn served_unless_read(&mut self, level: u8, input: &[u8], last: bool) -> bool {
+        let counters = self.counters;
+        let passed_over = || counters.get(Counter::QatBusy) + counters.get(Counter::QatAway);
+        let before = passed_over();
+        self.served(level, input, last)
+            || (passed_over() > before && self.served(level, input, last))
+    }
+
     fn until_served(&mut self, what: &str) {
         let start = Instant::now();
         while !self.served(1, &sample(false, 5_000), true) {
@@ -136,7 +146,7 @@ fn card_compresses_chunks_of_every_level_and_length() {
         for length in [1024, 4_097, 70_000, 262_144, 390_000] {
             for last in [true, false] {
                 assert!(
-                    card.served(level, &sample(false, length), last),
+                    card.served_unless_read(level, &sample(false, length), last),
                     "{level} {length} {last}"
                 );
             }
