@@ -296,7 +296,7 @@ impl Verifier {
         let stream = if chunk.last && chunk.history.is_empty() {
             output
         } else {
-            // A stream of its own: the history as stored blocks, the chunk, an end.
+            // A separate stream: the history as stored blocks, the chunk, an end.
             self.stream.clear();
             if !chunk.history.is_empty() {
                 blocks::store(chunk.history, false, &mut self.stream);

@@ -128,7 +128,7 @@ impl KernelKey {
         Self { routes, algorithm, key: None, session: None, failed: false }
     }
 
-    /// The same key, with a session of its own.
+    /// The same key, with its own session.
     #[must_use]
     pub fn copy(&self) -> Self {
         let key = self.key.clone();

@@ -19,7 +19,7 @@
 //! - **Device memory.** An address that libusdm does not know is accepted, and the device then uses address 0.
 //!   A pointer into data of a request comes from a [`QatRegion`] and from nowhere else.
 //! - **Lifetime.** A request and its data stay in place until its answer or the end of the session.
-//! - **Functions.** A session's table is found anew for each session ([`QatLibrary::find`]): `libqat` is loaded again
+//! - **Functions.** A session's table is found at its start ([`QatLibrary::find`]): `libqat` is loaded again
 //!   where the one before left virtual functions open, see [`QatSession`].
 //! - **Before the stop** the cards answer what they have ([`drain`]).
 //! - **After an event** the library must not be polled: 24.02 crashes, or its pools of requests are gone after the

@@ -201,7 +201,7 @@ pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
 /// Most users of one container that libusdm counts: one per virtual function.
 const MAX_CONTAINER_USERS: usize = 1024;
 
-/// Intel's two libraries; see [`QatSession`] for when `libqat` is loaded anew.
+/// Intel's two libraries; see [`QatSession`] for when `libqat` is loaded again.
 pub struct QatLibrary {
     file: PathBuf,
     /// None after a session that left virtual functions open.
@@ -356,7 +356,7 @@ pub struct QatRegion {
     size: usize,
 }
 
-// SAFETY: plain memory, and the library's allocator has a lock of its own.
+// SAFETY: plain memory, and the library's allocator has its own lock.
 unsafe impl Send for QatRegion {}
 // SAFETY: shared references only read, or give addresses to the device, which reads.
 unsafe impl Sync for QatRegion {}
@@ -405,7 +405,7 @@ impl Drop for QatRegion {
 /// (`qat_mgr_get_device_capabilities`, `keep_device_open`). Linux opens a VFIO group once, and keeps it open while a
 /// device of it is, so that the same process would find no function at its next start. A start that fails inside the
 /// library leaves functions open, too, in both versions. So what a session leaves open is closed after it, and
-/// `libqat`, which still counts it, is loaded anew for the next one.
+/// `libqat`, which still counts it, is loaded again for the next one.
 pub struct QatSession {
     library: Arc<QatLibrary>,
     functions: SessionFunctions,

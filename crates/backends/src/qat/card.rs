@@ -4,7 +4,7 @@
 //! The cards of this machine, as one thing that starts, breaks and starts again.
 //!
 //! One thread controls it: it starts the library, lets it read the messages of the cards, and after a fatal
-//! event, a reset or a silent instance it stops the library and starts it anew. Queues reach the instances
+//! event, a reset or a silent instance it stops the library and starts it again. Queues reach the instances
 //! through [`Running`], which is over as soon as something is wrong: then they end their jobs as failed, and
 //! the library is not called until it has stopped.
 //!
@@ -139,7 +139,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cards {
-    /// Opens the library, tries to start it, and keeps trying in a thread of its own.
+    /// Opens the library, tries to start it, and keeps trying in its own thread.
     ///
     /// # Errors
     /// An instruction what to install, if there is no library.

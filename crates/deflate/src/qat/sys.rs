@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The calls for compression of Intel's library, and what a process needs for a thread of its own in a server.
+//! The calls for compression of Intel's library, and what a process needs for its own thread in a server.
 //! `crates/qat` says what must hold for all calls; `tests/qat/layout_dc.c` compares the structures with Intel's
 //! headers.
 //!

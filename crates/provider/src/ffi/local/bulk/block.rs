@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! AES-CBC and AES-CTR. After whole blocks by the kernel OpenSSL's context goes on with the block that comes next: the
-//! last ciphertext, or the counter.
+//! AES-CBC and AES-CTR. After whole blocks by the kernel OpenSSL's context continues with the block that comes next:
+//! the last ciphertext, or the counter.
 
 use std::ffi::CStr;
 use std::ffi::c_int;
@@ -80,7 +80,7 @@ impl CipherContext for BlockContext {
         iv: Option<&[u8]>,
         settings: *const Param,
     ) -> Result<c_int> {
-        // Without a vector CBC starts with the original one again, and CTR goes on.
+        // Without a vector CBC starts with the original one again, and CTR continues.
         let original = self.iv.filter(|_| self.moved && self.is_cbc());
         let first = iv.or_else(|| original.as_ref().map(|block| &block[..]));
         // SAFETY: by this function's contract.

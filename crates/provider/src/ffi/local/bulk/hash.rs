@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Digests and HMAC. A message is kept until its end, where its length is known; OpenSSL gets it then if it is too
-//! short for the kernel, and goes on with it at once if it gets longer than the kernel takes.
+//! short for the kernel, and continues with it at once if it gets longer than the kernel takes.
 
 use std::ffi::{CStr, c_int};
 

@@ -3,7 +3,7 @@
 
 //! AES-GCM. The kernel seals or opens a message as a whole, OpenSSL's interface does not say where one ends: a part
 //! that may be the whole is done by the kernel, and kept until the end is reached. If more follows, OpenSSL gets what
-//! was kept, and goes on.
+//! was kept, and continues.
 //!
 //! A nonce that the kernel has used is used up: no other message is encrypted before the application sets another.
 
