@@ -58,6 +58,7 @@ struct controls {
     _Atomic uint64_t requests, answers, wrong, failed, lost, dma_faults, unknown_functions, most_in_flight;
     _Atomic uint64_t in_flight;
     _Atomic uint64_t searches, found;  // searches that ended, and how often the last one found the bytes
+    _Atomic uint64_t abandoned;        // requests that the card still had when their ring was turned off, and no event came
 };
 static struct controls no_controls, *controls = &no_controls;
 static const char *root;
@@ -222,6 +223,17 @@ static int unmap_dma(const struct vfio_iommu_type1_dma_unmap *m) {
     return 0;
 }
 
+static void unmap_all(void) {
+    wait_for_engines();
+    pthread_rwlock_wrlock(&mapping_lock);
+    mapping_count = 0;
+    pthread_rwlock_unlock(&mapping_lock);
+}
+
+// ---------------------------------------------------------------- groups and their container
+
+#include "groups.h"
+
 // Looks for the bytes of the file "needle" in all memory that the device can reach.
 static void search(void) {
     static uint32_t seen;
@@ -274,6 +286,9 @@ struct function_state {
     // First: it outlives a user of the entry, whose last requests engines may still have.
     pthread_mutex_t answer_lock;
     int used, fd;
+    // Its group, and a descriptor that keeps the group's file open.
+    struct group_state *group;
+    int group_file;
     pid_t pid;
     volatile uint8_t *bank, *mailbox;
     uint32_t live[BANKS], head[BANKS], answer_tail[BANKS];
@@ -312,7 +327,7 @@ static uint32_t service_of(int bank) { return ring_map() >> (3 * bank) & 7; }
 struct job {
     struct function_state *function;
     int bank;
-    uint32_t life;
+    uint32_t life, events;
     uint64_t due, number;
     struct request request;
     // Of a compression request, the whole message and what became of it.
@@ -326,6 +341,7 @@ static pthread_cond_t jobs_come = PTHREAD_COND_INITIALIZER;
 static pid_t engines_of;
 
 static int is_wanted(const struct job *job);
+static void abandon(const struct job *job);
 
 static void answer(struct job *job, enum answer outcome) {
     struct function_state *v = job->function;
@@ -359,7 +375,8 @@ static void answer(struct job *job, enum answer outcome) {
             put(bank, TAIL + 4, *tail);
             controls->answers++;
         }
-    }
+    } else
+        abandon(job);
     pthread_rwlock_unlock(&computing);
     pthread_mutex_unlock(&v->answer_lock);
 }
@@ -368,6 +385,11 @@ static void answer(struct job *job, enum answer outcome) {
 static int is_wanted(const struct job *job) {
     struct function_state *v = job->function;
     return v->used && v->life == job->life && (get(v->bank + BANK_SIZE * (uint32_t)job->bank, ARBITER) & 1);
+}
+
+// Counts a request that the library still owes its memory.
+static void abandon(const struct job *job) {
+    if (job->events == controls->event_number) controls->abandoned++;
 }
 
 static int due_every(uint32_t every, uint64_t number) { return every && number % every == 0; }
@@ -400,6 +422,8 @@ static void *engine(void *unused) {
             answer(job, outcome);
         } else if (lost)
             controls->lost++;
+        else
+            abandon(job);
         controls->in_flight--;
         free(job);
     }
@@ -499,6 +523,7 @@ static int play_rings(struct function_state *v) {
             job->function = v;
             job->bank = b;
             job->life = v->life;
+            job->events = controls->event_number;
             job->due = now_us() + controls->latency_us;
             job->number = ++controls->requests;
             uint64_t in_flight = ++controls->in_flight;
@@ -565,7 +590,13 @@ static void start_engines(void) {
     }
 }
 
-static int open_function(const char *name) {
+static int open_function(int group_fd, const char *name) {
+    pthread_mutex_lock(&groups_lock);
+    struct group_state *group = group_of(group_fd);
+    int allowed = group && group->in_container && has_iommu;
+    if (allowed) group->functions++;
+    pthread_mutex_unlock(&groups_lock);
+    if (!allowed) return refuse(EINVAL);
     pthread_mutex_lock(&functions_lock);
     struct function_state *v = NULL;
     for (int i = 0; i < FUNCTIONS_MOST && !v; i++) if (!functions[i].used) v = &functions[i];
@@ -582,7 +613,9 @@ static int open_function(const char *name) {
     pthread_mutex_unlock(&v->answer_lock);
     snprintf(v->name, sizeof v->name, "%s", name);
     // Registers are memory in a file: BAR i at REGION(i), configuration space at REGION(7).
-    v->fd = memfd_create("qat-function", MFD_CLOEXEC);
+    v->group = group;
+    v->group_file = fcntl(group_fd, F_DUPFD_CLOEXEC, 0);
+    v->fd = memfd_create("[vfio-device]", MFD_CLOEXEC);
     if (v->fd < 0 || ftruncate(v->fd, (off_t)REGION(8))) { perror("card"); abort(); }
     v->bank = mmap(NULL, BAR_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, (off_t)REGION(0));
     v->mailbox = mmap(NULL, BAR_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, (off_t)REGION(1));
@@ -651,10 +684,10 @@ int ioctl(int fd, unsigned long request, ...) {
     case VFIO_CHECK_EXTENSION: return (long)argument == VFIO_TYPE1_IOMMU || (long)argument == VFIO_TYPE1v2_IOMMU;
     case VFIO_SET_IOMMU:
     case VFIO_GROUP_SET_CONTAINER:
-    case VFIO_GROUP_UNSET_CONTAINER: return 0;
+    case VFIO_GROUP_UNSET_CONTAINER:
+    case VFIO_GROUP_GET_STATUS: return group_ioctl(fd, request, argument);
     case VFIO_IOMMU_GET_INFO: return iommu_info(argument);
-    case VFIO_GROUP_GET_STATUS: ((struct vfio_group_status *)argument)->flags = VFIO_GROUP_FLAGS_VIABLE; return 0;
-    case VFIO_GROUP_GET_DEVICE_FD: return open_function(argument);
+    case VFIO_GROUP_GET_DEVICE_FD: return open_function(fd, argument);
     case VFIO_DEVICE_GET_INFO: {
         struct vfio_device_info *info = argument;
         info->flags = VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET;
@@ -692,6 +725,16 @@ int close(int fd) {
         munmap((void *)v->mailbox, BAR_SIZE);
         pthread_mutex_unlock(&v->answer_lock);
         pthread_mutex_unlock(&mailbox_lock);
+        next(v->group_file);
+        pthread_mutex_lock(&groups_lock);
+        v->group->functions--;
+        if (v->group->fd < 0) close_group(v->group);
+        pthread_mutex_unlock(&groups_lock);
+    } else if (root) {
+        pthread_mutex_lock(&groups_lock);
+        struct group_state *group = fd < 0 ? NULL : group_of(fd);
+        if (group) close_group(group);
+        pthread_mutex_unlock(&groups_lock);
     }
     return next(fd);
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use millrace_edge::bulk_sizes;
 use millrace_testkit::skip;
 use millrace_tests::artifacts::workspace;
 use millrace_tests::edge::{Edge, EdgeOptions};
@@ -75,10 +76,11 @@ fn edge(world: &World) -> Edge {
         .split("(Library: ")
         .nth(1)
         .map_or(&*version, |rest| rest.trim_end_matches([')', '\n']));
-    let system = format!("Linux {}; {}", kernel.trim(), libcrypto.trim());
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").expect("the processors");
+    let system = bulk_sizes::system(&kernel, libcrypto, &cpuinfo);
     let mut rows = String::new();
     for algorithm in ["aes-cbc", "aes-gcm", "hmac-sha1", "hmac-sha256"] {
-        rows.push_str(&format!("{system}\tdev-crypto\t{algorithm}\t{LEAST}\n"));
+        rows.push_str(&format!("{system}\tdev-crypto\t{algorithm}\t{LEAST}\t1\n"));
     }
     fs::write(&file, rows).expect("the file of sizes");
     let options = EdgeOptions { local: true, ..EdgeOptions::default() };

@@ -57,8 +57,12 @@ expect 'sessions kernel [1-9][0-9]+ failed [1-9][0-9]* refused 0' 'a hundred con
 expect 'SIZES 0' 'bench sizes does not measure the kernel, or its results differ from those of OpenSSL'
 expect 'ROWS [1-9][0-9]*' 'bench sizes saved no sizes for the provider'
 expect 'UNMEASURED kernel 0 failed 0 refused 0' 'the kernel was used without a measurement'
+expect 'SAVED ([1-9][0-9]*|-)' 'bench sizes saved no size of AES-CBC'
+expect 'BELOW kernel 0 failed 0 refused 0' 'packets below the saved size went to the kernel'
+expect 'ABOVE kernel 300 failed 0 refused 0' 'packets of the saved size did not go to the kernel'
 if ((failures)); then
     tail -n 60 "$log" >&2
     exit 1
 fi
+sed -n 's/^TABLE //p' "$log"
 sed -n "s/^\(ciphers\|digests\|macs\) kernel \([0-9]*\).*/vm bulk: $kernel: \2 messages of \1 by the kernel, equal to OpenSSL's/p" "$log"

@@ -36,14 +36,14 @@ const TABLE_BITS: usize = 11;
 #[error("not a complete deflate stream")]
 pub struct Malformed;
 
-/// Bytes that stored blocks with this input take, with an empty block behind them where the stream goes on.
+/// Bytes that stored blocks with this input take, with an empty block behind them where the stream continues.
 #[must_use]
 pub fn stored_len(input: usize, last: bool) -> usize {
     let blocks = input.div_ceil(MAX_STORED).max(usize::from(last));
     input + STORED_HEADER * (blocks + usize::from(!last))
 }
 
-/// Appends the input as stored blocks, and an empty one where the stream goes on.
+/// Appends the input as stored blocks, and an empty one where the stream continues.
 pub fn store(input: &[u8], last: bool, output: &mut Vec<u8>) {
     let mut rest = input;
     loop {
@@ -62,7 +62,7 @@ pub fn store(input: &[u8], last: bool, output: &mut Vec<u8>) {
     }
 }
 
-/// Makes the complete stream in the first `length` bytes one that goes on: its last block is no longer final, and
+/// Makes the complete stream in the first `length` bytes one that continues: its last block is no longer final, and
 /// an empty stored block ends at a byte. Returns its length then.
 ///
 /// # Errors

@@ -19,8 +19,8 @@ use crate::settings::{ChunkVerification, CompressionSettings, DeviceUse};
 /// One chunk of this number is verified where verification costs about as much as half of the gain.
 pub const SAMPLE: u32 = 64;
 
-/// Least level and length at which libdeflate takes so long that verifying all of its output costs about a tenth. Of
-/// shorter chunks building the decompressor's tables alone costs a quarter.
+/// Least level and length at which verifying all of libdeflate's output takes about a tenth of the compression time.
+/// For shorter chunks, building the decompressor's tables alone takes a quarter of it.
 const FIRST_LEVEL_VERIFIED: u8 = 2;
 const FIRST_LENGTH_VERIFIED: usize = 32 * 1024;
 
@@ -296,7 +296,7 @@ impl Verifier {
         let stream = if chunk.last && chunk.history.is_empty() {
             output
         } else {
-            // A stream of its own: the history as stored blocks, the chunk, an end.
+            // A separate stream: the history as stored blocks, the chunk, an end.
             self.stream.clear();
             if !chunk.history.is_empty() {
                 blocks::store(chunk.history, false, &mut self.stream);

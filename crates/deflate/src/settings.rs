@@ -39,7 +39,7 @@ pub enum ServedPrograms {
     Servers,
     /// Every program.
     Any,
-    /// None: every call goes on to zlib.
+    /// None: every call is passed on to zlib.
     Off,
 }
 

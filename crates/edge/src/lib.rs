@@ -3,6 +3,7 @@
 
 //! Formats that the edges in a gateway's process share with the tools that look at them from outside.
 //!
+//! - [`bulk_sizes`]: the file of sizes from which the kernel's ciphers pay.
 //! - [`settings`]: the keys that the provider reads, and what each takes.
 //! - [`servers`]: names of the server programs in which edges act, because a tool must see the same programs as
 //!   they do.
@@ -13,6 +14,7 @@
 //! The crate has no dependency, so that it weighs nothing in a gateway.
 #![forbid(unsafe_code)]
 
+pub mod bulk_sizes;
 pub mod compression;
 pub mod counters;
 pub mod local_counts;

@@ -7,7 +7,6 @@
 //! Nothing is measured in the application's process. Without a file of `millrace bench sizes --save-crossovers` for
 //! this kernel and this libcrypto, nothing goes to the kernel.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -26,14 +25,14 @@ use crate::local::{equal, now};
 /// Failures in a row after which the kernel is left alone: one may be a lack of descriptors or of memory.
 const FAILURES: u32 = 8;
 
-/// Time for which the kernel is left alone then.
+/// Time for which it is left alone.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Whether the kernel computes the known answer of an algorithm: asked once in a process.
-#[derive(Clone, Copy)]
+/// Whether the kernel has computed a known answer of an algorithm in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum KnownAnswer {
-    NotAsked,
+    Unknown,
     Right,
     Wrong,
 }
@@ -56,7 +55,7 @@ impl BulkRoutes {
             crossovers,
             failures: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),
-            answers: [const { AtomicU8::new(KnownAnswer::NotAsked as u8) };
+            answers: [const { AtomicU8::new(KnownAnswer::Unknown as u8) };
                 BulkAlgorithm::ALL.len()],
         }
     }
@@ -66,9 +65,8 @@ impl BulkRoutes {
     /// # Errors
     /// Why the file is not used.
     pub fn load(path: &Path, libcrypto: &str, user: u32) -> Result<Self, ChoiceFileError> {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let system = crossovers::this_system(libcrypto)?;
         let text = choice::text(path, user)?;
-        let system = crossovers::system(&kernel, libcrypto);
         Ok(Self::new(Crossovers::read(&text, &system)))
     }
 
@@ -139,7 +137,7 @@ impl KernelKey {
         Self { routes, algorithm, key: None, session: None, failed: false }
     }
 
-    /// The same key, with a session of its own.
+    /// The same key, with its own session.
     #[must_use]
     pub fn copy(&self) -> Self {
         let key = self.key.clone();
@@ -242,10 +240,10 @@ impl KernelKey {
         let missing = || io::Error::other("no key or no route");
         let (interface, _) = self.routes.crossovers.route(self.algorithm).ok_or_else(missing)?;
         let answer = &self.routes.answers[self.algorithm as usize];
-        if answer.load(Ordering::Relaxed) == KnownAnswer::NotAsked as u8 {
+        if answer.load(Ordering::Relaxed) == KnownAnswer::Unknown as u8 {
             let is_right = known(interface, self.algorithm)?;
-            let known = if is_right { KnownAnswer::Right } else { KnownAnswer::Wrong };
-            answer.store(known as u8, Ordering::Relaxed);
+            let found = if is_right { KnownAnswer::Right } else { KnownAnswer::Wrong };
+            answer.store(found as u8, Ordering::Relaxed);
         }
         if self.routes.is_wrong(self.algorithm) {
             return Err(io::Error::other("the kernel computes another result than OpenSSL"));

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_backends::kernel::bulk::crossovers;
 use millrace_client::{Endpoint, Hedge, NodeSource, PoolConfig};
+use millrace_edge::bulk_sizes;
 use millrace_edge::settings::{self, DEFAULT_MODE, DEFAULT_SOCKET, LocalChoice, ValueForm};
 use serde::Deserialize;
 
@@ -378,7 +378,7 @@ impl Typed {
 
     fn kernel_bulk(&self) -> Result<Option<PathBuf>> {
         let path = match &self.kernel_bulk_file {
-            None => PathBuf::from(crossovers::DEFAULT_FILE),
+            None => PathBuf::from(bulk_sizes::DEFAULT_FILE),
             Some(path) if path.is_absolute() => path.clone(),
             Some(_) => return Err(bad("kernel_bulk_file", "is a path from the root")),
         };

@@ -7,13 +7,13 @@
 
 mod common;
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use common::{Bench, application, must};
-use millrace_backends::kernel::bulk::crossovers::{Crossovers, system};
+use millrace_backends::kernel::bulk::crossovers::{Crossovers, this_system};
 use millrace_backends::kernel::bulk::{BulkAlgorithm, BulkInterface};
 
 /// Offsets in the file that the stand-in shares: `struct controls` of `device.c`.
@@ -64,14 +64,12 @@ impl Machine {
         );
         bench.write_config("bulk.cnf", "default_properties = ?millrace.local=yes", &settings);
         let machine = Self { bench, application, device };
-        let kernel =
-            fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
         let mut rows = Crossovers::default();
         for algorithm in algorithms {
             rows.set(BulkInterface::DevCrypto, *algorithm, Some(LEAST));
         }
-        let system = system(&kernel, &machine.run(&["system"]));
-        machine.bench.write("bulk.tsv", rows.written("", &system).as_bytes());
+        let system = this_system(&machine.run(&["system"])).expect("the kernel's release");
+        machine.bench.write("bulk.tsv", rows.written("", &system, 1).as_bytes());
         Some(machine)
     }
 
@@ -177,6 +175,16 @@ fn process_has_a_bounded_number_of_sessions() {
     assert_eq!(machine.get(SESSIONS), 65, "{printed}");
     assert_eq!(machine.get(OPEN_SESSIONS), 0, "{printed}");
     assert!(said(&printed, "kernel") >= 64 * 3, "{printed}");
+}
+
+#[test]
+fn packets_go_to_the_kernel_from_the_measured_size_on() {
+    let Some(machine) = Machine::new(&[BulkAlgorithm::AesCbc]) else { return };
+    for (len, by_kernel) in [(LEAST - 16, 0), (LEAST - 1, 0), (LEAST, 300), (LEAST + 16, 300)] {
+        let printed = machine.run(&["packets", &len.to_string(), "13"]);
+        assert_eq!(said(&printed, "kernel"), by_kernel, "{len}: {printed}");
+        assert_eq!(said(&printed, "failed"), 0, "{len}: {printed}");
+    }
 }
 
 /// Without a measurement for this kernel and this libcrypto everything is OpenSSL's.

@@ -295,6 +295,9 @@ static EVP_CIPHER_CTX *encrypting(OSSL_LIB_CTX *library, const char *query, cons
     return context;
 }
 
+// Length of a packet, in bytes.
+static size_t packet_len = 1400;
+
 // Packets with one key, as a VPN sends them; `contexts` at once.
 static void packets(EVP_CIPHER_CTX **ours, EVP_CIPHER_CTX **theirs, int contexts, int count) {
     uint8_t iv[16];
@@ -302,9 +305,9 @@ static void packets(EVP_CIPHER_CTX **ours, EVP_CIPHER_CTX **theirs, int contexts
         struct pair p = {ours[i % contexts], theirs[i % contexts]};
         size_t none;
         fill(iv, sizeof iv);
-        fill(input, 1400);
+        fill(input, packet_len < 1400 ? packet_len : 1400);
         both_init(p, NULL, iv, 1);
-        CHECK(update(p, input, 1400, 0, i % 2, &none) && finish(p, &none));
+        CHECK(update(p, input, packet_len, 0, i % 2, &none) && finish(p, &none));
     }
 }
 
@@ -342,6 +345,7 @@ int main(int count, char **argument) {
             ours[i] = encrypting(NULL, OURS, key);
             theirs[i] = encrypting(plain, "", key);
         }
+        if (!strcmp(command, "packets") && rounds) packet_len = (size_t)rounds;
         if (!strcmp(command, "sessions") || !strcmp(command, "packets"))
             packets(ours, theirs, contexts, 300);
         else if (!strcmp(command, "descriptors")) {

@@ -19,18 +19,23 @@
 //! - **Device memory.** An address that libusdm does not know is accepted, and the device then uses address 0.
 //!   A pointer into data of a request comes from a [`QatRegion`] and from nowhere else.
 //! - **Lifetime.** A request and its data stay in place until its answer or the end of the session.
+//! - **Functions.** A session's table is found at its start ([`QatLibrary::find`]): `libqat` is loaded again
+//!   where the one before left virtual functions open, see [`QatSession`].
+//! - **Before the stop** the cards answer what they have ([`drain`]).
 //! - **After an event** the library must not be polled: 24.02 crashes, or its pools of requests are gone after the
 //!   next start. So no instance is used while it reads events, and none after one came.
 //! - **Fork.** Regions do not exist in a child, and a session belongs to the process that started it.
 
+mod drain;
+mod pauses;
 #[expect(unsafe_code, reason = "calls Intel's library")]
 mod sys;
+mod vfio;
 
-/// Names of `libqat` and `libusdm` that every version since 23.08 has.
-pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
-
+pub use drain::drain;
+pub use pauses::RestartPauses;
 pub use sys::{
-    ALIGNMENT, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle, QatLibrary,
-    QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate, UNSUPPORTED,
-    has_event, notified, prefer_policy,
+    ALIGNMENT, DEFAULT_FILES, FlatBuffer, INVALID, InstanceInfo, Notified, PENDING, QatHandle,
+    QatLibrary, QatRegion, QatSession, QatStatus, RETRY, SUCCESS, SymbolSource, Translate,
+    UNSUPPORTED, has_event, notified, prefer_policy,
 };

@@ -6,13 +6,16 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
 use std::mem::{offset_of, size_of};
-use std::path::Path;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 use zeroize::Zeroize;
+
+use crate::vfio::{VfioKind, VfioUse};
 
 /// Alignment of everything that the device reads, in bytes.
 pub const ALIGNMENT: usize = 64;
@@ -147,25 +150,28 @@ pub struct SymbolSource<'a> {
 ///
 /// ```ignore
 /// millrace_qat::functions! {
+///     struct Functions;
 ///     poll: fn(QatHandle, u32) -> QatStatus = b"icp_sal_CyPollInstance" in qat;
 /// }
 /// ```
 ///
 /// gives a `Functions` with the field `poll` and `Functions::of(&SymbolSource) -> Result<Self, String>`. The rows
-/// must have the types of Intel's headers; the module that calls the macro is a room for `unsafe`.
+/// must have the types of Intel's headers; the module that calls the macro is a room for `unsafe`. Functions of
+/// `libqat` hold until the session ends, those of `libusdm` for ever.
 #[macro_export]
 macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)? = $symbol:literal in $library:ident;)*) => {
-        struct Functions { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
+    (struct $table:ident;
+     $($name:ident: fn($($argument:ty),*) $(-> $result:ty)? = $symbol:literal in $library:ident;)*) => {
+        struct $table { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
 
-        impl Functions {
+        impl $table {
             fn of(libraries: &$crate::SymbolSource<'_>) -> Result<Self, String> {
                 Ok(Self { $($name: {
                     type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
                     let library = libraries.$library;
                     let symbol: &[u8] = $symbol;
-                    // SAFETY: the symbol has this type in every version with this SONAME, and the libraries
-                    // are never closed.
+                    // SAFETY: the symbol has this type in every version with this SONAME, and is called while its
+                    // library is loaded.
                     let found = unsafe { library.get::<Function>(symbol) };
                     *found.map_err(|error| error.to_string())?
                 },)* })
@@ -175,20 +181,51 @@ macro_rules! functions {
 }
 
 functions! {
+    struct SessionFunctions;
     user_start: fn(*const c_char) -> QatStatus = b"icp_sal_userStart" in qat;
     user_stop: fn() -> QatStatus = b"icp_sal_userStop" in qat;
     poll_events: fn() -> QatStatus = b"icp_sal_poll_device_events" in qat;
+}
+
+functions! {
+    struct MemoryFunctions;
     allocate: fn(usize, c_int, usize) -> *mut u8 = b"qaeMemAllocNUMA" in memory;
     free: fn(*mut *mut u8) = b"qaeMemFreeNUMA" in memory;
     translate: fn(*mut c_void) -> u64 = b"qaeVirtToPhysNUMA" in memory;
+    forget_container: fn(c_int) -> c_int = b"qaeUnregisterDevice" in memory;
 }
 
-/// Intel's two libraries. Never closed: they have threads and exit handlers of their own.
+/// The usual names of `libqat` and `libusdm`.
+pub const DEFAULT_FILES: [&str; 2] = ["libqat.so.4", "libusdm.so.0"];
+
+/// Most users of one container that libusdm counts: one per virtual function.
+const MAX_CONTAINER_USERS: usize = 1024;
+
+/// Intel's two libraries; see [`QatSession`] for when `libqat` is loaded again.
 pub struct QatLibrary {
-    qat: Loaded,
-    memory: Loaded,
-    functions: Functions,
+    file: PathBuf,
+    /// None after a session that left virtual functions open.
+    qat: Mutex<Option<Loaded>>,
+    /// Never closed: it has a destructor for threads.
+    memory: &'static Loaded,
+    functions: MemoryFunctions,
     version: String,
+}
+
+/// The first file mapped into this process whose name starts so.
+fn mapped_file(start: &str) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    files.find(|file| file.starts_with(start)).map(str::to_owned)
+}
+
+fn load(path: &Path) -> Result<Loaded, String> {
+    // SAFETY: the libraries' constructors only prepare their own state.
+    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        format!(
+            "Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib"
+        )
+    })
 }
 
 impl fmt::Debug for QatLibrary {
@@ -202,28 +239,17 @@ impl QatLibrary {
     /// set. Called before the program has other threads that use the environment.
     ///
     /// # Errors
-    /// Why it cannot be used, from the dynamic linker.
+    /// Why it cannot be used, from the dynamic linker, and what to install.
     pub fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
-        let open = |path: &Path| {
-            // SAFETY: the libraries' constructors only prepare their own state.
-            unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-                .map_err(|error| error.to_string())
-        };
+        let file = qat.to_owned();
         // First: the other one needs it, and finds it by its SONAME.
-        let memory = open(memory)?;
-        let qat = open(qat)?;
-        let functions = Functions::of(&SymbolSource { qat: &qat, memory: &memory })?;
+        let memory: &Loaded = Box::leak(Box::new(load(memory)?));
+        let qat = load(qat)?;
+        let functions = MemoryFunctions::of(&SymbolSource { qat: &qat, memory })?;
         prefer_policy(policy);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let file = maps
-            .lines()
-            .filter_map(|line| line.rsplit('/').next())
-            .find(|file| file.starts_with("libqat.so"));
-        let version = file.unwrap_or("libqat").to_owned();
-        let opened = Arc::new(Self { qat, memory, functions, version });
-        // One reference stays: the libraries are never closed.
-        std::mem::forget(Arc::clone(&opened));
-        Ok(opened)
+        let version = mapped_file("libqat.so").unwrap_or_else(|| "libqat".to_owned());
+        let qat = Mutex::new(Some(qat));
+        Ok(Arc::new(Self { file, qat, memory, functions, version }))
     }
 
     /// The file that was loaded, with its version.
@@ -232,10 +258,58 @@ impl QatLibrary {
         &self.version
     }
 
-    /// Source of the functions of a service.
-    #[must_use]
-    pub fn symbols(&self) -> SymbolSource<'_> {
-        SymbolSource { qat: &self.qat, memory: &self.memory }
+    /// Finds functions of a service in the copy of `libqat` that the session uses, or the next one will.
+    ///
+    /// # Errors
+    /// The missing function, or why `libqat` cannot be loaded again.
+    pub fn find<T>(
+        &self,
+        find: impl FnOnce(&SymbolSource<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let mut qat = self.qat();
+        let qat = match &mut *qat {
+            Some(qat) => qat,
+            none => none.insert(load(&self.file)?),
+        };
+        find(&SymbolSource { qat, memory: self.memory })
+    }
+
+    fn qat(&self) -> MutexGuard<'_, Option<Loaded>> {
+        self.qat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes what a session left open of VFIO, and with it this copy of `libqat`, whose state names it.
+    fn clean(&self, before: &VfioUse) {
+        if VfioUse::now().since(before).is_empty() {
+            return;
+        }
+        drop(self.qat().take());
+        if mapped_file(&self.version).is_some() {
+            // Another user of this process has it, and the functions may be its own.
+            return;
+        }
+        for kind in VfioKind::IN_CLOSING_ORDER {
+            for descriptor in VfioUse::now().since(before).of(kind) {
+                if kind == VfioKind::Container {
+                    self.forget_container(descriptor);
+                }
+                // SAFETY: opened by the library since `before`; its owner is gone.
+                drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
+            if kind == VfioKind::Function {
+                VfioUse::now().since(before).mappings().for_each(unmap);
+            }
+        }
+    }
+
+    /// Has libusdm forget a container that it counts users of: it maps no memory for the next one otherwise.
+    fn forget_container(&self, container: RawFd) {
+        for _ in 0..MAX_CONTAINER_USERS {
+            // SAFETY: takes the number of an open descriptor, and fails for one that it does not know.
+            if unsafe { (self.functions.forget_container)(container) } != 0 {
+                return;
+            }
+        }
     }
 
     /// Function with which an instance finds the device's addresses.
@@ -259,6 +333,12 @@ impl QatLibrary {
     }
 }
 
+/// Unmaps registers of a virtual function.
+fn unmap((start, end): (usize, usize)) {
+    // SAFETY: mapped by a copy of the library that is not loaded any more.
+    unsafe { libc::munmap(ptr::with_exposed_provenance_mut(start), end - start) };
+}
+
 /// Sets `QAT_POLICY`, virtual functions of each card for this process, unless it is set: the library reads it at each
 /// start. Called before the program has other threads that use the environment.
 pub fn prefer_policy(policy: u16) {
@@ -276,7 +356,7 @@ pub struct QatRegion {
     size: usize,
 }
 
-// SAFETY: plain memory, and the library's allocator has a lock of its own.
+// SAFETY: plain memory, and the library's allocator has its own lock.
 unsafe impl Send for QatRegion {}
 // SAFETY: shared references only read, or give addresses to the device, which reads.
 unsafe impl Sync for QatRegion {}
@@ -320,9 +400,23 @@ impl Drop for QatRegion {
 
 /// The library between start and stop. There is one per process. Dropping it stops all instances, which must not be
 /// used any more then.
-#[derive(Debug)]
+///
+/// Version 26.08 without `qatmgr` opens each virtual function twice at its start and closes it once
+/// (`qat_mgr_get_device_capabilities`, `keep_device_open`). Linux opens a VFIO group once, and keeps it open while a
+/// device of it is, so that the same process would find no function at its next start. A start that fails inside the
+/// library leaves functions open, too, in both versions. So what a session leaves open is closed after it, and
+/// `libqat`, which still counts it, is loaded again for the next one.
 pub struct QatSession {
     library: Arc<QatLibrary>,
+    functions: SessionFunctions,
+    /// Before the start.
+    before: VfioUse,
+}
+
+impl fmt::Debug for QatSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QatSession({})", self.library.version)
+    }
 }
 
 impl QatSession {
@@ -333,27 +427,30 @@ impl QatSession {
     pub fn start(library: &Arc<QatLibrary>) -> Result<Self, String> {
         EVENTS.store(0, Ordering::Release);
         let section = CString::new("SSL").map_err(|error| error.to_string())?;
+        let (functions, before) = (library.find(SessionFunctions::of)?, VfioUse::now());
         // SAFETY: a string that ends with zero.
-        let status = unsafe { (library.functions.user_start)(section.as_ptr()) };
+        let status = unsafe { (functions.user_start)(section.as_ptr()) };
         if status != SUCCESS {
+            library.clean(&before);
             return Err(format!(
                 "libqat does not start (status {status}): every virtual function is in use by another \
                  process, or the memory that may be locked is too little (16 MiB per function)"
             ));
         }
-        Ok(Self { library: Arc::clone(library) })
+        Ok(Self { library: Arc::clone(library), functions, before })
     }
 
     /// Lets the library read the messages of the cards. May block for a second per function that is gone.
     pub fn poll_events(&self) {
         // SAFETY: takes nothing; called by one thread.
-        unsafe { (self.library.functions.poll_events)() };
+        unsafe { (self.functions.poll_events)() };
     }
 }
 
 impl Drop for QatSession {
     fn drop(&mut self) {
         // SAFETY: instances of this session are not used any more.
-        unsafe { (self.library.functions.user_stop)() };
+        unsafe { (self.functions.user_stop)() };
+        self.library.clean(&self.before);
     }
 }

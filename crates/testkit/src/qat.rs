@@ -80,6 +80,8 @@ pub const IN_FLIGHT: u64 = 128;
 const SEARCHES: u64 = 136;
 /// Finds of the last search.
 const FOUND: u64 = 144;
+/// Requests that the card still had when their ring was turned off, while no event explains it.
+pub const ABANDONED: u64 = 152;
 
 /// A message of the physical function to all virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

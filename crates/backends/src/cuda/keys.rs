@@ -11,7 +11,7 @@
 //! **Blinding.** Each running task owns a pair (f, g = f^−d): the device exponentiates `input·f` and
 //! multiplies the result by g. The device makes pairs from a random number of the host. Pairs never leave the
 //! device; the host knows only their positions. After each use the device squares both halves. After
-//! [`BLINDING_USES`] uses the pair is made anew. A pair whose task failed is not used again.
+//! [`BLINDING_USES`] uses the pair is made again. A pair whose task failed is not used again.
 
 use std::sync::{Arc, Mutex};
 
@@ -317,7 +317,7 @@ pub(super) struct Resident {
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) place: u32,
-    /// Uses left; with 0 the device must make the pair anew first.
+    /// Uses left; with 0 the device must make the pair again first.
     pub(super) uses: u32,
 }
 
@@ -332,7 +332,7 @@ impl Resident {
         Some(Pair { place, uses: 0 })
     }
 
-    /// Gives a pair back. After a failed task (`right` is false) it is made anew before its next use.
+    /// Gives a pair back. After a failed task (`right` is false) it is made again before its next use.
     pub(super) fn return_pair(&self, mut pair: Pair, right: bool) {
         pair.uses = match (right, pair.uses) {
             (true, 0) => BLINDING_USES - 1,

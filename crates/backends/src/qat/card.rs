@@ -4,7 +4,7 @@
 //! The cards of this machine, as one thing that starts, breaks and starts again.
 //!
 //! One thread controls it: it starts the library, lets it read the messages of the cards, and after a fatal
-//! event, a reset or a silent instance it stops the library and starts it anew. Queues reach the instances
+//! event, a reset or a silent instance it stops the library and starts it again. Queues reach the instances
 //! through [`Running`], which is over as soon as something is wrong: then they end their jobs as failed, and
 //! the library is not called until it has stopped.
 //!
@@ -26,9 +26,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
+use millrace_qat::{QatLibrary, RestartPauses, drain};
 
 use super::known_answer::{self, OWNER};
-use super::sys::{self, Answer, Library, Ring, Session};
+use super::sys::{self, Answer, Ring, Session};
 use crate::counters::BackendDeviceCounters;
 
 /// Queues that share one instance at most: eight keep 63 slots busy from as many workers.
@@ -38,24 +39,12 @@ pub(super) const SEATS: usize = 8;
 /// flight at a reset wait for this.
 const EVENT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Pause after the first start that failed; doubled by each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The longest pause for as long as a reset may take ([`RESET_TIME`]).
-const LONGEST_RESET_PAUSE: Duration = Duration::from_secs(1);
-/// Time within which a card that served is back from a reset, as a rule: Linux needs some seconds.
-const RESET_TIME: Duration = Duration::from_secs(60);
-
 /// Starts of the library until what an earlier session left in it is gone. After a failure with requests in flight
 /// the next session fails, too; after a reset, the next one hears of its end.
 const SETTLING_STARTS: u32 = 4;
 
 /// Time that the known answer may take, in answer times: a card that has just been started is slower.
 const KNOWN_ANSWER_TIMES: u32 = 10;
-
-/// A card that breaks within this time after its start is started again after a pause, not at once.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// An instance that owes answers and gives none for this long is restarted.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -67,16 +56,6 @@ const SILENT_AFTER: Duration = Duration::from_millis(10);
 /// Interval at which a silent instance is asked for the known answer: one that lost a single request takes tasks again
 /// when it comes.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Time without an answer after which a card is taken to have only lost requests: one that is busy answers others
-/// within a millisecond, the stand-in in the tests within some ten.
-const DRAINED_AFTER: Duration = Duration::from_millis(100);
-
-/// Interval at which a card is asked for late answers.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Bound on the wait for late answers: 63 requests of the slowest operation take half of it.
-const LONGEST_DRAIN: Duration = Duration::from_secs(2);
 
 /// Lost slots of one instance that are worth a restart, which costs all instances a quarter of a second.
 const MANY_LOST: usize = sys::SLOTS / 4;
@@ -107,8 +86,8 @@ impl Settings {
 /// The counters of all instances that the process has used, by name. Bounded by the machine's instances.
 type AllCounters = BTreeMap<String, Arc<BackendDeviceCounters>>;
 
-pub(super) struct Card {
-    pub(super) library: Arc<Library>,
+pub(super) struct Cards {
+    pub(super) library: Arc<QatLibrary>,
     restarts: AtomicU64,
     counters: Mutex<AllCounters>,
     settings: Settings,
@@ -136,7 +115,7 @@ pub(super) struct Running {
     restart_wanted: AtomicBool,
 }
 
-/// One instance, shared by up to [`SEATS`] queues. A request belongs to a seat and a ticket of its queue.
+/// One instance, shared by up to [`SEATS`] queues. A request has the seat of its queue, and its number there.
 pub(super) struct Instance {
     pub(super) counters: Arc<BackendDeviceCounters>,
     /// Bus address of its virtual function, and its number in it.
@@ -159,15 +138,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Card {
-    /// Opens the library, tries to start it, and keeps trying in a thread of its own.
+impl Cards {
+    /// Opens the library, tries to start it, and keeps trying in its own thread.
     ///
     /// # Errors
     /// An instruction what to install, if there is no library.
     pub(super) fn open(settings: Settings) -> Result<Arc<Self>, String> {
-        let library = Library::open(&settings.library, &settings.memory, settings.functions).map_err(|error| {
-            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
-        })?;
+        let library = sys::open(&settings.library, &settings.memory, settings.functions)?;
         if IN_USE.swap(true, Ordering::AcqRel) {
             return Err("another backend of this process uses the cards".to_owned());
         }
@@ -252,12 +229,11 @@ impl Card {
 
     /// The body of the thread of control.
     fn control(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = RestartPauses::default();
         let mut number = 0;
-        let mut last_up: Option<Instant> = None;
         while !self.is_stopping() {
             let started = Instant::now();
-            match self.start(number + 1) {
+            let served = match self.start(number + 1) {
                 Ok((session, running)) => {
                     number += 1;
                     self.restarts.store(number - 1, Ordering::Relaxed);
@@ -266,20 +242,14 @@ impl Card {
                     running.over.store(true, Ordering::Release);
                     self.set(State::Away(reason));
                     stop(session, &running);
-                    last_up = Some(Instant::now());
-                    if started.elapsed() >= SHORT_LIFE {
-                        pause = FIRST_PAUSE;
-                        continue;
-                    }
+                    Some(started.elapsed())
                 }
-                Err(reason) => self.set(State::Away(reason)),
-            }
-            self.sleep(pause);
-            let longest = match last_up {
-                Some(last) if last.elapsed() < RESET_TIME => LONGEST_RESET_PAUSE,
-                Some(_) | None => LONGEST_PAUSE,
+                Err(reason) => {
+                    self.set(State::Away(reason));
+                    None
+                }
             };
-            pause = (pause * 2).min(longest);
+            self.sleep(pauses.after(served, Instant::now()));
         }
         IN_USE.store(false, Ordering::Release);
     }
@@ -303,7 +273,8 @@ impl Card {
                 Ok(()) => return Ok((session, Arc::new(self.running_of(number, rings)))),
                 Err(why) => reason = why,
             }
-            drain(&mut rings.iter_mut().collect::<Vec<_>>());
+            let mut all: Vec<&mut Ring> = rings.iter_mut().collect();
+            drain(|| poll_late(&mut all));
             rings.iter_mut().for_each(Ring::stop);
             // The library first: it may still write into the rings' memory.
             drop(session);
@@ -399,34 +370,21 @@ fn hear_events(session: &Session, running: &Running) -> bool {
     run
 }
 
-/// Waits until the cards have answered what they have, but for lost requests. The library wipes and frees the memory of
-/// its requests before it turns the rings off: a card that still has one would read addresses of zero there, and write
-/// its results to memory that may be another's. A card that has failed has none.
-fn drain(rings: &mut [&mut Ring]) {
-    let held = |rings: &[&mut Ring]| {
-        let alive = rings.iter().filter(|ring| ring.is_alive());
-        alive.map(|ring| ring.in_flight()).sum::<usize>()
-    };
-    let start = Instant::now();
-    let (mut before, mut last) = (held(rings), start);
-    while before > 0 && last.elapsed() < DRAINED_AFTER && start.elapsed() < LONGEST_DRAIN {
-        thread::sleep(DRAIN_INTERVAL);
-        // Their tasks have ended without them.
-        let mut late = Vec::new();
-        rings.iter_mut().for_each(|ring| ring.poll(&mut late));
-        let now = held(rings);
-        if now < before {
-            last = Instant::now();
-        }
-        before = now;
-    }
+/// Collects answers whose tasks have ended, and returns the number of requests without one. A card that has failed has
+/// none.
+fn poll_late(rings: &mut [&mut Ring]) -> usize {
+    let mut late = Vec::new();
+    rings.iter_mut().for_each(|ring| ring.poll(&mut late));
+    let alive = rings.iter().filter(|ring| ring.is_alive());
+    alive.map(|ring| ring.in_flight()).sum()
 }
 
 /// Stops the library while no thread is inside it: each ring is locked. Their memory is freed later, with the
 /// last queue.
 fn stop(session: Session, running: &Running) {
     let mut rings = running.lock_rings();
-    drain(&mut rings.iter_mut().map(|ring| &mut **ring).collect::<Vec<_>>());
+    let mut all: Vec<&mut Ring> = rings.iter_mut().map(|ring| &mut **ring).collect();
+    drain(|| poll_late(&mut all));
     rings.iter_mut().for_each(|ring| ring.stop());
     drop(session);
     drop(rings);
@@ -514,15 +472,15 @@ impl Instance {
     }
 
     /// Requests of a queue were not answered in time.
-    pub(super) fn lose(&self, running: &Running, seat: usize, tickets: &[u64]) {
+    pub(super) fn lose(&self, running: &Running, seat: usize, requests: &[u64]) {
         let mut ring = lock(&self.ring);
-        ring.forget(|owner| owner.0 == seat && tickets.contains(&owner.1));
+        ring.forget(|owner| owner.0 == seat && requests.contains(&owner.1));
         if ring.lost() >= MANY_LOST {
             running.want_restart();
         }
         self.note(&ring);
         drop(ring);
-        let counted = tickets.len() as u64;
+        let counted = requests.len() as u64;
         self.counters.lost.fetch_add(counted, Ordering::Relaxed);
         let now = self.now_ms();
         let _ = self.silent_since_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -547,7 +505,7 @@ impl Instance {
 
     /// Asks a silent instance for the known answer now and then, and looks for answers: no queue may be polling it any
     /// more.
-    fn ask_if_silent(&self, library: &Arc<Library>) {
+    fn ask_if_silent(&self, library: &Arc<QatLibrary>) {
         if !self.is_silent() {
             return;
         }

@@ -11,11 +11,12 @@
 use std::sync::{Arc, Mutex};
 
 use millrace_engine::{KeyError, KeyInfo, KeyType};
+use millrace_qat::QatLibrary;
 use zeroize::Zeroizing;
 
 use super::agreement::AgreementKey;
 use super::capabilities::SIZES;
-use super::sys::{KeyParts, Library};
+use super::sys::KeyParts;
 use crate::blinding::{BlindedRsa, lock};
 use crate::simd::RootKey;
 use crate::software::keys::{self, LoadedKey, Secret};
@@ -87,7 +88,7 @@ impl RsaKey {
     }
 
     /// The copy in device memory for this start of the card, made if there is none.
-    pub(super) fn on_card(&self, library: &Arc<Library>, start: u64) -> Option<Arc<KeyParts>> {
+    pub(super) fn on_card(&self, library: &Arc<QatLibrary>, start: u64) -> Option<Arc<KeyParts>> {
         let mut on_card = lock(&self.on_card);
         if let Some((made_for, parts)) = &*on_card
             && *made_for == start

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::sys::{Answer, KeyParts, Library, Request, Ring, Submitted};
+use millrace_qat::QatLibrary;
+
+use super::sys::{Answer, KeyParts, Request, Ring, Submitted};
 use crate::known_answer::known_answer;
 use crate::software::keys::rsa_numbers;
 
@@ -23,7 +25,7 @@ pub(super) const OWNER: (usize, u64) = (usize::MAX, 0);
 ///
 /// # Errors
 /// The instance does not take it.
-pub(super) fn ask(library: &Arc<Library>, ring: &mut Ring) -> Result<(), String> {
+pub(super) fn ask(library: &Arc<QatLibrary>, ring: &mut Ring) -> Result<(), String> {
     let known = known_answer();
     let [_, _, _, parts @ ..] = rsa_numbers(&known.pkcs8).map_err(|error| error.to_string())?;
     let key = KeyParts::copy(library, parts)
@@ -45,7 +47,7 @@ fn is_right<O>(answer: &Answer<O>) -> bool {
 /// # Errors
 /// The fault of the instance.
 pub(super) fn check(
-    library: &Arc<Library>,
+    library: &Arc<QatLibrary>,
     ring: &mut Ring,
     limit: Duration,
 ) -> Result<(), String> {

@@ -37,6 +37,7 @@ use millrace_engine::backend::{
     Unusable,
 };
 use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_qat::DEFAULT_FILES;
 
 mod agreement;
 mod capabilities;
@@ -48,7 +49,7 @@ mod queue;
 mod sys;
 
 use crate::key_table::{KeyTable, MAX_KEYS};
-use card::{Card, SEATS, Settings};
+use card::{Cards, SEATS, Settings};
 use keys::QatKey;
 use queue::QatQueue;
 
@@ -73,7 +74,7 @@ pub struct Qat {
     settings: Settings,
     fast_curves: bool,
     /// Opened by the probe.
-    card: OnceLock<Result<Arc<Card>, Unusable>>,
+    card: OnceLock<Result<Arc<Cards>, Unusable>>,
     keys: Arc<KeyTable<QatKey>>,
 }
 
@@ -82,7 +83,7 @@ impl Qat {
     /// of each card.
     #[must_use]
     pub fn new() -> Self {
-        let [library, memory] = millrace_qat::DEFAULT_FILES.map(PathBuf::from);
+        let [library, memory] = DEFAULT_FILES.map(PathBuf::from);
         Self {
             settings: Settings {
                 library,
@@ -153,8 +154,8 @@ impl Qat {
         }
     }
 
-    fn card(&self) -> Result<&Arc<Card>, Unusable> {
-        let open = || Card::open(self.settings.clone()).map_err(Unusable);
+    fn card(&self) -> Result<&Arc<Cards>, Unusable> {
+        let open = || Cards::open(self.settings.clone()).map_err(Unusable);
         self.card.get_or_init(open).as_ref().map_err(Unusable::clone)
     }
 }
@@ -183,7 +184,7 @@ impl Backend for Qat {
     /// Names the library alone: it is opened by [`probe`](Backend::probe).
     fn describe(&self) -> Description {
         let version = match self.card.get() {
-            Some(Ok(card)) => card.library.version.clone(),
+            Some(Ok(card)) => card.library.version().to_owned(),
             Some(Err(_)) | None => self.settings.library.display().to_string(),
         };
         Description { kind: BackendKind::Qat, version, on_cpu: false, batch: 1 }

@@ -20,7 +20,7 @@ use millrace_engine::{BackendError, Output};
 use zeroize::Zeroizing;
 
 use super::agreement::requests_of;
-use super::card::{Card, Instance, Running};
+use super::card::{Cards, Instance, Running};
 use super::keys::{QatKey, RsaKey};
 use super::sys::{Answer, Request, SLOTS, Submitted};
 use crate::blinding::Blinding;
@@ -29,14 +29,14 @@ use crate::raw_rsa;
 use crate::simd::{ROOTS, RootVerifier, RsaRoot};
 use crate::software::operations;
 
-/// A ticket is the number of a job, and in its lowest bits that of a request of the job.
+/// The number of a request is that of its job, and in its lowest bits the number within the job.
 const PART_BITS: u32 = 2;
 
 /// Fewest roots that are verified in lanes: a batch of any number takes as long as some two on AWS-LC.
 const LANES_FROM: usize = 3;
 
 pub(super) struct QatQueue {
-    card: Arc<Card>,
+    card: Arc<Cards>,
     keys: Arc<KeyTable<QatKey>>,
     running: Arc<Running>,
     instance: usize,
@@ -123,7 +123,7 @@ struct Prepared {
 
 impl QatQueue {
     pub(super) fn new(
-        card: Arc<Card>,
+        card: Arc<Cards>,
         keys: Arc<KeyTable<QatKey>>,
         running: Arc<Running>,
         (instance, seat): (usize, usize),
@@ -352,9 +352,9 @@ impl QatQueue {
     }
 
     /// Notes an answer, and returns the job whose last it is.
-    fn take_answer(&mut self, ticket: u64, answer: CardAnswer) -> Option<Job> {
-        let number = ticket >> PART_BITS;
-        let part = (ticket & ((1 << PART_BITS) - 1)) as usize;
+    fn take_answer(&mut self, request: u64, answer: CardAnswer) -> Option<Job> {
+        let number = request >> PART_BITS;
+        let part = (request & ((1 << PART_BITS) - 1)) as usize;
         let job = self.jobs.get_mut(&number)?;
         if let Some(place) = job.answers.get_mut(part) {
             *place = Some(answer);
@@ -377,8 +377,8 @@ impl QatQueue {
             let parts = parts.filter(|(answer, _)| answer.is_none());
             parts.map(|(_, part)| *number << PART_BITS | part).collect::<Vec<u64>>()
         };
-        let tickets: Vec<u64> = late.iter().flat_map(unanswered).collect();
-        self.instance().lose(&self.running, self.seat, &tickets);
+        let requests: Vec<u64> = late.iter().flat_map(unanswered).collect();
+        self.instance().lose(&self.running, self.seat, &requests);
         for number in late {
             if let Some(job) = self.jobs.remove(&number) {
                 done.push(self.settle(Opened::new(job)));

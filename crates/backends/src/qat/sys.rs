@@ -4,8 +4,8 @@
 //! Intel's user-space library, opened at run time. Everything `unsafe` of this backend is here.
 //!
 //! ```text
-//! Library ──► Session (userStart … userStop) ──► Ring (one instance: 63 slots of device memory)
-//!     └─────► Region (device memory, zeroised when dropped)
+//! QatLibrary ──► Session (userStart … userStop) ──► Ring (one instance: 63 slots of device memory)
+//!      └───────► Region (device memory, zeroised when dropped)
 //! ```
 //!
 //! The interface is that of libqat 24.02 to 26.08, whose sizes and offsets are equal; `tests/qat/layout.c`
@@ -161,6 +161,7 @@ type Answered = extern "C" fn(*mut c_void, Status, *mut c_void, *mut FlatBuffer)
 type Multiplied =
     extern "C" fn(*mut c_void, Status, *mut c_void, u32, *mut FlatBuffer, *mut FlatBuffer);
 millrace_qat::functions! {
+    struct Functions;
     poll: fn(Handle, u32) -> Status = b"icp_sal_CyPollInstance" in qat;
     instance_count: fn(*mut u16) -> Status = b"cpaCyGetNumInstances" in qat;
     instances: fn(u16, *mut Handle) -> Status = b"cpaCyGetInstances" in qat;
@@ -200,32 +201,14 @@ extern "C" fn multiplied(
     slot.store(status, Ordering::Release);
 }
 
-/// Intel's libraries with the functions for public keys.
-pub(super) struct Library {
-    shared: Arc<QatLibrary>,
-    functions: Functions,
-    /// The file that was loaded, with its version.
-    pub(super) version: String,
-}
-
-impl Library {
-    /// Opens both libraries; see [`QatLibrary::open`].
-    ///
-    /// # Errors
-    /// Why it cannot be used, from the dynamic linker.
-    pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
-        let shared = QatLibrary::open(qat, memory, policy)?;
-        Ok(Arc::new(Self {
-            functions: Functions::of(&shared.symbols())?,
-            version: shared.version().to_owned(),
-            shared,
-        }))
-    }
-
-    /// Memory that the device can reach; see [`QatLibrary::region`].
-    pub(super) fn region(&self, size: usize) -> Option<Region> {
-        self.shared.region(size)
-    }
+/// Opens both libraries; see [`QatLibrary::open`].
+///
+/// # Errors
+/// Why they cannot be used, from the dynamic linker: a function that is missing counts.
+pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, String> {
+    let library = QatLibrary::open(qat, memory, policy)?;
+    library.find(Functions::of)?;
+    Ok(library)
 }
 
 /// The parts of an RSA key in device memory, as requests name them.
@@ -242,7 +225,7 @@ unsafe impl Sync for KeyParts {}
 
 impl KeyParts {
     /// Copies p, q, dp, dq and 1/q mod p, each half as long as the modulus.
-    pub(super) fn copy(library: &Arc<Library>, parts: [&[u8]; 5]) -> Option<Self> {
+    pub(super) fn copy(library: &Arc<QatLibrary>, parts: [&[u8]; 5]) -> Option<Self> {
         let half = parts[0].len();
         assert!(parts.iter().all(|part| part.len() == half), "equal lengths");
         let mut region = library.region(5 * half.next_multiple_of(ALIGNMENT))?;
@@ -267,7 +250,8 @@ impl KeyParts {
 /// The library between start and stop. There is one per process. Dropping it stops all instances: rings of this
 /// session are not used any more then, see [`Ring::is_alive`].
 pub(super) struct Session {
-    library: Arc<Library>,
+    library: Arc<QatLibrary>,
+    functions: Arc<Functions>,
     shared: QatSession,
 }
 
@@ -276,9 +260,10 @@ impl Session {
     ///
     /// # Errors
     /// The library does not start, or no virtual function offers public-key operations; the text names a remedy.
-    pub(super) fn start(library: &Arc<Library>) -> Result<(Self, Vec<Ring>), String> {
-        let session =
-            Self { shared: QatSession::start(&library.shared)?, library: Arc::clone(library) };
+    pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(Self, Vec<Ring>), String> {
+        let shared = QatSession::start(library)?;
+        let functions = Arc::new(library.find(Functions::of)?);
+        let session = Self { library: Arc::clone(library), functions, shared };
         let rings = session.rings()?;
         if rings.is_empty() {
             return Err(
@@ -290,7 +275,7 @@ impl Session {
     }
 
     fn rings(&self) -> Result<Vec<Ring>, String> {
-        let call = &self.library.functions;
+        let call = &self.functions;
         let mut count = 0_u16;
         // SAFETY: writes a number.
         let status = unsafe { (call.instance_count)(&raw mut count) };
@@ -317,7 +302,7 @@ impl Session {
             }
             // SAFETY: handle and function are the libraries' own; the callback is a function.
             let started = unsafe {
-                (call.set_translation)(handle, self.library.shared.translation()) == SUCCESS
+                (call.set_translation)(handle, self.library.translation()) == SUCCESS
                     && (call.start_instance)(handle) == SUCCESS
                     && (call.notify)(handle, notified, ptr::null_mut()) == SUCCESS
             };
@@ -335,9 +320,44 @@ impl Session {
                 ladders: capabilities.ladders != 0,
                 powers: capabilities.powers != 0,
             };
-            rings.push(Ring::new(&self.library, handle, function, name, offers)?);
+            rings.push(self.ring(handle, function, name, offers)?);
         }
         Ok(rings)
+    }
+
+    fn ring(
+        &self,
+        handle: Handle,
+        function: String,
+        name: String,
+        offers: Offers,
+    ) -> Result<Ring, String> {
+        let memory = self.library.region(SLOTS * SLOT_LEN).ok_or(
+            "no memory for the requests of a card: raise the limit of locked memory (memlock)",
+        )?;
+        let slot = |_| Slot {
+            status: AtomicI32::new(PENDING),
+            operation: SlotOperation::None,
+            outputs: [FlatBuffer::EMPTY; 2],
+            valid: 0,
+            used: 0,
+            results: 0..0,
+            taken: false,
+            owner: None,
+            key: None,
+        };
+        Ok(Ring {
+            functions: Arc::clone(&self.functions),
+            handle,
+            function,
+            name,
+            offers,
+            memory,
+            slots: (0..SLOTS).map(slot).collect(),
+            free: (0..SLOTS).rev().collect(),
+            process: std::process::id(),
+            stopped: false,
+        })
     }
 
     /// Lets the library read the messages of the cards. May block for a second per function that is gone.
@@ -403,7 +423,8 @@ impl Offers {
 
 /// One instance of a card: slots for requests in device memory.
 pub(super) struct Ring<O = (usize, u64)> {
-    library: Arc<Library>,
+    /// Of the session: not called after it, see [`Ring::is_alive`].
+    functions: Arc<Functions>,
     handle: Handle,
     /// Bus address of the instance's virtual function, without the domain: the library does not tell it.
     pub(super) function: String,
@@ -471,41 +492,6 @@ impl SlotMemory<'_> {
 unsafe impl<O: Send> Send for Ring<O> {}
 
 impl<O> Ring<O> {
-    fn new(
-        library: &Arc<Library>,
-        handle: Handle,
-        function: String,
-        name: String,
-        offers: Offers,
-    ) -> Result<Self, String> {
-        let memory = library.region(SLOTS * SLOT_LEN).ok_or(
-            "no memory for the requests of a card: raise the limit of locked memory (memlock)",
-        )?;
-        let slot = |_| Slot {
-            status: AtomicI32::new(PENDING),
-            operation: SlotOperation::None,
-            outputs: [FlatBuffer::EMPTY; 2],
-            valid: 0,
-            used: 0,
-            results: 0..0,
-            taken: false,
-            owner: None,
-            key: None,
-        };
-        Ok(Self {
-            library: Arc::clone(library),
-            handle,
-            function,
-            name,
-            offers,
-            memory,
-            slots: (0..SLOTS).map(slot).collect(),
-            free: (0..SLOTS).rev().collect(),
-            process: std::process::id(),
-            stopped: false,
-        })
-    }
-
     /// Slots that hold a request, the lost ones included.
     pub(super) fn in_flight(&self) -> usize {
         SLOTS - self.free.len()
@@ -525,7 +511,7 @@ impl<O> Ring<O> {
         let mut state: InstanceState = unsafe { std::mem::zeroed() };
         // SAFETY: an instance that was started and not stopped; the structure has the size that the library
         // writes.
-        let status = unsafe { (self.library.functions.state)(self.handle, &raw mut state) };
+        let status = unsafe { (self.functions.state)(self.handle, &raw mut state) };
         status == SUCCESS && state.state == RUNS
     }
 
@@ -626,7 +612,7 @@ impl<O> Ring<O> {
 
     /// Has the library take the request of a slot.
     fn call(&mut self, index: usize) -> Status {
-        let (call, handle, slot) = (&self.library.functions, self.handle, &mut self.slots[index]);
+        let (call, handle, slot) = (&self.functions, self.handle, &mut self.slots[index]);
         let tag = (&raw const slot.status).cast_mut().cast();
         let [output, second] = &mut slot.outputs;
         let (output, second, valid) = (&raw mut *output, &raw mut *second, &raw mut slot.valid);
@@ -669,7 +655,7 @@ impl<O> Ring<O> {
         }
         // SAFETY: an instance that was started and not stopped, in the process that started it; this thread
         // alone uses it. 0: all answers that are there.
-        unsafe { (self.library.functions.poll)(self.handle, 0) };
+        unsafe { (self.functions.poll)(self.handle, 0) };
         for index in 0..SLOTS {
             let slot = &mut self.slots[index];
             let status = slot.status.load(Ordering::Acquire);

@@ -31,7 +31,7 @@ use crate::software::keys::{self, LoadedKey};
 const BLINDING_USES: u32 = 64;
 
 /// Most idle pairs that a key keeps: more than the workers of usual machines have in flight. Further pairs
-/// are dropped and made anew. One pair takes 0.7 to 1.3 KiB.
+/// are dropped and made again. One pair takes 0.7 to 1.3 KiB.
 const MAX_BLINDINGS: usize = 64;
 
 /// Bits of an exponent per window; each window costs one multiplication. A width of 5 needs fewer

@@ -12,7 +12,7 @@
 //! A number modulo p = 2^255 − 19 has five digits of 51 bits, so that the products of 52-bit multiply-add have room.
 //! Between operations each digit is below 2^51 + 2^14.
 //!
-//! Kernels have loops over indices and no closures: a closure is a function of its own, which the compiler would not
+//! Kernels have loops over indices and no closures: a closure is a separate function, which the compiler would not
 //! compile for the vector instructions.
 //!
 //! No branch and no address depends on a scalar: a lane's point is selected by looking at all eight of its place.

@@ -76,7 +76,7 @@ fn bit_flip_of_a_key_in_memory_never_gives_a_wrong_result() {
             }
             device.flip_key_bit(bit);
         }
-        // Without further faults results are right, and the blinding pairs have been made anew.
+        // Without further faults results are right, and the blinding pairs have been made again.
         let tasks = (0..4).map(|token| random_task(token, &opened, &mut random)).collect();
         check(&drive(&mut *queue, tasks), &[opened], variant.name);
     }

@@ -5,15 +5,34 @@
 
 use super::*;
 
+/// A machine's card, and an RSA key on it.
+struct OnCard {
+    controls: QatControls,
+    backend: Qat,
+    key: BackendKey,
+}
+
+/// Runs the calling test of this module on a machine of each version; there it returns the card.
+fn on_card(test: &str, backend: impl FnOnce() -> Qat) -> Option<OnCard> {
+    let controls = on_machines(&format!("faults::{test}"), 1)?;
+    let backend = backend();
+    let key = open(&backend, keys::rsa_2048().der);
+    Some(OnCard { controls, backend, key })
+}
+
+/// The backend with its own time for an answer.
+fn impatient() -> Qat {
+    up(Qat::new())
+}
+
 #[test]
 fn wrong_answers_of_the_card_end_as_faults_and_never_as_results() {
-    let Some(controls) =
-        on_machines("faults::wrong_answers_of_the_card_end_as_faults_and_never_as_results", 1)
+    let Some(OnCard { controls, backend, key }) =
+        on_card("wrong_answers_of_the_card_end_as_faults_and_never_as_results", backend)
     else {
         return;
     };
-    let (backend, software) = (backend(), Software::new());
-    let key = open(&backend, keys::rsa_2048().der);
+    let software = Software::new();
     let private = PrivateKey::from_pkcs8(keys::rsa_2048().der.to_vec().into());
     let reference = software.open_key(&private).expect("a key").key;
     controls.set(qat::WRONG_EVERY, 3);
@@ -38,11 +57,11 @@ fn wrong_answers_of_the_card_end_as_faults_and_never_as_results() {
 /// passes the flag on, and else by the check.
 #[test]
 fn wrong_answers_to_agreements_never_come_out() {
-    let Some(controls) = on_machines("faults::wrong_answers_to_agreements_never_come_out", 1)
+    let Some(OnCard { controls, backend, .. }) =
+        on_card("wrong_answers_to_agreements_never_come_out", backend)
     else {
         return;
     };
-    let backend = backend();
     for work in agreements(&backend) {
         let mut queue = backend.open_queue().expect("a queue");
         controls.set(qat::WRONG_EVERY, 7);
@@ -68,14 +87,12 @@ fn wrong_answers_to_agreements_never_come_out() {
 
 #[test]
 fn agreements_in_flight_at_an_event_end_and_the_card_comes_back() {
-    let Some(controls) =
-        on_machines("faults::agreements_in_flight_at_an_event_end_and_the_card_comes_back", 1)
+    let Some(OnCard { controls, backend, key }) =
+        on_card("agreements_in_flight_at_an_event_end_and_the_card_comes_back", backend)
     else {
         return;
     };
-    let backend = backend();
     let agreements = agreements(&backend);
-    let key = open(&backend, keys::rsa_2048().der);
     for event in [CardEvent::Fatal, CardEvent::Restarting] {
         let mut queue = serving_queue(&backend, key);
         let (before, restarts) = (controls.get(qat::REQUESTS), backend.tally().restarts);
@@ -109,13 +126,11 @@ fn agreements_in_flight_at_an_event_end_and_the_card_comes_back() {
 /// One lost request, and nothing else that the card could answer: the known answer tells that it serves.
 #[test]
 fn instance_that_lost_one_request_serves_again_without_a_restart() {
-    let Some(controls) =
-        on_machines("faults::instance_that_lost_one_request_serves_again_without_a_restart", 1)
+    let Some(OnCard { controls, backend, key }) =
+        on_card("instance_that_lost_one_request_serves_again_without_a_restart", impatient)
     else {
         return;
     };
-    let backend = up(Qat::new());
-    let key = open(&backend, keys::rsa_2048().der);
     let mut queue = serving_queue(&backend, key);
     for token in 0..3 {
         let lost = backend.tally().lost;
@@ -139,14 +154,11 @@ fn instance_that_lost_one_request_serves_again_without_a_restart() {
 
 #[test]
 fn lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are() {
-    let Some(controls) = on_machines(
-        "faults::lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are",
-        1,
-    ) else {
+    let Some(OnCard { controls, backend, key }) =
+        on_card("lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are", impatient)
+    else {
         return;
     };
-    let backend = up(Qat::new());
-    let key = open(&backend, keys::rsa_2048().der);
     controls.set(qat::LOSE_EVERY, 2);
     let mut queue = backend.open_queue().expect("a queue");
     let mut tasks = (0..40).map(|token| task(token, key)).collect();
@@ -161,13 +173,11 @@ fn lost_request_ends_as_failed_and_the_card_is_restarted_when_many_are() {
 
 #[test]
 fn tasks_in_flight_at_an_event_end_and_the_card_comes_back() {
-    let Some(controls) =
-        on_machines("faults::tasks_in_flight_at_an_event_end_and_the_card_comes_back", 1)
+    let Some(OnCard { controls, backend, key }) =
+        on_card("tasks_in_flight_at_an_event_end_and_the_card_comes_back", backend)
     else {
         return;
     };
-    let backend = backend();
-    let key = open(&backend, keys::rsa_2048().der);
     for event in [CardEvent::Fatal, CardEvent::Restarting, CardEvent::Fatal] {
         let restarts = end_tasks_by(&controls, &backend, key, event);
         if event == CardEvent::Restarting {
@@ -184,13 +194,11 @@ fn tasks_in_flight_at_an_event_end_and_the_card_comes_back() {
 /// session without a word: instances that refuse requests, or crash the library when they are polled.
 #[test]
 fn every_failure_of_a_card_is_noticed_and_the_next_start_serves() {
-    let Some(controls) =
-        on_machines("faults::every_failure_of_a_card_is_noticed_and_the_next_start_serves", 1)
+    let Some(OnCard { controls, backend, key }) =
+        on_card("every_failure_of_a_card_is_noticed_and_the_next_start_serves", backend)
     else {
         return;
     };
-    let backend = backend();
-    let key = open(&backend, keys::rsa_2048().der);
     for round in 0..4 {
         let restarts = end_tasks_by(&controls, &backend, key, CardEvent::Fatal);
         until("it is restarted", || backend.tally().restarts > restarts);
@@ -202,4 +210,54 @@ fn every_failure_of_a_card_is_noticed_and_the_next_start_serves() {
         assert_eq!(failed, 0, "round {round}");
     }
     assert_eq!(controls.get(qat::DMA_FAULTS), 0);
+}
+
+/// Version 26.08 opens a function twice at each of its starts, and closes it once.
+#[test]
+fn restarts_and_the_end_leave_no_function_open() {
+    let Some(OnCard { controls, backend, key }) =
+        on_card("restarts_and_the_end_leave_no_function_open", backend)
+    else {
+        return;
+    };
+    drop(serving_queue(&backend, key));
+    let open = files_of_vfio();
+    for event in [CardEvent::Fatal, CardEvent::Fatal, CardEvent::Restarting] {
+        let restarts = end_tasks_by(&controls, &backend, key, event);
+        if event == CardEvent::Restarting {
+            controls.send(CardEvent::Restarted);
+        }
+        until("it is restarted", || backend.tally().restarts > restarts);
+        drop(serving_queue(&backend, key));
+        assert_eq!(files_of_vfio(), open);
+    }
+    drop(backend);
+    assert_eq!(files_of_vfio(), 0);
+    assert_eq!(controls.get(qat::DMA_FAULTS), 0);
+}
+
+/// Descriptors of functions, groups and containers.
+fn files_of_vfio() -> usize {
+    let links = fs::read_dir("/proc/self/fd").expect("/proc").flatten();
+    let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains("vfio")).count()
+}
+
+/// The library frees the memory of its requests before it turns the rings off.
+#[test]
+fn stop_waits_for_answers_that_are_late() {
+    let Some(OnCard { controls, backend, key }) =
+        on_card("stop_waits_for_answers_that_are_late", impatient)
+    else {
+        return;
+    };
+    let mut queue = serving_queue(&backend, key);
+    controls.set(qat::LATENCY_US, 150_000);
+    let mut tasks = (0..40).map(|token| task(token, key)).collect();
+    let done = drain(&mut *queue, &mut tasks, 40);
+    controls.set(qat::LATENCY_US, 0);
+    assert!(done.iter().any(|done| done.result.is_err()), "some were late");
+    until("the card is restarted", || backend.tally().restarts > 0);
+    drop(serving_queue(&backend, key));
+    assert_eq!([qat::ABANDONED, qat::DMA_FAULTS].map(|count| controls.get(count)), [0, 0]);
 }

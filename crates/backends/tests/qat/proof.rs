@@ -40,6 +40,7 @@ fn tasks_end_once_and_never_wrong_on_a_faulty_card() {
             [CardEvent::Fatal, CardEvent::Restarting, CardEvent::Fatal, CardEvent::Restarting];
         for (event, part) in events.into_iter().zip(1..) {
             while proof.answered() < proof.wanted / 5 * part {
+                assert!(!workers.iter().any(|worker| worker.is_finished()), "a worker has ended");
                 thread::sleep(Duration::from_millis(5));
             }
             let restarts = proof.backend.tally().restarts;

@@ -5,7 +5,7 @@
 //! `Send`, because two threads may not use one of OpenSSL's contexts at once.
 #![expect(clippy::needless_pass_by_ref_mut, reason = "what the pointers lead to is changed")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
@@ -39,6 +39,9 @@ const VERSION: c_int = 0;
 
 /// `OPENSSL_CPU_INFO`: its view of the processor.
 const CPU_INFO: c_int = 9;
+
+/// `EVP_CIPH_FLAG_AEAD_CIPHER`
+const IS_AEAD: c_ulong = 0x20_0000;
 
 /// `EVP_CTRL_AEAD_GET_TAG`
 const GET_TAG: c_int = 0x10;
@@ -85,6 +88,7 @@ symbols! {
     OpenSSL_version: unsafe extern "C" fn(c_int) -> Text;
     EVP_CIPHER_fetch: Fetch;
     EVP_CIPHER_free: Free;
+    EVP_CIPHER_get_flags: unsafe extern "C" fn(Ptr) -> c_ulong;
     EVP_CIPHER_get_iv_length: Init;
     EVP_CIPHER_get_key_length: Init;
     EVP_CIPHER_CTX_new: unsafe extern "C" fn() -> Ptr;
@@ -263,6 +267,8 @@ impl PacketCipher {
         // SAFETY: a live cipher.
         let [key_len, iv_len] = [call.EVP_CIPHER_get_key_length, call.EVP_CIPHER_get_iv_length]
             .map(|length| usize::try_from(unsafe { length(cipher.object) }).ok());
+        // SAFETY: a live cipher.
+        let is_aead = unsafe { (call.EVP_CIPHER_get_flags)(cipher.object) } & IS_AEAD != 0;
         // SAFETY: takes nothing, and gives a context of the caller's.
         let context = unsafe { Owned::new((call.EVP_CIPHER_CTX_new)(), call.EVP_CIPHER_CTX_free)? };
         key_len.filter(|len| *len == key.len())?;
@@ -280,11 +286,7 @@ impl PacketCipher {
             call,
             context,
             iv_len: iv_len?,
-            tag_len: if name.ends_with("CBC") || name.ends_with("CTR") {
-                0
-            } else {
-                TAG_LEN.into()
-            },
+            tag_len: if is_aead { TAG_LEN.into() } else { 0 },
         })
     }
 

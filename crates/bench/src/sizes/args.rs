@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use millrace_backends::kernel::bulk::crossovers;
+use millrace_edge::bulk_sizes;
 
 use super::{Known, MAX_SIZE, ROWS, SizeRow, find};
 use crate::options::{MAX_ROUNDS, count, time_within};
@@ -68,7 +68,7 @@ pub struct SizesArgs {
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
     /// Save the sizes above which kernel ciphers beat OpenSSL, for the provider's `kernel_bulk`
-    #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = crossovers::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"])]
+    #[arg(hide_short_help = true, long, value_name = "FILE", num_args = 0..=1, default_missing_value = bulk_sizes::DEFAULT_FILE, conflicts_with_all = ["compare", "reference"])]
     pub(crate) save_crossovers: Option<PathBuf>,
     /// Write plots into a folder, one for each cipher and hash, and one for the keys
     #[arg(long, value_name = "DIR")]

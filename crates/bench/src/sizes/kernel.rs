@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
 use millrace_backends::kernel::bulk::{
@@ -158,13 +159,14 @@ impl SizesReport {
                 "no size was measured: name openssl and af-alg or dev-crypto in --implementation";
             return Err(BenchError::Usage(text.into()));
         }
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
-        let kernel = kernel.map_err(BenchError::system("read the release of the kernel"))?;
         let openssl = self.implementations.iter().find(|one| one.name == "openssl");
         let described = openssl.map_or("", |one| &one.description);
         let libcrypto = described.split("; ").next().unwrap_or_default();
+        let system = crossovers::this_system(libcrypto)
+            .map_err(BenchError::system("read the release of the kernel"))?;
         let before = fs::read_to_string(path).unwrap_or_default();
-        let text = found.written(&before, &crossovers::system(&kernel, libcrypto));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let text = found.written(&before, &system, now);
         replace_file(path, text.as_bytes(), Some(0o644)).map_err(BenchError::file("write", path))
     }
 }

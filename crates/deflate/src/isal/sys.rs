@@ -127,7 +127,7 @@ pub(super) struct State {
     level: Area,
 }
 
-// SAFETY: the memory belongs to this value alone, and the library keeps no state of its own.
+// SAFETY: the memory belongs to this value alone, and the library keeps no state.
 unsafe impl Send for State {}
 
 impl fmt::Debug for State {

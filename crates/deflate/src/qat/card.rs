@@ -19,22 +19,17 @@ use std::thread;
 use std::time::{Duration, Instant as Time};
 
 use millrace_edge::compression::{Counter, Counters};
-use millrace_qat::{has_event, prefer_policy};
+use millrace_qat::{
+    DEFAULT_FILES, QatLibrary, QatSession, RestartPauses, drain, has_event, prefer_policy,
+};
 
-use super::sys::{self, Answer, Instance, Library, Submitted};
+use super::sys::{self, Answer, Instance, Submitted};
 
 /// Virtual functions of each card that one process takes. A card has 16, so that 16 workers may use one.
 const FUNCTIONS: u16 = 1;
 
 /// Interval at which the library reads the messages of the cards; Intel's programs do it once a second.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Pause after the first failure; doubled by each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A card that served this long before it failed is started again without a long pause.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// Longest wait of a process's end for the library to stop, which takes 80 ms: a card that is gone makes it wait.
 const STOP_TIME: Duration = Duration::from_secs(2);
@@ -62,7 +57,7 @@ impl CardFiles {
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let [library, memory] =
             Self::VARIABLES.map(|name| variable(name).filter(|path| !path.is_empty()));
-        let [usual_library, usual_memory] = millrace_qat::DEFAULT_FILES;
+        let [usual_library, usual_memory] = DEFAULT_FILES;
         Self {
             library: library.map_or_else(|| usual_library.into(), PathBuf::from),
             memory: memory.map_or_else(|| usual_memory.into(), PathBuf::from),
@@ -87,7 +82,7 @@ pub(super) enum Declined {
 
 /// The cards. There is one value of it in a process, as there is one library.
 pub struct Card {
-    library: Arc<Library>,
+    library: Arc<QatLibrary>,
     counters: Counters,
     answer_time: Duration,
     report: fn(&str),
@@ -136,9 +131,7 @@ impl Card {
         answer_time: Duration,
         report: fn(&str),
     ) -> Result<Arc<Self>, String> {
-        let library = Library::open(&files.library, &files.memory, FUNCTIONS).map_err(|error| {
-            format!("Intel's library for QAT cannot be loaded: {error}; install libqat4 and libusdm0 (Debian) or qatlib")
-        })?;
+        let library = sys::open(&files.library, &files.memory, FUNCTIONS)?;
         let card = Arc::new(Self {
             library,
             counters,
@@ -245,12 +238,12 @@ impl Card {
 
     /// The body of the thread that starts and stops the library.
     fn control(self: Arc<Self>) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = RestartPauses::default();
         let mut said = String::new();
         let mut starts = 0_u64;
         while !self.is_stopping() {
             let started = Time::now();
-            let reason = match self.library.start() {
+            let (served, reason) = match sys::start(&self.library) {
                 Ok((session, instances)) => {
                     self.counters.add(Counter::QatRestarts, u64::from(starts > 0));
                     starts += 1;
@@ -262,23 +255,16 @@ impl Card {
                     let reason = self.watch(&running, || session.poll_events());
                     lock(&self.state).running = None;
                     running.over.store(true, Ordering::Release);
-                    // No thread is inside the library while it stops; the memory is freed afterwards.
-                    let held: Vec<_> = running.instances.iter().map(lock).collect();
-                    drop(session);
-                    drop(held);
-                    reason
+                    stop(session, &running);
+                    (Some(started.elapsed()), reason)
                 }
-                Err(reason) => reason,
+                Err(reason) => (None, reason),
             };
             if reason != said && !self.is_stopping() {
                 (self.report)(&format!("QAT: {reason}; the processor compresses in its place"));
                 said = reason;
             }
-            if started.elapsed() >= GOOD_LIFE {
-                pause = FIRST_PAUSE;
-            }
-            self.sleep_until(pause, || false);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.sleep_until(pauses.after(served, Time::now()), || false);
         }
         lock(&self.state).stopped = true;
         self.changed.notify_all();
@@ -315,6 +301,19 @@ impl Card {
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
+}
+
+/// Stops the library while no thread is inside it, after the cards have answered what they have. The memory is freed
+/// afterwards.
+fn stop(session: QatSession, running: &Running) {
+    let mut held: Vec<_> = running.instances.iter().map(lock).collect();
+    drain(|| {
+        // After an event no instance may be polled, and the card does nothing any more.
+        let waiting = held.iter_mut().filter(|instance| instance.is_waiting() && !has_event());
+        waiting.filter_map(|instance| instance.poll().is_none().then_some(())).count()
+    });
+    drop(session);
+    drop(held);
 }
 
 impl Running {

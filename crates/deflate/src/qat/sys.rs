@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The calls for compression of Intel's library, and what a process needs for a thread of its own in a server.
+//! The calls for compression of Intel's library, and what a process needs for its own thread in a server.
 //! `crates/qat` says what must hold for all calls; `tests/qat/layout_dc.c` compares the structures with Intel's
 //! headers.
 //!
@@ -109,6 +109,7 @@ const NOTHING_DONE: i32 = -1000;
 type Answered = extern "C" fn(*mut c_void, Status);
 
 millrace_qat::functions! {
+    struct Functions;
     instance_count: fn(*mut u16) -> Status = b"cpaDcGetNumInstances" in qat;
     instances: fn(u16, *mut Handle) -> Status = b"cpaDcGetInstances" in qat;
     info: fn(Handle, *mut InstanceInfo) -> Status = b"cpaDcInstanceGetInfo2" in qat;
@@ -128,34 +129,35 @@ extern "C" fn answered(tag: *mut c_void, status: Status) {
     place.store(status, Ordering::Release);
 }
 
-/// Intel's libraries with the functions for compression.
-pub(super) struct Library {
-    shared: Arc<QatLibrary>,
-    functions: Functions,
+/// Opens both libraries; see [`QatLibrary::open`].
+pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<QatLibrary>, String> {
+    let library = QatLibrary::open(qat, memory, policy)?;
+    library.find(Functions::of)?;
+    Ok(library)
 }
 
-impl Library {
-    /// Opens both libraries; see [`QatLibrary::open`].
-    pub(super) fn open(qat: &Path, memory: &Path, policy: u16) -> Result<Arc<Self>, String> {
-        let shared = QatLibrary::open(qat, memory, policy)?;
-        Ok(Arc::new(Self { functions: Functions::of(&shared.symbols())?, shared }))
+/// Starts the library, and returns its instances for compression. They are dropped after the session.
+pub(super) fn start(library: &Arc<QatLibrary>) -> Result<(QatSession, Vec<Instance>), String> {
+    let session = QatSession::start(library)?;
+    let functions = Arc::new(library.find(Functions::of)?);
+    let instances = Service { library, functions: &functions }.instances()?;
+    if instances.is_empty() {
+        return Err(
+            "no virtual function offers compression: set cfg_services of the card to dc".to_owned()
+        );
     }
+    Ok((session, instances))
+}
 
-    /// Starts the library, and returns its instances for compression. They are dropped after the session.
-    pub(super) fn start(self: &Arc<Self>) -> Result<(QatSession, Vec<Instance>), String> {
-        let session = QatSession::start(&self.shared)?;
-        let instances = self.instances()?;
-        if instances.is_empty() {
-            return Err(
-                "no virtual function offers compression: set cfg_services of the card to dc"
-                    .to_owned(),
-            );
-        }
-        Ok((session, instances))
-    }
+/// The parts from which a session's instances are made.
+struct Service<'a> {
+    library: &'a Arc<QatLibrary>,
+    functions: &'a Arc<Functions>,
+}
 
-    fn instances(self: &Arc<Self>) -> Result<Vec<Instance>, String> {
-        let call = &self.functions;
+impl Service<'_> {
+    fn instances(&self) -> Result<Vec<Instance>, String> {
+        let call = self.functions;
         let mut count = 0_u16;
         // SAFETY: writes a number.
         let status = unsafe { (call.instance_count)(&raw mut count) };
@@ -179,7 +181,7 @@ impl Library {
             }
             // SAFETY: handle and function are the libraries' own; the callback is a function.
             let started = unsafe {
-                (call.set_translation)(handle, self.shared.translation()) == SUCCESS
+                (call.set_translation)(handle, self.library.translation()) == SUCCESS
                     && (call.start_instance)(handle, 0, ptr::null_mut()) == SUCCESS
                     && (call.notify)(handle, notified, ptr::null_mut()) == SUCCESS
             };
@@ -219,7 +221,8 @@ pub(super) enum Answer {
 
 /// One instance of a card, with memory for one request.
 pub(super) struct Instance {
-    library: Arc<Library>,
+    /// Of the session: not called after it.
+    functions: Arc<Functions>,
     handle: Handle,
     /// Input, output, and the card's lists of both.
     memory: Region,
@@ -242,16 +245,16 @@ struct Request {
 unsafe impl Send for Instance {}
 
 impl Instance {
-    fn new(library: &Arc<Library>, handle: Handle) -> Result<Self, String> {
+    fn new(service: &Service<'_>, handle: Handle) -> Result<Self, String> {
         let mut meta = 0_u32;
         // SAFETY: writes a number.
-        let status = unsafe { (library.functions.meta_size)(handle, 1, &raw mut meta) };
+        let status = unsafe { (service.functions.meta_size)(handle, 1, &raw mut meta) };
         let meta = usize::try_from(meta).unwrap_or(0).next_multiple_of(ALIGNMENT);
         if status != SUCCESS {
             return Err(format!("libqat does not describe its lists (status {status})"));
         }
         let size = LONGEST_INPUT + LONGEST_OUTPUT + 2 * meta;
-        let memory = library.shared.region(size).ok_or(
+        let memory = service.library.region(size).ok_or(
             "no memory for the requests of a card: raise the limit of locked memory (memlock)",
         )?;
         let list = || BufferList {
@@ -295,7 +298,7 @@ impl Instance {
             lists: [list(), list()],
         });
         Ok(Self {
-            library: Arc::clone(library),
+            functions: Arc::clone(service.functions),
             handle,
             memory,
             meta,
@@ -330,7 +333,7 @@ impl Instance {
         // made from the allocation, which nothing else refers to while the request is in flight.
         let status = unsafe {
             let lists = (&raw mut (*request).lists).cast::<BufferList>();
-            (self.library.functions.compress)(
+            (self.functions.compress)(
                 self.handle,
                 &raw mut (*request).setup,
                 lists,
@@ -352,11 +355,16 @@ impl Instance {
         }
     }
 
+    /// Whether the card has a request that it has not answered.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.in_flight
+    }
+
     /// The answer, if it has come.
     pub(super) fn poll(&mut self) -> Option<Answer> {
         // SAFETY: an instance that was started and not stopped; this thread alone uses it. 0: all answers that are
         // there.
-        unsafe { (self.library.functions.poll)(self.handle, 0) };
+        unsafe { (self.functions.poll)(self.handle, 0) };
         let request = self.request.as_ptr();
         // SAFETY: made by `new`; the library writes it only within `poll`.
         let (status, results) =

@@ -8,6 +8,7 @@ use millrace_hostfs::{haproxy, nginx, openssl_cnf, systemd};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::kernel::programs::PROVIDER_SETTINGS;
 use crate::section::SectionReader;
 
 /// The program that reads the settings.
@@ -22,7 +23,7 @@ pub enum ConfiguredProgram {
     Nginx,
     /// HAProxy
     Haproxy,
-    /// The OpenSSL library
+    /// The OpenSSL library, and the provider
     Openssl,
     /// systemd's services
     Systemd,
@@ -138,12 +139,12 @@ const PLACES: [Place; 9] = [
         "etc/haproxy/haproxy.cfg etc/haproxy/conf.d/",
         "maxconn ssl-default-bind-options ssl-default-bind-ciphers ssl-default-bind-curves ssl-engine ulimit-n bind"),
     place(ConfiguredProgram::Openssl, ".cnf",
-        "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf etc/millrace/openssl.cnf",
-        "engines engine_id dynamic_path MinProtocol CipherString Groups Curves local \
+        PROVIDER_SETTINGS,
+        "engines engine_id dynamic_path MinProtocol CipherString Groups Curves local kernel_bulk \
          SET_CRYPTO_SMALL_PACKET_OFFLOAD_THRESHOLD"),
     place(ConfiguredProgram::Systemd, "",
         "etc/systemd/system/ etc/systemd/system.conf",
-        "LimitCORE DefaultLimitCORE LimitNOFILE"),
+        "LimitCORE DefaultLimitCORE LimitNOFILE RestrictAddressFamilies"),
     place(ConfiguredProgram::Limits, ".conf",
         "etc/security/limits.conf etc/security/limits.d/",
         "core"),

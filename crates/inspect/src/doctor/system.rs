@@ -91,6 +91,8 @@ pub struct RunningServer {
     pub open_files: Option<u64>,
     /// Whether it writes a core file when it crashes
     pub dumps_core: bool,
+    /// Whether a filter of system calls (seccomp) is on it
+    pub has_filter: bool,
 }
 
 /// Bound on thermal zones, modules and other rows: a kernel with every driver loaded has a few hundred modules.
@@ -260,11 +262,14 @@ fn servers(reader: &SectionReader<'_>) -> Vec<RunningServer> {
     let servers = running.filter_map(|server| {
         let limits = root.text(&format!("proc/{}/limits", server.pid), 16 << 10).ok()?;
         let limit = |name| process::soft_limit(&limits, name);
+        let status = root.text(&format!("proc/{}/status", server.pid), 16 << 10);
+        let filter = status.is_ok_and(|text| text.lines().any(|line| line == "Seccomp:\t2"));
         Some(RunningServer {
             pid: server.pid,
             name: server.name,
             open_files: limit("Max open files").and_then(|word| word.parse().ok()),
             dumps_core: limit("Max core file size").is_some_and(|word| word != "0"),
+            has_filter: filter,
         })
     });
     servers.take(MAX_ROWS).collect()

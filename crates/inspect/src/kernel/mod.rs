@@ -5,12 +5,14 @@
 //! alternatives.
 
 pub mod crypto;
+pub mod programs;
 
 use millrace_hostfs::{ReadResult, Root, TABLE_BYTES};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::crypto::{Algorithm, ComputeSite, algorithms, candidates};
+use self::programs::ProgramCiphers;
 use crate::architecture::Architecture;
 use crate::section::{Section, SectionReader};
 
@@ -42,6 +44,8 @@ pub struct Kernel {
     pub implementations: usize,
     /// Whether the kernel is in FIPS mode (approved algorithms only)
     pub fips: Option<bool>,
+    /// Its ciphers for programs: AF_ALG, and the sizes measured for `kernel_bulk`
+    pub programs: ProgramCiphers,
 }
 
 impl Kernel {
@@ -137,7 +141,10 @@ pub fn section(root: &Root) -> Section<Kernel> {
     let mut reader = SectionReader::new(root);
     let text = reader.table("proc/crypto");
     let fips = reader.number_if_there::<u8>("proc/sys/crypto/fips_enabled");
-    let kernel = text.map(|text| of(&algorithms(&text), fips.map(|fips| fips != 0)));
+    let kernel = text.map(|text| Kernel {
+        programs: programs::read(&mut reader),
+        ..of(&algorithms(&text), fips.map(|fips| fips != 0))
+    });
     reader.section(kernel)
 }
 
@@ -152,6 +159,7 @@ fn of(all: &[Algorithm], fips: Option<bool>) -> Kernel {
         devices: devices(all),
         implementations: all.len(),
         fips,
+        programs: ProgramCiphers::default(),
     }
 }
 

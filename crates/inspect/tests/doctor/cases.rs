@@ -80,6 +80,13 @@ macro_rules! locked_memory {
     };
 }
 
+pub(crate) const KERNEL_BULK: Change =
+    File("etc/millrace/openssl.cnf", "[millrace_section]\nkernel_bulk = on\n");
+const NO_AF_ALG: Change =
+    File("proc/net/protocols", "protocol  size sockets\nTCP       2304      4\n");
+pub(crate) const BULK_SIZES: &str = "var/lib/millrace/kernel-bulk.tsv";
+const MEASURED: &str = "Linux 5.15.167; OpenSSL 3.0.20 7 Apr 2026; ARMv7 Processor rev 1 (v7l)\taf-alg\taes-cbc\t1500\t1764000000\n";
+
 const NGINX_RUNS: Change = File("proc/77/comm", "nginx\n");
 
 #[rustfmt::skip]
@@ -259,6 +266,45 @@ pub(crate) const CASES: &[Case] = &[
         ("devcrypto-router", &[File(OPENVPN, "engine devcrypto\n")]),
         ("devcrypto-router", &[GOOD_OPENVPN]),
     ),
+    case(
+        "kernel-bulk-interface",
+        ("no-accelerator", &[KERNEL_BULK, NO_AF_ALG]),
+        (
+            "no-accelerator",
+            &[
+                KERNEL_BULK,
+                NO_AF_ALG,
+                File(
+                    "lib/modules/6.1.0-28-amd64/modules.dep",
+                    "kernel/crypto/algif_skcipher.ko.xz: kernel/crypto/af_alg.ko.xz\n",
+                ),
+            ],
+        ),
+    ),
+    case(
+        "kernel-bulk-filter",
+        (
+            "no-accelerator",
+            &[
+                KERNEL_BULK,
+                File("etc/systemd/system/nginx.service.d/x.conf", "RestrictAddressFamilies=AF_UNIX AF_INET\n"),
+            ],
+        ),
+        (
+            "no-accelerator",
+            &[
+                KERNEL_BULK,
+                File("etc/systemd/system/nginx.service.d/x.conf", "RestrictAddressFamilies=AF_INET AF_ALG\n"),
+                File("etc/systemd/system/millrace.service", "RestrictAddressFamilies=AF_UNIX\n"),
+            ],
+        ),
+    ),
+    case(
+        "kernel-bulk-sizes",
+        ("arm-a9-router", &[KERNEL_BULK]),
+        ("arm-a9-router", &[KERNEL_BULK, File(BULK_SIZES, MEASURED)]),
+    ),
+    case("kernel-bulk-processor", ("aes-ni-vm", &[KERNEL_BULK]), ("devcrypto-router", &[KERNEL_BULK])),
     case(
         "kernel-portable-aes",
         (

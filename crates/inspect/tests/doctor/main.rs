@@ -238,6 +238,63 @@ fn device_folder_that_is_no_bus_address_is_ignored() {
 }
 
 /// OpenSSL 4 has no ENGINEs, so the configured one is an error, not a remark.
+/// Sizes of another kernel, libcrypto or processor do not hold; the finding names what there is.
+#[test]
+fn sizes_that_were_measured_elsewhere_are_named() {
+    let here = ["Linux 5.15.167", "OpenSSL 3.0.20 7 Apr 2026", "ARMv7 Processor rev 1 (v7l)"];
+    let elsewhere = ["Linux 5.15.168", "OpenSSL 3.0.21 9 Jun 2026", "ARMv7 Processor rev 2 (v7l)"];
+    for other in 0..here.len() {
+        let mut parts = here;
+        parts[other] = elsewhere[other];
+        let row = format!("{}\taf-alg\taes-cbc\t1500\t1764000000\n", parts.join("; "));
+        let changes = vec![cases::KERNEL_BULK, File(cases::BULK_SIZES, row.leak())];
+        let diagnosis = examine(("arm-a9-router", changes.leak()));
+        let finding = found(&diagnosis, "kernel-bulk-sizes").expect("a finding");
+        assert!(finding.evidence.iter().any(|line| line.contains(elsewhere[other])), "{finding:?}");
+    }
+}
+
+#[test]
+fn kernel_that_pays_at_no_size_is_a_notice() {
+    let row = "Linux 5.15.167; OpenSSL 3.0.20 7 Apr 2026; ARMv7 Processor rev 1 (v7l)\taf-alg\taes-cbc\t-\t1764000000\n";
+    let changes = vec![cases::KERNEL_BULK, File(cases::BULK_SIZES, row)];
+    let diagnosis = examine(("arm-a9-router", changes.leak()));
+    let finding = found(&diagnosis, "kernel-bulk-sizes").expect("a finding");
+    assert!(finding.severity == Severity::Notice && finding.title.contains("slower at every size"));
+}
+
+/// A device whose driver the kernel hides from programs serves none of them.
+#[test]
+fn device_that_linux_hides_from_programs_does_not_silence_the_processor() {
+    let driver = "name : cbc(aes)\ndriver : virtio_crypto_aes_cbc\npriority : 500\nselftest : passed\ninternal : no\n";
+    for (release, hidden) in [("7.1.9\n", false), ("7.2.0\n", true)] {
+        let changes = vec![
+            cases::KERNEL_BULK,
+            File("proc/crypto", driver),
+            File("proc/sys/kernel/osrelease", release),
+        ];
+        let diagnosis = examine(("aes-ni-vm", changes.leak()));
+        assert_eq!(found(&diagnosis, "kernel-bulk-processor").is_some(), hidden, "{release}");
+    }
+}
+
+/// A filter may allow the family: its kind is not visible.
+#[test]
+fn filter_of_system_calls_on_a_server_is_a_notice() {
+    let changes = vec![
+        cases::KERNEL_BULK,
+        File("proc/77/comm", "nginx\n"),
+        File(
+            "proc/77/limits",
+            "Max open files            1024              524288               files     \n",
+        ),
+        File("proc/77/status", "Name:\tnginx\nSeccomp:\t2\n"),
+    ];
+    let diagnosis = examine(("no-accelerator", changes.leak()));
+    let finding = found(&diagnosis, "kernel-bulk-filter").expect("a finding");
+    assert_eq!(finding.severity, Severity::Notice);
+}
+
 #[test]
 fn engine_with_openssl_4_is_critical() {
     let diagnosis = examine((

@@ -1,24 +1,22 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Sizes from which the kernel was measured to be faster than libcrypto, and the file that keeps them. `bench sizes
-//! --save-crossovers` writes it, the provider reads it.
-//!
-//! A line has the system, the interface, the algorithm, and the size in bytes, with tabs between; `-` stands for an
-//! algorithm that pays at no size.
+//! Sizes from which the kernel was measured to be faster than libcrypto, as the provider uses them. Their file is
+//! [`bulk_sizes`].
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use millrace_edge::bulk_sizes::{self, BulkSize};
 
 use super::{BulkAlgorithm, BulkInterface};
 
-/// The file, if nothing else is named.
-pub const DEFAULT_FILE: &str = "/var/lib/millrace/kernel-bulk.tsv";
-
-/// Bound on the file, in bytes: two interfaces with 13 algorithms on a few systems, in lines of 100 bytes.
-pub const MAX_FILE_LEN: usize = 64 * 1024;
-
 /// Most systems that the file keeps: those of a few updates of the kernel and of OpenSSL.
 const MAX_SYSTEMS: usize = 8;
+
+/// Bytes of `/proc/cpuinfo` that are read: the first processor takes 1.5 KiB.
+const CPUINFO_LEN: u64 = 4096;
 
 /// The least size of a message for each algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,10 +30,17 @@ struct Row {
     least: Option<usize>,
 }
 
-/// The system on which a measurement holds: another kernel or another libcrypto needs another one.
-#[must_use]
-pub fn system(kernel: &str, libcrypto: &str) -> String {
-    format!("Linux {}; {}", kernel.trim(), libcrypto.trim()).replace(['\t', '\n'], " ")
+/// The name of this system with this libcrypto, as [`bulk_sizes::system`] makes it.
+///
+/// # Errors
+/// The release of the kernel cannot be read.
+pub fn this_system(libcrypto: &str) -> io::Result<String> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut start = Vec::new();
+    // Without it the model is unknown.
+    let _ = File::open("/proc/cpuinfo")
+        .and_then(|cpuinfo| cpuinfo.take(CPUINFO_LEN).read_to_end(&mut start));
+    Ok(bulk_sizes::system(&kernel, libcrypto, &String::from_utf8_lossy(&start)))
 }
 
 impl Crossovers {
@@ -69,45 +74,42 @@ impl Crossovers {
     #[must_use]
     pub fn read(text: &str, system: &str) -> Self {
         let mut found = Self::default();
-        for (known, row) in text.lines().filter_map(parse) {
-            if known == system {
-                found.set(row.interface, row.algorithm, row.least);
-            }
+        for (_, row) in rows(text).filter(|(size, _)| size.system == system) {
+            found.set(row.interface, row.algorithm, row.least);
         }
         found
     }
 
-    /// The text of a file with these rows for this system, beside those of other systems in `before`.
+    /// The text of a file with these rows for this system, measured at this time in seconds since 1970, beside those
+    /// of other systems in `before`.
     #[must_use]
-    pub fn written(&self, before: &str, system: &str) -> String {
-        let others =
-            before.lines().filter(|line| parse(line).is_some_and(|(known, _)| known != system));
-        let others: Vec<&str> = others.collect();
+    pub fn written(&self, before: &str, system: &str, measured_s: u64) -> String {
+        let others = rows(before).map(|(size, _)| size).filter(|size| size.system != system);
+        let others: Vec<BulkSize<'_>> = others.collect();
         let most = (MAX_SYSTEMS - 1) * BulkInterface::ALL.len() * BulkAlgorithm::ALL.len();
+        let own = self.0.iter().map(|Row { interface, algorithm, least }| BulkSize {
+            system,
+            interface: interface.name(),
+            algorithm: algorithm.name(),
+            least: *least,
+            measured_s,
+        });
         let mut text = String::new();
-        for line in &others[others.len().saturating_sub(most)..] {
-            let _ = writeln!(text, "{line}");
-        }
-        for Row { interface, algorithm, least } in &self.0 {
-            let least = least.map_or_else(|| "-".to_owned(), |least| least.to_string());
-            let (interface, algorithm) = (interface.name(), algorithm.name());
-            let _ = writeln!(text, "{system}\t{interface}\t{algorithm}\t{least}");
+        for size in others[others.len().saturating_sub(most)..].iter().copied().chain(own) {
+            let _ = writeln!(text, "{size}");
         }
         text
     }
 }
 
-fn parse(line: &str) -> Option<(&str, Row)> {
-    let mut columns = line.split('\t');
-    let (system, interface) = (columns.next()?, columns.next()?);
-    let interface = BulkInterface::ALL.into_iter().find(|known| known.name() == interface)?;
-    let algorithm = BulkAlgorithm::from_name(columns.next()?)?;
-    let least = match columns.next()? {
-        "-" => None,
-        // Without a measured size everything would go to the kernel.
-        number => Some(number.parse().ok().filter(|least| *least > 0)?),
-    };
-    columns.next().is_none().then_some((system, Row { interface, algorithm, least }))
+/// The lines of interfaces and algorithms that are known.
+fn rows(text: &str) -> impl Iterator<Item = (BulkSize<'_>, Row)> {
+    BulkSize::all(text).filter_map(|size| {
+        let named = |known: &BulkInterface| known.name() == size.interface;
+        let interface = BulkInterface::ALL.into_iter().find(named)?;
+        let algorithm = BulkAlgorithm::from_name(size.algorithm)?;
+        Some((size, Row { interface, algorithm, least: size.least }))
+    })
 }
 
 #[cfg(test)]
@@ -120,10 +122,10 @@ mod tests {
         rows.set(BulkInterface::AfAlg, BulkAlgorithm::AesCbc, Some(4000));
         rows.set(BulkInterface::DevCrypto, BulkAlgorithm::AesCbc, Some(800));
         rows.set(BulkInterface::AfAlg, BulkAlgorithm::Sha256, None);
-        let text = rows.written("", "one");
+        let text = rows.written("", "one", 5);
         assert_eq!(Crossovers::read(&text, "one"), rows);
         assert!(Crossovers::read(&text, "two").is_empty());
-        let both = Crossovers::default().written(&text, "two");
+        let both = Crossovers::default().written(&text, "two", 6);
         assert_eq!(Crossovers::read(&both, "one"), rows, "another system keeps them");
         assert_eq!(rows.route(BulkAlgorithm::AesCbc), Some((BulkInterface::DevCrypto, 800)));
         assert_eq!(rows.route(BulkAlgorithm::Sha256), None, "it pays at no size");
@@ -131,15 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_mean_nothing_are_passed_over() {
-        for line in [
-            "one\taf-alg\taes-cbc",
-            "one\taf-alg\taes-cbc\t0",
-            "one\taf-alg\taes-cbc\t-1",
-            "one\taf-alg\taes-xts\t5",
-            "one\tswap\taes-cbc\t5",
-            "one\taf-alg\taes-cbc\t5\t6",
-        ] {
+    fn lines_of_unknown_interfaces_and_algorithms_are_passed_over() {
+        for line in ["one\taf-alg\taes-xts\t5\t6", "one\tswap\taes-cbc\t5\t6"] {
             assert!(Crossovers::read(line, "one").is_empty(), "{line}");
         }
     }
@@ -154,9 +149,10 @@ mod tests {
         }
         let mut text = String::new();
         for number in 0..3 * MAX_SYSTEMS {
-            text = rows.written(&text, &system(&format!("6.1.{number}"), &"long ".repeat(20)));
+            let system = format!("Linux 6.1.{number}; {}", "long ".repeat(24));
+            text = rows.written(&text, &system, 1_764_000_000);
         }
-        assert!(text.len() < MAX_FILE_LEN, "{}", text.len());
+        assert!(text.len() < bulk_sizes::MAX_FILE_LEN, "{}", text.len());
         assert_eq!(text.lines().count(), MAX_SYSTEMS * 2 * BulkAlgorithm::ALL.len());
     }
 }

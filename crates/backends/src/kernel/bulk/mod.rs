@@ -80,7 +80,7 @@ pub enum BulkDirection {
 /// Kind of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkKind {
-    /// A cipher that goes on from any block.
+    /// A cipher that continues from any block.
     Cipher,
     /// A cipher with authentication.
     Aead,
@@ -404,7 +404,7 @@ impl BulkSession {
 
 impl Drop for BulkSession {
     fn drop(&mut self) {
-        // The session of a parent goes on.
+        // The session of a parent continues.
         if let Way::DevCrypto { device, session } = &self.way
             && self.process == process::id()
         {

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Roots that a device has computed, verified in lanes: up to eight at once, each with a key of its own.
+//! Roots that a device has computed, verified in lanes: up to eight at once, each with its own key.
 //!
 //! One lane per root: `root^65537 mod n` must be its input. Keys with another exponent are verified on AWS-LC, which is
 //! also faster for a root that comes alone.

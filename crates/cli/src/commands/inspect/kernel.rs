@@ -3,7 +3,10 @@
 
 //! `millrace inspect kernel`: the implementations that the kernel prefers, and cryptography in the network.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use millrace_inspect::kernel::crypto::ComputeSite;
+use millrace_inspect::kernel::programs::ProgramCiphers;
 use millrace_inspect::kernel::{AlgorithmCandidate, Kernel};
 use millrace_inspect::network::{InterfaceKind, Network};
 use millrace_inspect::section::Section;
@@ -42,8 +45,35 @@ pub(super) fn section(page: &mut Page, section: &Section<Kernel>) {
         if kernel.fips == Some(true) {
             page.fact("FIPS", "approved algorithms only");
         }
+        for_programs(page, &kernel.programs);
     }
     page.unread(section);
+}
+
+/// The ciphers for programs, and the sizes that were measured for them.
+fn for_programs(page: &mut Page, programs: &ProgramCiphers) {
+    if !programs.af_alg_kinds.is_empty() {
+        page.fact("AF_ALG has", &programs.af_alg_kinds.join(", "));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    for measured in &programs.measured {
+        let days = now.saturating_sub(measured.measured_unix_s) / (24 * 60 * 60);
+        let here = if measured.here { "" } else { "; not this kernel or processor" };
+        let system = plain(&measured.system);
+        page.fact("measured", &format!("{system}, {days} days ago{here}"));
+        let paying = measured.sizes.iter().filter(|size| size.least_bytes.is_some());
+        page.table(&Table::of(
+            paying,
+            &[
+                ("interface", &|size| plain(&size.interface)),
+                ("algorithm", &|size| plain(&size.algorithm)),
+                (">pays from, bytes", &|size| or(size.least_bytes, "never")),
+            ],
+        ));
+        if !measured.pays() {
+            page.fact("", "slower than libcrypto at every size");
+        }
+    }
 }
 
 fn place(candidate: &AlgorithmCandidate) -> String {

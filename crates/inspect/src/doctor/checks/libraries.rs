@@ -142,7 +142,7 @@ pub(super) fn engine(facts: &Facts<'_>) -> Option<Finding> {
                 "It works until the system's next release brings OpenSSL 4.0, which has no devcrypto, afalg, padlock \
                  and qatengine."
             })
-            .advise("QAT: qatprovider (openssl.cnf, [provider_sect]). AF_ALG and /dev/crypto have no provider: use the processor, or the kernel's own data path (DCO, IPsec, WireGuard).")
+            .advise("QAT: qatprovider (openssl.cnf, [provider_sect]). AF_ALG and /dev/crypto: kernel_bulk of Millrace's provider, where `millrace bench sizes` shows a gain; else the processor, or the kernel's own data path (DCO, IPsec, WireGuard).")
             .advise("Private keys: a pool (millrace gateway)."),
     )
 }

@@ -4,6 +4,7 @@
 //! The checks, one file per area. A check without the facts that it needs reports nothing.
 
 mod boot;
+mod bulk;
 mod devices;
 mod http;
 mod ipsec;
@@ -62,6 +63,10 @@ pub const CHECKS: &[Check] = &[
     check("qatlib-functions-taken", "programs hold every virtual function of QAT", qatlib::functions_taken),
     check("device-passed-over", "the kernel prefers the processor to a crypto engine", kernel::device_passed_over),
     check("devcrypto-small-packets", "/dev/crypto is used for packets too small to gain from it", devices::devcrypto),
+    check("kernel-bulk-interface", "kernel_bulk is on, and the kernel offers programs no ciphers", bulk::interface),
+    check("kernel-bulk-filter", "kernel_bulk is on, and a service may not open AF_ALG", bulk::filter),
+    check("kernel-bulk-sizes", "kernel_bulk is on, and no sizes were measured for this kernel, libcrypto and processor", bulk::sizes),
+    check("kernel-bulk-processor", "kernel_bulk is on, and the processor encrypts faster itself", bulk::processor),
     check("kernel-portable-aes", "the kernel computes AES in portable code although the processor has instructions", kernel::portable_aes),
     check("gpu-driver", "a GPU has no driver for computing", devices::gpu_driver),
     check("virtio-crypto-driver", "a virtio-crypto device has no driver", devices::virtio_driver),

@@ -6,38 +6,25 @@
 
 use std::ffi::c_int;
 
-use super::{DONE, Owned, give, with};
+use super::entries::{Computing, HashContext, digest_rows, say};
+use super::{DONE, Owned};
 use crate::algorithms::{Sha2, each_sha2};
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::guard_bare;
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::Rows;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::private::bytes;
-use crate::ffi::state::{Provider, guard};
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::Digesting;
 
 /// The rows of each digest's dispatch table.
 pub(super) const DISPATCH: [fn() -> Rows; Sha2::ALL.len()] = each_sha2!(rows);
 
-#[rustfmt::skip]
 fn rows<const A: usize>() -> Rows {
-    let mut rows = dispatch! { digest {
-        NEWCTX          => newctx<A>;
-        INIT            => init<>;
-        UPDATE          => update<>;
-        FINAL           => finish<>;
-        FREECTX         => free<Hashing>;
-        DUPCTX          => dupctx<>;
-        COPYCTX         => copyctx<>;
-        GETTABLE_PARAMS => listing<A>;
-    } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
-    rows.push((ids::digest::GET_PARAMS, std::ptr::null()));
-    rows
+    digest_rows::<Hashing, A>()
 }
 
 /// A digest in OpenSSL's hands.
@@ -54,95 +41,53 @@ impl Owned for Hashing {
     }
 }
 
-impl Hashing {
-    fn copy(&self) -> Self {
+impl Computing for Hashing {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.sha2
+    }
+
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        Ok(Self { provider, kind: Sha2::ALL[algorithm], state: None })
+    }
+
+    fn copy(&mut self) -> Result<Self> {
         let state = self.state.as_ref().map(Digesting::copy);
-        Self { provider: self.provider, kind: self.kind, state }
+        Ok(Self { provider: self.provider, kind: self.kind, state })
+    }
+}
+
+impl HashContext for Hashing {
+    unsafe fn start(&mut self, _: i32, _: *const Param) -> Result<c_int> {
+        self.state = Some(Digesting::new(self.kind));
+        Ok(DONE)
+    }
+
+    unsafe fn update(&mut self, data: *const u8, len: usize) -> Result<c_int> {
+        let state = self.state.as_mut().ok_or_else(not_started)?;
+        // SAFETY: by this function's contract.
+        state.update(unsafe { bytes(data, len) });
+        Ok(DONE)
+    }
+
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        let row = self.kind.row();
+        if out.is_null() || room < row.len {
+            return Err(Error::new(Reason::Buffer, "the buffer is shorter than the digest"));
+        }
+        let result = self.state.as_mut().ok_or_else(not_started)?.finish();
+        // Wiped where it is: moved, it would leave a copy behind.
+        self.state = None;
+        // SAFETY: not null, and `room` bytes are enough, by this function's contract.
+        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, row.len) };
+        // SAFETY: by this function's contract.
+        unsafe { say(out_len, row.len) };
+        self.provider.stats.served_here(row.primitive);
+        Ok(DONE)
     }
 }
 
 fn not_started() -> Error {
     Error::new(Reason::Message, "the digest was not started")
-}
-
-unsafe extern "C" fn newctx<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
-    let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || Ok(give(Hashing { provider, kind: Sha2::ALL[A], state: None })))
-}
-
-unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, |hashing: &mut Hashing| Ok(give(hashing.copy()))) }
-}
-
-unsafe extern "C" fn copyctx<const ID: i32>(to: Ptr, from: Ptr) {
-    // SAFETY: libcrypto passes a context of the same table, which nothing changes during the call.
-    let Some(from) = (unsafe { from.cast::<Hashing>().as_ref() }) else {
-        return;
-    };
-    let entry = |hashing: &mut Hashing| {
-        *hashing = from.copy();
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes another context of this table.
-    let _: c_int = unsafe { with(to, entry) };
-}
-
-unsafe extern "C" fn init<const ID: i32>(pointer: Ptr, _settings: *const Param) -> c_int {
-    let entry = |hashing: &mut Hashing| {
-        hashing.state = Some(Digesting::new(hashing.kind));
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn update<const ID: i32>(pointer: Ptr, data: *const u8, len: usize) -> c_int {
-    let entry = |hashing: &mut Hashing| {
-        let state = hashing.state.as_mut().ok_or_else(not_started)?;
-        // SAFETY: libcrypto passes `len` readable bytes, which nothing changes during the call.
-        state.update(unsafe { bytes(data, len) });
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn finish<const ID: i32>(
-    pointer: Ptr,
-    out: *mut u8,
-    out_len: *mut usize,
-    room: usize,
-) -> c_int {
-    let entry = |hashing: &mut Hashing| {
-        let row = hashing.kind.row();
-        if out.is_null() || room < row.len {
-            return Err(Error::new(Reason::Buffer, "the buffer is shorter than the digest"));
-        }
-        let result = hashing.state.as_mut().ok_or_else(not_started)?.finish();
-        // Wiped where it is: moved, it would leave a copy behind.
-        hashing.state = None;
-        // SAFETY: not null, and libcrypto passes a writable buffer of `room` bytes, which are enough.
-        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, row.len) };
-        // SAFETY: libcrypto passes null or a place for the length.
-        if let Some(out_len) = unsafe { out_len.as_mut() } {
-            *out_len = row.len;
-        }
-        hashing.provider.stats.served_here(row.primitive);
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn listing<const A: usize, const ID: i32>(_provctx: Ptr) -> *const Param {
-    guard_bare(std::ptr::null(), || {
-        let context = inner::context().ok()?;
-        let functions = inner::algorithm_at(&context.sha2, A).ok()?;
-        // SAFETY: the listing takes the context of the provider whose algorithm this is.
-        unsafe { call!(functions, ID, fn(context.provctx => Ptr) -> *const Param) }.ok()
-    })
 }
 
 /// A message like a record, to be measured.

@@ -7,7 +7,7 @@
 //! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
 //! - `aead`, `digest`: ciphers of records, and SHA-2.
-//! - `bulk`: whole packets by the kernel's ciphers and hashes.
+//! - `bulk`: whole packets by the kernel's ciphers and hashes; `entries`: the functions for C of all of these.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
 //! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
 //! - `measure`: which of them are computed here.
@@ -16,6 +16,7 @@
 mod aead;
 mod bulk;
 mod digest;
+mod entries;
 mod exchange;
 mod groups;
 mod kdf;

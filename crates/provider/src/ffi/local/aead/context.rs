@@ -106,7 +106,7 @@ impl AeadContext {
     }
 
     /// The same context, to go on from here. OpenSSL has the function, although both could encrypt with one nonce.
-    pub(super) fn copy(&self) -> Result<Self> {
+    pub(super) fn duplicate(&self) -> Result<Self> {
         Ok(Self { cipher: self.cipher.copy()?, ..*self })
     }
 
@@ -123,7 +123,7 @@ impl AeadContext {
     }
 
     /// Sets the direction, and a key and a nonce where they are given.
-    pub(super) fn start(
+    pub(super) fn begin_message(
         &mut self,
         encrypts: bool,
         key: Option<&[u8]>,
@@ -209,7 +209,7 @@ impl AeadContext {
     }
 
     /// Ends the message: makes its tag, or compares it.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish_message(&mut self) -> Result<()> {
         if self.record.take().is_some() {
             self.state = NonceState::Used;
             return Err(refused("a record is processed as a whole"));
@@ -223,7 +223,7 @@ impl AeadContext {
         Ok(())
     }
 
-    /// As [`Self::finish`], for a message that has begun; not counted.
+    /// As [`Self::finish_message`], for a message that has begun; not counted.
     pub(super) fn end(&mut self) -> Result<()> {
         self.state = NonceState::Used;
         if self.encrypts {
@@ -426,7 +426,7 @@ impl AeadContext {
     ///
     /// # Safety
     /// `settings` is null or an array that a null key ends, whose entries describe readable memory.
-    pub(super) unsafe fn set(&mut self, settings: *const Param) -> Result<()> {
+    pub(super) unsafe fn note(&mut self, settings: *const Param) -> Result<()> {
         // SAFETY: by this function's contract.
         for param in unsafe { entries(settings) } {
             // SAFETY: the key of an entry is a C string.
@@ -463,7 +463,7 @@ impl AeadContext {
     ///
     /// # Safety
     /// `request` is null or an array that a null key ends, whose entries describe writable memory.
-    pub(super) unsafe fn get(&mut self, request: *mut Param) -> Result<()> {
+    pub(super) unsafe fn answer_all(&mut self, request: *mut Param) -> Result<()> {
         // SAFETY: by this function's contract.
         let count = unsafe { entries(request) }.count();
         for index in 0..count {

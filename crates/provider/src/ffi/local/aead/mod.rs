@@ -13,16 +13,15 @@ mod sample;
 
 use std::ffi::c_int;
 
-use super::{DONE, give, with};
+use super::DONE;
+use super::entries::{CipherContext, Computing, cipher_rows, say};
 use crate::algorithms::{Aead, each_aead};
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::guard_bare;
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::Rows;
 use crate::ffi::ids;
-use crate::ffi::inner::{self, call};
-use crate::ffi::libcrypto::Ptr;
+use crate::ffi::inner::{InnerAlgorithm, InnerContext};
 use crate::ffi::private::bytes;
-use crate::ffi::state::{Provider, guard};
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use context::AeadContext;
 pub(super) use sample::AeadSample;
@@ -30,59 +29,95 @@ pub(super) use sample::AeadSample;
 /// The rows of each cipher's dispatch table.
 pub(super) const DISPATCH: [fn() -> Rows; Aead::ALL.len()] = each_aead!(rows);
 
-#[rustfmt::skip]
 fn rows<const A: usize>() -> Rows {
-    let mut rows = dispatch! { aead {
-        NEWCTX              => newctx<A>;
-        ENCRYPT_INIT        => init<>;
-        DECRYPT_INIT        => init<>;
-        UPDATE              => update<>;
-        FINAL               => finish<>;
-        CIPHER              => cipher<>;
-        FREECTX             => free<AeadContext>;
-        DUPCTX              => dupctx<>;
-        GET_CTX_PARAMS      => get_params<>;
-        SET_CTX_PARAMS      => set_params<>;
-        GETTABLE_PARAMS     => listing<A>;
-        GETTABLE_CTX_PARAMS => context_listing<A>;
-        SETTABLE_CTX_PARAMS => context_listing<A>;
-    } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
-    rows.push((ids::aead::GET_PARAMS, std::ptr::null()));
-    rows
+    cipher_rows::<AeadContext, A>()
 }
 
-unsafe extern "C" fn newctx<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
-    let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || Ok(give(AeadContext::new(provider, Aead::ALL[A])?)))
+impl Computing for AeadContext {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.aeads
+    }
+
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        Self::new(provider, Aead::ALL[algorithm])
+    }
+
+    fn copy(&mut self) -> Result<Self> {
+        self.duplicate()
+    }
 }
 
-unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, |context: &mut AeadContext| Ok(give(context.copy()?))) }
-}
+impl CipherContext for AeadContext {
+    unsafe fn start(
+        &mut self,
+        id: i32,
+        key: Option<&[u8]>,
+        nonce: Option<&[u8]>,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        self.begin_message(id == ids::aead::ENCRYPT_INIT, key, nonce)?;
+        // SAFETY: by this function's contract.
+        unsafe { self.set(settings) }
+    }
 
-unsafe extern "C" fn init<const ID: i32>(
-    pointer: Ptr,
-    key: *const u8,
-    key_len: usize,
-    nonce: *const u8,
-    nonce_len: usize,
-    settings: *const Param,
-) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
-        let given =
-            |start: *const u8, len| (!start.is_null()).then(|| unsafe { bytes(start, len) });
-        let encrypts = ID == ids::aead::ENCRYPT_INIT;
-        context.start(encrypts, given(key, key_len), given(nonce, nonce_len))?;
-        // SAFETY: libcrypto passes null or an array of parameters with its end.
-        unsafe { context.set(settings) }?;
+    unsafe fn update(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        let mut written = 0;
+        if len > 0 {
+            check_room(room, len)?;
+            // SAFETY: by this function's contract, with room for as many bytes as the input has.
+            written = unsafe { take(self, out, input, len) }?;
+        }
+        // SAFETY: by this function's contract.
+        unsafe { say(out_len, written) };
         Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    }
+
+    unsafe fn finish(&mut self, _: *mut u8, out_len: *mut usize, _: usize) -> Result<c_int> {
+        self.finish_message()?;
+        // SAFETY: by this function's contract.
+        unsafe { say(out_len, 0) };
+        Ok(DONE)
+    }
+
+    unsafe fn cipher(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        check_room(room, len)?;
+        let mut written = 0;
+        if input.is_null() {
+            self.finish_message()?;
+        } else {
+            // SAFETY: by this function's contract, with room for as many bytes as the input has.
+            written = unsafe { take(self, out, input, len) }?;
+        }
+        // OpenSSL says so for AES-GCM, also where it took a nonce and a tag away.
+        let said = if self.kind().is_gcm() { len } else { written };
+        // SAFETY: by this function's contract.
+        unsafe { say(out_len, said) };
+        Ok(DONE)
+    }
+
+    unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
+        // SAFETY: by this function's contract.
+        unsafe { self.note(settings) }.map(|()| DONE)
+    }
+
+    unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
+        // SAFETY: by this function's contract.
+        unsafe { self.answer_all(request) }.map(|()| DONE)
+    }
 }
 
 /// Takes a part of the message; without an output, data to be authenticated; with the data of a TLS record set, that
@@ -110,127 +145,9 @@ unsafe fn take(
     Ok(len)
 }
 
-/// # Safety
-/// `place` is null or writable.
-unsafe fn say(place: *mut usize, len: usize) {
-    // SAFETY: by this function's contract.
-    if let Some(place) = unsafe { place.as_mut() } {
-        *place = len;
-    }
-}
-
 fn check_room(room: usize, len: usize) -> Result<()> {
     if room < len {
         return Err(Error::new(Reason::Buffer, "the buffer is shorter than the message"));
     }
     Ok(())
-}
-
-unsafe extern "C" fn update<const ID: i32>(
-    pointer: Ptr,
-    out: *mut u8,
-    out_len: *mut usize,
-    room: usize,
-    input: *const u8,
-    len: usize,
-) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        let mut written = 0;
-        if len > 0 {
-            check_room(room, len)?;
-            // SAFETY: libcrypto passes `len` readable bytes, and null or room for as many.
-            written = unsafe { take(context, out, input, len) }?;
-        }
-        // SAFETY: libcrypto passes null or a place for the length.
-        unsafe { say(out_len, written) };
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn finish<const ID: i32>(
-    pointer: Ptr,
-    _out: *mut u8,
-    out_len: *mut usize,
-    _room: usize,
-) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        context.finish()?;
-        // SAFETY: libcrypto passes null or a place for the length.
-        unsafe { say(out_len, 0) };
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-/// `EVP_Cipher`: a part of a message, a record, or without an input the end.
-unsafe extern "C" fn cipher<const ID: i32>(
-    pointer: Ptr,
-    out: *mut u8,
-    out_len: *mut usize,
-    room: usize,
-    input: *const u8,
-    len: usize,
-) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        check_room(room, len)?;
-        let mut written = 0;
-        if input.is_null() {
-            context.finish()?;
-        } else {
-            // SAFETY: libcrypto passes `len` readable bytes, and null or room for as many.
-            written = unsafe { take(context, out, input, len) }?;
-        }
-        // OpenSSL says so for AES-GCM, also where it took a nonce and a tag away.
-        let said = if context.kind().is_gcm() { len } else { written };
-        // SAFETY: libcrypto passes null or a place for the length.
-        unsafe { say(out_len, said) };
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        // SAFETY: libcrypto passes null or an array of parameters with its end.
-        unsafe { context.set(settings) }.map(|()| DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
-    let entry = |context: &mut AeadContext| {
-        // SAFETY: libcrypto passes null or an array of parameters with its end, to be written.
-        unsafe { context.get(request) }.map(|()| DONE)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
-unsafe extern "C" fn listing<const A: usize, const ID: i32>(_provctx: Ptr) -> *const Param {
-    guard_bare(std::ptr::null(), || {
-        let context = inner::context().ok()?;
-        let functions = inner::algorithm_at(&context.aeads, A).ok()?;
-        // SAFETY: the listing takes the context of the provider whose algorithm this is.
-        unsafe { call!(functions, ID, fn(context.provctx => Ptr) -> *const Param) }.ok()
-    })
-}
-
-unsafe extern "C" fn context_listing<const A: usize, const ID: i32>(
-    _: Ptr,
-    _provctx: Ptr,
-) -> *const Param {
-    guard_bare(std::ptr::null(), || {
-        let context = inner::context().ok()?;
-        let functions = inner::algorithm_at(&context.aeads, A).ok()?;
-        let none: Ptr = std::ptr::null_mut();
-        // SAFETY: the listings take null for the context of an operation, and that of the provider whose algorithm
-        // this is.
-        unsafe { call!(functions, ID, fn(none => Ptr, context.provctx => Ptr) -> *const Param) }
-            .ok()
-    })
 }

@@ -43,7 +43,7 @@ impl AeadSample {
         let theirs = inner::algorithm_at(&context.aeads, kind as usize)?;
         let key = vec![9; kind.row().key_len];
         let mut ours = AeadContext::new(provider, kind)?;
-        ours.start(true, Some(&key), None)?;
+        ours.begin_message(true, Some(&key), None)?;
         let ours = RefCell::new(ours);
         let provctx = context.provctx;
         // SAFETY: `cipher_newctx` takes the context of the provider whose algorithm this is.
@@ -58,7 +58,7 @@ impl AeadSample {
 
     pub(in crate::ffi::local) fn encrypt_here(&self) -> Result<()> {
         let (mut ours, mut message) = (self.ours.borrow_mut(), self.message.borrow_mut());
-        ours.start(true, None, Some(&NONCE))?;
+        ours.begin_message(true, None, Some(&NONCE))?;
         ours.authenticate(&HEAD)?;
         let (start, len) = (message.as_mut_ptr(), message.len());
         // SAFETY: a buffer of this length, in its place.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! AES-CBC and AES-CTR. After whole blocks by the kernel OpenSSL's context goes on with the block that comes next: the
-//! last ciphertext, or the counter.
+//! AES-CBC and AES-CTR. After whole blocks by the kernel OpenSSL's context continues with the block that comes next:
+//! the last ciphertext, or the counter.
 
 use std::ffi::CStr;
 use std::ffi::c_int;
@@ -38,14 +38,19 @@ pub(super) struct BlockContext {
     is_turned: bool,
 }
 
-pub(super) fn rows<const A: usize>() -> Rows {
-    cipher_rows!(BlockContext, A)
+impl Owned for BlockContext {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
 }
 
-cipher_entries!(BlockContext);
+impl Computing for BlockContext {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.bulk
+    }
 
-impl BlockContext {
-    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        let algorithm = Bulk::ALL[algorithm];
         Ok(Self {
             provider,
             algorithm,
@@ -61,23 +66,13 @@ impl BlockContext {
         })
     }
 
-    fn copy(&self) -> Result<Self> {
+    fn copy(&mut self) -> Result<Self> {
         let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
         Ok(Self { inner, key, ..*self })
     }
+}
 
-    fn is_cbc(&self) -> bool {
-        self.algorithm.row().kernel == BulkAlgorithm::AesCbc
-    }
-
-    /// OpenSSL does what comes next, until the next initialisation.
-    fn yield_to_openssl(&mut self) -> Result<()> {
-        self.next = None;
-        Ok(())
-    }
-
-    /// # Safety
-    /// `settings` is null or an array that a null key ends.
+impl CipherContext for BlockContext {
     unsafe fn start(
         &mut self,
         id: i32,
@@ -85,10 +80,11 @@ impl BlockContext {
         iv: Option<&[u8]>,
         settings: *const Param,
     ) -> Result<c_int> {
-        // Without a vector CBC starts with the original one again, and CTR goes on.
+        // Without a vector CBC starts with the original one again, and CTR continues.
         let original = self.iv.filter(|_| self.moved && self.is_cbc());
         let first = iv.or_else(|| original.as_ref().map(|block| &block[..]));
-        let status = self.start_inner(id, key, first, settings)?;
+        // SAFETY: by this function's contract.
+        let status = unsafe { self.inner.start(id, key, first, settings) }?;
         if status != DONE {
             self.next = None;
             return Ok(status);
@@ -110,80 +106,6 @@ impl BlockContext {
         Ok(status)
     }
 
-    fn start_inner(
-        &self,
-        id: i32,
-        key: Option<&[u8]>,
-        iv: Option<&[u8]>,
-        settings: *const Param,
-    ) -> Result<c_int> {
-        let parts = |part: Option<&[u8]>| {
-            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
-        };
-        let ((key, key_len), (iv, iv_len)) = (parts(key), parts(iv));
-        // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
-        unsafe {
-            call!(self.inner.functions, id,
-                fn(self.inner.context => Ptr, key => *const u8, key_len => usize, iv => *const u8, iv_len => usize,
-                    settings => *const Param) -> c_int)
-        }
-    }
-
-    /// # Safety
-    /// As [`Self::start`].
-    unsafe fn note(&mut self, settings: *const Param) {
-        // SAFETY: by this function's contract.
-        for param in unsafe { entries(settings) } {
-            // SAFETY: the key of an entry is a C string.
-            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
-                // SAFETY: by this function's contract.
-                b"padding" => self.pads = unsafe { integer(param) } != Some(0),
-                b"keylen" => {}
-                // The place in a block, records of TLS, and what a later OpenSSL has.
-                _ => {
-                    self.is_special = true;
-                    self.next = None;
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Self::start`].
-    unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
-        // SAFETY: libcrypto's parameters for this function.
-        let status = unsafe { self.inner.params(ids::aead::SET_CTX_PARAMS, settings) }?;
-        // SAFETY: by this function's contract.
-        unsafe { self.note(settings) };
-        Ok(status)
-    }
-
-    /// # Safety
-    /// `request` is null or an array that a null key ends, to be written.
-    unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
-        let original = self.iv.as_ref().filter(|_| self.moved);
-        let own = |name: &CStr, param: &mut Param| {
-            let iv = original.filter(|_| name.to_bytes() == b"iv")?;
-            // SAFETY: the application has passed memory to be written; the vector lives as long as the context.
-            Some(
-                param.data_size >= iv.len()
-                    && unsafe { set_bytes(param, iv) || set_bytes_ptr(param, iv) },
-            )
-        };
-        // SAFETY: by this function's contract.
-        unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
-    }
-
-    /// Bytes at the start of an input that are blocks for the kernel. A decryption with padding keeps the last block.
-    fn whole(&self, len: usize) -> usize {
-        let keeps = self.is_cbc() && !self.encrypts && self.pads;
-        let len = if keeps { len.saturating_sub(1) } else { len };
-        len - len % BLOCK_LEN
-    }
-
-    /// # Safety
-    /// `input` is readable for `len` bytes, and `out` null or writable for `room`: the same place, or one that does
-    /// not overlap. `out_len` is null or a place for the length.
     unsafe fn update(
         &mut self,
         out: *mut u8,
@@ -212,16 +134,91 @@ impl BlockContext {
         // SAFETY: not beyond the ends of both places, of which `done` bytes were used; null stays null.
         let (out, input) =
             unsafe { (if out.is_null() { out } else { out.add(done) }, input.add(done)) };
-        let inner = &self.inner;
-        // SAFETY: the function has this type; the rest of both places is libcrypto's for it.
-        let status = unsafe {
-            call!(inner.functions, ids::aead::UPDATE,
-                fn(inner.context => Ptr, out => *mut u8, place => *mut usize, room - done.min(room) => usize,
-                    input => *const u8, len - done => usize) -> c_int)
-        }?;
+        let (output, rest) = ((out, place, room - done.min(room)), (input, len - done));
+        // SAFETY: the rest of both places is libcrypto's for it.
+        let status = unsafe { self.inner.part(ids::aead::UPDATE, output, rest) }?;
         // SAFETY: by this function's contract.
         unsafe { say(out_len, done + written) };
         Ok(status)
+    }
+
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        self.next = None;
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.finish(ids::aead::FINAL, out, out_len, room) }
+    }
+
+    unsafe fn cipher(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        self.yield_to_openssl()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.part(ids::aead::CIPHER, (out, out_len, room), (input, len)) }
+    }
+
+    unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
+        // SAFETY: libcrypto's parameters for this function.
+        let status = unsafe { self.inner.params(ids::aead::SET_CTX_PARAMS, settings) }?;
+        // SAFETY: by this function's contract.
+        unsafe { self.note(settings) };
+        Ok(status)
+    }
+
+    unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
+        let original = self.iv.as_ref().filter(|_| self.moved);
+        let own = |name: &CStr, param: &mut Param| {
+            let iv = original.filter(|_| name.to_bytes() == b"iv")?;
+            // SAFETY: the application has passed memory to be written; the vector lives as long as the context.
+            Some(
+                param.data_size >= iv.len()
+                    && unsafe { set_bytes(param, iv) || set_bytes_ptr(param, iv) },
+            )
+        };
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
+    }
+}
+
+impl BlockContext {
+    fn is_cbc(&self) -> bool {
+        self.algorithm.row().kernel == BulkAlgorithm::AesCbc
+    }
+
+    /// OpenSSL does what comes next, until the next initialisation.
+    fn yield_to_openssl(&mut self) -> Result<()> {
+        self.next = None;
+        Ok(())
+    }
+
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn note(&mut self, settings: *const Param) {
+        // SAFETY: by this function's contract.
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                // SAFETY: by this function's contract.
+                b"padding" => self.pads = unsafe { integer(param) } != Some(0),
+                b"keylen" => {}
+                // The place in a block, records of TLS, and what a later OpenSSL has.
+                _ => {
+                    self.is_special = true;
+                    self.next = None;
+                }
+            }
+        }
+    }
+
+    /// Bytes at the start of an input that are blocks for the kernel. A decryption with padding keeps the last block.
+    fn whole(&self, len: usize) -> usize {
+        let keeps = self.is_cbc() && !self.encrypts && self.pads;
+        let len = if keeps { len.saturating_sub(1) } else { len };
+        len - len % BLOCK_LEN
     }
 
     /// Does blocks in the kernel, and returns how many bytes it did. OpenSSL's context stands behind them then.
@@ -268,23 +265,12 @@ impl BlockContext {
         }
         if done > 0 {
             let id = if self.encrypts { ids::aead::ENCRYPT_INIT } else { ids::aead::DECRYPT_INIT };
-            if self.start_inner(id, None, Some(&next), std::ptr::null())? != DONE {
+            // SAFETY: no parameters.
+            if unsafe { self.inner.start(id, None, Some(&next), std::ptr::null()) }? != DONE {
                 return Err(Error::library());
             }
             (self.next, self.moved) = (Some(next), true);
         }
         Ok(done)
-    }
-
-    /// # Safety
-    /// As [`Self::update`].
-    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
-        self.next = None;
-        let inner = &self.inner;
-        // SAFETY: the function has this type; the arguments are libcrypto's for it.
-        unsafe {
-            call!(inner.functions, ids::aead::FINAL,
-                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
-        }
     }
 }

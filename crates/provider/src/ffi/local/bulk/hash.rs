@@ -2,16 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Digests and HMAC. A message is kept until its end, where its length is known; OpenSSL gets it then if it is too
-//! short for the kernel, and goes on with it at once if it gets longer than the kernel takes.
+//! short for the kernel, and continues with it at once if it gets longer than the kernel takes.
 
 use std::ffi::{CStr, c_int};
 
 use millrace_backends::kernel::bulk::MAX_MESSAGE;
 use zeroize::Zeroizing;
 
+use super::super::entries::{context_listing, dupctx, hash_final, hash_update, listing, newctx};
 use super::*;
 use crate::algorithms::kernel_hmac;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::delegate::{dispatch, free};
 use crate::ffi::params::{octets, text};
 use crate::ffi::private::bytes;
 
@@ -41,7 +43,7 @@ const MAC: Numbers = Numbers {
 };
 
 /// A digest or an HMAC in OpenSSL's hands.
-pub(super) struct HashContext {
+pub(super) struct BulkHash {
     provider: &'static Provider,
     inner: Inner,
     numbers: Numbers,
@@ -52,48 +54,38 @@ pub(super) struct HashContext {
     kept: Option<Zeroizing<Vec<u8>>>,
 }
 
-impl Owned for HashContext {
+impl Owned for BulkHash {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
 }
 
-pub(super) fn digest_rows<const A: usize>() -> Rows {
-    let mut rows = dispatch! { digest {
-        NEWCTX              => newctx<A>;
-        INIT                => init<>;
-        UPDATE              => update<>;
-        FINAL               => finish<>;
-        FREECTX             => free<HashContext>;
-        DUPCTX              => dupctx<>;
-        COPYCTX             => copyctx<>;
-        GETTABLE_PARAMS     => listing<A>;
-    } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
-    rows.push((ids::digest::GET_PARAMS, std::ptr::null()));
-    rows
-}
-
 pub(super) fn mac_rows<const A: usize>() -> Rows {
     let mut rows = dispatch! { mac {
-        NEWCTX              => newctx<A>;
+        NEWCTX              => newctx<BulkHash, A>;
         INIT                => mac_init<>;
-        UPDATE              => update<>;
-        FINAL               => finish<>;
-        FREECTX             => free<HashContext>;
-        DUPCTX              => dupctx<>;
+        UPDATE              => hash_update<BulkHash>;
+        FINAL               => hash_final<BulkHash>;
+        FREECTX             => free<BulkHash>;
+        DUPCTX              => dupctx<BulkHash>;
         GET_CTX_PARAMS      => get_params<>;
         SET_CTX_PARAMS      => set_params<>;
-        GETTABLE_PARAMS     => listing<A>;
-        GETTABLE_CTX_PARAMS => context_listing<A>;
-        SETTABLE_CTX_PARAMS => context_listing<A>;
+        GETTABLE_PARAMS     => listing<BulkHash, A>;
+        GETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
+        SETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
     } };
+    // Without a context and without ours in it: OpenSSL's own function answers.
     rows.push((ids::mac::GET_PARAMS, std::ptr::null()));
     rows
 }
 
-impl HashContext {
-    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+impl Computing for BulkHash {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.bulk
+    }
+
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        let algorithm = Bulk::ALL[algorithm];
         let row = algorithm.row();
         let is_digest = row.form == BulkForm::Digest;
         let numbers = if is_digest { DIGEST } else { MAC };
@@ -105,12 +97,51 @@ impl HashContext {
         Ok(Self { provider, inner, numbers, key, is_known: is_digest, kept: None })
     }
 
-    fn copy(&self) -> Result<Self> {
+    fn copy(&mut self) -> Result<Self> {
         let (inner, key) = (self.inner.copy(self.numbers.duplicate)?, self.key.copy());
         let Self { provider, numbers, is_known, .. } = *self;
         Ok(Self { provider, inner, numbers, key, is_known, kept: self.kept.clone() })
     }
+}
 
+impl HashContext for BulkHash {
+    unsafe fn start(&mut self, id: i32, settings: *const Param) -> Result<c_int> {
+        // SAFETY: `digest_init` takes a context and parameters, which are libcrypto's.
+        let status = unsafe { self.inner.params(id, settings) }?;
+        // SAFETY: by this function's contract. A digest has no parameters that matter here.
+        self.is_known = unsafe { entries(settings) }.next().is_none();
+        self.begin();
+        Ok(status)
+    }
+
+    unsafe fn update(&mut self, start: *const u8, len: usize) -> Result<c_int> {
+        if let Some(kept) = &mut self.kept {
+            if kept.len() + len <= MAX_MESSAGE {
+                grow(kept, len);
+                // SAFETY: by this function's contract.
+                kept.extend_from_slice(unsafe { bytes(start, len) });
+                return Ok(DONE);
+            }
+            self.yield_to_openssl()?;
+        }
+        self.update_inner(start, len)
+    }
+
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        // SAFETY: by this function's contract.
+        if let Some(len) = unsafe { self.by_kernel(out, room) } {
+            self.kept = None;
+            // SAFETY: by this function's contract.
+            unsafe { say(out_len, len) };
+            return Ok(DONE);
+        }
+        self.yield_to_openssl()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.finish(self.numbers.finish, out, out_len, room) }
+    }
+}
+
+impl BulkHash {
     /// Begins a message.
     fn begin(&mut self) {
         self.kept = (self.is_known && self.key.may_take()).then(Zeroizing::default);
@@ -133,40 +164,6 @@ impl HashContext {
         unsafe {
             call!(inner.functions, self.numbers.update,
                 fn(inner.context => Ptr, start => *const u8, len => usize) -> c_int)
-        }
-    }
-
-    /// # Safety
-    /// `start` is readable for `len` bytes.
-    unsafe fn update(&mut self, start: *const u8, len: usize) -> Result<c_int> {
-        if let Some(kept) = &mut self.kept {
-            if kept.len() + len <= MAX_MESSAGE {
-                grow(kept, len);
-                // SAFETY: by this function's contract.
-                kept.extend_from_slice(unsafe { bytes(start, len) });
-                return Ok(DONE);
-            }
-            self.yield_to_openssl()?;
-        }
-        self.update_inner(start, len)
-    }
-
-    /// # Safety
-    /// `out` is null or writable for `room` bytes, `out_len` null or a place for the length.
-    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
-        // SAFETY: by this function's contract.
-        if let Some(len) = unsafe { self.by_kernel(out, room) } {
-            self.kept = None;
-            // SAFETY: by this function's contract.
-            unsafe { say(out_len, len) };
-            return Ok(DONE);
-        }
-        self.yield_to_openssl()?;
-        let inner = &self.inner;
-        // SAFETY: the functions that end a message have this type, in both operations.
-        unsafe {
-            call!(inner.functions, self.numbers.finish,
-                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
         }
     }
 
@@ -232,50 +229,13 @@ fn grow(kept: &mut Zeroizing<Vec<u8>>, len: usize) {
     }
 }
 
-unsafe extern "C" fn newctx<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
-    let provider = unsafe { Provider::of(provctx) };
-    guard(provider, Ptr::VALUE, || Ok(give(HashContext::new(provider, Bulk::ALL[A])?)))
-}
-
-unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, |context: &mut HashContext| Ok(give(context.copy()?))) }
-}
-
-unsafe extern "C" fn copyctx<const ID: i32>(to: Ptr, from: Ptr) {
-    // SAFETY: libcrypto passes a context of the same table, which nothing changes during the call.
-    let Some(from) = (unsafe { from.cast::<HashContext>().as_ref() }) else {
-        return;
-    };
-    let entry = |context: &mut HashContext| {
-        *context = from.copy()?;
-        Ok(DONE)
-    };
-    // SAFETY: libcrypto passes another context of this table.
-    let _: c_int = unsafe { with(to, entry) };
-}
-
-unsafe extern "C" fn init<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
-    let entry = |context: &mut HashContext| {
-        // SAFETY: `digest_init` takes a context and parameters, which are libcrypto's.
-        let status = unsafe { context.inner.params(ID, settings) }?;
-        // SAFETY: libcrypto passes null or an array of parameters with its end. A digest has none that matter here.
-        context.is_known = unsafe { entries(settings) }.next().is_none();
-        context.begin();
-        Ok(status)
-    };
-    // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
-}
-
 unsafe extern "C" fn mac_init<const ID: i32>(
     pointer: Ptr,
     key: *const u8,
     key_len: usize,
     settings: *const Param,
 ) -> c_int {
-    let entry = |context: &mut HashContext| {
+    let entry = |context: &mut BulkHash| {
         let inner = &context.inner;
         // SAFETY: the function has this type; the arguments are libcrypto's for it.
         let status = unsafe {
@@ -295,23 +255,8 @@ unsafe extern "C" fn mac_init<const ID: i32>(
     unsafe { with(pointer, entry) }
 }
 
-unsafe extern "C" fn update<const ID: i32>(pointer: Ptr, data: *const u8, len: usize) -> c_int {
-    // SAFETY: libcrypto passes a context of this table, and `len` readable bytes.
-    unsafe { with(pointer, |context: &mut HashContext| context.update(data, len)) }
-}
-
-unsafe extern "C" fn finish<const ID: i32>(
-    pointer: Ptr,
-    out: *mut u8,
-    out_len: *mut usize,
-    room: usize,
-) -> c_int {
-    // SAFETY: libcrypto passes a context of this table, and null or what the function may write.
-    unsafe { with(pointer, |context: &mut HashContext| context.finish(out, out_len, room)) }
-}
-
 unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
-    let entry = |context: &mut HashContext| {
+    let entry = |context: &mut BulkHash| {
         context.yield_to_openssl()?;
         // SAFETY: libcrypto's parameters for this function.
         let status = unsafe { context.inner.params(ID, settings) }?;
@@ -325,5 +270,5 @@ unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Pa
 
 unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and parameters for this function.
-    unsafe { with(pointer, |context: &mut HashContext| context.inner.params(ID, request)) }
+    unsafe { with(pointer, |context: &mut BulkHash| context.inner.params(ID, request)) }
 }

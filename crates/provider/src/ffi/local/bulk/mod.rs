@@ -20,27 +20,30 @@ mod sealed;
 
 use std::ffi::{CStr, c_int};
 
-use super::super::delegate::{Failure, Rows, dispatch, free};
-use super::{DONE, Owned, give, with};
+use super::entries::{CipherContext, Computing, HashContext, cipher_rows, digest_rows, say};
+use super::{DONE, Owned, with};
 use crate::algorithms::{Bulk, BulkForm, each_bulk};
 use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
-use crate::ffi::core::guard_bare;
+use crate::ffi::delegate::Rows;
 use crate::ffi::ids;
-use crate::ffi::inner::{self, InnerAlgorithm, call};
+use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::entries;
-use crate::ffi::state::{Provider, guard};
+use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
+use block::BlockContext;
+use hash::BulkHash;
+use sealed::SealedContext;
 
 /// The rows of each algorithm's dispatch table.
 pub(super) const DISPATCH: [fn() -> Rows; Bulk::ALL.len()] = each_bulk!(rows);
 
 fn rows<const A: usize>() -> Rows {
     match Bulk::ALL[A].row().form {
-        BulkForm::Cipher if Bulk::ALL[A].is_gcm() => sealed::rows::<A>(),
-        BulkForm::Cipher => block::rows::<A>(),
-        BulkForm::Digest => hash::digest_rows::<A>(),
+        BulkForm::Cipher if Bulk::ALL[A].is_gcm() => cipher_rows::<SealedContext, A>(),
+        BulkForm::Cipher => cipher_rows::<BlockContext, A>(),
+        BulkForm::Digest => digest_rows::<BulkHash, A>(),
         BulkForm::Mac => hash::mac_rows::<A>(),
     }
 }
@@ -88,6 +91,65 @@ impl Inner {
     unsafe fn params<P>(&self, id: i32, params: P) -> Result<c_int> {
         // SAFETY: by this function's contract.
         unsafe { call!(self.functions, id, fn(self.context => Ptr, params => P) -> c_int) }
+    }
+
+    /// Begins a message of a cipher.
+    ///
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn start(
+        &self,
+        id: i32,
+        key: Option<&[u8]>,
+        iv: Option<&[u8]>,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        let parts = |part: Option<&[u8]>| {
+            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
+        };
+        let ((key, key_len), (iv, iv_len)) = (parts(key), parts(iv));
+        // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
+        unsafe {
+            call!(self.functions, id,
+                fn(self.context => Ptr, key => *const u8, key_len => usize, iv => *const u8, iv_len => usize,
+                    settings => *const Param) -> c_int)
+        }
+    }
+
+    /// Hands a part of a message to a cipher: its function `UPDATE`, or `CIPHER`.
+    ///
+    /// # Safety
+    /// As [`CipherContext::update`], and for `CIPHER` as [`CipherContext::cipher`].
+    unsafe fn part(
+        &self,
+        id: i32,
+        (out, out_len, room): (*mut u8, *mut usize, usize),
+        (input, len): (*const u8, usize),
+    ) -> Result<c_int> {
+        // SAFETY: both functions have this type; the arguments are as libcrypto has them, by this function's contract.
+        unsafe {
+            call!(self.functions, id,
+                fn(self.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize, input => *const u8,
+                    len => usize) -> c_int)
+        }
+    }
+
+    /// Ends a message by the function `id`.
+    ///
+    /// # Safety
+    /// `out` is null or writable for `room` bytes, `out_len` null or a place for the length.
+    unsafe fn finish(
+        &self,
+        id: i32,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+    ) -> Result<c_int> {
+        // SAFETY: the functions that end a message have this type, in each operation.
+        unsafe {
+            call!(self.functions, id,
+                fn(self.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
+        }
     }
 
     /// Answers parameters by OpenSSL, but for those that `own` answers, with whether it could.
@@ -143,182 +205,7 @@ fn refused(text: &'static str) -> Error {
     Error::new(Reason::Message, text)
 }
 
-/// # Safety
-/// `place` is null or writable.
-unsafe fn say(place: *mut usize, len: usize) {
-    // SAFETY: by this function's contract.
-    if let Some(place) = unsafe { place.as_mut() } {
-        *place = len;
-    }
-}
-
 /// The routes to the kernel. A table of these algorithms exists only where there are some.
 fn routes(provider: &'static Provider) -> Result<&'static BulkRoutes> {
     provider.bulk().ok_or_else(|| Error::new(Reason::Internal, "no routes to the kernel"))
 }
-
-/// Lists parameters of an algorithm, without a context.
-unsafe extern "C" fn listing<const A: usize, const ID: i32>(_provctx: Ptr) -> *const Param {
-    guard_bare(std::ptr::null(), || {
-        let context = inner::context().ok()?;
-        let functions = inner::algorithm_at(&context.bulk, A).ok()?;
-        // SAFETY: the listing takes the context of the provider whose algorithm this is.
-        unsafe { call!(functions, ID, fn(context.provctx => Ptr) -> *const Param) }.ok()
-    })
-}
-
-/// Lists parameters of a context.
-unsafe extern "C" fn context_listing<const A: usize, const ID: i32>(
-    _: Ptr,
-    _provctx: Ptr,
-) -> *const Param {
-    guard_bare(std::ptr::null(), || {
-        let context = inner::context().ok()?;
-        let functions = inner::algorithm_at(&context.bulk, A).ok()?;
-        let none: Ptr = std::ptr::null_mut();
-        // SAFETY: the listings take null for the context of an operation, and that of the provider whose algorithm
-        // this is.
-        unsafe { call!(functions, ID, fn(none => Ptr, context.provctx => Ptr) -> *const Param) }
-            .ok()
-    })
-}
-
-/// The rows that the contexts of both kinds of ciphers have.
-macro_rules! cipher_rows {
-    ($context:ident, $A:ident) => {{
-        let mut rows = dispatch! { aead {
-            NEWCTX              => newctx<$A>;
-            ENCRYPT_INIT        => init<>;
-            DECRYPT_INIT        => init<>;
-            UPDATE              => update<>;
-            FINAL               => finish<>;
-            CIPHER              => cipher<>;
-            FREECTX             => free<$context>;
-            DUPCTX              => dupctx<>;
-            GET_CTX_PARAMS      => get_params<>;
-            SET_CTX_PARAMS      => set_params<>;
-            GETTABLE_PARAMS     => listing<$A>;
-            GETTABLE_CTX_PARAMS => context_listing<$A>;
-            SETTABLE_CTX_PARAMS => context_listing<$A>;
-        } };
-        // Without a context and without ours in it: OpenSSL's own function answers.
-        rows.push((ids::aead::GET_PARAMS, std::ptr::null()));
-        rows
-    }};
-}
-use cipher_rows;
-
-/// The functions between C and the contexts of both kinds of ciphers.
-macro_rules! cipher_entries {
-    ($context:ident) => {
-        unsafe extern "C" fn newctx<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
-            // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
-            let provider = unsafe { Provider::of(provctx) };
-            guard(provider, Ptr::VALUE, || Ok(give($context::new(provider, Bulk::ALL[A])?)))
-        }
-
-        unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, |context: &mut $context| Ok(give(context.copy()?))) }
-        }
-
-        unsafe extern "C" fn init<const ID: i32>(
-            pointer: Ptr,
-            key: *const u8,
-            key_len: usize,
-            iv: *const u8,
-            iv_len: usize,
-            settings: *const Param,
-        ) -> c_int {
-            let entry = |context: &mut $context| {
-                let given = |start: *const u8, len| {
-                    let is_given = !start.is_null();
-                    // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
-                    is_given.then(|| unsafe { bytes(start, len) })
-                };
-                let (key, iv) = (given(key, key_len), given(iv, iv_len));
-                // SAFETY: libcrypto passes null or an array of parameters with its end.
-                unsafe { context.start(ID, key, iv, settings) }
-            };
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, entry) }
-        }
-
-        unsafe extern "C" fn update<const ID: i32>(
-            pointer: Ptr,
-            out: *mut u8,
-            out_len: *mut usize,
-            room: usize,
-            input: *const u8,
-            len: usize,
-        ) -> c_int {
-            let entry = |context: &mut $context| {
-                // SAFETY: libcrypto passes `len` readable bytes, null or `room` writable ones, which are the same
-                // place or do not overlap, and null or a place for the length.
-                unsafe { context.update(out, out_len, room, input, len) }
-            };
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, entry) }
-        }
-
-        unsafe extern "C" fn finish<const ID: i32>(
-            pointer: Ptr,
-            out: *mut u8,
-            out_len: *mut usize,
-            room: usize,
-        ) -> c_int {
-            // SAFETY: libcrypto passes a context of this table, and null or what the function may write.
-            unsafe { with(pointer, |context: &mut $context| context.finish(out, out_len, room)) }
-        }
-
-        unsafe extern "C" fn cipher<const ID: i32>(
-            pointer: Ptr,
-            out: *mut u8,
-            out_len: *mut usize,
-            room: usize,
-            input: *const u8,
-            len: usize,
-        ) -> c_int {
-            let entry = |context: &mut $context| {
-                context.yield_to_openssl()?;
-                let inner = &context.inner;
-                // SAFETY: the function has this type; the arguments are libcrypto's for it.
-                unsafe {
-                    call!(inner.functions, ID,
-                        fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize,
-                            input => *const u8, len => usize) -> c_int)
-                }
-            };
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, entry) }
-        }
-
-        unsafe extern "C" fn set_params<const ID: i32>(
-            pointer: Ptr,
-            settings: *const Param,
-        ) -> c_int {
-            let entry = |context: &mut $context| {
-                // SAFETY: libcrypto passes null or an array of parameters with its end.
-                unsafe { context.set(settings) }
-            };
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, entry) }
-        }
-
-        unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
-            let entry = |context: &mut $context| {
-                // SAFETY: libcrypto passes null or an array of parameters with its end, to be written.
-                unsafe { context.get(request) }
-            };
-            // SAFETY: libcrypto passes a context of this table.
-            unsafe { with(pointer, entry) }
-        }
-
-        impl Owned for $context {
-            fn provider(&self) -> &'static Provider {
-                self.provider
-            }
-        }
-    };
-}
-use cipher_entries;

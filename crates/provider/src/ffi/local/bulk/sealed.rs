@@ -3,7 +3,7 @@
 
 //! AES-GCM. The kernel seals or opens a message as a whole, OpenSSL's interface does not say where one ends: a part
 //! that may be the whole is done by the kernel, and kept until the end is reached. If more follows, OpenSSL gets what
-//! was kept, and goes on.
+//! was kept, and continues.
 //!
 //! A nonce that the kernel has used is used up: no other message is encrypted before the application sets another.
 
@@ -42,18 +42,23 @@ pub(super) struct SealedContext {
     state: State,
 }
 
-pub(super) fn rows<const A: usize>() -> Rows {
-    cipher_rows!(SealedContext, A)
+impl Owned for SealedContext {
+    fn provider(&self) -> &'static Provider {
+        self.provider
+    }
 }
-
-cipher_entries!(SealedContext);
 
 fn used_up() -> Error {
     refused("the nonce was used: each message needs its own")
 }
 
-impl SealedContext {
-    fn new(provider: &'static Provider, algorithm: Bulk) -> Result<Self> {
+impl Computing for SealedContext {
+    fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {
+        &context.bulk
+    }
+
+    fn make(provider: &'static Provider, algorithm: usize) -> Result<Self> {
+        let algorithm = Bulk::ALL[algorithm];
         Ok(Self {
             provider,
             inner: Inner::new(algorithm, ids::aead::NEWCTX, ids::aead::FREECTX)?,
@@ -72,9 +77,9 @@ impl SealedContext {
         let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
         Ok(Self { inner, key, state: self.state.clone(), ..*self })
     }
+}
 
-    /// # Safety
-    /// `settings` is null or an array that a null key ends.
+impl CipherContext for SealedContext {
     unsafe fn start(
         &mut self,
         id: i32,
@@ -86,17 +91,8 @@ impl SealedContext {
         if iv.is_none() && !matches!(self.state, State::Ended { .. }) {
             self.yield_to_openssl()?;
         }
-        let parts = |part: Option<&[u8]>| {
-            part.map_or((std::ptr::null(), 0), |part| (part.as_ptr(), part.len()))
-        };
-        let ((first, first_len), (second, second_len)) = (parts(key), parts(iv));
-        let inner = &self.inner;
-        // SAFETY: the initialisations have this type: null, or bytes with their length; null or parameters.
-        let status = unsafe {
-            call!(inner.functions, id,
-                fn(inner.context => Ptr, first => *const u8, first_len => usize, second => *const u8,
-                    second_len => usize, settings => *const Param) -> c_int)
-        }?;
+        // SAFETY: by this function's contract.
+        let status = unsafe { self.inner.start(id, key, iv, settings) }?;
         self.encrypts = encrypts;
         if status != DONE {
             self.nonce = None;
@@ -118,30 +114,62 @@ impl SealedContext {
         Ok(status)
     }
 
-    /// # Safety
-    /// As [`Self::start`].
-    unsafe fn note(&mut self, settings: *const Param) -> Result<()> {
-        // SAFETY: by this function's contract.
-        for param in unsafe { entries(settings) } {
-            // SAFETY: the key of an entry is a C string.
-            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
-                b"tag" => {
-                    // SAFETY: by this function's contract.
-                    let tag = unsafe { octets(param) };
-                    self.expected = tag.and_then(|tag| tag.try_into().ok());
-                }
-                b"keylen" => {}
-                // The length alone gives no other nonce.
-                b"ivlen" if matches!(self.state, State::Ended { .. }) => {}
-                // Records of TLS 1.2, nonces that count, and what a later OpenSSL has.
-                _ => self.state = State::OfOpenssl,
+    unsafe fn update(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        if let State::Begun(beside) = &mut self.state {
+            if out.is_null() && len > 0 && beside.len() + len <= MAX_BESIDE {
+                // SAFETY: by this function's contract.
+                beside.extend_from_slice(unsafe { bytes(input, len) });
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, len) };
+                return Ok(DONE);
+            }
+            // SAFETY: by this function's contract, and with room for the whole.
+            if !out.is_null() && room >= len && unsafe { self.by_kernel(out, input, len) } {
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, len) };
+                return Ok(DONE);
             }
         }
-        Ok(())
+        self.yield_to_openssl()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.part(ids::aead::UPDATE, (out, out_len, room), (input, len)) }
     }
 
-    /// # Safety
-    /// As [`Self::start`].
+    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
+        match &self.state {
+            State::ByKernel { tag, .. } => {
+                self.state = State::Ended { tag: *tag };
+                // SAFETY: by this function's contract.
+                unsafe { say(out_len, 0) };
+                return Ok(DONE);
+            }
+            State::Ended { .. } => return Err(used_up()),
+            State::Begun(_) | State::OfOpenssl => self.yield_to_openssl()?,
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.finish(ids::aead::FINAL, out, out_len, room) }
+    }
+
+    unsafe fn cipher(
+        &mut self,
+        out: *mut u8,
+        out_len: *mut usize,
+        room: usize,
+        input: *const u8,
+        len: usize,
+    ) -> Result<c_int> {
+        self.yield_to_openssl()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.part(ids::aead::CIPHER, (out, out_len, room), (input, len)) }
+    }
+
     unsafe fn set(&mut self, settings: *const Param) -> Result<c_int> {
         if !matches!(self.state, State::Ended { .. } | State::Begun(_)) {
             self.yield_to_openssl()?;
@@ -163,8 +191,6 @@ impl SealedContext {
         Ok(status)
     }
 
-    /// # Safety
-    /// `request` is null or an array that a null key ends, to be written.
     unsafe fn get(&mut self, request: *mut Param) -> Result<c_int> {
         let tag = match &self.state {
             State::Ended { tag } if self.encrypts => Some(tag),
@@ -178,6 +204,30 @@ impl SealedContext {
         };
         // SAFETY: by this function's contract.
         unsafe { self.inner.answer(ids::aead::GET_CTX_PARAMS, request, own) }
+    }
+}
+
+impl SealedContext {
+    /// # Safety
+    /// `settings` is null or an array that a null key ends.
+    unsafe fn note(&mut self, settings: *const Param) -> Result<()> {
+        // SAFETY: by this function's contract.
+        for param in unsafe { entries(settings) } {
+            // SAFETY: the key of an entry is a C string.
+            match unsafe { CStr::from_ptr(param.key) }.to_bytes() {
+                b"tag" => {
+                    // SAFETY: by this function's contract.
+                    let tag = unsafe { octets(param) };
+                    self.expected = tag.and_then(|tag| tag.try_into().ok());
+                }
+                b"keylen" => {}
+                // The length alone gives no other nonce.
+                b"ivlen" if matches!(self.state, State::Ended { .. }) => {}
+                // Records of TLS 1.2, nonces that count, and what a later OpenSSL has.
+                _ => self.state = State::OfOpenssl,
+            }
+        }
+        Ok(())
     }
 
     /// Gives OpenSSL all that it does not have of the message, so that it does the rest.
@@ -207,51 +257,11 @@ impl SealedContext {
     /// `out` is null or has room for as many bytes as the input.
     fn update_inner(&self, out: *mut u8, input: &[u8]) -> Result<()> {
         let mut written = 0;
-        let (place, start, len) = (&raw mut written, input.as_ptr(), input.len());
-        let inner = &self.inner;
-        // SAFETY: the function has this type: null or a place of `len` bytes, and as many readable ones.
-        let status = unsafe {
-            call!(inner.functions, ids::aead::UPDATE,
-                fn(inner.context => Ptr, out => *mut u8, place => *mut usize, len => usize, start => *const u8,
-                    len => usize) -> c_int)
-        }?;
+        let output = (out, &raw mut written, input.len());
+        // SAFETY: null or a place of as many bytes as there are readable ones.
+        let status =
+            unsafe { self.inner.part(ids::aead::UPDATE, output, (input.as_ptr(), input.len())) }?;
         if status == DONE { Ok(()) } else { Err(Error::library()) }
-    }
-
-    /// # Safety
-    /// `input` is readable for `len` bytes, and `out` null or writable for `room`: the same place, or one that does
-    /// not overlap. `out_len` is null or a place for the length.
-    unsafe fn update(
-        &mut self,
-        out: *mut u8,
-        out_len: *mut usize,
-        room: usize,
-        input: *const u8,
-        len: usize,
-    ) -> Result<c_int> {
-        if let State::Begun(beside) = &mut self.state {
-            if out.is_null() && len > 0 && beside.len() + len <= MAX_BESIDE {
-                // SAFETY: by this function's contract.
-                beside.extend_from_slice(unsafe { bytes(input, len) });
-                // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
-                return Ok(DONE);
-            }
-            // SAFETY: by this function's contract, and with room for the whole.
-            if !out.is_null() && room >= len && unsafe { self.by_kernel(out, input, len) } {
-                // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
-                return Ok(DONE);
-            }
-        }
-        self.yield_to_openssl()?;
-        let inner = &self.inner;
-        // SAFETY: the function has this type; the arguments are libcrypto's for it.
-        unsafe {
-            call!(inner.functions, ids::aead::UPDATE,
-                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize, input => *const u8,
-                    len => usize) -> c_int)
-        }
     }
 
     /// Has the kernel do a part that may be the whole message; returns whether it did.
@@ -291,26 +301,5 @@ impl SealedContext {
         self.provider.stats.kernel_bulk.add();
         self.state = State::ByKernel { beside, input, tag };
         true
-    }
-
-    /// # Safety
-    /// As [`Self::update`].
-    unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
-        match &self.state {
-            State::ByKernel { tag, .. } => {
-                self.state = State::Ended { tag: *tag };
-                // SAFETY: by this function's contract.
-                unsafe { say(out_len, 0) };
-                return Ok(DONE);
-            }
-            State::Ended { .. } => return Err(used_up()),
-            State::Begun(_) | State::OfOpenssl => self.yield_to_openssl()?,
-        }
-        let inner = &self.inner;
-        // SAFETY: the function has this type; the arguments are libcrypto's for it.
-        unsafe {
-            call!(inner.functions, ids::aead::FINAL,
-                fn(inner.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize) -> c_int)
-        }
     }
 }

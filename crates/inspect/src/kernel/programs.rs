@@ -1,0 +1,127 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! The kernel's ciphers for programs: kinds of algorithms of `AF_ALG`, and the sizes from which `bench sizes
+//! --save-crossovers` found the kernel faster than libcrypto, which the provider goes by (`kernel_bulk`).
+
+use millrace_edge::bulk_sizes::{self, BulkSize};
+use millrace_hostfs::openssl_cnf;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::section::SectionReader;
+
+/// Files with the provider's settings, separated by blanks.
+pub(crate) const PROVIDER_SETTINGS: &str = "etc/ssl/openssl.cnf etc/pki/tls/openssl.cnf usr/local/ssl/openssl.cnf \
+                                            etc/millrace/openssl.cnf etc/millrace/client.toml";
+
+/// Systems that are shown; the file keeps fewer.
+const MAX_SYSTEMS: usize = 16;
+
+/// The kernel's ciphers and hashes as programs can use them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ProgramCiphers {
+    /// Kinds of algorithms that AF_ALG has, or gets by a module of this kernel: `aead`, `hash`, `skcipher`
+    pub af_alg_kinds: Vec<String>,
+    /// The file with measured sizes (`kernel_bulk_file`), relative to the root
+    pub sizes_file: String,
+    /// Its content by system; empty if nothing was measured
+    pub measured: Vec<MeasuredSystem>,
+}
+
+/// Measured sizes of one system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct MeasuredSystem {
+    /// Kernel, libcrypto and processor
+    pub system: String,
+    /// Whether kernel and processor are those of this machine
+    pub here: bool,
+    /// Time of the measurement, in seconds since 1970
+    pub measured_unix_s: u64,
+    /// Algorithms by interface
+    pub sizes: Vec<MeasuredSize>,
+}
+
+/// The size from which one algorithm of one interface is faster than libcrypto.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct MeasuredSize {
+    /// `af-alg` or `dev-crypto`
+    pub interface: String,
+    /// The algorithm, such as `aes-cbc`
+    pub algorithm: String,
+    /// The least size of a message, in bytes; null if it is slower at every size
+    pub least_bytes: Option<usize>,
+}
+
+impl MeasuredSystem {
+    /// Whether any algorithm pays at some size.
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        self.sizes.iter().any(|size| size.least_bytes.is_some())
+    }
+}
+
+/// Reads the facts, for a kernel of this release.
+pub(super) fn read(reader: &mut SectionReader<'_>) -> ProgramCiphers {
+    let release = reader.word("proc/sys/kernel/osrelease").unwrap_or_default();
+    let sizes_file = sizes_file(reader);
+    let text = reader.text_if_there(&sizes_file).unwrap_or_default();
+    let measured = if text.is_empty() {
+        Vec::new()
+    } else {
+        let cpuinfo = reader.table("proc/cpuinfo").unwrap_or_default();
+        systems(&text, |system| bulk_sizes::is_of(system, &release, &cpuinfo))
+    };
+    ProgramCiphers { af_alg_kinds: af_alg_kinds(reader, &release), sizes_file, measured }
+}
+
+fn af_alg_kinds(reader: &mut SectionReader<'_>, release: &str) -> Vec<String> {
+    let mut known = reader.modules();
+    let folder = format!("lib/modules/{release}");
+    for file in ["modules.dep", "modules.builtin"] {
+        // `kernel/crypto/algif_hash.ko.xz: kernel/crypto/af_alg.ko.xz`
+        let lines = reader.lines_with_if_there(&format!("{folder}/{file}"), &["crypto/algif_"]);
+        known.extend(lines.iter().filter_map(|line| {
+            let file = line.split(':').next()?.rsplit('/').next()?;
+            Some(file.split('.').next()?.to_owned())
+        }));
+    }
+    let kinds = ["aead", "hash", "skcipher"].into_iter();
+    kinds.filter(|kind| known.contains(&format!("algif_{kind}"))).map(str::to_owned).collect()
+}
+
+fn sizes_file(reader: &mut SectionReader<'_>) -> String {
+    const KEY: &str = "kernel_bulk_file";
+    let named = PROVIDER_SETTINGS.split(' ').find_map(|file| {
+        let lines = reader.lines_with_if_there(file, &[KEY]);
+        let assigned = |line: &String| {
+            openssl_cnf::assignment(line).filter(|(name, _)| *name == KEY).map(|(_, value)| value)
+        };
+        lines.iter().find_map(assigned)
+    });
+    let file = named.unwrap_or_else(|| bulk_sizes::DEFAULT_FILE.to_owned());
+    file.trim_start_matches('/').to_owned()
+}
+
+fn systems(text: &str, is_here: impl Fn(&str) -> bool) -> Vec<MeasuredSystem> {
+    let mut systems: Vec<MeasuredSystem> = Vec::new();
+    for BulkSize { system, interface, algorithm, least, measured_s } in BulkSize::all(text) {
+        let known = systems.iter().position(|known| known.system == system);
+        if known.is_none() && systems.len() == MAX_SYSTEMS {
+            continue;
+        }
+        let at = known.unwrap_or_else(|| {
+            let (system, here) = (system.to_owned(), is_here(system));
+            systems.push(MeasuredSystem { system, here, measured_unix_s: 0, sizes: Vec::new() });
+            systems.len() - 1
+        });
+        let of = &mut systems[at];
+        of.measured_unix_s = of.measured_unix_s.max(measured_s);
+        of.sizes.push(MeasuredSize {
+            interface: interface.to_owned(),
+            algorithm: algorithm.to_owned(),
+            least_bytes: least,
+        });
+    }
+    systems
+}
