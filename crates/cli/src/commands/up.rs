@@ -15,8 +15,9 @@ use std::sync::Arc;
 use anyhow::{Context, Error, Result, anyhow};
 use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, EngineConfig, Observer};
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
+use millrace_server::handle::ReloadReport;
 use millrace_server::listener::ListenError;
-use millrace_server::node::{ReloadReport, StartError};
+use millrace_server::node::StartError;
 use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
 };
@@ -98,7 +99,7 @@ pub(crate) fn run_as(
             progress::while_doing("loading keys", || config.service(engine.clone(), store));
         let service = service.context("starting the node")?;
         service.control_log(Box::new(log));
-        let node = Node::bind_with(config, service, inherited).map_err(coded)?;
+        let node = Node::bind_inherited(config, service, inherited).map_err(coded)?;
         let handle = node.handle();
         let (args, reloading) = (args.clone(), node.handle());
         handle.on_reload(Arc::new(move |actor| reload(&args, &typed, &reloading, actor)));
@@ -208,7 +209,7 @@ fn coded(error: StartError) -> Error {
             | ListenError::Folder { .. } => true,
         },
         StartError::NotLoopback(_) => true,
-        StartError::Address { .. } | StartError::Tls(_) | StartError::Store(_) => false,
+        StartError::Address { .. } | StartError::Tls(_) => false,
     };
     if usage {
         fail(Failure::Usage, format!("starting the node: {error}"))
