@@ -114,7 +114,7 @@ test-page: setup ## The page of a pool and of a node in a headless Chromium: con
 	@scripts/test-page.sh
 
 test-pool: setup ## Faults, restarts and upgrades of a pool, with recovery times (partitions and links as root)
-	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool --test pool_faults --test pool_upgrades -- --nocapture
+	@$(CARGO) test $(CARGO_FLAGS) -p millrace-tests --test pool --test pool_faults --test pool_keys --test pool_upgrades -- --nocapture
 
 test-qat: setup ## The backend qat on a stand-in for the card, under Intel's libraries of Debian 13 and unstable
 	@$(CARGO) test $(CARGO_FLAGS) -p millrace-backends --test qat -- $(ARGS)

@@ -58,7 +58,7 @@ install -D -m 0644 crates/server/node.toml "$DESTDIR$PREFIX/share/doc/millrace/n
 install -m 0644 docs/reference/*.schema.json docs/reference/openapi.json "$DESTDIR$PREFIX/share/doc/millrace/"
 install -d "$DESTDIR$PREFIX/lib/systemd/system"
 for unit in millrace.service millrace.socket millrace-doctor.service millrace-doctor.timer millrace-vpn@.service millrace-devices.service \
-    millrace-virtio@.service; do
+    millrace-virtio@.service millrace-manager.service; do
     sed "s|^\(Exec[A-Za-z]*\)=/usr/bin/millrace|\1=$PREFIX/bin/millrace|" "deploy/$unit" \
         >"$DESTDIR$PREFIX/lib/systemd/system/$unit"
 done

@@ -8,7 +8,8 @@
 set -euo pipefail
 
 : "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${PURGE:=no}"
-units=(millrace.socket millrace.service millrace-doctor.timer millrace-doctor.service millrace-devices.service)
+units=(millrace.socket millrace.service millrace-manager.service millrace-doctor.timer millrace-doctor.service \
+    millrace-devices.service)
 
 if [[ -z $DESTDIR && -d /run/systemd/system ]]; then
     systemctl disable --now "${units[@]}" 2>/dev/null || true

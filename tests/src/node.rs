@@ -151,6 +151,19 @@ impl Node {
         self.process = Some(process);
     }
 
+    /// The error of a node that does not start.
+    ///
+    /// # Panics
+    /// If it starts.
+    #[must_use]
+    pub fn refuses_to_start(&self) -> String {
+        assert!(self.process.is_none(), "{} is up", self.name);
+        let run: Vec<&str> = self.run.iter().map(String::as_str).collect();
+        let output = process::run(&mut self.command(&run));
+        assert!(!output.status.success(), "{} starts", self.name);
+        process::text_of(&output)
+    }
+
     /// Makes the node use this version from its next start on, with the same files.
     pub const fn change_version(&mut self, programs: &'static Artifacts) {
         self.programs = programs;

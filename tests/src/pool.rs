@@ -20,6 +20,7 @@ use crate::gateway::{Gateway, Server, Site};
 use crate::node::{Node, NodeOptions};
 use crate::pki::Identity;
 use crate::process::{self, Process, free_port};
+use crate::release;
 use crate::wait;
 use crate::world::World;
 
@@ -233,6 +234,27 @@ impl Pool {
     #[must_use]
     pub fn operator(&self) -> &Operator {
         &self.operator
+    }
+
+    /// The metrics of each manager, as the administrator gets them.
+    ///
+    /// # Panics
+    /// If one does not answer.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<String> {
+        let first = self.managers[0].state();
+        let access = fs::read(first.join("manager/access")).expect("the access");
+        let access: Value = serde_json::from_slice(&access).expect("JSON");
+        let token = access["token"].as_str().expect("a token");
+        let of = |manager: &Manager| {
+            let mut curl = release::command("curl");
+            curl.args(["--silent", "--show-error", "--fail", "--cacert"])
+                .arg(first.join("tls/ca.crt"))
+                .args(["--header", &format!("Authorization: Bearer {token}")])
+                .arg(format!("{}/metrics", manager.url()));
+            process::succeed(&mut curl)
+        };
+        self.managers.iter().map(of).collect()
     }
 
     /// Starts a node that joins the pool.

@@ -24,6 +24,7 @@ const FILES: &[&str] = &[
     "/usr/local/lib/systemd/system/millrace-devices.service",
     "/usr/local/lib/systemd/system/millrace-doctor.service",
     "/usr/local/lib/systemd/system/millrace-doctor.timer",
+    "/usr/local/lib/systemd/system/millrace-manager.service",
     "/usr/local/lib/systemd/system/millrace-virtio@.service",
     "/usr/local/lib/systemd/system/millrace-vpn@.service",
     "/usr/local/lib/systemd/system/millrace.service",

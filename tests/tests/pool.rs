@@ -173,6 +173,42 @@ fn pool_survives_the_end_of_a_manager_of_etcd_and_of_a_node() {
 }
 
 #[test]
+fn each_manager_shows_the_same_use_of_a_node_that_reports_to_one() {
+    let world = World::new();
+    let etcd = EtcdCluster::start(world.dir(), 1);
+    let store = format!("etcd://{}", etcd.endpoints().join(","));
+    let pool = Pool::start(world.dir(), &store, 2);
+    let a = pool.node("a");
+    let identity = world.identity(KeyKind::P256);
+    let stub = import(&[&a], &identity);
+    let operator = pool.operator().clone();
+    tenant_at(&operator, "a");
+    wait::until("the grant is in force", || in_force(&a, "acme") == 9000);
+    let loaded = Loaded::start(&world, edge(&[&a]), &identity, &stub);
+    loaded.load.wait_for_more(20);
+    let uses = || {
+        let shown = pool.managers.iter().map(|manager| {
+            let state = operator.asking(&manager.url()).json(&["pool", "status"]);
+            let [tenant, node] = [&state["tenants"][0], &state["nodes"][0]];
+            let numbers = [&tenant["used_ops"], &node["ops_per_s"], &state["figures"]["ops_per_s"]];
+            numbers.map(|number| number.as_f64().unwrap_or(0.0).to_string())
+        });
+        shown.collect::<Vec<_>>()
+    };
+    let same = |rows: &[[String; 3]]| rows[0] == rows[1] && rows[0].iter().all(|row| row != "0");
+    wait::until("both show the same use", || same(&uses()));
+    let metric = |text: &String| {
+        let prefix = "millrace_pool_tenant_operations_per_second{tenant=\"acme\"} ";
+        text.lines().find_map(|line| line.strip_prefix(prefix)).unwrap_or("0").to_owned()
+    };
+    wait::until("both have the same metrics", || {
+        let rows: Vec<String> = pool.metrics().iter().map(metric).collect();
+        rows[0] == rows[1] && rows[0] != "0"
+    });
+    loaded.none_failed();
+}
+
+#[test]
 fn gateway_follows_its_tenant_to_another_node_without_a_reload() {
     let world = World::new();
     let store = format!("sqlite:{}", world.dir().join("pool.db").display());

@@ -8,10 +8,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use millrace_testkit::etcd::EtcdCluster;
 use millrace_testkit::skip;
+use millrace_tests::artifacts::artifacts;
 use millrace_tests::cluster::{
     Cluster, OPS, expired, granted, have_the_key, recovered, set_quota, tenant,
 };
@@ -20,8 +22,9 @@ use millrace_tests::network::Network;
 use millrace_tests::node::{Node, NodeOptions};
 use millrace_tests::openvpn::Namespace;
 use millrace_tests::pki::KeyKind;
-use millrace_tests::pool::{Host, Loaded, Operator, Pool, in_force, tenant_at};
-use millrace_tests::process::{copy_for_all, run, text_of};
+use millrace_tests::pool::{Host, Loaded, Manager, Operator, Pool, in_force, tenant_at};
+use millrace_tests::process::{Process, copy_for_all, run, run_with_input, succeed, text_of};
+use millrace_tests::release;
 use millrace_tests::world::World;
 use millrace_tests::{is_root, load, scaled, wait};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -93,7 +96,7 @@ fn fill(process: u32, folder: &Path) -> PathBuf {
 
 fn may_mount(world: &World) -> bool {
     let words = on_a_small_disk(&world.dir().join("trial"), "64k");
-    let mut command = std::process::Command::new(&words[0]);
+    let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg("true");
     is_root() && run(&mut command).status.success()
 }
@@ -142,6 +145,45 @@ fn full_disk_of_a_manager_or_a_node_loses_nothing_and_ends_with_it() {
     recovered("room on a manager's disk", &[&a], 9000);
     operator.done(&["quota", "set", "acme", "--ops", "8000"]);
     wait::until("the quota is in force", || in_force(&a, "acme") == 8000);
+    loaded.none_failed();
+    assert!(operator.run(&["audit", "--verify"]).status.success());
+}
+
+#[test]
+fn full_disk_of_etcd_loses_nothing_and_ends_with_it() {
+    let world = World::new();
+    if !may_mount(&world) {
+        skip!("only root mounts in a namespace of its own");
+    }
+    // Etcd ends when it cannot write, and its disk is to outlive it. It reserves 64 MB for each file of its log.
+    let data = world.dir().join("m0");
+    let words = on_a_small_disk(&data, "200m");
+    let mut keep = Command::new(&words[0]);
+    keep.args(&words[1..]).args(["sleep", "infinity"]);
+    let mut disk = Process::start("disk", keep, &world.dir().join("disk.log"));
+    let is_mounted = |text: String| text.lines().any(|line| line.contains("/m0 tmpfs"));
+    let mounts = format!("/proc/{}/mounts", disk.id());
+    disk.wait_ready(|| fs::read_to_string(&mounts).is_ok_and(is_mounted));
+    let target = disk.id().to_string();
+    let words = ["nsenter", "--mount", "--target", &target];
+    let mut etcd = EtcdCluster::start_under(world.dir(), "127.0.0.1", &words);
+    let store = format!("etcd://{}", etcd.endpoints().join(","));
+    let pool = Pool::start(world.dir(), &store, 2);
+    let a = pool.node("a");
+    let identity = world.identity(KeyKind::P256);
+    let operator = pool.operator().clone();
+    let stub = tenant(&operator, "uid:*", &["a"], 9000, &identity.key_file);
+    have_the_key(&[&a]);
+    let loaded = Loaded::start(&world, EdgeOptions::to(a.endpoint()), &identity, &stub);
+    loaded.load.wait_for_more(5);
+    let filler = fill(disk.id(), &data);
+    wait::until("the grant has expired", || expired(&a));
+    assert!(!operator.run(&["quota", "set", "acme", "--ops", "8000"]).status.success());
+    assert_eq!(in_force(&a, "acme"), 9000 / 4);
+    loaded.load.wait_for_more(5);
+    fs::remove_file(filler).expect("the filler");
+    let ended = etcd.start_again(0);
+    recovered(&format!("room on etcd's disk, etcd had ended: {ended}"), &[&a], 9000);
     loaded.none_failed();
     assert!(operator.run(&["audit", "--verify"]).status.success());
 }
@@ -269,6 +311,68 @@ fn expired_certificate_of_a_client_ends_no_open_connection() {
     let renewed = Loaded::start(&world, edge(2099), &identity, &stub);
     renewed.load.wait_for_more(3);
     renewed.none_failed();
+}
+
+/// The certificate that a manager shows, by OpenSSL.
+fn shown(manager: &Manager) -> String {
+    let address = manager.url().replace("https://", "");
+    let mut openssl = release::command("openssl");
+    let output = run_with_input(openssl.args(["s_client", "-connect", &address]), b"");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, certificate) = text.split_once("-----BEGIN").expect("a certificate");
+    certificate.split_once("-----END").expect("a certificate").0.to_owned()
+}
+
+#[test]
+fn manager_renews_its_certificate_and_hears_of_a_revoked_one_while_it_serves() {
+    let world = World::new();
+    let store = format!("sqlite:{}", world.dir().join("pool.db").display());
+    let pool = Pool::start(world.dir(), &store, 1);
+    let manager = &pool.managers[0];
+    let a = pool.node("a");
+    let operator = pool.operator();
+    tenant_at(operator, "a");
+    wait::until("the grant is in force", || in_force(&a, "acme") == 9000);
+
+    // Two users with client certificates, of whom one has a page open.
+    let cert = |verb: &str, name: &str| {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(["cert", verb, name, "--state"]).arg(manager.state());
+        command
+    };
+    for name in ["left", "stays"] {
+        let _ = succeed(cert("client", name).arg("-o").arg(world.dir().join(name)));
+        let identity = format!("cert:{name}");
+        operator.done(&["token", "create", name, "--role", "viewer", "--identity", &identity]);
+    }
+    let get = |name: &str, path: &str| {
+        let files = world.dir().join(name);
+        let mut curl = release::command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--no-buffer", "--cacert"]);
+        curl.arg(files.join("ca.pem")).arg("--cert").arg(files.join("cert.pem"));
+        curl.arg("--key").arg(files.join("key.pem")).arg(format!("{}{path}", manager.url()));
+        curl
+    };
+    let reads = |name: &str| run(&mut get(name, "/v1/state")).status.success();
+    assert!(reads("left") && reads("stays"));
+    let log = world.dir().join("page.log");
+    let mut page = Process::start("page", get("left", "/v1/events"), &log);
+    page.wait_ready(|| page_is_shown(&log));
+
+    let before = shown(manager);
+    let _ = succeed(&mut cert("revoke", "left"));
+    assert!(reads("left"), "the manager has not read the list");
+    manager.signal(Signal::HUP);
+    wait::until("the manager shows another certificate", || shown(manager) != before);
+    wait::until("the revoked certificate is refused", || !reads("left"));
+    wait::until("the open page has ended", || page.ended().is_some());
+    assert!(reads("stays"));
+    operator.done(&["quota", "set", "acme", "--ops", "8000"]);
+    recovered("a renewed certificate of the manager", &[&a], 8000);
+}
+
+fn page_is_shown(log: &Path) -> bool {
+    fs::read_to_string(log).is_ok_and(|text| text.contains("event: state"))
 }
 
 /// Each part of a pool on a host of its own: etcd, two managers, two nodes, and a gateway under load.

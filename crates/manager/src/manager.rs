@@ -16,7 +16,7 @@ use millrace_engine::sync::lock;
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
 use crate::model::audit::{AuditEntry, AuditError, AuditVerifier};
-use crate::model::core::{Actor, Core, HASTE, Terms};
+use crate::model::core::{Actor, Core, FAST_HEARTBEAT, LeaseTimes};
 use crate::model::holder::{GrantSet, Registered, SealedKey};
 use crate::model::view::{AUDIT_PREFIX, PREFIX, View, audit_key};
 use crate::model::{AuditHead, Command, Heartbeat, NodeName, PoolKey, Refusal, Registration};
@@ -31,7 +31,7 @@ const TRIES: u32 = 16;
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// Wait of the follower for a change, and of the planner for something to do.
-const TURN: Duration = Duration::from_millis(250);
+const POLL_WAIT: Duration = Duration::from_millis(250);
 
 /// Private keys in one answer: with five versions of 8 KiB each, 56 KiB in base64, they are 3.5 MiB. The node asks for
 /// the next ones at once.
@@ -102,20 +102,20 @@ impl Manager {
         store: Arc<dyn Store>,
         signer: GrantSigner,
         other_keys: &GrantKeys,
-        terms: Terms,
+        times: LeaseTimes,
     ) -> Result<Self, ManagerError> {
-        Self::start_with(store, signer, other_keys, terms, None)
+        Self::start_with_vault(store, signer, other_keys, times, None)
     }
 
     /// Starts a manager like [`Self::start`], with the pool's private keys.
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub fn start_with(
+    pub fn start_with_vault(
         store: Arc<dyn Store>,
         signer: GrantSigner,
         other_keys: &GrantKeys,
-        terms: Terms,
+        times: LeaseTimes,
         vault: Option<Vault>,
     ) -> Result<Self, ManagerError> {
         schema::prepare(&*store)?;
@@ -125,7 +125,7 @@ impl Manager {
             GrantKeys::new(keys).map_err(|error| StoreError::Configuration(error.to_string()))?;
         let manager = Self(Arc::new(Shared {
             store,
-            core: Mutex::new(Core::new(terms, &snapshot, Instant::now())),
+            core: Mutex::new(Core::new(times, &snapshot, Instant::now())),
             moved: Condvar::new(),
             signer,
             keys,
@@ -170,8 +170,8 @@ impl Manager {
 
     /// The times of the pool.
     #[must_use]
-    pub fn terms(&self) -> Terms {
-        self.0.core().terms()
+    pub fn times(&self) -> LeaseTimes {
+        self.0.core().times()
     }
 
     /// Keys with which the pool's managers sign grants.
@@ -227,7 +227,7 @@ impl Manager {
         let (_, lease) = self.0.commit(|core| core.register(registration, wall_ms()))?;
         Ok(Registered {
             lease,
-            ttl_ms: millis(self.terms().ttl),
+            ttl_ms: millis(self.times().ttl),
             grant_keys: self.0.keys.as_slice().to_vec(),
         })
     }
@@ -252,7 +252,7 @@ impl Manager {
         let lacking: Vec<PoolKey> = lacking.cloned().collect();
         let public = core.view().node(node).and_then(|node| node.registration.sealing_key.clone());
         let (revision, mut next, ttl) =
-            (core.view().revision, core.next_heartbeat(node, fence), core.terms().ttl);
+            (core.view().revision, core.next_heartbeat(node, fence), core.times().ttl);
         drop(core);
         let sealed_keys: Vec<SealedKey> = match (&self.0.vault, public) {
             (Some(vault), Some(public)) => lacking
@@ -263,7 +263,7 @@ impl Manager {
             (None, _) | (_, None) => Vec::new(),
         };
         if sealed_keys.len() == KEYS_AT_ONCE {
-            next = next.min(HASTE);
+            next = next.min(FAST_HEARTBEAT);
         }
         let sign = |grant| {
             self.0.signer.sign(grant).map_err(|error| ManagerError::Grant(error.to_string()))
@@ -362,7 +362,7 @@ impl Shared {
                 }
                 Err(StoreError::Conflict) => {
                     if self.core().view().revision == known {
-                        self.pull(TURN)?;
+                        self.pull(POLL_WAIT)?;
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -378,7 +378,7 @@ impl Shared {
             if Instant::now() >= until {
                 return Err(StoreError::Unavailable("it does not report its changes".to_owned()));
             }
-            match self.pull(TURN) {
+            match self.pull(POLL_WAIT) {
                 // The commit is made: its change comes when the stream of changes is open again.
                 Err(StoreError::Unavailable(_)) => self.pause(RETRY),
                 pulled => pulled?,
@@ -402,8 +402,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes whether the store answers. While it does not, no node can show that it is there, so that its silence is
-    /// not its own.
+    /// Notes whether the store answers. While it does not, no heartbeat can be recorded, so that the silence of a node
+    /// does not count against it.
     fn noting<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         match &answer {
             Err(StoreError::Unavailable(_) | StoreError::Full(_)) => self.core().note_store_away(),
@@ -438,7 +438,7 @@ impl Shared {
 
     fn catch_up_quietly(&self, revision: u64) -> bool {
         for _ in 0..4 {
-            if self.pull(TURN).is_err() {
+            if self.pull(POLL_WAIT).is_err() {
                 // Not known: the commit will fail, too.
                 return true;
             }
@@ -451,7 +451,7 @@ impl Shared {
 
     fn follow(&self) {
         while !self.is_stopping() {
-            if let Err(error) = self.pull(TURN) {
+            if let Err(error) = self.pull(POLL_WAIT) {
                 tracing::warn!("the changes of the store cannot be read: {error}");
                 self.pause(RETRY);
             }
@@ -460,9 +460,9 @@ impl Shared {
 
     fn work(&self) {
         while !self.is_stopping() {
-            let transaction = self.core().work(Instant::now());
+            let transaction = self.core().next_change(Instant::now());
             let Some(transaction) = transaction else {
-                self.pause(TURN);
+                self.pause(POLL_WAIT);
                 continue;
             };
             let done = self
@@ -471,9 +471,9 @@ impl Shared {
             match done {
                 Ok(()) => {}
                 Err(error) => {
-                    self.core().again(&transaction);
+                    self.core().put_back(&transaction);
                     if error == StoreError::Conflict {
-                        let _ = self.pull(TURN);
+                        let _ = self.pull(POLL_WAIT);
                     } else {
                         tracing::warn!("the division of quotas waits for the store: {error}");
                         self.pause(RETRY);

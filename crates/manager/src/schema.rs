@@ -6,22 +6,9 @@
 //! Every transaction of a manager requires that the schema has not changed since it was read, so that a manager of an
 //! older version that still runs cannot write once a newer one has migrated the store.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::Refusal;
-use crate::model::view::{PREFIX, SCHEMA};
+use crate::model::view::{PREFIX, SCHEMA, SCHEMA_VERSION, Schema};
 use crate::store::{Snapshot, Store, StoreError, Transaction};
-
-/// The version that this manager writes.
-pub const CURRENT: u32 = 1;
-
-/// The record at [`SCHEMA`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Schema {
-    /// Version of the form of all records.
-    pub version: u32,
-}
 
 /// Brings a store from one version to the next.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +20,7 @@ pub struct Step {
     pub writes: fn(&Snapshot) -> Result<Transaction, StoreError>,
 }
 
-/// All steps up to [`CURRENT`], one per version.
+/// All steps up to [`SCHEMA_VERSION`], one per version.
 const STEPS: &[Step] = &[];
 
 /// Why a store is not opened.
@@ -52,10 +39,10 @@ pub enum SchemaError {
 /// # Errors
 /// The store is of a newer version, or fails.
 pub fn prepare(store: &dyn Store) -> Result<(), SchemaError> {
-    prepare_with(store, CURRENT, STEPS)
+    prepare_to(store, SCHEMA_VERSION, STEPS)
 }
 
-fn prepare_with(store: &dyn Store, current: u32, steps: &[Step]) -> Result<(), SchemaError> {
+fn prepare_to(store: &dyn Store, current: u32, steps: &[Step]) -> Result<(), SchemaError> {
     // Two managers may migrate at once: the loser reads again.
     for _ in 0..100 {
         let snapshot = store.read(PREFIX)?;
@@ -149,7 +136,7 @@ mod tests {
     fn empty_store_gets_the_current_schema() {
         let store = MemoryStore::new();
         prepare(&store).unwrap();
-        assert_eq!(version(&store), CURRENT);
+        assert_eq!(version(&store), SCHEMA_VERSION);
         let before = store.read("").unwrap().revision;
         prepare(&store).unwrap();
         assert_eq!(store.read("").unwrap().revision, before, "a second start writes nothing");
@@ -158,14 +145,14 @@ mod tests {
     #[test]
     fn older_store_is_brought_forward_in_parts() {
         let store = MemoryStore::new();
-        prepare_with(&store, 1, &[]).unwrap();
+        prepare_to(&store, 1, &[]).unwrap();
         for n in 0..250 {
             let mut transaction = Transaction::default();
             transaction.put(format!("{PREFIX}x/{n}"), b"a".to_vec());
             store.commit(&transaction).unwrap();
         }
         let steps = [Step { from: 1, writes: double }];
-        prepare_with(&store, 2, &steps).unwrap();
+        prepare_to(&store, 2, &steps).unwrap();
         assert_eq!(version(&store), 2);
         let snapshot = store.read("millrace/x/").unwrap();
         assert!(snapshot.entries.iter().all(|entry| *entry.value == *b"aa"));
@@ -174,7 +161,7 @@ mod tests {
     #[test]
     fn newer_store_is_refused_and_not_written() {
         let store = MemoryStore::new();
-        prepare_with(&store, CURRENT + 1, &[]).unwrap();
+        prepare_to(&store, SCHEMA_VERSION + 1, &[]).unwrap();
         let before = store.read("").unwrap();
         let error = prepare(&store).unwrap_err();
         assert!(error.to_string().contains("upgrade millrace"), "{error}");

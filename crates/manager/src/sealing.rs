@@ -13,7 +13,7 @@
 //! The context is authenticated with the bundle: node, fence, key, version, tenants, and the revision of the answer. A
 //! sealed key thus opens at one node, under one lease, in one answer. That it is from a manager follows from TLS.
 //!
-//! The private half is in memory alone. A new process registers with a new public half and gets its keys anew where it
+//! The private half is in memory alone. A new process registers with a new public half and gets its keys again where it
 //! lacks them, so that a stolen disk opens no recorded answer.
 
 use std::collections::BTreeSet;
@@ -167,12 +167,6 @@ impl SealingPair {
     }
 }
 
-/// Whether a text is a sealing key in form.
-#[must_use]
-pub fn is_sealing_key(text: &str) -> bool {
-    public_of(text).is_ok()
-}
-
 fn public_of(text: &str) -> Result<HpkePublicKey, SealingError> {
     let bytes = hex::decode(text).map_err(|_| SealingError::PublicKey)?;
     if bytes.len() != PUBLIC_LEN {
@@ -286,7 +280,7 @@ mod tests {
     #[test]
     fn public_half_of_another_form_is_refused() {
         for wrong in ["", "00", &"zz".repeat(32), &"00".repeat(33)] {
-            assert!(!is_sealing_key(wrong), "{wrong}");
+            assert!(public_of(wrong).is_err(), "{wrong}");
         }
         // The point of order 1 would give a shared secret of zeros, which HPKE refuses (RFC 9180 section 7.1.4).
         let context = TransitContext {

@@ -55,7 +55,7 @@ pub enum VaultError {
     #[error(
         "the key-encryption key {} is missing, and the pool's keys are sealed under it ({sealed}): put it back, or \
          copy manager/pool.kek of another manager of this pool; if it is lost, start with --new-kek and import the keys \
-         anew", path.display()
+         again", path.display()
     )]
     Missing {
         /// Path where it is expected.
@@ -66,7 +66,7 @@ pub enum VaultError {
     /// The records name another key-encryption key.
     #[error(
         "{} is the key-encryption key {ours}, and the pool's keys are sealed under {sealed}: copy manager/pool.kek of \
-         another manager of this pool; if that is lost, start with --new-kek and import the keys anew", path.display()
+         another manager of this pool; if that is lost, start with --new-kek and import the keys again", path.display()
     )]
     OtherKek {
         /// The file.
@@ -84,7 +84,7 @@ pub enum VaultError {
     Store(#[from] StoreError),
     /// This manager was started without keys.
     #[error("this manager keeps no keys")]
-    None,
+    NoKeys,
     /// The text is no private key.
     #[error("the private key cannot be read: {0}")]
     Pem(#[from] PemError),
@@ -166,7 +166,7 @@ impl Vault {
         }
         let source = KekSource::File { path: path.to_owned(), create: true };
         let vault = Self {
-            sealer: KeySealer::load(&source)?.ok_or(VaultError::None)?,
+            sealer: KeySealer::load(&source)?.ok_or(VaultError::NoKeys)?,
             path: path.to_owned(),
             store,
             check,

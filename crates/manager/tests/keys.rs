@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use millrace_engine::{KeyError, KeyInfo, KeyType, PrivateKey};
-use millrace_manager::model::core::{Actor, Terms};
+use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
 use millrace_manager::model::keys::MAX_POOL_KEYS;
 use millrace_manager::model::{
@@ -43,9 +43,9 @@ fn vault(folder: &Path, store: &Arc<dyn Store>, renew: bool) -> Result<Vault, Va
 
 fn start(store: &Arc<dyn Store>, vault: Vault) -> Manager {
     let (signer, _) = GrantSigner::generate().unwrap();
-    let terms = Terms { ttl: Duration::from_secs(60), allowance: Duration::from_millis(100) };
+    let times = LeaseTimes { ttl: Duration::from_secs(60), allowance: Duration::from_millis(100) };
     let keys = GrantKeys::default();
-    Manager::start_with(Arc::clone(store), signer, &keys, terms, Some(vault)).unwrap()
+    Manager::start_with_vault(Arc::clone(store), signer, &keys, times, Some(vault)).unwrap()
 }
 
 fn rights(tenants: &[&str]) -> KeyRights {
@@ -299,7 +299,8 @@ fn manager_without_the_pools_key_encryption_key_does_not_start() {
     );
     std::fs::write(&file, saved).unwrap();
 
-    // It is lost: the pool goes on with a new one, the keys under the former one reach no node until they are replaced.
+    // It is lost: the pool continues with a new one, the keys under the former one reach no node until they are
+    // replaced.
     std::fs::remove_file(&file).unwrap();
     let renewed = start(&store, vault(folder.path(), &store, true).unwrap());
     let set = a.beat_until(&renewed, |set| !set.grants.is_empty());

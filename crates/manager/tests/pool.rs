@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_manager::model::core::{Actor, Terms};
+use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
 use millrace_manager::model::{
     Command, Heartbeat, Refusal, Registration, Role, Tenant, TenantName,
@@ -18,17 +18,18 @@ use millrace_manager::store::{
 use millrace_manager::{Manager, ManagerError};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;
+use millrace_service::tenants::MAX_NODE_TENANTS;
 
 const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };
 
-fn terms() -> Terms {
-    Terms { ttl: Duration::from_millis(1500), allowance: Duration::from_millis(100) }
+fn times() -> LeaseTimes {
+    LeaseTimes { ttl: Duration::from_millis(1500), allowance: Duration::from_millis(100) }
 }
 
 fn manager(store: &Arc<MemoryStore>) -> Manager {
     let (signer, _) = GrantSigner::generate().unwrap();
     let store: Arc<dyn Store> = Arc::clone(store) as Arc<dyn Store>;
-    Manager::start(store, signer, &GrantKeys::default(), terms()).unwrap()
+    Manager::start(store, signer, &GrantKeys::default(), times()).unwrap()
 }
 
 fn registration(name: &str, process: u64) -> Registration {
@@ -100,7 +101,7 @@ fn quota_is_divided_and_moves_when_a_node_is_drained() {
     assert_eq!(ops(&set, "acme"), 501);
     let grants =
         set.verify(&GrantKeys::new(one.grant_keys().as_slice().iter().copied()).unwrap()).unwrap();
-    assert_eq!((grants[0].incarnation, grants[0].not_before_ms), (a, 1_000_000));
+    assert_eq!((grants[0].fence, grants[0].not_before_ms), (a, 1_000_000));
     assert_eq!(ops(&beat_until(&two, "b", b, |set| ops(set, "acme") > 0), "acme"), 500);
 
     let node = "a".parse().unwrap();
@@ -116,6 +117,26 @@ fn quota_is_divided_and_moves_when_a_node_is_drained() {
     assert_eq!(one.verify_audit().unwrap().seq, 2);
     one.stop();
     two.stop();
+}
+
+#[test]
+fn node_gets_no_more_tenants_than_it_serves() {
+    let store = Arc::new(MemoryStore::new());
+    let manager = manager(&store);
+    let a = manager.register(&registration("a", 1)).unwrap().lease.fence;
+    for number in 0..=MAX_NODE_TENANTS {
+        let tenant = tenant(&format!("t{number}"), 1);
+        manager.execute(ADMIN, &Command::CreateTenant(tenant), None).unwrap();
+    }
+    let short = || manager.view(|view| view.ledgers.values().filter(|one| one.value.short).count());
+    let set =
+        beat_until(&manager, "a", a, |set| set.grants.len() >= MAX_NODE_TENANTS && short() == 1);
+    assert_eq!(set.grants.len(), MAX_NODE_TENANTS);
+
+    // The next node takes the one that is left.
+    let b = manager.register(&registration("b", 2)).unwrap().lease.fence;
+    beat_until(&manager, "b", b, |set| set.grants.len() == 1);
+    manager.stop();
 }
 
 #[test]
@@ -143,7 +164,7 @@ fn manager_that_starts_again_on_its_file_knows_nodes_and_tenants() {
     let location = format!("sqlite:{}", folder.path().join("pool.db").display());
     let (signer, pkcs8) = GrantSigner::generate().unwrap();
     let open = || store::open(&location).unwrap();
-    let first = Manager::start(open(), signer, &GrantKeys::default(), terms()).unwrap();
+    let first = Manager::start(open(), signer, &GrantKeys::default(), times()).unwrap();
     let fence = first.register(&registration("a", 1)).unwrap().lease.fence;
     first.execute(ADMIN, &Command::CreateTenant(tenant("acme", 1000)), None).unwrap();
     let before = beat_until(&first, "a", fence, |set| ops(set, "acme") == 1000);
@@ -151,7 +172,7 @@ fn manager_that_starts_again_on_its_file_knows_nodes_and_tenants() {
     drop(first);
 
     let signer = GrantSigner::from_pkcs8(&pkcs8).unwrap();
-    let again = Manager::start(open(), signer, &GrantKeys::default(), terms()).unwrap();
+    let again = Manager::start(open(), signer, &GrantKeys::default(), times()).unwrap();
     let set = again.heartbeat(&heartbeat("a", fence, before.revision)).unwrap();
     assert_eq!(ops(&set, "acme"), 1000, "the lease outlives the manager");
     assert!(set.revision > before.revision);
@@ -198,11 +219,11 @@ fn lease_survives_a_store_that_was_away_for_longer_than_it_lasts() {
     let store = Arc::new(Unsteady::default());
     let (signer, _) = GrantSigner::generate().unwrap();
     let shared: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
-    let manager = Manager::start(shared, signer, &GrantKeys::default(), terms()).unwrap();
+    let manager = Manager::start(shared, signer, &GrantKeys::default(), times()).unwrap();
     let a = manager.register(&registration("a", 1)).unwrap().lease.fence;
     store.away.store(true, Ordering::Release);
     // Longer than the lease and the pause of the manager between two questions.
-    std::thread::sleep(terms().ttl + terms().allowance + Duration::from_secs(1));
+    std::thread::sleep(times().ttl + times().allowance + Duration::from_secs(1));
     store.away.store(false, Ordering::Release);
     let (start, mut seen) = (Instant::now(), manager.revision());
     // The time that the manager takes to close the lease of a node that is silent.

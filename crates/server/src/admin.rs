@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Administration of a running node: HTTP and JSON on a unix socket of its own.
+//! Administration of a running node: HTTP and JSON on a separate unix socket.
 //!
 //! | request | answer |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `GET /sessions` | [`Sessions`]: identity, agent, age and jobs in flight of each |
 //! | `GET /keys` | [`KeyReport`](millrace_service::keys::KeyReport): versions in service, files that cannot be used |
 //! | `GET /settings` | the settings in force, with their revision |
-//! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::node::ReloadReport) |
+//! | `POST /reload` | what SIGHUP does; [`ReloadReport`](crate::handle::ReloadReport) |
 //!
 //! The kernel names the user at the other end: root, the node's own user, or one that the configuration
 //! names. Connections of other users are closed unanswered. Everything that changes a
@@ -32,8 +32,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
+use crate::handle::NodeHandle;
 use crate::http::{Bounded, json as answer};
-use crate::node::NodeHandle;
 
 /// Mode of the socket: closed to other users, unless the configuration names some. Then every user can connect,
 /// and [`Authenticated`] closes the connections of users without a right.

@@ -108,7 +108,7 @@ async fn state(State(overviews): State<Overviews>) -> Response {
 }
 
 async fn events(State(overviews): State<Overviews>) -> Response {
-    web::event_stream(overviews)
+    web::event_stream(overviews, std::future::pending())
 }
 
 async fn metrics(State(service): State<Service>) -> Response {

@@ -16,6 +16,7 @@
 //!
 //! - [`config`]: the configuration of a node, and `node.toml`.
 //! - [`node`]: [`Node`], from bind to drain.
+//! - [`handle`]: [`NodeHandle`], the state and reload of a running node.
 //! - [`tls`]: mutual TLS, and a private CA for sites without one.
 //! - [`web`], [`http`]: the page, and the parts of HTTP that the manager uses, too.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ mod connection;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod handle;
 pub mod http;
 mod imports;
 pub mod listener;
@@ -35,4 +37,5 @@ pub mod tls;
 pub mod web;
 
 pub use config::NodeConfig;
-pub use node::{Node, NodeHandle, StartError};
+pub use handle::NodeHandle;
+pub use node::{Node, StartError};

@@ -30,7 +30,7 @@ use thiserror::Error;
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tracing::warn;
 
-use crate::config::UnixConfig;
+use crate::config::{UnixConfig, group_id};
 
 /// The node notices a dead host within about two minutes: a minute of silence, then four probes 15 s apart.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -306,20 +306,6 @@ fn refuse_occupied(path: &Path) -> Result<(), ListenError> {
         Ok(_) => Err(ListenError::InUse(path.to_owned())),
         Err(source) => Err(ListenError::Io { path: path.to_owned(), source }),
     }
-}
-
-/// The number of a group: `name` itself if it is one, or that of the name in `/etc/group`. NSS is not used, because
-/// it would load foreign libraries into the process that holds the keys.
-#[must_use]
-pub fn group_id(name: &str) -> Option<u32> {
-    if let Ok(number) = name.parse() {
-        return Some(number);
-    }
-    let groups = fs::read_to_string("/etc/group").ok()?;
-    let mut lines = groups.lines().map(|line| line.split(':'));
-    lines.find_map(|mut fields| {
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
 }
 
 /// A group as configured, and its number.

@@ -23,16 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_engine::sync::lock;
+use millrace_service::Service;
 use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Outbox;
 use millrace_service::service::ConnectionSlot;
-use millrace_service::settings::Applied;
-use millrace_service::store::StoreError;
-use millrace_service::{Reloaded, Service, Status};
 use millrace_wire::{Fault, Message, NodeMessage};
-use serde::Serialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -44,6 +41,7 @@ use tracing::{error, info, warn};
 use crate::admin;
 use crate::config::{AdminConfig, NodeConfig, UnixConfig};
 use crate::connection::{PartyShare, Turns, serve};
+use crate::handle::NodeHandle;
 use crate::http;
 use crate::imports::Imports;
 use crate::listener::{BoundSocket, Inherited, ListenError, tune, unix_identity};
@@ -83,7 +81,7 @@ pub struct Node {
 /// The state that tasks and handles share.
 pub(crate) struct NodeInner {
     pub(crate) service: Service,
-    acceptor: Option<Arc<Acceptor>>,
+    handle: NodeHandle,
     imports: Imports,
     /// State that the connections of one party share: see [`crate::connection`].
     turns: Mutex<HashMap<Arc<str>, Weak<PartyShare>>>,
@@ -91,8 +89,6 @@ pub(crate) struct NodeInner {
     handshakes: Mutex<HandshakeTasks>,
     /// Failed accepts that may be logged.
     accept_complaints: RateLimit,
-    /// The reload action of the composition root, if it has set one.
-    reload: Mutex<Option<ReloadAction>>,
 }
 
 /// The TLS handshakes in progress, by number.
@@ -102,22 +98,6 @@ struct HandshakeTasks {
     order: Handshakes,
     /// Handle that ends the task of each handshake.
     tasks: HashMap<u64, AbortHandle>,
-}
-
-/// A reload action that replaces [`NodeHandle::reload`] and also reads the settings again.
-///
-/// The argument names the origin of the request, for the audit log.
-pub type ReloadAction = Arc<dyn Fn(&str) -> Result<ReloadReport, String> + Send + Sync>;
-
-/// The changes made by a reload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReloadReport {
-    /// Changed settings.
-    pub settings: Applied,
-    /// Changed keys.
-    pub keys: Reloaded,
-    /// Changed keys of the configuration file that take effect only after a restart.
-    pub needs_restart: Vec<String>,
 }
 
 /// Error of [`Node::bind`].
@@ -142,9 +122,6 @@ pub enum StartError {
     /// A certificate file cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The key store cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 impl Node {
@@ -154,14 +131,14 @@ impl Node {
     /// # Errors
     /// The socket or file that cannot be used, with a text for the operator. No socket stays open.
     pub fn bind(config: NodeConfig, service: Service) -> Result<Self, StartError> {
-        Self::bind_with(config, service, Inherited::default())
+        Self::bind_inherited(config, service, Inherited::default())
     }
 
     /// Binds like [`Self::bind`], with clients' sockets that a service manager has opened.
     ///
     /// # Errors
     /// As [`Self::bind`].
-    pub fn bind_with(
+    pub fn bind_inherited(
         config: NodeConfig,
         service: Service,
         inherited: Inherited,
@@ -202,12 +179,11 @@ impl Node {
             None => None,
         };
         let inner = Arc::new(NodeInner {
-            acceptor: tcp.as_ref().map(|(_, acceptor)| Arc::clone(acceptor)),
+            handle: NodeHandle::new(service.clone(), tcp.as_ref().map(|(_, acceptor)| acceptor)),
             imports: Imports::new(service.clone()),
             turns: Mutex::default(),
             handshakes: Mutex::default(),
             accept_complaints: RateLimit::default(),
-            reload: Mutex::new(None),
             service,
         });
         Ok(Self { inner, unix, tcp, metrics, status, admin, drain_timeout: config.drain_timeout })
@@ -234,7 +210,7 @@ impl Node {
     /// A handle to the node while it runs.
     #[must_use]
     pub fn handle(&self) -> NodeHandle {
-        NodeHandle { inner: Arc::clone(&self.inner) }
+        self.inner.handle.clone()
     }
 
     /// Serves until `shutdown` completes, then drains: accepts no new connections and jobs, waits for jobs in
@@ -258,7 +234,7 @@ impl Node {
         if let Some((socket, config)) = &mut admin
             && let Some(listener) = socket.take_listener()
         {
-            let handle = NodeHandle { inner: Arc::clone(&inner) };
+            let handle = inner.handle.clone();
             let uids = mem::take(&mut config.uids);
             helpers.spawn(report("admin", admin::serve(listener, uids, handle)));
         }
@@ -283,64 +259,6 @@ impl Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("service", &self.inner.service).finish_non_exhaustive()
-    }
-}
-
-/// Reads the state of a running node and reloads it. Cheap to clone.
-#[derive(Clone)]
-pub struct NodeHandle {
-    inner: Arc<NodeInner>,
-}
-
-impl NodeHandle {
-    /// The current state of the node: the answer of `/status`.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.inner.service.status()
-    }
-
-    /// The service behind the node.
-    #[must_use]
-    pub fn service(&self) -> &Service {
-        &self.inner.service
-    }
-
-    /// Reads keys, policies and certificates again. Blocks on disk and key checks.
-    ///
-    /// # Errors
-    /// The first file that could not be read; the previous state of that part stays in force.
-    pub fn reload(&self) -> Result<Reloaded, StartError> {
-        self.inner.reload()
-    }
-
-    /// Sets the action of [`Self::reload_all`].
-    pub fn on_reload(&self, action: ReloadAction) {
-        *lock(&self.inner.reload) = Some(action);
-    }
-
-    /// Reads everything again that can change in a running node, as SIGHUP does: settings, keys, policies,
-    /// certificates. Blocks on disk and key checks.
-    ///
-    /// # Errors
-    /// The part that is unreadable or wrong, with a text for the operator; that part stays unchanged.
-    pub fn reload_all(&self, actor: &str) -> Result<ReloadReport, String> {
-        let action = lock(&self.inner.reload).clone();
-        if let Some(action) = action {
-            return action(actor);
-        }
-        let keys = self.reload().map_err(|error| error.to_string())?;
-        let revision = self.service().settings().revision;
-        Ok(ReloadReport {
-            settings: Applied { revision, changes: Vec::new() },
-            keys,
-            needs_restart: Vec::new(),
-        })
-    }
-}
-
-impl fmt::Debug for NodeHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NodeHandle")
     }
 }
 
@@ -370,24 +288,6 @@ impl NodeInner {
             warn!(%error, suppressed, "cannot accept a connection");
         }
         sleep(ACCEPT_PAUSE).await;
-    }
-
-    fn reload(&self) -> Result<Reloaded, StartError> {
-        let keys = self.service.reload_keys();
-        if let Some(acceptor) = &self.acceptor {
-            let metrics = self.service.metrics();
-            match acceptor.reload() {
-                Ok(()) => {
-                    metrics.reloads.add(1);
-                    self.service.set_certificate(acceptor.certificate());
-                }
-                Err(error) => {
-                    metrics.reloads_failed.add(1);
-                    return Err(error.into());
-                }
-            }
-        }
-        Ok(keys?)
     }
 
     async fn drain(&self, limit: Duration) {

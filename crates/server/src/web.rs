@@ -8,7 +8,7 @@
 //! content security policy holds a browser to that. It reads `v1/state` and `v1/events`, which the node or the manager
 //! that serves it provides.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -89,17 +89,22 @@ pub fn host_name(host: &str) -> &str {
 }
 
 /// Server-sent events: the present document, and each that follows. A client that reads slowly misses some, and
-/// always gets the latest. The stream ends with the sender of `documents`.
+/// always gets the latest. The stream ends with the sender of `documents`, and when `until` does.
 #[must_use]
-pub fn event_stream(mut documents: watch::Receiver<Arc<str>>) -> Response {
+pub fn event_stream(
+    mut documents: watch::Receiver<Arc<str>>,
+    until: impl Future<Output = ()> + Send + 'static,
+) -> Response {
     let (send, receive) = mpsc::channel(1);
     tokio::spawn(async move {
+        let mut until = pin!(until);
         let mut number: u64 = 0;
         documents.mark_changed();
         loop {
             let ended = tokio::select! {
                 changed = documents.changed() => changed.is_err(),
                 () = send.closed() => true,
+                () = &mut until => true,
             };
             if ended {
                 return;

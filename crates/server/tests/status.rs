@@ -124,7 +124,7 @@ fn new_connection_displaces_the_oldest_without_a_request() {
     for _ in 0..5 {
         assert!(is_served(&path));
     }
-    // The oldest is gone; the youngest may go on.
+    // The oldest is gone; the youngest may continue.
     let mut rest = Vec::new();
     let _ = crowd[0].read_to_end(&mut rest);
     assert!(rest.is_empty());

@@ -264,7 +264,7 @@ pub struct KeyRow {
     pub name: String,
     /// Whether another key has taken its place.
     pub former: bool,
-    /// SHA-256 of the public half, in of the version in service.
+    /// SHA-256 of the public half of the version in service, in hexadecimal digits.
     pub spki_sha256: Option<String>,
     /// Time of the last job since the node started, in seconds since 1970.
     pub last_used: Option<u64>,

@@ -463,8 +463,8 @@ pub(crate) fn render(metrics: &Metrics, moment: &Moment<'_>) -> String {
     out
 }
 
-/// Tenants are configured and bounded ([`MAX_TENANTS`](crate::tenants::MAX_TENANTS)), so they may be labels, which
-/// identities may not.
+/// Tenants are configured and bounded ([`MAX_NODE_TENANTS`](crate::tenants::MAX_NODE_TENANTS)), so they may be labels,
+/// which identities may not.
 fn render_tenants(out: &mut String, tenants: &[AccountSnapshot]) {
     let named = || {
         let names = tenants.iter().map(|row| (row.terms.tenant(), row));

@@ -121,7 +121,7 @@ impl Rates {
             && classes.all(|rate| rate.is_unlimited())
     }
 
-    /// The rates that stay in force after a grant has expired, if the node is configured to go on: one part in
+    /// The rates that stay in force after a grant has expired, if the node is configured to continue: one part in
     /// [`SAFE_SHARE`] of each rate and burst.
     #[must_use]
     pub fn safe_share(&self) -> Self {

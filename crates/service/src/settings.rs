@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::rates::{Rate, Rates};
 use crate::store::valid_identity;
 use crate::tenants::{
-    Bounds, Directory, MAX_TENANTS, Priority, TENANT_PREFIX, TenantSettings, Terms,
+    Bounds, Directory, MAX_NODE_TENANTS, Priority, TENANT_PREFIX, TenantSettings, Terms,
 };
 
 /// All settings of a service that can change while it runs.
@@ -250,8 +250,8 @@ impl Settings {
 
     fn tenant_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.tenant.len() > MAX_TENANTS {
-            problems.push(format!("tenant: at most {MAX_TENANTS}"));
+        if self.tenant.len() > MAX_NODE_TENANTS {
+            problems.push(format!("tenant: at most {MAX_NODE_TENANTS}"));
         }
         let mut owners = BTreeMap::new();
         for (name, tenant) in &self.tenant {

@@ -89,7 +89,7 @@ pub struct TenantRow {
     pub imported_keys: usize,
     /// Jobs that the policy of their key allows.
     pub offered: u64,
-    /// Of those, jobs handed to the engine.
+    /// Offered jobs that were handed to the engine.
     pub admitted: u64,
     /// Bytes of their inputs.
     pub bytes: u64,
@@ -155,6 +155,9 @@ pub struct BackendRow {
     pub unusable: Option<String>,
     /// Whether a recent wrong result has excluded it from service.
     pub quarantined: bool,
+    /// The reason for which its devices are away now, after a fatal error for example; other backends serve its jobs.
+    #[serde(default)]
+    pub away: Option<String>,
     /// The reason for which its last queue could not be opened, if that is so now; other backends serve its jobs.
     #[serde(default)]
     pub queue_refused: Option<String>,
@@ -348,7 +351,8 @@ impl BackendRow {
             version: status.description.version,
             unusable: status.unusable,
             quarantined: status.quarantined,
-            queue_refused: status.away.or(status.queue_refused),
+            away: status.away,
+            queue_refused: status.queue_refused,
             devices: status.devices.into_iter().map(DeviceRow::of).collect(),
         }
     }

@@ -25,8 +25,9 @@ pub const MAX_TENANT_LEN: usize = 63;
 /// Bound on the identities of one tenant: more gateways than one tenant has at one node.
 pub const MAX_TENANT_IDENTITIES: usize = 1024;
 
-/// Bound on the tenants of one node: each has a row in `/status` and about 30 lines in `/metrics`.
-pub const MAX_TENANTS: usize = 1000;
+/// Bound on the tenants of a node, its own or those with a grant: each has a row in `/status` and about 30 lines in
+/// `/metrics`.
+pub const MAX_NODE_TENANTS: usize = 1000;
 
 /// Begins the name of a tenant in key policies.
 pub const TENANT_PREFIX: &str = "tenant:";

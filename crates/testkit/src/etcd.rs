@@ -65,17 +65,18 @@ impl EtcdCluster {
     }
 
     /// Starts one member at the address `host` under another program, such as `ip netns exec NAME`. The address must
-    /// be reachable from here.
+    /// be reachable from here. Its ports are the usual ones, and on loopback free ones.
     ///
     /// # Panics
     /// If it does not start.
     #[must_use]
     pub fn start_under(folder: &Path, host: &str, under: &[&str]) -> Self {
+        let port = |usual| if host == "127.0.0.1" { free_port() } else { usual };
         let member = Member {
             child: None,
             host: host.to_owned(),
-            client: 2379,
-            peer: 2380,
+            client: port(2379),
+            peer: port(2380),
             under: under.iter().map(ToString::to_string).collect(),
         };
         Self::run(folder, vec![member])
@@ -153,6 +154,19 @@ impl EtcdCluster {
         let mut child = self.members[member].child.take().expect("the member runs");
         child.kill().expect("a signal");
         child.wait().expect("its end");
+    }
+
+    /// Starts a member that has ended by itself, with its data, as a service manager does; returns whether it had.
+    ///
+    /// # Panics
+    /// If it was killed before.
+    pub fn start_again(&mut self, member: usize) -> bool {
+        let child = self.members[member].child.as_mut().expect("it was started");
+        let ended = child.try_wait().expect("its state").is_some();
+        if ended {
+            self.start_member(member);
+        }
+        ended
     }
 
     /// `HOST:PORT` of the members, for clients.

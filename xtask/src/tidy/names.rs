@@ -22,7 +22,6 @@ const SHARED: &[(&str, &[&str], &str)] = &[
     ("Pool",       &["client", "provider"], "the pool, and what an edge needs of it (a trait)"),
     ("Qat",        &["backends", "inspect"], "QAT as a backend, and as hardware that a machine has"),
     ("Quota",      &["manager", "service"], "a tenant's quota in the pool, and its slice in one node"),
-    ("Terms",      &["manager", "service"], "what a grant says, and what holds for an identity"),
 
     // What each crate has one of, by convention.
     ("Command",    &["cli", "manager"], "the commands of a program, and of the pool's log"),

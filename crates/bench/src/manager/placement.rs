@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use millrace_manager::model::view::{PREFIX, View};
 use millrace_manager::model::{
-    Actor, Command, Core, Health, Heartbeat, Load, NodeName, Refusal, Registration, Role, Tenant,
-    TenantName, Terms,
+    Actor, Command, Core, Health, Heartbeat, LeaseTimes, Load, NodeName, Refusal, Registration,
+    Role, Tenant, TenantName, TenantUsage, Usage,
 };
 use millrace_manager::schema;
 use millrace_manager::store::{MemoryStore, Store, StoreError, Transaction};
 use millrace_service::grant::GrantSigner;
+use millrace_service::overview::MAX_ROWS;
 use millrace_service::rates::{JobClass, Rate};
 use millrace_service::tenants::IdentityPattern;
 use serde::Serialize;
@@ -103,7 +104,7 @@ pub(super) fn measure(
     let mut moved = Vec::new();
     loop {
         let start = Instant::now();
-        let Some(transaction) = pool.core.work(pool.now) else {
+        let Some(transaction) = pool.core.next_change(pool.now) else {
             break;
         };
         pool.commit(&transaction)?;
@@ -137,7 +138,7 @@ impl SimulatedPool {
         schema::prepare(&store).map_err(|error| setup(&error))?;
         let snapshot = store.read(PREFIX).map_err(|error| setup(&error))?;
         let now = Instant::now();
-        Ok(Self { core: Core::new(Terms::default(), &snapshot, now), store, now })
+        Ok(Self { core: Core::new(LeaseTimes::default(), &snapshot, now), store, now })
     }
 
     /// Commits a transaction, and feeds the change back as a manager does.
@@ -154,7 +155,7 @@ impl SimulatedPool {
 
     fn settle(&mut self) -> Result<(), BenchError> {
         for _ in 0..MAX_STEPS {
-            match self.core.work(self.now) {
+            match self.core.next_change(self.now) {
                 Some(transaction) => self.commit(&transaction)?,
                 None => return Ok(()),
             }
@@ -259,10 +260,18 @@ pub(super) fn heartbeat(number: usize, fence: u64, applied: u64) -> Result<Heart
             waiting: 7,
             p99_us: 1800,
             connections: 40,
+            usage: Some(usage()?),
         },
         health: Health::Good,
         keys: BTreeMap::new(),
     })
+}
+
+/// The use of a node by as many tenants as a record names.
+fn usage() -> Result<Usage, BenchError> {
+    let row = |number: usize| Ok((tenant_name(number)?, TenantUsage(20_000 + number as u64, 0)));
+    let tenants: Result<_, BenchError> = (0..MAX_ROWS).map(row).collect();
+    Ok(Usage { ops_milli: 1_000_000, p50_us: 700, tenants: tenants?, ..Usage::default() })
 }
 
 pub(super) fn setup(error: &dyn std::fmt::Display) -> BenchError {

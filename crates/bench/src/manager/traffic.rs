@@ -8,7 +8,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use millrace_manager::Manager;
-use millrace_manager::model::{Actor, Command, Role, Tenant, Terms};
+use millrace_manager::model::{Actor, Command, LeaseTimes, Role, Tenant};
 use millrace_manager::store::{self, EtcdConfig};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::rates::Rate;
@@ -70,9 +70,9 @@ pub(super) fn measure(
         .ok_or_else(|| usage(&"the counters of etcd are read without TLS: use etcd://HOST:PORT"))?
         .to_owned();
     let signer = GrantSigner::generate().map_err(|error| setup(&error))?.0;
-    let terms = Terms { ttl: TTL, ..Terms::default() };
+    let times = LeaseTimes { ttl: TTL, ..LeaseTimes::default() };
     let store = store::open(location).map_err(|error| usage(&error))?;
-    let manager = Manager::start(store, signer, &GrantKeys::default(), terms)
+    let manager = Manager::start(store, signer, &GrantKeys::default(), times)
         .map_err(|error| setup(&error))?;
     if manager.view(|view| !view.nodes.is_empty() || !view.tenants.is_empty()) {
         manager.stop();

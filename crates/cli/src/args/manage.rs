@@ -83,14 +83,13 @@ pub(crate) struct ManagerArgs {
     pub(crate) state: Option<PathBuf>,
     /// Validity of a grant
     ///
-    /// A node that no manager reaches goes on with a quarter of its slices
+    /// A node that no manager reaches continues with a quarter of its slices
     /// from then on.
     #[arg(long, alias = "grant-seconds", value_name = "TIME", default_value = "30s", value_parser = grant_lifetime)]
     pub(crate) grant_lifetime: Duration,
-    /// Make a new key-encryption key: manager/pool.kek is lost
+    /// Replace a lost manager/pool.kek; the keys sealed under it are gone
     ///
-    /// The keys of the pool that are sealed under the former one are lost
-    /// with it: import them again with `millrace pool key import --replace`.
+    /// Import them again with `millrace pool key import --replace`.
     #[arg(long, hide_short_help = true)]
     pub(crate) new_kek: bool,
     /// Log level (error, warn, info, debug, trace), or a filter per module
@@ -141,8 +140,8 @@ Examples:
   millrace node drain node-1
 
 The node measures its capacity at the first start, registers at a manager, and
-serves the tenants for which it gets grants. It goes on without a manager: with
-its grants until they expire, and then with a quarter of each.";
+serves the tenants for which it gets grants. Without a manager it continues:
+with its grants until they expire, and then with a quarter of each.";
 
 const CHECK_OF_NODE: &str = "\
 Check the configuration and exit: 0 if the node would take it, else 2
@@ -178,14 +177,19 @@ pub(crate) struct NodeRunArgs {
     /// Label of the node's place: rack, room, region
     #[arg(long, value_name = "ZONE")]
     pub(crate) zone: Option<Zone>,
-    /// Capacity, instead of a measurement: TYPE=OPS, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = class_rate, hide_short_help = true)]
+    /// Capacity in operations per second, instead of a measurement
+    #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate, hide_short_help = true)]
     pub(crate) capacity: Vec<ClassRateArg>,
 }
 
 /// Looks after the nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
+    /// Run a node: the same as `millrace node` with these options
+    #[command(
+        after_long_help = "Example:\n  millrace node run --access node-1.access --name node-1"
+    )]
+    Run(Box<NodeRunArgs>),
     /// List the nodes
     #[command(after_long_help = "Example:\n  millrace node list")]
     List(ListArgs),
@@ -305,16 +309,16 @@ pub(crate) struct TenantValues {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct QuotaValues {
     /// Operations per second over all nodes; 0 for no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) ops: Option<u64>,
     /// Operations at once [default: one second of --ops]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) ops_burst: Option<u64>,
     /// Bytes of input per second; 0 for no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) bytes: Option<u64>,
-    /// Operations per second of one class, CLASS=N; repeatable, 0 removes the limit
-    #[arg(long, value_name = "CLASS=N", value_parser = class_rate)]
+    /// Operations per second of one class; repeatable, 0 removes the limit
+    #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate)]
     pub(crate) class: Vec<ClassRateArg>,
 }
 
@@ -356,7 +360,7 @@ Values that are not named stay. `millrace tenant addresses` shows the result.";
 pub(crate) struct TenantPlaceArgs {
     /// Name of the tenant
     pub(crate) name: TenantName,
-    /// Number of nodes
+    /// Number of nodes, 1 to 1000 [default: 2]
     #[arg(long, value_name = "N")]
     pub(crate) spread: Option<u32>,
     /// Only this node; repeatable
@@ -365,7 +369,7 @@ pub(crate) struct TenantPlaceArgs {
     /// Zone to take first; repeatable, in this order
     #[arg(long, value_name = "ZONE")]
     pub(crate) zone: Vec<Zone>,
-    /// Whether slices may exceed the free capacity of the nodes
+    /// Whether slices may exceed the free capacity of the nodes [default: off]
     #[arg(long, value_enum, value_name = "ON|OFF", hide_possible_values = true)]
     pub(crate) over_commit: Option<OnOff>,
     #[command(flatten)]
@@ -630,9 +634,9 @@ Examples:
   millrace audit --verify
   millrace audit --json > audit.json
 
-Each entry has the hash of the one before. --verify computes them all anew,
+Each entry has the hash of the one before. --verify computes them all again,
 here, not in the manager. Note the last hash elsewhere: it reveals a log that
-was cut short or written anew.";
+was cut short or rewritten.";
 
 /// Show who changed what in the pool, and verify the log
 #[derive(Debug, Args)]
@@ -668,8 +672,10 @@ fn class_rate(text: &str) -> Result<ClassRateArg, String> {
     let (class, ops) = text.split_once('=').ok_or("expected CLASS=N, such as rsa-2048=2000")?;
     let class =
         class.parse().map_err(|error: millrace_service::rates::NoJobClass| error.to_string())?;
-    let ops = ops
-        .parse()
-        .map_err(|_| format!("expected a number of operations per second, not {ops:?}"))?;
-    Ok(ClassRateArg { class, ops })
+    Ok(ClassRateArg { class, ops: rate(ops)? })
+}
+
+/// A number of operations or bytes per second.
+fn rate(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number, not {text:?}; 0 is no limit"))
 }

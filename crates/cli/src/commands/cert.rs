@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
-use millrace_server::listener::group_id;
+use millrace_server::config::group_id;
 use millrace_server::tls::{
     CertificateError, client_certificate, ensure_authority, issue_client_certificate,
     issue_node_certificate, issued_certificates, revocation_list, revoke_client_certificate,

@@ -125,11 +125,12 @@ impl Sample {
 #[rustfmt::skip]
 fn page(status: &Status) -> String {
     let backends = status.backends.iter().map(|row| {
-        let state = match (&row.unusable, row.quarantined, &row.queue_refused) {
-            (Some(reason), _, _) => format!("not usable: {reason}"),
-            (None, true, _) => "quarantined".to_owned(),
-            (None, false, Some(reason)) => format!("no queue at present: {reason}"),
-            (None, false, None) => row.version.clone(),
+        let state = match (&row.unusable, row.quarantined, &row.away, &row.queue_refused) {
+            (Some(reason), ..) => format!("not usable: {reason}"),
+            (None, true, ..) => "quarantined".to_owned(),
+            (None, false, Some(reason), _) => format!("away: {reason}"),
+            (None, false, None, Some(reason)) => format!("no queue at present: {reason}"),
+            (None, false, None, None) => row.version.clone(),
         };
         format!("{} ({state})", row.backend)
     });

@@ -16,8 +16,9 @@ use anyhow::{Context, Error, Result, anyhow};
 use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, EngineConfig, Observer};
 use millrace_manager::managed_node::ManagedNode;
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
+use millrace_server::handle::ReloadReport;
 use millrace_server::listener::{Inherited, ListenError};
-use millrace_server::node::{ReloadReport, StartError};
+use millrace_server::node::StartError;
 use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
 };
@@ -130,7 +131,7 @@ impl Start {
             progress::while_doing("loading keys", || config.service(engine.clone(), store));
         let service = service.context("starting the node")?;
         service.control_log(Box::new(log));
-        let node = Node::bind_with(config, service, inherited).map_err(coded)?;
+        let node = Node::bind_inherited(config, service, inherited).map_err(coded)?;
         let handle = node.handle();
         let (args, reloading) = (args.clone(), node.handle());
         handle.on_reload(Arc::new(move |actor| reload(&args, &typed, &reloading, actor)));
@@ -252,7 +253,7 @@ fn coded(error: StartError) -> Error {
             | ListenError::Folder { .. } => true,
         },
         StartError::NotLoopback(_) => true,
-        StartError::Address { .. } | StartError::Tls(_) | StartError::Store(_) => false,
+        StartError::Address { .. } | StartError::Tls(_) => false,
     };
     if usage {
         fail(Failure::Usage, format!("starting the node: {error}"))

@@ -77,7 +77,7 @@ impl Caller {
                 || Problem::new(Code::Unauthenticated, "the token is not known, or has expired");
             return find(manager, known).map(Self::Principal).ok_or_else(unknown);
         }
-        let Some(identity) = &peer.identity else {
+        let Some(identity) = peer.identity() else {
             return Ok(Self::Anonymous);
         };
         let known = |credential: &Credential| match credential {

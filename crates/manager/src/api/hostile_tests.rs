@@ -4,7 +4,6 @@
 //! Requests that an attacker makes, with and without rights: each is answered within the API's closed set of
 //! reasons, and none breaks the pool.
 
-use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use aws_lc_rs::digest::digest;
@@ -15,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::routes::{Access, ROUTES};
 use super::*;
-use crate::model::{Actor, Command, Credential, Principal, Role, Terms};
+use crate::model::{Actor, Command, Credential, LeaseTimes, Principal, Role};
 use crate::store::MemoryStore;
 
 /// Callers: an administrator, the node `n1`, a gateway, and one without a certificate.
@@ -33,7 +32,7 @@ impl Attacked {
         let (signer, _) = GrantSigner::generate().unwrap();
         let store = Arc::new(MemoryStore::new());
         let manager =
-            Manager::start(store, signer, &GrantKeys::default(), Terms::default()).unwrap();
+            Manager::start(store, signer, &GrantKeys::default(), LeaseTimes::default()).unwrap();
         for (name, role) in [("admin", Role::Admin), ("n1", Role::Node)] {
             let principal = Principal {
                 name: name.parse().unwrap(),
@@ -201,10 +200,7 @@ fn request() -> impl Strategy<Value = HostileRequest> {
 fn send(attacked: &Attacked, request: &HostileRequest) -> Result<Reply, Problem> {
     let HostileRequest { index, caller, segment, query, headers, body, .. } = request;
     let route = &ROUTES[*index];
-    let peer = Peer {
-        identity: CALLERS[*caller].map(Arc::from),
-        address: SocketAddr::from(([127, 0, 0, 1], 1)),
-    };
+    let peer = Peer::of(CALLERS[*caller]);
     let plain: String = query.chars().filter(|letter| !" \"<>#\\^`{|}".contains(*letter)).collect();
     let mut sent = Request::builder()
         .method(format!("{:?}", route.method).to_uppercase().as_str())

@@ -117,7 +117,7 @@ impl From<VaultError> for Problem {
             VaultError::Missing { .. }
             | VaultError::OtherKek { .. }
             | VaultError::Kek(_)
-            | VaultError::None
+            | VaultError::NoKeys
             | VaultError::Seal(_) => Self::new(Code::Conflict, error.to_string()),
         }
     }
@@ -141,7 +141,7 @@ fn present(call: &Call, name: &KeyName) -> Result<Versioned<PoolKey>, Problem> {
 }
 
 fn vault(call: &Call) -> Result<&Vault, Problem> {
-    Ok(call.api.manager.vault().ok_or(VaultError::None)?)
+    Ok(call.api.manager.vault().ok_or(VaultError::NoKeys)?)
 }
 
 pub(super) fn key(call: &Call) -> Result<Reply, Problem> {

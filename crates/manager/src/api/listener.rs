@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -61,19 +61,72 @@ pub enum TlsError {
     Clients(#[from] rustls::server::VerifierBuilderError),
 }
 
+/// The TLS settings of a listener, for the handshakes that begin. Every later change of them ends the rights of client
+/// certificates on connections from before: one may have been revoked.
+#[derive(Debug)]
+pub struct ServerTls(watch::Sender<Arc<ServerConfig>>);
+
+impl ServerTls {
+    /// Reads the files. A client without a certificate is let in: it needs a token.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+        Ok(Self(watch::channel(server_config(files)?).0))
+    }
+
+    /// Reads the files again.
+    ///
+    /// # Errors
+    /// [`TlsError`]; the former settings stay in force.
+    pub fn reload(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        self.0.send_replace(server_config(files)?);
+        Ok(())
+    }
+}
+
 /// The caller at the other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// The identity in its verified certificate: `cert:NAME`.
-    pub identity: Option<Arc<str>>,
-    /// Remote address of the connection.
-    pub address: SocketAddr,
+    identity: Option<Arc<str>>,
+    /// The settings of its handshake; changed if others are in force.
+    settings: watch::Receiver<Arc<ServerConfig>>,
+}
+
+impl Peer {
+    /// The identity in its verified certificate: `cert:NAME`. `None` once the settings have changed since the
+    /// handshake.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Arc<str>> {
+        let changed = self.settings.has_changed().unwrap_or(false);
+        self.identity.as_ref().filter(|_| !changed)
+    }
+
+    /// Completes when the settings have changed since the handshake.
+    pub(super) async fn outdated(mut self) {
+        if self.settings.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// A caller in a test.
+    #[cfg(test)]
+    pub(super) fn of(identity: Option<&str>) -> Self {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let versions = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let none = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
+        let config = versions.with_no_client_auth().with_cert_resolver(none);
+        Self { identity: identity.map(Arc::from), settings: watch::channel(Arc::new(config)).1 }
+    }
 }
 
 /// TLS connections that have ended their handshake.
 pub(super) struct TlsListener {
     ready: mpsc::Receiver<(TlsStream<TcpStream>, Peer)>,
     address: SocketAddr,
+    settings: watch::Receiver<Arc<ServerConfig>>,
     accepting: AbortHandle,
 }
 
@@ -90,21 +143,19 @@ impl fmt::Debug for TlsListener {
 }
 
 /// Opens the listener, with its bounds.
-pub(super) fn listen(
-    listener: TcpListener,
-    config: Arc<ServerConfig>,
-) -> io::Result<Bounded<TlsListener>> {
+pub(super) fn listen(listener: TcpListener, tls: &ServerTls) -> io::Result<Bounded<TlsListener>> {
     let address = listener.local_addr()?;
     let (send, ready) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), send)).abort_handle();
-    let tls = TlsListener { ready, address, accepting };
+    let settings = tls.0.subscribe();
+    let accepting = tokio::spawn(accept(listener, settings.clone(), send)).abort_handle();
+    let tls = TlsListener { ready, address, settings, accepting };
     let timeouts = || Timeouts { request: TIMEOUT, answer: TIMEOUT };
     Ok(Bounded::new(tls, MAX_CONNECTIONS, timeouts))
 }
 
 async fn accept(
     listener: TcpListener,
-    tls: TlsAcceptor,
+    settings: watch::Receiver<Arc<ServerConfig>>,
     ready: mpsc::Sender<(TlsStream<TcpStream>, Peer)>,
 ) {
     let places = Arc::new(Semaphore::new(MAX_HANDSHAKES));
@@ -120,15 +171,16 @@ async fn accept(
                 continue;
             }
         };
-        let (tls, ready) = (tls.clone(), ready.clone());
+        let (mut settings, ready) = (settings.clone(), ready.clone());
         tokio::spawn(async move {
+            let tls = TlsAcceptor::from(Arc::clone(&settings.borrow_and_update()));
             let handshake = timeout(TIMEOUT, tls.accept(socket)).await;
             drop(place);
             match handshake {
                 Ok(Ok(stream)) => {
                     let chain = stream.get_ref().1.peer_certificates();
                     let own = chain.and_then(<[_]>::first);
-                    let peer = Peer { identity: own.and_then(identity), address };
+                    let peer = Peer { identity: own.and_then(identity), settings };
                     // The manager is stopping if there is no receiver.
                     let _ = ready.send((stream, peer)).await;
                 }
@@ -152,7 +204,7 @@ impl Listener for TlsListener {
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(Peer { identity: None, address: self.address })
+        Ok(Peer { identity: None, settings: self.settings.clone() })
     }
 }
 
@@ -162,8 +214,7 @@ impl Connected<IncomingStream<'_, Bounded<TlsListener>>> for Peer {
     }
 }
 
-/// Reads the files. A client without a certificate is let in: it needs a token.
-pub(super) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     for certificate in read_all::<CertificateDer<'_>>(&files.client_ca)? {

@@ -41,7 +41,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
-use millrace_server::config::TlsFiles;
 use millrace_server::web;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -57,7 +56,7 @@ use crate::Manager;
 pub use auth::Caller;
 use idempotency::Answered;
 pub use keys::{KeyView, NewKey};
-pub use listener::{Peer, TlsError};
+pub use listener::{Peer, ServerTls, TlsError};
 use metrics::ApiMetrics;
 use problem::{Code, Problem};
 pub use routes::{
@@ -228,17 +227,16 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Serves the API until `stop` completes.
 ///
 /// # Errors
-/// A certificate file cannot be used, or the listener fails.
+/// The listener fails.
 pub async fn serve(
     listener: TcpListener,
-    files: &TlsFiles,
+    tls: &ServerTls,
     hosts: BTreeSet<String>,
     manager: Manager,
     pool: &str,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
-    let config = listener::server_config(files)?;
-    let listener = listener::listen(listener, config)?;
+) -> io::Result<()> {
+    let listener = listener::listen(listener, tls)?;
     let api = Api::new(manager, hosts, pool);
     let service = router(&api).into_make_service_with_connect_info::<Peer>();
     let stopping = Arc::new(Notify::new());
@@ -257,17 +255,6 @@ pub async fn serve(
         () = cut => {}
     }
     Ok(())
-}
-
-/// Why the API cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// A certificate file.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The listener.
-    #[error("cannot serve the API: {0}")]
-    Io(#[from] io::Error),
 }
 
 impl Api {
@@ -344,8 +331,10 @@ async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
             "name this manager by a name in its certificate, and from no other site's page";
         Problem::new(Code::Misdirected, detail).into_response()
     };
-    // A refusal may leave the body unread, and the connection ends then: the client is not to send more on it.
-    if has_body && response.status().is_client_error() {
+    // A refusal may leave the body unread, and the connection ends then: the client is not to send more on it. It also
+    // ends for a certificate that has to be verified again.
+    let refused = response.status();
+    if has_body && refused.is_client_error() || refused == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -362,6 +351,7 @@ async fn events(
         Err(problem) => return problem.into_response(),
     };
     let manager = api.manager.clone();
+    let outdated = peer.clone().outdated();
     let caller =
         spawn_blocking(move || Caller::of(&manager, &peer, token.as_deref().map(String::as_str)))
             .await;
@@ -371,7 +361,7 @@ async fn events(
         Err(error) => return internal(&error).into_response(),
     };
     match caller.require(routes::Access::Role(crate::model::Role::Viewer)) {
-        Ok(()) => web::event_stream(api.overview.clone()),
+        Ok(()) => web::event_stream(api.overview.clone(), outdated),
         Err(problem) => problem.into_response(),
     }
 }

@@ -3,8 +3,8 @@
 
 //! [`PoolState`]: the overview of the pool, from the reports of its nodes and the records of the store.
 //!
-//! A node reports to one manager. The page of another manager shows the same node with what its heartbeat wrote to the
-//! store: load, but neither backends nor clients.
+//! The use of nodes and tenants is that of the records, so that each manager shows the same. A node's backends, clients
+//! and keys are in its report alone, which goes to one manager: the page of another one lacks them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::pool_overview::of_pool;
 use crate::Manager;
-use crate::model::{AuditEntry, Node, NodeName, NodeState, Tenant, TenantName, View};
+use crate::model::{AuditEntry, Node, NodeName, NodeState, Tenant, TenantName, Usage, View};
 
 /// Interval between two overviews.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -59,28 +59,28 @@ impl PoolState {
     /// The overview of the pool. Reads the newest events from the store.
     #[must_use]
     pub fn overview(&self) -> Overview {
-        let (rows, tenants, reports, head) = self.0.manager.view(|view| {
+        let (rows, usage, tenants, reports, head) = self.0.manager.view(|view| {
             let reports = self.fresh(view);
             let rows = view.nodes.iter().filter(|(_, node)| !node.value.removed);
             let rows = rows.map(|(name, node)| node_row(name, &node.value, reports.get(name)));
             let rows: Vec<NodeRow> = rows.collect();
+            let present = view.nodes.iter().filter(|(_, node)| serves(&node.value));
+            let usage = present.filter_map(|(name, node)| usage(&node.value, reports.get(name)));
+            let usage: Vec<Usage> = usage.collect();
             let tenants = view.tenants.values().take(MAX_ROWS);
-            let tenants = tenants.map(|tenant| tenant_row(view, &tenant.value, &reports));
+            let tenants = tenants.map(|tenant| tenant_row(view, &tenant.value, &usage));
             let tenants: Vec<TenantLine> = tenants.collect();
-            (rows, tenants, reports, view.audit_head.value.seq)
+            (rows, usage, tenants, reports, view.audit_head.value.seq)
         });
         let list: Vec<&Overview> = reports.values().map(|report| &**report).collect();
-        of_pool(&self.0.name, now_ms(), rows, &list, tenants, self.events(head))
+        of_pool(&self.0.name, now_ms(), rows, &usage, &list, tenants, self.events(head))
     }
 
     /// The reports that are not stale, of nodes with a lease.
     fn fresh(&self, view: &View) -> HashMap<NodeName, Arc<Overview>> {
         let mut reports = lock(&self.0.reports);
         reports.retain(|name, (at, _)| at.elapsed() < STALE && view.nodes.contains_key(name));
-        let present = reports.iter().filter(|(name, _)| {
-            view.node(name)
-                .is_some_and(|node| matches!(node.state(), NodeState::Ready | NodeState::Draining))
-        });
+        let present = reports.iter().filter(|(name, _)| view.node(name).is_some_and(serves));
         present.map(|(name, (_, overview))| (name.clone(), Arc::clone(overview))).collect()
     }
 
@@ -116,21 +116,25 @@ impl PoolState {
     }
 }
 
-fn tenant_row(
-    view: &View,
-    tenant: &Tenant,
-    reports: &HashMap<NodeName, Arc<Overview>>,
-) -> TenantLine {
-    let of_nodes = reports.values().flat_map(|report| &report.tenants);
-    let used: Vec<&TenantLine> = of_nodes.filter(|row| row.name == tenant.name.as_str()).collect();
+/// Whether the node has a lease.
+fn serves(node: &Node) -> bool {
+    matches!(node.state(), NodeState::Ready | NodeState::Draining)
+}
+
+/// The use of a node by its record, or by its report where a node of an earlier version wrote the record.
+fn usage(node: &Node, report: Option<&Arc<Overview>>) -> Option<Usage> {
+    node.load.usage.clone().or_else(|| Some(Usage::of(report?)))
+}
+
+fn tenant_row(view: &View, tenant: &Tenant, usage: &[Usage]) -> TenantLine {
+    let used = || usage.iter().filter_map(|node| node.tenants.get(&tenant.name));
     TenantLine {
         name: tenant.name.to_string(),
         weight: tenant.weight,
         priority: tenant.priority,
         quota_ops: number(tenant.quota.ops.per_second),
-        // From 0: the sum of no floats is -0.
-        used_ops: used.iter().fold(0.0, |sum, row| sum + row.used_ops),
-        throttled_per_s: used.iter().fold(0.0, |sum, row| sum + row.throttled_per_s),
+        used_ops: milli(used().map(|used| used.0).sum()),
+        throttled_per_s: milli(used().map(|used| used.1).sum()),
         nodes: nodes_of(view, &tenant.name),
     }
 }
@@ -146,22 +150,20 @@ fn node_row(name: &NodeName, node: &Node, report: Option<&Arc<Overview>>) -> Nod
         state: node.state(),
         version: node.registration.version.clone(),
         zone: String::new(),
-        ops_per_s: 0.0,
+        ops_per_s: number(node.load.ops_per_second),
         waiting: usize::try_from(node.load.waiting).unwrap_or(usize::MAX),
         connections: node.load.connections,
-        p50_us: 0.0,
+        p50_us: node.load.usage.as_ref().map_or(0.0, |usage| number(usage.p50_us)),
         p99_us: number(node.load.p99_us),
         capacity: Vec::new(),
         busy: None,
         backends: Vec::new(),
     });
-    let ops_per_s =
-        if row.backends.is_empty() { number(node.load.ops_per_second) } else { row.ops_per_s };
     NodeRow {
         name: name.to_string(),
         state: node.state(),
         zone: zone.map(ToString::to_string).unwrap_or_default(),
-        ops_per_s,
+        ops_per_s: node.load.usage.as_ref().map_or(row.ops_per_s, |usage| milli(usage.ops_milli)),
         capacity: capacity.collect(),
         busy: Some(number(u64::from(node.load.busy_ppm)) / 1e6),
         ..row
@@ -184,6 +186,11 @@ fn event(entry: &AuditEntry) -> Event {
         origin: entry.actor.clone(),
         text: format!("{} {}", entry.action, entry.subject),
     }
+}
+
+/// A number of thousandths.
+fn milli(value: u64) -> f64 {
+    number(value) / 1e3
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates and counts, far below 2^52")]

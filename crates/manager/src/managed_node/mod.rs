@@ -7,16 +7,16 @@
 //! ```text
 //!  STATE/node/
 //!    lock          held by the node's process, so that a former one has ended for certain
-//!    keys          names and versions of the private keys that are the manager's
+//!    keys          names and versions of the private keys that are the manager's; 0: the next process deletes it
 //!    processes     numbers of processes that held it and have not left in order
 //!    capacity      the measurement, with the machine and backends that it is of
 //!
 //!  NodeFolder ─► capacity ─► ManagedNode ─► start ─► RunningNode ─► leave
 //! ```
 //!
-//! One thread, `mr-heartbeat`, does all of it and blocks on the manager; the rules are those of
-//! [`Holder`](crate::model::holder::Holder). The node serves in any case: with the grants that it has until they
-//! expire, and then with a part of each.
+//! One thread, `mr-heartbeat`, blocks on the manager; the rules are those of [`Holder`](crate::model::holder::Holder).
+//! Another, `mr-keys`, deletes the keys of tenants that have left. The node serves in any case: with the grants that it
+//! has until they expire, and then with a part of each.
 
 pub mod capacity;
 mod folder;
@@ -26,10 +26,13 @@ mod worker;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use millrace_service::Service;
+use millrace_service::store::StoreError;
 use tracing::error;
 
 use crate::client::{ManagerClient, escaped};
@@ -59,11 +62,27 @@ pub enum ManagedNodeError {
     /// The capacity cannot be measured.
     #[error("measuring the capacity: {0}")]
     Capacity(#[from] capacity::CapacityError),
+    /// The key store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The list of the manager's keys is damaged, and no key has a mark: a version of Millrace without marks wrote it.
+    #[error(
+        "{}: {error}. It named the keys that are the pool's; these may be: {keys}. Remove each that is (millrace key \
+         remove), and then this file", path.display()
+    )]
+    KeyList {
+        /// The list.
+        path: PathBuf,
+        /// Why it cannot be read.
+        error: String,
+        /// Names of keys that may be the pool's.
+        keys: String,
+    },
     /// No pair of keys can be made, to which managers seal the node's private keys.
     #[error(transparent)]
     Sealing(#[from] SealingError),
     /// The system starts no thread.
-    #[error("starting the thread for the manager: {0}")]
+    #[error("starting a thread for the manager: {0}")]
     Thread(io::Error),
 }
 
@@ -102,11 +121,11 @@ impl ManagedNode {
         Self { client, folder, profile }
     }
 
-    /// Starts the thread, which puts grants in force at `service`. `address` is where gateways reach the node, if its
-    /// profile names no address.
+    /// Starts the threads, which put grants in force at `service` and delete keys there. `address` is where gateways
+    /// reach the node, if its profile names no address.
     ///
     /// # Errors
-    /// The system starts no thread, or has no random numbers.
+    /// The system starts no thread, or has no random numbers; the node's keys or their list cannot be read.
     pub fn start(
         mut self,
         service: Service,
@@ -115,14 +134,16 @@ impl ManagedNode {
         if self.profile.addresses.is_empty() {
             self.profile.addresses.insert(address);
         }
-        let (stop, stopped) = channel();
-        let keys = NodeKeys::open(self.folder.path(), self.profile.name.clone(), service.clone())?;
-        let worker = Worker::new(self, keys, service, stopped);
-        let thread = thread::Builder::new()
-            .name("mr-heartbeat".to_owned())
-            .spawn(move || worker.run())
-            .map_err(ManagedNodeError::Thread)?;
-        Ok(RunningNode { stop, thread })
+        let (folder, name) = (self.folder.path(), self.profile.name.clone());
+        let keys = NodeKeys::open(folder, name, service.clone(), Instant::now())?;
+        let keys = Arc::new(Mutex::new(keys));
+        let deleted = Arc::clone(&keys);
+        Ok(RunningNode {
+            heartbeat: Thread::start("mr-heartbeat", |stopped| {
+                Worker::new(self, keys, service, stopped).run();
+            })?,
+            keys: Thread::start("mr-keys", move |stopped| keys::delete_until(&deleted, &stopped))?,
+        })
     }
 
     fn registration(&self, seen: u64, sealing_key: String) -> Registration {
@@ -148,16 +169,39 @@ impl ManagedNode {
 /// A node that registers and sends heartbeats.
 #[derive(Debug)]
 pub struct RunningNode {
-    stop: Sender<()>,
-    thread: JoinHandle<()>,
+    heartbeat: Thread,
+    keys: Thread,
 }
 
 impl RunningNode {
     /// Ends the lease, after the node has stopped serving. Blocks for a request at most.
     pub fn leave(self) {
+        self.heartbeat.stop();
+        self.keys.stop();
+    }
+}
+
+/// A thread that runs until it is stopped, or until this is dropped.
+#[derive(Debug)]
+struct Thread {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Thread {
+    fn start(
+        name: &str,
+        run: impl FnOnce(Receiver<()>) + Send + 'static,
+    ) -> Result<Self, ManagedNodeError> {
+        let (stop, stopped) = channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(stopped));
+        Ok(Self { stop, thread: thread.map_err(ManagedNodeError::Thread)? })
+    }
+
+    fn stop(self) {
         let _ = self.stop.send(());
         if self.thread.join().is_err() {
-            error!("the thread for the manager panicked");
+            error!("a thread for the manager panicked");
         }
     }
 }

@@ -4,8 +4,10 @@
 //! The thread of a managed node.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use millrace_engine::sync::lock;
 use millrace_service::Service;
 use millrace_service::enforcement::{GrantAnswer, OnExpiry};
 use millrace_service::grant::GrantKeys;
@@ -18,7 +20,8 @@ use crate::api::problem::Code;
 use crate::api::{HeartbeatReport, Leave};
 use crate::client::{ClientError, Condition, Write};
 use crate::model::holder::{Due, GrantSet, Holder, Registered};
-use crate::model::{Health, Heartbeat, Load, Zone};
+use crate::model::node::rounded;
+use crate::model::{Health, Heartbeat, Load, Usage, Zone};
 
 /// Longest time without a look at the clock: grants expire, and the node may have to stop.
 const TURN: Duration = Duration::from_millis(250);
@@ -37,7 +40,7 @@ pub(super) struct Worker {
     latest: Option<(Instant, Overview)>,
     keys: GrantKeys,
     /// Private keys of the manager.
-    node_keys: NodeKeys,
+    node_keys: Arc<Mutex<NodeKeys>>,
     service: Service,
     stopped: Receiver<()>,
     /// The latest complaint in the log: the same one is not repeated each second.
@@ -47,7 +50,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         node: ManagedNode,
-        node_keys: NodeKeys,
+        node_keys: Arc<Mutex<NodeKeys>>,
         service: Service,
         stopped: Receiver<()>,
     ) -> Self {
@@ -75,14 +78,13 @@ impl Worker {
         self.service.manage(self.keys.clone(), ON_EXPIRY, Instant::now());
         loop {
             let now = Instant::now();
-            self.node_keys.delete_due(now);
             let wait = match self.holder.due(now) {
-                Err(at) => at.saturating_duration_since(now).min(TURN),
-                Ok(Due::Register) => {
+                Due::Nothing { until } => until.saturating_duration_since(now).min(TURN),
+                Due::Register => {
                     self.register();
                     Duration::ZERO
                 }
-                Ok(Due::Heartbeat { fence, applied }) => {
+                Due::Heartbeat { fence, applied } => {
                     self.heartbeat(fence, applied);
                     Duration::ZERO
                 }
@@ -96,7 +98,7 @@ impl Worker {
     }
 
     fn register(&mut self) {
-        let sealing_key = self.node_keys.public_text();
+        let sealing_key = lock(&self.node_keys).public_text();
         let registration = self.node.registration(self.holder.seen(), sealing_key);
         let answer: Result<Registered, _> = self.node.client.write(
             Write::Post,
@@ -140,7 +142,7 @@ impl Worker {
                 clock_ms: now_ms(),
                 load: load_of(&overview),
                 health: health_of(&overview),
-                keys: self.node_keys.versions(),
+                keys: lock(&self.node_keys).versions(),
             },
             overview: Some(overview),
         };
@@ -170,13 +172,13 @@ impl Worker {
         // An answer whose grants are not taken brings no keys.
         let grants = set.verify(&self.keys).map_err(|error| error.to_string())?;
         self.holder.check(set.fence, set.revision, sent, now).map_err(|error| error.to_string())?;
-        self.node_keys.install(set);
-        let answer = GrantAnswer { incarnation: set.fence, sent, now, wall: SystemTime::now() };
+        lock(&self.node_keys).install(set);
+        let answer = GrantAnswer { fence: set.fence, sent, now, wall: SystemTime::now() };
         self.service.apply_grants(&set.grants, answer).map_err(|error| error.to_string())?;
         let next = Duration::from_millis(set.next_ms);
         let taken = self.holder.apply(set.fence, set.revision, grants, next, sent, now);
         taken.map_err(|error| error.to_string())?;
-        self.node_keys.settle(set, now);
+        lock(&self.node_keys).settle(&set.keys);
         if self.service.settings().revision != before {
             info!(revision = set.revision, tenants = set.grants.len(), "grants are in force");
         }
@@ -204,12 +206,11 @@ impl Worker {
             (Some(Code::Removed), _) => {
                 self.complain("the node was removed from the pool: it serves no tenant".to_owned());
                 let fence = self.holder.fence().unwrap_or_else(|| self.holder.seen());
-                let answer =
-                    GrantAnswer { incarnation: fence, sent: now, now, wall: SystemTime::now() };
+                let answer = GrantAnswer { fence, sent: now, now, wall: SystemTime::now() };
                 if let Err(error) = self.service.apply_grants(&[], answer) {
                     warn!(%error, "the former grants end by themselves");
                 }
-                self.node_keys.settle_none(now);
+                lock(&self.node_keys).settle(&[]);
                 self.holder.removed(now);
             }
             _ => {
@@ -250,11 +251,12 @@ fn load_of(overview: &Overview) -> Load {
         return Load::default();
     };
     Load {
-        ops_per_second: to_count(node.ops_per_s),
-        busy_ppm: u32::try_from(to_count(node.busy.unwrap_or(0.0) * 1e6)).unwrap_or(u32::MAX),
+        ops_per_second: rounded(node.ops_per_s),
+        busy_ppm: u32::try_from(rounded(node.busy.unwrap_or(0.0) * 1e6)).unwrap_or(u32::MAX),
         waiting: node.waiting as u64,
-        p99_us: to_count(node.p99_us),
+        p99_us: rounded(node.p99_us),
         connections: node.connections,
+        usage: Some(Usage::of(overview)),
     }
 }
 
@@ -265,15 +267,6 @@ fn health_of(overview: &Overview) -> Health {
             Health::Degraded(overview.verdict.text.clone())
         }
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate, at least 0 and far below 2^52"
-)]
-fn to_count(value: f64) -> u64 {
-    value.max(0.0).round() as u64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "operations per second, far below 2^52")]

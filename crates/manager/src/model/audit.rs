@@ -3,7 +3,7 @@
 
 //! The audit log: one entry per administrative change, each with the hash of the one before. An entry that is
 //! changed, removed or inserted later breaks the chain; the hash of the newest entry, noted elsewhere, also reveals
-//! a chain that was cut short or written anew.
+//! a chain that was cut short or rewritten.
 
 use std::fmt;
 

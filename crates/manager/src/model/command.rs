@@ -159,7 +159,7 @@ impl Command {
 
 /// The kinds of things that a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// A tenant.
     Tenant,
     /// A node.
@@ -170,7 +170,7 @@ pub enum Kind {
     Key,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for RecordKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Tenant => "tenant",
@@ -186,10 +186,10 @@ impl std::fmt::Display for Kind {
 pub enum Refusal {
     /// There is no such thing.
     #[error("there is no {0} {1:?}")]
-    NotFound(Kind, String),
+    NotFound(RecordKind, String),
     /// There is one already.
     #[error("there is a {0} {1:?} already")]
-    Exists(Kind, String),
+    Exists(RecordKind, String),
     /// Another tenant has the identity.
     #[error("the identity {identity} belongs to tenant {tenant}")]
     IdentityTaken {
@@ -237,7 +237,7 @@ pub enum Refusal {
     },
     /// The pool has as many as it can have.
     #[error("the pool has {1} {0}s, its bound")]
-    TooMany(Kind, usize),
+    TooMany(RecordKind, usize),
     /// A record of the store cannot be read.
     #[error("the record {0} of the store is damaged")]
     Damaged(String),

@@ -81,6 +81,11 @@ pub struct SealedKey {
 /// Message that the node has to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
+    /// None.
+    Nothing {
+        /// Time at which one is due.
+        until: Instant,
+    },
     /// A registration.
     Register,
     /// A heartbeat.
@@ -143,7 +148,6 @@ pub struct Holder {
     set: Option<Set>,
     next: Instant,
     retry: Duration,
-    removed: bool,
     seen: u64,
 }
 
@@ -151,30 +155,17 @@ impl Holder {
     /// A node that has not registered.
     #[must_use]
     pub const fn new(name: NodeName, on_expiry: OnExpiry, now: Instant) -> Self {
-        Self {
-            name,
-            on_expiry,
-            lease: None,
-            set: None,
-            next: now,
-            retry: FIRST_RETRY,
-            removed: false,
-            seen: 0,
-        }
+        Self { name, on_expiry, lease: None, set: None, next: now, retry: FIRST_RETRY, seen: 0 }
     }
 
     /// The message that is due, or the time at which one will be.
-    ///
-    /// # Errors
-    /// The time.
-    pub fn due(&self, now: Instant) -> Result<Due, Instant> {
-        if self.next > now {
-            return Err(self.next);
-        }
-        Ok(match self.lease {
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Due {
+        match self.lease {
+            _ if self.next > now => Due::Nothing { until: self.next },
             None => Due::Register,
             Some((fence, _)) => Due::Heartbeat { fence, applied: self.applied() },
-        })
+        }
     }
 
     /// Highest fence or revision seen, for the registration.
@@ -200,7 +191,6 @@ impl Holder {
     pub fn registered(&mut self, lease: &Lease, ttl: Duration, now: Instant) {
         self.lease = Some((lease.fence, ttl));
         self.seen = self.seen.max(lease.fence);
-        self.removed = false;
         self.next = now;
         self.retry = FIRST_RETRY;
     }
@@ -248,8 +238,8 @@ impl Holder {
             if grant.node != self.name.as_str() {
                 return Err(GrantError::OtherNode(grant.node.clone()).into());
             }
-            if grant.incarnation != fence {
-                return Err(SetError::OtherLease(grant.incarnation));
+            if grant.fence != fence {
+                return Err(SetError::OtherLease(grant.fence));
             }
         }
         let mut until = sent + ttl;
@@ -283,14 +273,7 @@ impl Holder {
     pub fn removed(&mut self, now: Instant) {
         self.lease = None;
         self.set = None;
-        self.removed = true;
         self.next = now + Duration::from_secs(30);
-    }
-
-    /// Whether an operator has removed the node.
-    #[must_use]
-    pub const fn is_removed(&self) -> bool {
-        self.removed
     }
 
     /// Grants in force now: all, their safe shares, or none.

@@ -28,6 +28,11 @@ pub const MAX_SEALED_LEN: usize = 24 * 1024;
 /// a second that they are to leave; a job that came before is not to miss its key.
 pub const LEAVING: Duration = Duration::from_secs(2);
 
+/// Time after the start of a node until it deletes the keys of its former process, unless an answer names them. Until
+/// an answer comes, no tenant has a grant there and nothing can use them; the answer that brings a grant brings its
+/// keys again. An hour is longer than managers are away for an upgrade.
+pub const UNCONFIRMED: Duration = Duration::from_secs(3600);
+
 /// A private key, as the store keeps it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -109,25 +114,51 @@ pub struct HeldKeys(BTreeMap<KeyName, Held>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
-    /// 0: it is being stored, or the process ended while it was.
+    /// 0: it is being stored.
     version: u64,
-    /// Time at which the node deletes the key; `None` while the key is wanted.
-    leaves: Option<Instant>,
+    stay: Stay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stay {
+    /// The latest answer names the key.
+    Wanted,
+    /// An earlier process had it, and no answer has named it yet.
+    Unconfirmed { until: Instant },
+    /// The latest answer does not name it.
+    Leaving { at: Instant },
 }
 
 impl HeldKeys {
-    /// Keys of an earlier process. Those that the first answer does not name leave then.
+    /// Keys of an earlier process, as [`Self::noted`] gave them: those with version 0 are to be deleted at once, the
+    /// others unless an answer names them within [`UNCONFIRMED`].
     #[must_use]
-    pub fn of_before(versions: BTreeMap<KeyName, u64>) -> Self {
-        let held = |version| Held { version, leaves: None };
-        Self(versions.into_iter().map(|(name, version)| (name, held(version))).collect())
+    pub fn of_before(noted: BTreeMap<KeyName, u64>, now: Instant) -> Self {
+        let held = |version| Held {
+            version,
+            stay: match version {
+                0 => Stay::Leaving { at: now },
+                _ => Stay::Unconfirmed { until: now + UNCONFIRMED },
+            },
+        };
+        Self(noted.into_iter().map(|(name, version)| (name, held(version))).collect())
     }
 
     /// Names and versions, also of keys that are leaving.
     #[must_use]
     pub fn versions(&self) -> BTreeMap<KeyName, u64> {
-        let row = |(name, held): (&KeyName, &Held)| (name.clone(), held.version);
-        self.0.iter().map(row).collect()
+        self.0.iter().map(|(name, held)| (name.clone(), held.version)).collect()
+    }
+
+    /// Names and versions for the next process of the node: 0 for a key that it is to delete when it
+    /// starts, because it is leaving or was being stored.
+    #[must_use]
+    pub fn noted(&self) -> BTreeMap<KeyName, u64> {
+        let version = |held: &Held| match held.stay {
+            Stay::Wanted | Stay::Unconfirmed { .. } => held.version,
+            Stay::Leaving { .. } => 0,
+        };
+        self.0.iter().map(|(name, held)| (name.clone(), version(held))).collect()
     }
 
     /// Whether the key is the manager's.
@@ -159,18 +190,18 @@ impl HeldKeys {
 
     /// Notes that the key is about to be stored (version 0), or has been.
     pub fn note(&mut self, name: KeyName, version: u64) {
-        let held = Held { version, leaves: None };
-        self.0.insert(name, held);
+        self.0.insert(name, Held { version, stay: Stay::Wanted });
     }
 
     /// Takes the list of an answer whose grants are in force: all others leave.
     pub fn settle(&mut self, wanted: &[(KeyName, u64)], now: Instant) {
         let wanted: BTreeSet<&KeyName> = wanted.iter().map(|(name, _)| name).collect();
         for (name, held) in &mut self.0 {
-            held.leaves = match held.leaves {
-                _ if wanted.contains(name) => None,
-                Some(at) => Some(at),
-                None => Some(now + LEAVING),
+            held.stay = match held.stay {
+                _ if wanted.contains(name) => Stay::Wanted,
+                Stay::Wanted => Stay::Leaving { at: now + LEAVING },
+                Stay::Unconfirmed { until } => Stay::Leaving { at: until.min(now + LEAVING) },
+                leaving @ Stay::Leaving { .. } => leaving,
             };
         }
     }
@@ -178,9 +209,21 @@ impl HeldKeys {
     /// The keys that are to be deleted now.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<KeyName> {
-        let due = |held: &Held| held.leaves.is_some_and(|at| at <= now);
-        let due = self.0.iter().filter(|(_, held)| due(held));
-        due.map(|(name, _)| name.clone()).collect()
+        self.names(|stay| match stay {
+            Stay::Wanted => false,
+            Stay::Unconfirmed { until: at } | Stay::Leaving { at } => at <= now,
+        })
+    }
+
+    /// The keys that the latest answer does not name.
+    #[must_use]
+    pub fn leaving(&self) -> Vec<KeyName> {
+        self.names(|stay| matches!(stay, Stay::Leaving { .. }))
+    }
+
+    fn names(&self, has: impl Fn(Stay) -> bool) -> Vec<KeyName> {
+        let rows = self.0.iter().filter(|(_, held)| has(held.stay));
+        rows.map(|(name, _)| name.clone()).collect()
     }
 
     /// Notes that a key is deleted.
@@ -243,15 +286,42 @@ mod tests {
     #[test]
     fn key_that_is_no_longer_named_leaves_unless_it_is_named_again() {
         let start = Instant::now();
-        let mut held = HeldKeys::of_before([(name("a"), 1), (name("b"), 1)].into());
+        let mut held = HeldKeys::of_before([(name("a"), 1), (name("b"), 1)].into(), start);
         held.settle(&[(name("a"), 1)], start);
         assert!(held.due(start + LEAVING / 2).is_empty());
         assert_eq!(held.due(start + LEAVING), [name("b")]);
+        assert_eq!(held.leaving(), [name("b")]);
         held.settle(&[(name("a"), 1)], start + LEAVING / 2);
         assert_eq!(held.due(start + LEAVING), [name("b")], "its time stays");
         held.settle(&[(name("a"), 1), (name("b"), 1)], start + LEAVING / 2);
-        assert!(held.due(start + LEAVING).is_empty());
+        assert!(held.due(start + 2 * UNCONFIRMED).is_empty());
         held.deleted(&name("b"));
         assert!(held.contains(&name("a")) && !held.contains(&name("b")));
+    }
+
+    #[test]
+    fn next_process_deletes_at_its_start_what_was_leaving_or_half_stored() {
+        let start = Instant::now();
+        let mut held = HeldKeys::default();
+        for (key, version) in [("stays", 5), ("leaves", 6), ("half", 0)] {
+            held.note(name(key), version);
+        }
+        held.settle(&[(name("stays"), 5), (name("half"), 7)], start);
+        assert_eq!(held.versions()[&name("leaves")], 6, "it is there until then");
+        let noted = held.noted();
+        assert_eq!(noted, [(name("half"), 0), (name("leaves"), 0), (name("stays"), 5)].into());
+        let next = HeldKeys::of_before(noted, start);
+        assert_eq!(next.due(start), [name("half"), name("leaves")]);
+    }
+
+    #[test]
+    fn key_of_a_former_process_that_no_answer_names_is_due_after_an_hour() {
+        let start = Instant::now();
+        let mut held = HeldKeys::of_before([(name("www"), 3)].into(), start);
+        assert_eq!(held.noted(), [(name("www"), 3)].into());
+        assert!(held.due(start + UNCONFIRMED - LEAVING).is_empty());
+        assert_eq!(held.due(start + UNCONFIRMED), [name("www")]);
+        held.settle(&[(name("www"), 3)], start);
+        assert!(held.due(start + 2 * UNCONFIRMED).is_empty());
     }
 }

@@ -43,8 +43,8 @@ pub struct Entry {
     /// The most that any grant gives that can still be in force.
     #[schemars(with = "serde_json::Value")]
     pub held: Slice,
-    /// Grants with a lower revision may give more than `target`. `None` stands for the revision of this record: it
-    /// is not known before it is written.
+    /// First revision whose grants give no more than `target`; `None` for the revision that this record gets when it is
+    /// written.
     #[serde(default)]
     pub since: Option<u64>,
     /// Whether the lease is closed and `held` has fallen to the safe share.
@@ -59,7 +59,7 @@ impl Ledger {
         self.entries.iter().find(|entry| entry.node == *node && entry.fence == fence)
     }
 
-    /// Puts the revision of the record in the place of `None`, before the record is written anew.
+    /// Puts the revision of the record in the place of `None`, before the record is rewritten.
     pub fn settle(&mut self, revision: u64) {
         for entry in &mut self.entries {
             entry.since.get_or_insert(revision);
@@ -132,7 +132,7 @@ pub fn amount(rate: Rate) -> u128 {
 
 /// The least rates that allow what `one` or `other` allows: by rate the higher value, where no limit is the highest.
 #[must_use]
-pub fn most(one: &Rates, other: &Rates) -> Rates {
+pub fn covering(one: &Rates, other: &Rates) -> Rates {
     let higher = |one: Rate, other: Rate| {
         if one.is_unlimited() || other.is_unlimited() {
             Rate::UNLIMITED
@@ -159,11 +159,12 @@ mod tests {
 
     #[test]
     fn maximum_of_two_slices_allows_every_job_that_either_allows() {
-        let both = most(&rates(10, &[("rsa2048", 5), ("slow", 1)]), &rates(20, &[("rsa2048", 3)]));
+        let both =
+            covering(&rates(10, &[("rsa2048", 5), ("slow", 1)]), &rates(20, &[("rsa2048", 3)]));
         assert_eq!(both.ops.per_second, 20);
         assert_eq!(both.classes.len(), 1, "a class without a row has no limit");
         assert_eq!(both.classes.values().next().unwrap().per_second, 5);
-        assert!(most(&rates(0, &[]), &rates(20, &[])).ops.is_unlimited());
+        assert!(covering(&rates(0, &[]), &rates(20, &[])).ops.is_unlimited());
     }
 
     #[test]

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use millrace_service::overview::NodeState;
+use millrace_service::overview::{self, Figures, Overview};
 use millrace_service::rates::JobClass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::name::{NodeName, Zone};
-use crate::sealing;
+use super::name::{NodeName, TenantName, Zone};
 
 /// Bound on [`Registration::addresses`]: a node listens on few addresses.
 pub const MAX_ADDRESSES: usize = 8;
@@ -87,7 +87,7 @@ pub struct Heartbeat {
 }
 
 /// Load of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Load {
     /// Operations per second.
@@ -100,6 +100,75 @@ pub struct Load {
     pub p99_us: u64,
     /// Connections of clients.
     pub connections: u64,
+    /// Use of the node; `None` from nodes of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// Use of a node, for the pages and metrics of all managers: a node reports to one of them, and its record reaches all.
+/// The names are short and the numbers whole, since each heartbeat writes them to the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Usage {
+    /// Operations with a result, in thousandths per second.
+    pub ops_milli: u64,
+    /// Median of wait and service together, in microseconds.
+    pub p50_us: u64,
+    /// Operations without a result, in thousandths per second.
+    pub failed_milli: u64,
+    /// Share of the gateways' operations that they computed themselves, in parts per million.
+    pub fallback_ppm: u32,
+    /// CPU time that the gateways save, in thousandths of a core; negative where pooling costs more.
+    pub saved_milli: i64,
+    /// Use by tenants, without those that did nothing.
+    pub tenants: BTreeMap<TenantName, TenantUsage>,
+}
+
+/// Use of a node by a tenant: operations with a result, and operations that the quota refused, each in thousandths per
+/// second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantUsage(pub u64, pub u64);
+
+impl Usage {
+    /// The use that a node's overview of itself shows.
+    #[must_use]
+    pub fn of(overview: &Overview) -> Self {
+        let Figures { ops_per_s, p50_us, failed_per_s, fallback_share, cpu_saved, .. } =
+            overview.figures;
+        let row = |row: &overview::TenantLine| {
+            let used = TenantUsage(rounded(row.used_ops * 1e3), rounded(row.throttled_per_s * 1e3));
+            Some((row.name.parse().ok()?, used))
+        };
+        let tenants = overview.tenants.iter().filter_map(row);
+        let mut usage = Self {
+            ops_milli: rounded(ops_per_s * 1e3),
+            p50_us: rounded(p50_us),
+            failed_milli: rounded(failed_per_s * 1e3),
+            fallback_ppm: u32::try_from(rounded(fallback_share * 1e6)).unwrap_or(u32::MAX),
+            saved_milli: whole(cpu_saved * 1e3),
+            tenants: tenants.filter(|(_, used)| *used != TenantUsage::default()).collect(),
+        };
+        usage.bound();
+        usage
+    }
+
+    /// Leaves out tenants above the bound of an overview: a node may be defective.
+    pub fn bound(&mut self) {
+        while self.tenants.len() > overview::MAX_ROWS {
+            self.tenants.pop_last();
+        }
+    }
+}
+
+/// A rate as a whole number.
+#[must_use]
+pub fn rounded(value: f64) -> u64 {
+    u64::try_from(whole(value)).unwrap_or(0)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rates, far below 2^52")]
+fn whole(value: f64) -> i64 {
+    value.round() as i64
 }
 
 /// State of a node by its own judgement.
@@ -206,7 +275,9 @@ impl Registration {
         );
         check(self.former.len() > MAX_FORMER, format!("former: at most {MAX_FORMER}"));
         check(
-            self.sealing_key.as_ref().is_some_and(|key| !sealing::is_sealing_key(key)),
+            self.sealing_key
+                .as_ref()
+                .is_some_and(|key| key.len() != 64 || hex::decode(key).is_err()),
             "sealing-key: 64 hexadecimal digits".to_owned(),
         );
         problems

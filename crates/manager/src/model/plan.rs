@@ -10,15 +10,16 @@
 //! - the process that held it has ended for certain, or has applied grants under a later fence, or
 //! - its fence is over for longer than any grant lives, and a later process of the node holds the lease.
 //!
-//! A node that fell silent keeps its *safe share*: it may go on with that without a manager. Times are the manager's
+//! A node that fell silent keeps its *safe share*: it may continue with that without a manager. Times are the manager's
 //! own monotonic time since it saw a change; no two clocks are compared.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use millrace_service::rates::Rates;
+use millrace_service::tenants::MAX_NODE_TENANTS;
 
-use super::ledger::{Dimension, Entry, Ledger, amount, most};
+use super::ledger::{Dimension, Entry, Ledger, amount, covering};
 use super::name::{NodeName, TenantName};
 use super::node::{Node, NodeState};
 use super::placement::{self, Candidate};
@@ -50,18 +51,18 @@ pub struct Plan {
     /// The new ledger; `None` if the present one stays.
     pub ledger: Option<Ledger>,
     /// Time at which another change becomes possible without an event; `None` if there is none to wait for.
-    pub again: Option<Instant>,
+    pub retry_at: Option<Instant>,
     /// Whether the quota is divided as the tenant asks.
     pub settled: bool,
     /// Whether fewer nodes serve the tenant than it asks for: the next node that comes may.
-    pub fewer: bool,
+    pub underserved: bool,
 }
 
 /// State of a registration that holds part of a quota.
 enum RegistrationState {
     /// The registration has the lease.
     Live,
-    /// The node has fallen silent and may go on with its safe share.
+    /// The node has fallen silent and may continue with its safe share.
     Silent,
     /// The registration may have grants in force until this time.
     EndsAt(Instant),
@@ -104,36 +105,37 @@ fn registration_state(
     }
 }
 
-/// Plans the next ledger of a tenant. `life` is longer than any grant lives, with the allowance for clock rates. `from`
-/// is a node that the tenant leaves if another has more free capacity.
+/// Plans the next ledger of a tenant. `life` is longer than any grant lives, with the allowance for clock rates.
+/// `leaving` is a node that the tenant leaves if another has more free capacity.
 pub fn plan(
     view: &View,
     name: &TenantName,
     endings: &mut Endings,
     life: Duration,
-    from: Option<&NodeName>,
+    leaving: Option<&NodeName>,
     now: Instant,
 ) -> Plan {
     let present = view.ledgers.get(name);
     let record = present.map_or(0, |ledger| ledger.revision);
     let mut ledger = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
     ledger.settle(record);
-    let mut again = None;
+    let mut retry_at = None;
     ledger.entries.retain_mut(|entry| {
         let state = registration_state(entry, view.node(&entry.node), endings, life, now);
-        keep(entry, &state, view, record, &mut again)
+        keep(entry, &state, view, record, &mut retry_at)
     });
     let tenant = view.tenants.get(name).map(|tenant| &tenant.value);
-    let wanted = tenant.map(|tenant| Wanted::of(view, tenant, &ledger, from)).unwrap_or_default();
+    let wanted =
+        tenant.map(|tenant| Wanted::of(view, tenant, &ledger, leaving)).unwrap_or_default();
     lower_and_raise(&mut ledger, tenant, &wanted, view);
     ledger.short = wanted.short;
     let settled = is_settled(&ledger, &wanted);
     let asked = tenant
         .map_or(0, |tenant| u64::from(tenant.placement.spread).min(least_rate(&tenant.quota)));
-    let fewer = (wanted.slices.len() as u64) < asked;
+    let underserved = (wanted.slices.len() as u64) < asked;
     let mut before = present.map(|ledger| ledger.value.clone()).unwrap_or_default();
     before.settle(record);
-    Plan { ledger: (before != ledger).then_some(ledger), again, settled, fewer }
+    Plan { ledger: (before != ledger).then_some(ledger), retry_at, settled, underserved }
 }
 
 /// Takes back what is free; returns whether the entry stays.
@@ -142,7 +144,7 @@ fn keep(
     state: &RegistrationState,
     view: &View,
     record: u64,
-    again: &mut Option<Instant>,
+    retry_at: &mut Option<Instant>,
 ) -> bool {
     match state {
         RegistrationState::Live => {
@@ -165,7 +167,7 @@ fn keep(
         }
         RegistrationState::EndsAt(until) => {
             entry.target = None;
-            *again = Some(again.map_or(*until, |earlier| earlier.min(*until)));
+            *retry_at = Some(retry_at.map_or(*until, |earlier| earlier.min(*until)));
             true
         }
         RegistrationState::Ended => false,
@@ -180,18 +182,18 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(view: &View, tenant: &Tenant, ledger: &Ledger, from: Option<&NodeName>) -> Self {
+    fn of(view: &View, tenant: &Tenant, ledger: &Ledger, leaving: Option<&NodeName>) -> Self {
         let Some(quota) = distributable(view, tenant, ledger) else {
             return Self { slices: BTreeMap::new(), short: true };
         };
         let most = least_rate(&quota);
         let unchanged = || Self::unchanged(view, tenant, ledger, &quota, most);
-        if let Some(wanted) = from.is_none().then(unchanged).flatten() {
+        if let Some(wanted) = leaving.is_none().then(unchanged).flatten() {
             return wanted;
         }
         let mut candidates = candidates(view, tenant, ledger);
         for candidate in &mut candidates {
-            candidate.serves &= Some(candidate.name) != from;
+            candidate.serves &= Some(candidate.name) != leaving;
         }
         let choice = placement::choose(&tenant.placement, &quota, most, &candidates);
         Self { slices: placement::divide(&quota, &choice.shares), short: choice.short }
@@ -278,7 +280,13 @@ fn allows(tenant: &Tenant, name: &NodeName, node: &Node) -> bool {
 }
 
 fn candidates<'a>(view: &'a View, tenant: &Tenant, ledger: &Ledger) -> Vec<Candidate<'a>> {
+    // A node refuses an answer with more grants as a whole.
+    let has_room = |name: &NodeName| {
+        let tenants = view.tenants_of.get(name);
+        tenants.is_none_or(|all| all.len() < MAX_NODE_TENANTS || all.contains(&tenant.name))
+    };
     let fitting = view.nodes.iter().filter(|(name, node)| allows(tenant, name, &node.value));
+    let fitting = fitting.filter(|(name, _)| has_room(name));
     // What an earlier registration of the node holds is not the tenant's to give.
     let own = |name: &NodeName, node: &Node| -> (u64, bool) {
         let entry = ledger.entry(name, node.lease.fence);
@@ -374,7 +382,7 @@ impl Entry {
         if same {
             return;
         }
-        let held = most(&self.held, &target);
+        let held = covering(&self.held, &target);
         let rises = |dimension: Dimension| {
             let old = self.target.as_ref().map_or(0, |old| amount(dimension.of(old)));
             amount(dimension.of(&target)) >= old

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use millrace_engine::Owner;
-use millrace_service::rates::{Rate, Rates};
+use millrace_service::rates::Rates;
 use millrace_service::tenants::{IdentityPattern, MAX_TENANT_IDENTITIES, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -125,14 +125,5 @@ impl Tenant {
             format!("placement: at most {MAX_PLACES} nodes and {MAX_PLACES} zones"),
         );
         problems
-    }
-
-    /// Most nodes among which the quota can be divided: each gets at least 1 of every limited rate.
-    #[must_use]
-    pub fn max_nodes(&self) -> u64 {
-        let rates = [self.quota.ops, self.quota.bytes];
-        let rates = rates.iter().chain(self.quota.classes.values());
-        let limited = rates.filter(|rate| !rate.is_unlimited());
-        limited.map(|rate: &Rate| rate.per_second).min().unwrap_or(u64::MAX)
     }
 }

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_service::tenants::IdentityPattern;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::audit::AuditHead;
 use super::keys::PoolKey;
@@ -31,7 +32,6 @@ use super::node::Node;
 use super::placement;
 use super::principal::Principal;
 use super::tenant::Tenant;
-use crate::schema::Schema;
 use crate::store::{Change, Snapshot};
 
 /// All records of a view are below this prefix.
@@ -40,8 +40,19 @@ pub const PREFIX: &str = "millrace/";
 /// Entries of the audit log are below this prefix.
 pub const AUDIT_PREFIX: &str = "millrace-audit/";
 
-/// Key of the schema version.
+/// Key of the [`Schema`].
 pub const SCHEMA: &str = "millrace/schema";
+
+/// Version of the form of the records that this manager writes.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The record at [`SCHEMA`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schema {
+    /// Version of the form of all records.
+    pub version: u32,
+}
 
 /// Key that every change of a ledger writes.
 pub const EPOCH: &str = "millrace/epoch";

@@ -130,8 +130,14 @@ impl Simulation {
     }
 
     /// A node with grants of its present lease holds keys of tenants that it serves, and that the ledger says are on
-    /// it. Others are about to be deleted.
+    /// it. Others are about to be deleted, also by the next process.
     pub(super) fn check_keys(&self, node: &SimNode) -> Checked {
+        if let Some(key) = node.keys.versions().keys().find(|key| node.doomed.contains(*key)) {
+            return Err(format!(
+                "{}: has {key}, which its former process was to delete",
+                node.name
+            ));
+        }
         let now = node.clock.at(self.now);
         let (InForce::Whole(grants) | InForce::Safe(grants)) = node.holder.in_force(now) else {
             return Ok(());

@@ -89,9 +89,9 @@ impl Simulation {
                 if self.random.percent(30) {
                     // The manager starts again: it knows no times.
                     let snapshot = self.store.read(PREFIX).unwrap();
-                    let terms = self.managers[m].core.terms();
+                    let times = self.managers[m].core.times();
                     let local = self.managers[m].clock.at(now);
-                    self.managers[m].core = Core::new(terms, &snapshot, local);
+                    self.managers[m].core = Core::new(times, &snapshot, local);
                 }
             }
             _ => unreachable!(),
@@ -104,7 +104,7 @@ impl Simulation {
         let now = self.now;
         let node = &mut self.nodes[n];
         if self.mutation == Mutation::FalseProof && node.alive {
-            // The process goes on under a proof of its end.
+            // The process continues under a proof of its end.
             node.former = vec![node.process];
             node.process = self.processes;
             node.holder.fenced(node.holder.fence().unwrap_or(0), node.clock.at(now));
@@ -114,7 +114,16 @@ impl Simulation {
         node.former = if proven { vec![node.process] } else { Vec::new() };
         node.process = self.processes;
         node.holder = Holder::new(node.name.clone(), on_expiry(n), node.clock.at(now));
-        node.keys = HeldKeys::of_before(node.keys.versions());
+        let noted = match self.mutation {
+            Mutation::LeavingForgotten => node.keys.versions(),
+            _ => node.keys.noted(),
+        };
+        node.doomed = node.keys.leaving().into_iter().collect();
+        let local = node.clock.at(now);
+        node.keys = HeldKeys::of_before(noted, local);
+        for name in node.keys.due(local) {
+            node.keys.deleted(&name);
+        }
         (node.alive, node.paused_until, node.waiting) = (true, 0, None);
         node.buckets.clear();
     }

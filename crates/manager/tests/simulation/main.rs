@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, Instant};
 
-use millrace_manager::model::core::{Actor, Core, Terms};
+use millrace_manager::model::core::{Actor, Core, LeaseTimes};
 use millrace_manager::model::holder::{Due, Holder, InForce};
 use millrace_manager::model::keys::{HeldKeys, LEAVING, PoolKey};
 use millrace_manager::model::ledger::{Dimension, amount};
@@ -78,6 +78,8 @@ enum Mutation {
     KeysKept,
     /// A node does not delete keys whose time has come.
     DueKeysStay,
+    /// A process of a node does not know that keys were leaving when the one before ended.
+    LeavingForgotten,
 }
 
 #[derive(Clone)]
@@ -138,6 +140,8 @@ struct SimNode {
     waiting: Option<u64>,
     /// Keys on the node's disk: they outlive the process.
     keys: HeldKeys,
+    /// Keys that were leaving when the former process ended, and that did not come again.
+    doomed: BTreeSet<KeyName>,
     buckets: BTreeMap<TenantName, Tokens>,
 }
 
@@ -261,7 +265,7 @@ impl Simulation {
         schema::prepare(&store).unwrap();
         let snapshot = store.read(PREFIX).unwrap();
         let patience = if mutation == Mutation::ShortPatience { TTL_MS / 3 } else { TTL_MS };
-        let terms = Terms {
+        let times = LeaseTimes {
             ttl: Duration::from_millis(patience),
             allowance: Duration::from_millis(ALLOWANCE_MS),
         };
@@ -269,7 +273,7 @@ impl Simulation {
             .map(|_| {
                 let clock = Clock::new(base, &mut random);
                 SimManager {
-                    core: Core::new(terms, &snapshot, clock.at(0)),
+                    core: Core::new(times, &snapshot, clock.at(0)),
                     clock,
                     paused_until: 0,
                     cut: false,
@@ -293,6 +297,7 @@ impl Simulation {
                     deaf: false,
                     waiting: None,
                     keys: HeldKeys::default(),
+                    doomed: BTreeSet::new(),
                     buckets: BTreeMap::new(),
                 }
             })
@@ -460,6 +465,7 @@ fn simulation_notices_each_rule_that_is_left_out() {
         Mutation::KeysOfOlderAnswers,
         Mutation::KeysKept,
         Mutation::DueKeysStay,
+        Mutation::LeavingForgotten,
     ] {
         let problem =
             run_all(0..2_000, mutation).expect_err(&format!("{mutation:?} goes unnoticed"));

@@ -6,7 +6,7 @@
 use super::*;
 
 impl Simulation {
-    /// Time until a paused manager goes on, in milliseconds; `None` for one that runs.
+    /// Time until a paused manager continues, in milliseconds; `None` for one that runs.
     fn pause_left(&self, m: usize) -> Option<u64> {
         let left = self.managers[m].paused_until.saturating_sub(self.now);
         (left > 0).then_some(left)
@@ -77,7 +77,7 @@ impl Simulation {
             if self.random.percent(50) && self.store.commit(&transaction).is_ok() {
                 self.learn()?;
             }
-            self.managers[m].core.again(&transaction);
+            self.managers[m].core.put_back(&transaction);
             return Ok(());
         }
         let ledgers = Table::Ledger.key("");
@@ -106,7 +106,7 @@ impl Simulation {
                 self.pull(m, u64::MAX);
                 self.arrive(m, node, process, sent, message, tries + 1);
             }
-            (Err(_), Then::Work) => self.managers[m].core.again(&transaction),
+            (Err(_), Then::Work) => self.managers[m].core.put_back(&transaction),
             (Err(_), _) => {}
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Simulation {
         }
         let local = self.managers[m].clock.at(self.now);
         for _ in 0..4 {
-            let Some(transaction) = self.managers[m].core.work(local) else {
+            let Some(transaction) = self.managers[m].core.next_change(local) else {
                 return;
             };
             let delay = self.delay();

@@ -28,12 +28,14 @@ impl Simulation {
             node.waiting = None;
             node.holder.failed(local);
         }
-        let Ok(due) = node.holder.due(local) else {
+        let due = node.holder.due(local);
+        if matches!(due, Due::Nothing { .. }) {
             return;
-        };
+        }
         node.waiting = Some(now);
         let truth = self.truth.revision;
         let message = match due {
+            Due::Nothing { .. } => unreachable!("checked above"),
             Due::Register => Message::Register(Registration {
                 name: node.name.clone(),
                 process: node.process,
@@ -102,6 +104,7 @@ impl Simulation {
                 if check.is_ok() || self.mutation == Mutation::KeysOfOlderAnswers {
                     for (name, version) in lacking {
                         if node.keys.admit(&name, version, &keys).is_ok() {
+                            node.doomed.remove(&name);
                             node.keys.note(name, version);
                         }
                     }

@@ -24,7 +24,6 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use self::file::NodeFile;
-use crate::listener::group_id;
 
 /// A `node.toml` with every key at its default, and the meaning of each.
 pub const SAMPLE: &str = include_str!("../../node.toml");
@@ -187,7 +186,7 @@ pub enum Pin {
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum WorkerPriority {
-    /// Low if the kernel schedules the node as a group of its own, as under systemd; otherwise normal.
+    /// Low if the kernel schedules the node as a separate group, as under systemd; otherwise normal.
     #[default]
     Auto,
     /// Nice value 19: workers give way to the node's sockets and express workers. Other programs that the kernel
@@ -266,6 +265,20 @@ fn not_loopback(address: SocketAddr) -> String {
         "metrics.address: {address} is not a loopback address, and metrics have no authentication; put a proxy in \
          front"
     )
+}
+
+/// The number of a group: `name` itself if it is one, or that of the name in `/etc/group`. NSS is not used, because
+/// it would load foreign libraries into the process that holds the keys.
+#[must_use]
+pub fn group_id(name: &str) -> Option<u32> {
+    if let Ok(number) = name.parse() {
+        return Some(number);
+    }
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
 }
 
 #[cfg(test)]

@@ -76,9 +76,9 @@ const JOBS_PER_TURN: usize = 64;
 const ROUNDS_PER_POLL: usize = 4;
 
 /// Jobs of one party per second that the engine's queue may refuse before the node reads its connections less often:
-/// about 5 % of a core by estimate. Clients that honour the rest which a refusal names stay below that at five times
-/// the load of RSA-2048 on one core, even if they keep their jobs for the end of the rest. A pause would cost them the
-/// jobs that wait in the socket.
+/// about 5 % of a core by estimate. Clients that honour the retry-after of a refusal stay below that at five times the
+/// load of RSA-2048 on one core, even if they keep their jobs until then. A pause would cost them the jobs that wait in
+/// the socket.
 const REFUSALS_PER_SECOND: u64 = 20_000;
 
 /// Refused jobs beyond [`REFUSALS_PER_SECOND`] at once: what the connections of a party have on the way.
@@ -86,16 +86,17 @@ const REFUSALS_AHEAD: u64 = 4_000;
 
 /// Jobs of one party per second that are refused before they reach the engine, over its quota above all, before the
 /// node reads its connections less often: about 1 % of a core by estimate. Each connection of a party that honours
-/// the rest which a refusal names has about a hundred such jobs per second. A pause costs such a client no part of
+/// the retry-after of a refusal has about a hundred such jobs per second. A pause costs such a client no part of
 /// its quota if the burst lasts for longer.
 const DENIALS_PER_SECOND: u64 = 5_000;
 
 /// Such jobs beyond [`DENIALS_PER_SECOND`] at once: what a connection sends before it hears of the first refusal.
 const DENIALS_AHEAD: u64 = 2_000;
 
-/// Time without a read after more jobs of the party were refused than that; twice as long after each further turn
-/// with such a job. Its party holds its whole share of a full queue, or has used up its quota, and a client that
-/// sends refused jobs again at once would keep the threads that read for others busy.
+/// Time for which the node stops reading a connection once its party exceeds [`REFUSALS_PER_SECOND`] or
+/// [`DENIALS_PER_SECOND`]; doubles with each further turn that has a refused job. The party holds its whole share of a
+/// full queue, or has used up its quota, and a client that sends refused jobs again at once would keep the threads
+/// that read for others busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Doublings of [`BUSY_PAUSE`]: 400 ms at most, so that a client gets the answer to its ping in time.
@@ -273,7 +274,7 @@ impl UnreadTime {
 
 /// Times at which the connection stops to wait for its client.
 struct Deadlines {
-    /// The time at which the timer fires. It is later than the earliest deadline only if there is none.
+    /// Time at which the timer fires: at or before the earliest deadline.
     armed: Option<Instant>,
     hello: Instant,
     active: Instant,
@@ -578,7 +579,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Ready(end);
             }
             if self.closing() || resumed {
-                // There is a fault to send, or reading goes on.
+                // There is a fault to send, or reading continues.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -174,7 +174,7 @@ async fn connection_with_refused_jobs_is_read_again_after_a_pause() {
         }
     })
     .await
-    .expect("reading goes on");
+    .expect("reading continues");
     assert!(begin.elapsed() >= BUSY_PAUSE);
     // The socket is empty, so what comes next has not waited.
     assert_eq!(connection.unread_time.resume(Instant::now()), Duration::ZERO);

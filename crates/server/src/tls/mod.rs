@@ -178,7 +178,7 @@ pub(crate) fn first_message(stream: TcpStream) -> LazyConfigAcceptor<TcpStream> 
     LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream)
 }
 
-/// Whether the client wants to speak Millrace's protocol. rustls goes on with a client that offers none.
+/// Whether the client wants to speak Millrace's protocol. rustls continues with a client that offers none.
 pub(crate) fn offers_our_protocol(hello: &ClientHello<'_>) -> bool {
     let mut offered = hello.alpn().into_iter().flatten();
     offered.any(|protocol| protocol == ALPN)

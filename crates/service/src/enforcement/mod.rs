@@ -12,7 +12,7 @@
 //! brought it, by this process's monotonic clock, and its own end by the wall clock. A clock that is set back thus
 //! extends no grant, and neither does an answer that was under way for long.
 //!
-//! **Fencing.** A grant counts only for the registration (*incarnation*) for which it was signed, and none replaces one
+//! **Fencing.** A grant counts only for the registration (its *fence*) for which it was signed, and none replaces one
 //! with a higher revision. Grants of an earlier registration stay in force until they expire or are replaced: the
 //! manager counts them for that long.
 
@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grant::{Grant, GrantError, GrantKeys, SignedGrant};
-use crate::tenants::{Bounds, Directory, MAX_TENANTS, TENANT_PREFIX, Terms};
+use crate::tenants::{Bounds, Directory, MAX_NODE_TENANTS, TENANT_PREFIX, Terms};
 
 /// Largest difference between the clocks of manager and node with which a grant does not count as one of the future. A
 /// grant that the node takes early adds at most this much of its slice to what the tenant gets.
@@ -45,7 +45,7 @@ pub enum OnExpiry {
 #[derive(Clone, Copy, Debug)]
 pub struct GrantAnswer {
     /// Registration of the node for which the answer is.
-    pub incarnation: u64,
+    pub fence: u64,
     /// Time at which the node sent the request.
     pub sent: Instant,
     /// Time at which the answer came.
@@ -60,8 +60,8 @@ pub(crate) struct GrantBook {
     node: String,
     keys: GrantKeys,
     on_expiry: OnExpiry,
-    incarnation: u64,
-    /// Highest revision seen, by tenant. Bound: [`MAX_TENANTS`] tenants with a grant, and those without one are
+    fence: u64,
+    /// Highest revision seen, by tenant. Bound: [`MAX_NODE_TENANTS`] tenants with a grant, and those without one are
     /// forgotten when the registration changes.
     seen: BTreeMap<String, u64>,
     held: BTreeMap<String, Held>,
@@ -95,7 +95,7 @@ impl GrantBook {
             node: node.to_owned(),
             keys,
             on_expiry,
-            incarnation: 0,
+            fence: 0,
             seen: BTreeMap::new(),
             held: BTreeMap::new(),
         }
@@ -116,23 +116,20 @@ impl GrantBook {
         grants: &[SignedGrant],
         answer: GrantAnswer,
     ) -> Result<(), GrantError> {
-        if grants.len() > MAX_TENANTS {
-            return Err(GrantError::TooMany(MAX_TENANTS));
+        if grants.len() > MAX_NODE_TENANTS {
+            return Err(GrantError::TooMany(MAX_NODE_TENANTS));
         }
-        if answer.incarnation < self.incarnation {
-            return Err(GrantError::OtherIncarnation {
-                granted: answer.incarnation,
-                own: self.incarnation,
-            });
+        if answer.fence < self.fence {
+            return Err(GrantError::OtherFence { granted: answer.fence, own: self.fence });
         }
-        let fresh = answer.incarnation > self.incarnation;
+        let fresh = answer.fence > self.fence;
         let mut held = BTreeMap::new();
         for signed in grants {
             let accepted = self.check(signed, answer, fresh)?;
             held.insert(accepted.grant.tenant.clone(), accepted);
         }
         if fresh {
-            self.incarnation = answer.incarnation;
+            self.fence = answer.fence;
             self.seen.clear();
         }
         for (tenant, Held { grant, .. }) in &held {
@@ -152,11 +149,8 @@ impl GrantBook {
         if grant.node != self.node {
             return Err(GrantError::OtherNode(grant.node.clone()));
         }
-        if grant.incarnation != answer.incarnation {
-            return Err(GrantError::OtherIncarnation {
-                granted: grant.incarnation,
-                own: answer.incarnation,
-            });
+        if grant.fence != answer.fence {
+            return Err(GrantError::OtherFence { granted: grant.fence, own: answer.fence });
         }
         let seen = self.seen.get(&grant.tenant).filter(|_| !fresh);
         if let Some(seen) = seen.filter(|seen| **seen > grant.revision) {

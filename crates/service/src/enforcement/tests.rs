@@ -48,12 +48,12 @@ impl Clock {
         Self { at: self.at + time, ..self }
     }
 
-    fn answer(self, incarnation: u64) -> GrantAnswer {
-        GrantAnswer { incarnation, sent: self.now(), now: self.now(), wall: self.wall() }
+    fn answer(self, fence: u64) -> GrantAnswer {
+        GrantAnswer { fence, sent: self.now(), now: self.now(), wall: self.wall() }
     }
 }
 
-fn grant(tenant: &str, revision: u64, incarnation: u64, ops: u64, from_ms: u64) -> Grant {
+fn grant(tenant: &str, revision: u64, fence: u64, ops: u64, from_ms: u64) -> Grant {
     Grant {
         id: [1; 16],
         revision,
@@ -63,15 +63,15 @@ fn grant(tenant: &str, revision: u64, incarnation: u64, ops: u64, from_ms: u64) 
         weight: 1,
         priority: Priority::Normal,
         node: "node-1".to_owned(),
-        incarnation,
+        fence,
         rates: Rates { ops: Rate::per_second(ops), ..Rates::default() },
         identities: [format!("cert:{tenant}-*").parse().unwrap()].into(),
         endpoints: std::collections::BTreeSet::new(),
     }
 }
 
-fn signed(tenant: &str, revision: u64, incarnation: u64, ops: u64, clock: Clock) -> SignedGrant {
-    let grant = grant(tenant, revision, incarnation, ops, clock.true_ms());
+fn signed(tenant: &str, revision: u64, fence: u64, ops: u64, clock: Clock) -> SignedGrant {
+    let grant = grant(tenant, revision, fence, ops, clock.true_ms());
     SIGNER.sign(grant).unwrap()
 }
 
@@ -158,8 +158,8 @@ fn grant_that_is_not_for_this_node_now_changes_nothing() {
     let wrong = [
         (foreign, "does not trust"),
         (altered(&|grant| grant.node = "node-2".to_owned()), "not for this one"),
-        (altered(&|grant| grant.incarnation = 6), "registration 6"),
-        (altered(&|grant| grant.incarnation = 8), "registration 8"),
+        (altered(&|grant| grant.fence = 6), "registration 6"),
+        (altered(&|grant| grant.fence = 8), "registration 8"),
         (altered(&|grant| grant.revision = 4), "out of date"),
         (
             altered(&|grant| {
@@ -192,11 +192,11 @@ fn answer_for_an_earlier_registration_is_refused() {
     let (mut book, clock) = (book(OnExpiry::SafeShare), Clock::new());
     let old = signed("acme", 9, 7, 400, clock);
     book.apply(std::slice::from_ref(&old), clock.answer(7)).unwrap();
-    // Revisions of another registration begin anew.
+    // Revisions of another registration begin again.
     book.apply(&[signed("acme", 1, 8, 100, clock)], clock.answer(8)).unwrap();
     assert_eq!(ops(&book, "cert:acme-1"), Some(100));
     let error = book.apply(&[old], clock.answer(7)).unwrap_err();
-    assert_eq!(error, GrantError::OtherIncarnation { granted: 7, own: 8 });
+    assert_eq!(error, GrantError::OtherFence { granted: 7, own: 8 });
     assert_eq!(ops(&book, "cert:acme-1"), Some(100));
 }
 

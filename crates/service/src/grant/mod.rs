@@ -15,7 +15,7 @@
 //!  4  weight                                          │
 //!  1  priority (1 high, 2 normal, 3 low)              │
 //!  …  name of the node                                │
-//!  8  incarnation of the node                         │
+//!  8  fence of the node                               │
 //!  …  rates: ops, bytes (rate, burst: 8 + 8 each),    │
 //!     a count, then by job class its text and a rate  │
 //!  …  identities: a count, then one text each         │
@@ -94,7 +94,7 @@ pub struct Grant {
     /// Name of the node for which the grant is valid.
     pub node: String,
     /// Registration of the node for which the grant is valid: a node that registers again gets a higher one.
-    pub incarnation: u64,
+    pub fence: u64,
     /// The slice.
     pub rates: Rates,
     /// The identities of the tenant.
@@ -128,10 +128,10 @@ pub enum GrantError {
     OtherNode(String),
     /// The grant is for an earlier or later registration of this node.
     #[error("the grant is for registration {granted} of this node, which has registration {own}")]
-    OtherIncarnation {
+    OtherFence {
         /// In the grant.
         granted: u64,
-        /// Of the node.
+        /// Fence of the node.
         own: u64,
     },
     /// A grant with a higher revision has been seen.
@@ -183,7 +183,7 @@ impl Grant {
             weight,
             priority,
             node,
-            incarnation,
+            fence,
             rates,
             identities,
             endpoints,
@@ -199,7 +199,7 @@ impl Grant {
         out.extend_from_slice(&weight.to_be_bytes());
         out.push(priority.code());
         push_short(&mut out, node.as_bytes(), "node")?;
-        out.extend_from_slice(&incarnation.to_be_bytes());
+        out.extend_from_slice(&fence.to_be_bytes());
         push_rates(&mut out, rates)?;
         push_len(&mut out, identities.len(), "identities")?;
         for identity in identities {
@@ -245,7 +245,7 @@ impl Grant {
         if !valid_node(node) {
             return Err(GrantError::Damaged("node"));
         }
-        let incarnation = reader.u64("incarnation")?;
+        let fence = reader.u64("fence")?;
         let rates = read_rates(reader)?;
         let identities = read_identities(reader)?;
         let endpoints = read_endpoints(reader)?;
@@ -258,7 +258,7 @@ impl Grant {
             weight,
             priority,
             node: node.to_owned(),
-            incarnation,
+            fence,
             rates,
             identities,
             endpoints,

@@ -36,7 +36,7 @@ fn grant() -> Grant {
         weight: 2,
         priority: Priority::High,
         node: "node-1".to_owned(),
-        incarnation: 7,
+        fence: 7,
         rates: Rates {
             ops: Rate::per_second(5000),
             bytes: Rate { per_second: 1_000_000, burst: 250_000 },
@@ -205,7 +205,7 @@ prop_compose! {
         weight in 1..=Owner::MAX_WEIGHT,
         priority in prop::sample::select(Priority::ALL),
         node in "[a-z0-9 .]{1,32}",
-        incarnation: u64,
+        fence: u64,
         ops in any_rate(MAX_OPS),
         bytes in any_rate(MAX_BYTES),
         classes in btree_map(any_class(), any_rate(MAX_OPS), 0..6),
@@ -214,7 +214,7 @@ prop_compose! {
     ) -> Grant {
         Grant {
             id, revision, not_before_ms, expires_ms: not_before_ms + lifetime_ms, tenant, weight, priority, node,
-            incarnation, rates: Rates { ops, bytes, classes },
+            fence, rates: Rates { ops, bytes, classes },
             identities: identities.iter().map(|text| text.parse().unwrap()).collect(),
             endpoints,
         }

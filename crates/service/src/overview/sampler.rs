@@ -126,7 +126,7 @@ impl OverviewSampler {
         let counts = |row: &TenantRow| (row.completed, throttled(&row.throttled));
         let line = |row: &TenantRow| {
             let now = counts(row);
-            // An account that is new since then has no rate yet, and one that was opened anew counts from 0.
+            // An account that is new since then has no rate yet, and one that was opened again counts from 0.
             let before = self.tenants.get(&row.tenant).unwrap_or(&now);
             TenantLine {
                 name: row.tenant.clone(),

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! Keys that a manager gives to this node and takes away again. They are in the node's own store, under its own
-//! key-encryption key, like every other key.
+//! key-encryption key, like every other key, and each has a mark there.
+
+use std::collections::BTreeSet;
 
 use millrace_engine::{KeyError, PrivateKey};
 use thiserror::Error;
@@ -23,8 +25,9 @@ pub enum InstallError {
 }
 
 impl Service {
-    /// Stores a key and serves it when the call returns. `versions` are the current one and its former ones, the newest
-    /// first; `policy` applies to all. They take the place of a key of that name. Blocks on the disk and on key checks.
+    /// Stores a key of the manager and serves it when the call returns. `versions` are the current one and its former
+    /// ones, the newest first; `policy` applies to all. They take the place of a key of that name. Blocks on the disk
+    /// and on key checks.
     ///
     /// # Errors
     /// The first version that is refused or cannot be stored. Versions before it are in the store.
@@ -39,7 +42,7 @@ impl Service {
         for key in versions.iter().rev() {
             let info = self.inner.engine.load_key(key)?.info().clone();
             let policy = policy.clone();
-            keyring.store().import(name, key, info, policy, true)?;
+            keyring.store().import_of_pool(name, key, info, policy)?;
         }
         if versions.len() == 1 {
             keyring.store().remove_former(name)?;
@@ -71,5 +74,38 @@ impl Service {
             Err(StoreError::NoSuchKey { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Names of the keys in the store that have a mark as keys of a manager. A mark may be there without its key.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn marked_keys(&self) -> Result<BTreeSet<String>, StoreError> {
+        self.inner.keyring.store().marked()
+    }
+
+    /// Marks a key that a version of Millrace without marks has stored for a manager.
+    ///
+    /// # Errors
+    /// The mark cannot be written.
+    pub fn mark_key(&self, name: &str) -> Result<(), StoreError> {
+        self.inner.keyring.store().mark(name)
+    }
+
+    /// Takes the mark of a key away: it is no manager's.
+    ///
+    /// # Errors
+    /// The mark cannot be removed.
+    pub fn unmark_key(&self, name: &str) -> Result<(), StoreError> {
+        self.inner.keyring.store().unmark(name)
+    }
+
+    /// Names of keys without a mark that tenants alone may use: keys of a manager that such a version has stored are
+    /// among them, beside an operator's own.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn unmarked_tenant_keys(&self) -> Result<Vec<String>, StoreError> {
+        self.inner.keyring.store().unmarked_of_tenants()
     }
 }

@@ -8,10 +8,11 @@
 //!  keys/                     0700
 //!    www.key                 0600  public metadata in the clear, PKCS#8 under AES-256-GCM
 //!    www.3f9a….former        0600  the same of a former version, named by the hash of its public half
+//!    www.pool                0600  empty: the key `www` is from the manager of a pool
 //!    audit.jsonl             0600  one line per change
 //! ```
 //!
-//! Replacing a key keeps its former version, so that gateways whose stubs have the former public half go on
+//! Replacing a key keeps its former version, so that gateways whose stubs have the former public half continue
 //! until they have the new stub. The policy in `NAME.key` applies to all versions; of a former version's own
 //! policy the operations count, where the replacement is a key of another kind.
 //!
@@ -29,6 +30,7 @@ mod files;
 mod format;
 mod kek;
 pub mod pem;
+mod pool_marks;
 mod sealed;
 
 use std::fs::{DirBuilder, File};
@@ -155,6 +157,21 @@ impl KeyStore {
     /// If a key of that name exists and `replace` is not set, if the name or the policy is invalid, or if the
     /// disk is full; then the store is unchanged.
     pub fn import(
+        &self,
+        name: &str,
+        key: &PrivateKey,
+        info: KeyInfo,
+        policy: KeyPolicy,
+        replace: bool,
+    ) -> Result<KeyMeta, StoreError> {
+        if !self.path(&VersionId::current(name))?.exists() {
+            // A mark that is left from a removed key must not give this one to the manager.
+            self.unmark(name)?;
+        }
+        self.store(name, key, info, policy, replace)
+    }
+
+    fn store(
         &self,
         name: &str,
         key: &PrivateKey,
@@ -317,12 +334,14 @@ impl KeyStore {
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         let id = VersionId::current(name);
         if !self.path(&id)?.exists() {
+            self.unmark(name)?;
             return Err(StoreError::NoSuchKey { name: name.to_owned() });
         }
         // The current version last: after a failure the key is still listed and can be removed again.
         self.remove_former(name)?;
         self.remove_file(&id)?;
         self.sync()?;
+        self.unmark(name)?;
         self.audit(None, "remove", Some(name), &Value::Null)
     }
 
@@ -360,7 +379,10 @@ impl KeyStore {
     }
 
     fn remove_file(&self, id: &VersionId) -> Result<(), StoreError> {
-        let path = self.path_of(id);
+        self.remove_path(self.path_of(id))
+    }
+
+    fn remove_path(&self, path: PathBuf) -> Result<(), StoreError> {
         match self.files.remove(&path) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -18,7 +18,7 @@ use super::{client, coded, replace};
 use crate::args::TenantAddressesArgs;
 use crate::output::{self, Table, joined};
 
-/// Interval between two questions of `--watch`. A gateway that lost a node goes on with the others in that time.
+/// Interval between two questions of `--watch`. A gateway that lost a node continues with the others in that time.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &TenantAddressesArgs) -> Result<()> {

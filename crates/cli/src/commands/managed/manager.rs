@@ -6,7 +6,7 @@
 //! ```text
 //!  STATE/tls/            the private authority, shared with a node and with `millrace cert`
 //!  STATE/manager/        0700
-//!    manager.crt .key    the API's certificate, new at each start
+//!    manager.crt .key    the API's certificate, new at each start, each day and on SIGHUP
 //!    grant.key           signs grants
 //!    pool.kek            the key-encryption key of the pool's private keys
 //!    access              the administrator's token, made with an empty store
@@ -19,13 +19,14 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_manager::Manager;
-use millrace_manager::api;
+use millrace_manager::api::{self, ServerTls};
 use millrace_manager::client::Access;
 use millrace_manager::managed_node::make_folder;
-use millrace_manager::model::{Actor, Command, Credential, Principal, Role, Terms, TokenHash};
+use millrace_manager::model::{Actor, Command, Credential, LeaseTimes, Principal, Role, TokenHash};
 use millrace_manager::store;
 use millrace_manager::vault::Vault;
 use millrace_server::config::TlsFiles;
@@ -34,6 +35,9 @@ use millrace_service::grant::{GrantKeys, GrantSigner};
 use millrace_service::store::write_private;
 use rustix::system::uname;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+use tracing::{info, warn};
 
 use super::admin_access;
 use crate::args::ManagerArgs;
@@ -43,6 +47,9 @@ use crate::exit::{ContextCode, Failure, fail};
 use crate::harden;
 use crate::paths;
 use crate::service_manager;
+
+/// Time between two certificates of the API: far less than the validity of one, and open pages connect again.
+const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 
 /// Name of the first administrator.
 const FIRST_ADMIN: &str = "first-admin";
@@ -89,16 +96,16 @@ impl Running {
         let folder = state.join("manager");
         make_folder(&folder).with_context(|| format!("making {}", folder.display()))?;
         let hosts = hosts(args);
-        let tls = certificates(&state, &folder, &hosts)?;
+        let tls = certificates(&state, &hosts)?;
         let signer = signer(&folder.join("grant.key"))?;
         let store =
             store::open(&args.store).or_fail(Failure::Usage, || "opening the store".to_owned())?;
-        let terms = Terms { ttl: args.grant_lifetime, ..Terms::default() };
+        let times = LeaseTimes { ttl: args.grant_lifetime, ..LeaseTimes::default() };
         let kek = folder.join("pool.kek");
         let vault = Vault::open(&kek, Arc::clone(&store), args.new_kek, import::check)
             .or_fail(Failure::Usage, || "opening the pool's keys".to_owned())?;
         let keys = GrantKeys::default();
-        let manager = Manager::start_with(store, signer, &keys, terms, Some(vault))
+        let manager = Manager::start_with_vault(store, signer, &keys, times, Some(vault))
             .context("opening the pool's records")?;
         let running =
             Self { manager, tls, hosts, listen: args.listen, pool: args.pool.clone(), state };
@@ -118,10 +125,31 @@ impl Running {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
+        let tls = ServerTls::new(&self.tls)?;
         let manager = self.manager.clone();
-        let served =
-            api::serve(listener, &self.tls, self.hosts.clone(), manager, &self.pool, stop).await;
-        served.context("serving the API")
+        let hangup = signal(SignalKind::hangup()).context("catching SIGHUP")?;
+        tokio::select! {
+            served = api::serve(listener, &tls, self.hosts.clone(), manager, &self.pool, stop) => {
+                served.context("serving the API")
+            }
+            () = self.renew(&tls, hangup) => Ok(()),
+        }
+    }
+
+    /// Each day and on each SIGHUP: issues the certificate again, and reads the authority's certificate and revocation
+    /// list. Never returns.
+    async fn renew(&self, tls: &ServerTls, mut hangup: Signal) {
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => {}
+                () = sleep(RENEWAL) => {}
+            }
+            let files = certificates(&self.state, &self.hosts);
+            match files.and_then(|files| Ok(tls.reload(&files)?)) {
+                Ok(()) => info!("the certificate is renewed"),
+                Err(error) => warn!("the former certificate stays in force: {error:#}"),
+            }
+        }
     }
 
     /// The addresses and the next steps.
@@ -167,7 +195,7 @@ impl Running {
         };
         let actor = Actor { name: "first start", role: Role::Admin };
         let ca = fs::read_to_string(&self.tls.client_ca)
-            .with_context(|| format!("reading {}", self.tls.client_ca.display()))?;
+            .or_fail(Failure::Usage, || format!("cannot read {}", self.tls.client_ca.display()))?;
         let access =
             Access { managers: vec![self.url()], ca, token: Some(token.into()), certificate: None };
         // Before the principal: a token that is lost would lock everyone out.
@@ -197,9 +225,10 @@ fn hosts(args: &ManagerArgs) -> BTreeSet<String> {
     hosts
 }
 
-/// Issues the API's certificate anew: a start costs a millisecond, and no certificate expires unnoticed.
-fn certificates(state: &Path, folder: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
-    let authority = state.join("tls");
+/// Issues the API's certificate again: that costs a millisecond, and no certificate expires unnoticed. Where the
+/// authority is elsewhere, the files are what an operator has put there.
+fn certificates(state: &Path, hosts: &BTreeSet<String>) -> Result<TlsFiles> {
+    let (authority, folder) = (state.join("tls"), state.join("manager"));
     ensure_authority(&authority).context("making the authority")?;
     let files = TlsFiles {
         certificate: folder.join("manager.crt"),
@@ -230,6 +259,8 @@ fn signer(path: &Path) -> Result<GrantSigner> {
                 .with_context(|| format!("writing {}", path.display()))?;
             Ok(signer)
         }
-        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        Err(error) => {
+            Err(error).or_fail(Failure::Usage, || format!("cannot read {}", path.display()))
+        }
     }
 }

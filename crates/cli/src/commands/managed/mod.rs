@@ -41,7 +41,10 @@ pub(crate) fn access(args: &AccessArgs) -> Result<Access> {
     let mut access = Access::read(&path).map_err(|error| match error {
         AccessError::Io { .. } => fail(
             Failure::Usage,
-            format!("{error}: name an access file with --access (millrace token create … -o FILE writes one)"),
+            format!(
+                "{error}: no manager has started here (millrace manager, or up --with-manager); name an access file \
+                 with --access (millrace token create … -o FILE writes one)"
+            ),
         ),
         other => fail(Failure::Usage, other.to_string()),
     })?;

@@ -25,17 +25,22 @@ use crate::settings::Settings;
 
 pub(crate) fn run(args: &NodeArgs) -> Result<()> {
     match &args.command {
-        None if args.run.up.check => {
-            access(&args.run.access)?;
-            up::check(&args.run.up)
-        }
-        None => up::serve_as(&args.run.up, Some(&args.run), None),
+        None => run_node(&args.run),
+        Some(NodeCommand::Run(args)) => run_node(args),
         Some(NodeCommand::List(args)) => list(args),
         Some(NodeCommand::Drain(args)) => act(args, "drain", "moves its tenants to other nodes"),
         Some(NodeCommand::Undrain(args)) => act(args, "undrain", "takes tenants again"),
         Some(NodeCommand::Readmit(args)) => act(args, "readmit", "may register again"),
         Some(NodeCommand::Remove(args)) => remove(args),
     }
+}
+
+fn run_node(args: &NodeRunArgs) -> Result<()> {
+    if args.up.check {
+        access(&args.access)?;
+        return up::check(&args.up);
+    }
+    up::serve_as(&args.up, Some(args), None)
 }
 
 /// Reads the access, takes the lock of the state folder and measures the capacity. `engine` makes an engine as the

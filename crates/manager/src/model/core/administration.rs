@@ -5,7 +5,7 @@
 
 use super::{Actor, Core, MAX_PRINCIPALS, MAX_TENANTS, bound, json, valid};
 use crate::model::audit::{AuditEntry, MAX_DETAIL_LEN};
-use crate::model::command::{Command, Kind, Refusal};
+use crate::model::command::{Command, RecordKind, Refusal};
 use crate::model::keys::{MAX_POOL_KEYS, PoolKey};
 use crate::model::name::{NodeName, TenantName};
 use crate::model::node::Node;
@@ -60,9 +60,9 @@ impl Core {
         match command {
             Command::CreateTenant(tenant) => {
                 if self.view.tenants.contains_key(&tenant.name) {
-                    return Err(Refusal::Exists(Kind::Tenant, tenant.name.to_string()));
+                    return Err(Refusal::Exists(RecordKind::Tenant, tenant.name.to_string()));
                 }
-                bound(Kind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
+                bound(RecordKind::Tenant, self.view.tenants.len(), MAX_TENANTS)?;
                 self.put_tenant(tenant, 0, to)
             }
             Command::SetTenant(tenant) => {
@@ -91,7 +91,7 @@ impl Core {
             Command::SetPrincipal(principal) => {
                 let present = self.view.principals.get(&principal.name);
                 if present.is_none() {
-                    bound(Kind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
+                    bound(RecordKind::Principal, self.view.principals.len(), MAX_PRINCIPALS)?;
                 }
                 let revision = matching(present.map_or(0, |present| present.revision), if_match)?;
                 self.put(Table::Principal, principal.name.as_str(), revision, principal, to)
@@ -99,13 +99,13 @@ impl Core {
             Command::RemovePrincipal { principal } => {
                 let present = self.view.principals.get(principal);
                 let present =
-                    self.present(Kind::Principal, present, principal.as_str(), if_match)?;
+                    self.present(RecordKind::Principal, present, principal.as_str(), if_match)?;
                 self.remove(Table::Principal, principal.as_str(), present.revision, to)
             }
             Command::SetKey(key) => self.set_key(key, if_match, to),
             Command::RemoveKey { key } => {
                 let present =
-                    self.present(Kind::Key, self.view.keys.get(key), key.as_str(), if_match)?;
+                    self.present(RecordKind::Key, self.view.keys.get(key), key.as_str(), if_match)?;
                 self.remove(Table::Key, key.as_str(), present.revision, to)
             }
         }
@@ -120,7 +120,7 @@ impl Core {
         valid(key.problems())?;
         let present = self.view.keys.get(&key.name);
         if present.is_none() {
-            bound(Kind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
+            bound(RecordKind::Key, self.view.keys.len(), MAX_POOL_KEYS)?;
         }
         for tenant in &key.tenants {
             self.tenant(tenant, None)?;
@@ -143,7 +143,7 @@ impl Core {
 
     fn present<'a, T>(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         present: Option<&'a Versioned<T>>,
         name: &str,
         if_match: Option<u64>,
@@ -158,7 +158,7 @@ impl Core {
         name: &TenantName,
         if_match: Option<u64>,
     ) -> Result<&Versioned<Tenant>, Refusal> {
-        self.present(Kind::Tenant, self.view.tenants.get(name), name.as_str(), if_match)
+        self.present(RecordKind::Tenant, self.view.tenants.get(name), name.as_str(), if_match)
     }
 
     fn put_tenant(
@@ -200,9 +200,9 @@ impl Core {
         to: &mut Transaction,
     ) -> Result<(), Refusal> {
         let present =
-            self.present(Kind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
+            self.present(RecordKind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
         if !present.value.removed {
-            return Err(Refusal::Exists(Kind::Node, name.to_string()));
+            return Err(Refusal::Exists(RecordKind::Node, name.to_string()));
         }
         // The lease stays as it was: if the node was not reached, its grants may still be in force.
         let mut changed = present.value.clone();
@@ -218,7 +218,7 @@ impl Core {
         change: impl FnOnce(&mut Node),
     ) -> Result<(), Refusal> {
         let present =
-            self.present(Kind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
+            self.present(RecordKind::Node, self.view.nodes.get(name), name.as_str(), if_match)?;
         if present.value.removed {
             return Err(Refusal::Removed(name.clone()));
         }
@@ -240,9 +240,9 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::model::core::Terms;
+    use crate::model::core::LeaseTimes;
     use crate::model::principal::{Credential, Principal, Role};
-    use crate::schema::{self, Schema};
+    use crate::model::view::{SCHEMA_VERSION, Schema};
     use crate::store::Snapshot;
 
     #[test]
@@ -253,9 +253,9 @@ mod tests {
             credential: Credential::Identity(format!("cert:{name}")),
             expires_ms: None,
         };
-        let mut core = Core::new(Terms::default(), &Snapshot::default(), Instant::now());
+        let mut core = Core::new(LeaseTimes::default(), &Snapshot::default(), Instant::now());
         core.view.schema =
-            Some(Versioned { value: Schema { version: schema::CURRENT }, revision: 1 });
+            Some(Versioned { value: Schema { version: SCHEMA_VERSION }, revision: 1 });
         for number in 0..MAX_PRINCIPALS {
             let value = principal(&format!("user-{number}"), Role::Viewer);
             let record = Versioned { value, revision: 7 };
@@ -267,6 +267,6 @@ mod tests {
             core.command(admin, &command, None, 0).map(drop)
         };
         assert_eq!(set("user-0"), Ok(()));
-        assert_eq!(set("one-more"), Err(Refusal::TooMany(Kind::Principal, MAX_PRINCIPALS)));
+        assert_eq!(set("one-more"), Err(Refusal::TooMany(RecordKind::Principal, MAX_PRINCIPALS)));
     }
 }

@@ -8,7 +8,7 @@
 //!  message ─► Core ─► Transaction ─► store ─┬─► Ok: answer from the view        (a grant is signed only after the
 //!                                           └─► Conflict: catch up, ask again    node's record was written)
 //!  changes of the store, also those of other managers ─► Core::apply
-//!  once a second ─► Core::work ─► Transaction ─► store
+//!  once a second ─► Core::next_change ─► Transaction ─► store
 //! ```
 //!
 //! - `administration`: changes by users.
@@ -27,18 +27,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::balance::Balance;
-use super::command::{Kind, Refusal};
+use super::command::{RecordKind, Refusal};
 use super::name::{NodeName, TenantName};
 use super::plan::Endings;
 use super::principal::Role;
-use super::view::{SCHEMA, Table, Touched, View};
-use crate::schema;
+use super::view::{SCHEMA, SCHEMA_VERSION, Table, Touched, View};
 use crate::store::{Changes, Snapshot, Transaction};
 
 /// Bound on the nodes of a pool: each writes its record every ten seconds, which is 1,000 writes a second.
 pub const MAX_NODES: usize = 10_000;
 
-/// Bound on the tenants of a pool. Every manager holds the records of all in memory.
+/// Bound on the tenants of a pool. Every manager holds the records of all in memory. A node serves fewer
+/// ([`MAX_NODE_TENANTS`](millrace_service::tenants::MAX_NODE_TENANTS)).
 pub const MAX_TENANTS: usize = 100_000;
 
 /// Bound on the principals of a pool: one for each node.
@@ -46,7 +46,7 @@ pub const MAX_PRINCIPALS: usize = 10_000;
 
 /// Times of the pool. All managers of a pool have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTimes {
     /// Life of a grant and of a lease from the moment at which the node sent the heartbeat.
     pub ttl: Duration,
     /// Added to `ttl` before a manager counts a grant as expired: clocks run at rates that differ by less than
@@ -54,13 +54,13 @@ pub struct Terms {
     pub allowance: Duration,
 }
 
-impl Default for Terms {
+impl Default for LeaseTimes {
     fn default() -> Self {
         Self { ttl: Duration::from_secs(30), allowance: Duration::from_secs(1) }
     }
 }
 
-impl Terms {
+impl LeaseTimes {
     /// Time between two heartbeats: two may be lost.
     #[must_use]
     pub fn heartbeat(&self) -> Duration {
@@ -73,26 +73,26 @@ impl Terms {
 }
 
 /// Time between two heartbeats of a node at which something is about to change.
-pub const HASTE: Duration = Duration::from_millis(200);
+pub const FAST_HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// The state of one manager.
 #[derive(Debug)]
 pub struct Core {
-    terms: Terms,
+    times: LeaseTimes,
     view: View,
-    /// Record of each node with the time since which it has not changed.
-    quiet: BTreeMap<NodeName, (u64, Instant)>,
+    /// Revision of each node's record, and the time since which it has not changed.
+    unchanged_since: BTreeMap<NodeName, (u64, Instant)>,
     /// Tenants whose ledger may need a change.
-    dirty: BTreeSet<TenantName>,
+    needs_plan: BTreeSet<TenantName>,
     /// Tenants whose quota is not divided as they ask.
     unsettled: BTreeSet<TenantName>,
     /// Tenants that fewer nodes serve than they ask for.
-    fewer: BTreeSet<TenantName>,
+    underserved: BTreeSet<TenantName>,
     /// Tenants that need another look at a time.
     timers: BTreeMap<TenantName, Instant>,
     endings: Endings,
-    /// Until then no slice is raised: the store was restored from a backup.
-    hold: Option<Instant>,
+    /// Time until which no slice is raised, after the store was restored from a backup.
+    frozen_until: Option<Instant>,
     store_away: bool,
     balance: Balance,
 }
@@ -109,18 +109,19 @@ pub struct Actor<'a> {
 impl Core {
     /// A manager with the records of a snapshot.
     #[must_use]
-    pub fn new(terms: Terms, snapshot: &Snapshot, now: Instant) -> Self {
+    pub fn new(times: LeaseTimes, snapshot: &Snapshot, now: Instant) -> Self {
         let view = View::of(snapshot);
-        let quiet = view.nodes.iter().map(|(name, node)| (name.clone(), (node.revision, now)));
+        let unchanged_since =
+            view.nodes.iter().map(|(name, node)| (name.clone(), (node.revision, now)));
         Self {
-            terms,
-            quiet: quiet.collect(),
-            dirty: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
+            times,
+            unchanged_since: unchanged_since.collect(),
+            needs_plan: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
             unsettled: BTreeSet::new(),
-            fewer: BTreeSet::new(),
+            underserved: BTreeSet::new(),
             timers: BTreeMap::new(),
             endings: Endings::default(),
-            hold: None,
+            frozen_until: None,
             store_away: false,
             balance: Balance::default(),
             view,
@@ -135,25 +136,25 @@ impl Core {
 
     /// The times of the pool.
     #[must_use]
-    pub const fn terms(&self) -> Terms {
-        self.terms
+    pub const fn times(&self) -> LeaseTimes {
+        self.times
     }
 
     /// Replaces the view, after changes were lost.
     pub fn reload(&mut self, snapshot: &Snapshot, now: Instant) {
-        let former = std::mem::take(&mut self.quiet);
+        let former = std::mem::take(&mut self.unchanged_since);
         let endings = std::mem::take(&mut self.endings);
         *self = Self {
             endings,
-            hold: self.hold,
+            frozen_until: self.frozen_until,
             store_away: self.store_away,
             balance: std::mem::take(&mut self.balance),
-            ..Self::new(self.terms, snapshot, now)
+            ..Self::new(self.times, snapshot, now)
         };
         for (name, seen) in former {
-            // The silence of a node does not begin anew with the reload.
-            if self.quiet.get(&name).is_some_and(|(revision, _)| *revision == seen.0) {
-                self.quiet.insert(name, seen);
+            // The silence of a node does not begin again with the reload.
+            if self.unchanged_since.get(&name).is_some_and(|(revision, _)| *revision == seen.0) {
+                self.unchanged_since.insert(name, seen);
             }
         }
     }
@@ -165,7 +166,7 @@ impl Core {
             match self.view.apply(change) {
                 Touched::Node(name, moved) => self.node_changed(&name, change.revision, moved, now),
                 Touched::Tenant(name) => {
-                    self.dirty.insert(name);
+                    self.needs_plan.insert(name);
                 }
                 Touched::Other => {}
             }
@@ -174,16 +175,16 @@ impl Core {
     }
 
     fn node_changed(&mut self, name: &NodeName, revision: u64, moved: bool, now: Instant) {
-        self.quiet.insert(name.clone(), (revision, now));
+        self.unchanged_since.insert(name.clone(), (revision, now));
         let tenants = || self.view.tenants_of.get(name).into_iter().flatten();
         if moved {
-            self.dirty.extend(tenants().cloned());
-            self.dirty.append(&mut self.unsettled);
-            self.dirty.append(&mut self.fewer);
+            self.needs_plan.extend(tenants().cloned());
+            self.needs_plan.append(&mut self.unsettled);
+            self.needs_plan.append(&mut self.underserved);
         } else {
             // An acknowledgement frees what is falling.
             let falling = tenants().filter(|tenant| self.unsettled.contains(*tenant));
-            self.dirty.extend(falling.cloned());
+            self.needs_plan.extend(falling.cloned());
         }
     }
 
@@ -191,8 +192,8 @@ impl Core {
     fn transaction(&self) -> Result<Transaction, Refusal> {
         let damaged = || Refusal::Damaged(SCHEMA.to_owned());
         let present = self.view.schema.as_ref().ok_or_else(damaged)?;
-        if present.value.version != schema::CURRENT {
-            return Err(Refusal::Schema { found: present.value.version, known: schema::CURRENT });
+        if present.value.version != SCHEMA_VERSION {
+            return Err(Refusal::Schema { found: present.value.version, known: SCHEMA_VERSION });
         }
         let mut transaction = Transaction::default();
         transaction.require(SCHEMA, present.revision);
@@ -245,7 +246,7 @@ fn valid(problems: Vec<String>) -> Result<(), Refusal> {
     if problems.is_empty() { Ok(()) } else { Err(Refusal::Invalid(problems)) }
 }
 
-const fn bound(kind: Kind, present: usize, most: usize) -> Result<(), Refusal> {
+const fn bound(kind: RecordKind, present: usize, most: usize) -> Result<(), Refusal> {
     if present >= most {
         return Err(Refusal::TooMany(kind, most));
     }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_service::grant::Grant;
 
-use super::{Core, HASTE, MAX_NODES, bound, valid};
-use crate::model::command::{Kind, Refusal};
+use super::{Core, FAST_HEARTBEAT, MAX_NODES, bound, valid};
+use crate::model::command::{RecordKind, Refusal};
 use crate::model::keys::PoolKey;
 use crate::model::name::{NodeName, TenantName};
-use crate::model::node::{Health, Heartbeat, Lease, Load, MAX_FORMER, Node, Registration};
+use crate::model::node::{Health, Heartbeat, Lease, Load, MAX_FORMER, Node, Registration, Usage};
 use crate::model::view::{Table, Versioned};
 use crate::store::Transaction;
 
@@ -31,7 +31,7 @@ impl Core {
         let name = &registration.name;
         let present = self.view.nodes.get(name);
         if present.is_none() {
-            bound(Kind::Node, self.view.nodes.len(), MAX_NODES)?;
+            bound(RecordKind::Node, self.view.nodes.len(), MAX_NODES)?;
         }
         if present.is_some_and(|present| present.value.removed) {
             return Err(Refusal::Removed(name.clone()));
@@ -102,7 +102,8 @@ impl Core {
         let mut node = present.value.clone();
         node.applied = node.applied.max(heartbeat.applied);
         node.seen_ms = time_ms;
-        node.load = heartbeat.load;
+        node.load = heartbeat.load.clone();
+        node.load.usage.iter_mut().for_each(Usage::bound);
         node.health = heartbeat.health.clone();
         let mut transaction = self.transaction()?;
         self.put(Table::Node, heartbeat.node.as_str(), present.revision, &node, &mut transaction)?;
@@ -130,7 +131,8 @@ impl Core {
 
     fn holder(&self, name: &NodeName, fence: u64) -> Result<&Versioned<Node>, Refusal> {
         let present = self.view.nodes.get(name);
-        let present = present.ok_or_else(|| Refusal::NotFound(Kind::Node, name.to_string()))?;
+        let present =
+            present.ok_or_else(|| Refusal::NotFound(RecordKind::Node, name.to_string()))?;
         let lease = &present.value.lease;
         if present.value.removed {
             return Err(Refusal::Removed(name.clone()));
@@ -153,7 +155,7 @@ impl Core {
         clock_ms: u64,
     ) -> Result<Vec<Grant>, Refusal> {
         let node = &self.holder(name, fence)?.value;
-        let ttl_ms = u64::try_from(self.terms.ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl_ms = u64::try_from(self.times.ttl.as_millis()).unwrap_or(u64::MAX);
         let tenants = self.view.tenants_of.get(name).into_iter().flatten();
         let grant = |tenant: &TenantName| {
             let tenant = &self.view.tenants.get(tenant)?.value;
@@ -169,7 +171,7 @@ impl Core {
                 weight: tenant.weight,
                 priority: tenant.priority,
                 node: name.to_string(),
-                incarnation: fence,
+                fence,
                 rates: slice,
                 identities: tenant.identities.clone(),
                 endpoints: node.registration.addresses.clone(),
@@ -202,8 +204,8 @@ impl Core {
             waits.then_some(())
         });
         match changing.next() {
-            Some(()) => HASTE,
-            None => self.terms.heartbeat(),
+            Some(()) => FAST_HEARTBEAT,
+            None => self.times.heartbeat(),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::store::Transaction;
 impl Core {
     /// Raises no slice before all grants that this store has forgotten have expired.
     pub fn note_restored(&mut self, now: Instant) {
-        self.hold = Some(now + self.terms.life());
+        self.frozen_until = Some(now + self.times.life());
     }
 
     /// The store does not answer, or takes no writes: no node can show that it is there, so none counts as silent.
@@ -26,7 +26,7 @@ impl Core {
     /// than it could be is no danger.
     pub fn note_store_back(&mut self, now: Instant) {
         if std::mem::take(&mut self.store_away) {
-            for (_, since) in self.quiet.values_mut() {
+            for (_, since) in self.unchanged_since.values_mut() {
                 *since = now;
             }
         }
@@ -34,7 +34,7 @@ impl Core {
 
     /// The next thing to do, if there is one: closes the lease of a silent node, or changes the ledger of a tenant. The
     /// caller commits it, feeds the changes back and asks again.
-    pub fn work(&mut self, now: Instant) -> Option<Transaction> {
+    pub fn next_change(&mut self, now: Instant) -> Option<Transaction> {
         if let Some(transaction) = self.close_silent(now) {
             return Some(transaction);
         }
@@ -46,12 +46,12 @@ impl Core {
             .collect();
         for tenant in due {
             self.timers.remove(&tenant);
-            self.dirty.insert(tenant);
+            self.needs_plan.insert(tenant);
         }
-        if self.hold.is_some_and(|until| until > now) {
+        if self.frozen_until.is_some_and(|until| until > now) {
             return None;
         }
-        while let Some(tenant) = self.dirty.pop_first() {
+        while let Some(tenant) = self.needs_plan.pop_first() {
             if let Some(transaction) = self.replan(&tenant, None, now) {
                 return Some(transaction);
             }
@@ -61,11 +61,11 @@ impl Core {
     }
 
     /// Puts a tenant back whose transaction was not done.
-    pub fn again(&mut self, transaction: &Transaction) {
+    pub fn put_back(&mut self, transaction: &Transaction) {
         for write in &transaction.then {
             let name = write.key().strip_prefix(&Table::Ledger.key(""));
             if let Some(tenant) = name.and_then(|name| name.parse().ok()) {
-                self.dirty.insert(tenant);
+                self.needs_plan.insert(tenant);
             }
         }
     }
@@ -74,8 +74,8 @@ impl Core {
         if self.store_away {
             return None;
         }
-        let life = self.terms.life();
-        let silent = self.quiet.iter().find_map(|(name, (revision, since))| {
+        let life = self.times.life();
+        let silent = self.unchanged_since.iter().find_map(|(name, (revision, since))| {
             let node = self.view.nodes.get(name)?;
             let silent = node.revision == *revision
                 && node.value.lease.open
@@ -101,19 +101,19 @@ impl Core {
         if self.view.damaged.contains_key(&key) {
             return None;
         }
-        let plan = plan(&self.view, tenant, &mut self.endings, self.terms.life(), from, now);
+        let plan = plan(&self.view, tenant, &mut self.endings, self.times.life(), from, now);
         if plan.settled {
             self.unsettled.remove(tenant);
         } else {
             self.unsettled.insert(tenant.clone());
         }
-        if plan.fewer {
-            self.fewer.insert(tenant.clone());
+        if plan.underserved {
+            self.underserved.insert(tenant.clone());
         } else {
-            self.fewer.remove(tenant);
+            self.underserved.remove(tenant);
         }
-        if let Some(again) = plan.again {
-            self.timers.insert(tenant.clone(), again);
+        if let Some(retry_at) = plan.retry_at {
+            self.timers.insert(tenant.clone(), retry_at);
         }
         let ledger = plan.ledger?;
         let revision = self.view.ledgers.get(tenant).map_or(0, |ledger| ledger.revision);
