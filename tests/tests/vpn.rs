@@ -31,12 +31,17 @@ fn connections_survive_members_that_die_hang_and_restart() {
         (0..4).all(|member| ends.member(0, member)["received_bytes"].as_u64() > Some(10_000))
     });
 
-    // A process dies.
-    kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
-    traffic.flows();
-    wait::until("the member was started again", || ends.member(0, 1)["restarts"] == 1);
-    ends.wait_up(4);
-    traffic.flows();
+    traffic.report("no fault");
+
+    // A process dies, and one of the other end.
+    for (end, fault) in [(0, "member killed"), (1, "peer killed")] {
+        kill_process(ends.pid(end, 1), Signal::KILL).expect("a process");
+        traffic.flows();
+        wait::until("the member was started again", || ends.member(end, 1)["restarts"] == 1);
+        ends.wait_up(4);
+        traffic.flows();
+        traffic.report(fault);
+    }
 
     // A process hangs: the device keeps its carrier, only the probes notice.
     let hung = ends.pid(1, 2);
@@ -50,6 +55,7 @@ fn connections_survive_members_that_die_hang_and_restart() {
     traffic.flows();
     wait::until("it was killed and started again", || ends.member(1, 2)["restarts"] == 1);
     ends.wait_up(4);
+    traffic.report("peer hangs");
 
     // The supervisor dies; its tunnels do not.
     let before: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
@@ -63,7 +69,8 @@ fn connections_survive_members_that_die_hang_and_restart() {
     assert_eq!(before, after, "the second supervisor found the processes of the first");
 
     traffic.flows();
-    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    traffic.report("supervisor killed");
+    traffic.finish();
     for end in [0, 1] {
         let _ = ends.vpn(end, &["down", "mr"]);
         let left = ends.ip(end, "link show");
@@ -126,7 +133,8 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
     assert!(text_of(&output).contains("the former configuration is back"), "{}", text_of(&output));
     traffic.flows();
     ends.wait_up(2);
-    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    traffic.report("restarts, changes and a rollback");
+    traffic.finish();
     let history: Value =
         serde_json::from_str(&ends.vpn(0, &["history", "mr", "--json"])).expect("JSON");
     let newest = history.as_array().expect("a list").last().expect("a configuration").clone();
@@ -189,7 +197,7 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     ends.wait_up(if chosen == "many" { 2 } else { 1 });
     let mut traffic = Traffic::start(&ends);
     traffic.flows();
-    let _ = traffic.finish();
+    traffic.finish();
 
     // A record of another kernel is still followed, and reported as old.
     let mut old = choice.clone();

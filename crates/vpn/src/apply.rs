@@ -29,11 +29,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::choice::EngineChoice;
-use crate::exec::{self, ExecError, Lock, Tunnel, at};
+use crate::exec::{self, ExecError, Lock, Tunnel, at, unix_ms};
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
 use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
-use crate::supervise::unix_ms;
 
 /// The file of a choice, beside the state of a link and in its history.
 const CHOICE: &str = "choice.json";
@@ -248,10 +247,10 @@ pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checke
         Some(_) => saved_choice(&link.name, folders)?,
         None => None,
     };
-    check_with(link, text, side, folders, choice)
+    check_with_choice(link, text, side, folders, choice)
 }
 
-fn check_with(
+fn check_with_choice(
     declared: VpnLink,
     text: &str,
     side: Option<Side>,
@@ -471,7 +470,7 @@ pub fn check_former(
     let text = fs::read_to_string(&file)
         .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })?;
     let choice = load(file.with_file_name(CHOICE))?;
-    check_with(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
+    check_with_choice(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
 }
 
 /// Removes a configuration that was not applied from the history.

@@ -25,6 +25,7 @@ pub use self::sizes::{SizesArgs, SizesWorkerArgs};
 pub use self::time::time_within;
 pub use self::tls::TlsArgs;
 pub use self::virtio::VirtioArgs;
+pub(crate) use self::vpn::TunnelOpenSsl;
 pub use self::vpn::VpnArgs;
 pub use crate::compression::run_compression;
 pub use crate::crypto::run_crypto;

@@ -72,7 +72,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
     };
     let contender = |(candidate, why): &(EngineCandidate, Option<String>)| {
         let at = running.iter().position(|ran| ran == candidate);
-        let (rounds, out) = match at.and_then(|at| measured.get(at)) {
+        let (rounds, unavailable) = match at.and_then(|at| measured.get(at)) {
             Some(Ok(rounds)) => (rounds.clone(), None),
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             None => (Vec::new(), why.clone()),
@@ -83,9 +83,9 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
         };
         EngineContender {
             candidate: *candidate,
-            tried: at.is_some(),
+            started: at.is_some(),
             rounds: rounds.iter().map(round).collect(),
-            out,
+            unavailable,
         }
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
