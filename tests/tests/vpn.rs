@@ -5,12 +5,13 @@
 //! restart. `vpn_faults.rs` has faults of the path, of certificates and of the host.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
-use millrace_tests::process::{Process, run, text_of};
+use millrace_tests::process::{Process, program, run, succeed, text_of};
 use millrace_tests::{temp_dir, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -209,6 +210,40 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
 }
 
 #[test]
+fn bench_measures_the_libcrypto_and_the_configuration_that_it_is_given() {
+    if !is_possible() {
+        return;
+    }
+    let dir = temp_dir();
+    let copy = dir.path().join("copy");
+    fs::create_dir(&copy).expect("a folder");
+    let listed = succeed(Command::new("ldd").arg(program("openvpn")));
+    let library = listed.lines().find_map(|line| line.trim().strip_prefix("libcrypto.so.3 => "));
+    let library = library.and_then(|found| found.split(' ').next()).expect("a library");
+    fs::copy(library, copy.join("libcrypto.so.3")).expect("a copy");
+    let config = dir.path().join("openssl.cnf");
+    let text = "openssl_conf = i\n[i]\nproviders = p\n[p]\ndefault = d\n[d]\nactivate = 1\n";
+    fs::write(&config, text).expect("a file");
+    let bench = |libcrypto: &Path| {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(["vpn", "bench", "--case", "one", "--rounds", "1", "--duration", "1s"]);
+        command.args(["--flows", "2", "--no-loss", "--json", "--libcrypto"]).arg(libcrypto);
+        run(command.arg("--openssl-conf").arg(&config))
+    };
+    // The bench itself compares what the processes have loaded.
+    let output = bench(&copy);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text_of(&output)));
+    let openssl = &report["plan"]["openssl"];
+    assert_eq!(openssl["libcrypto"].as_str(), copy.to_str(), "{report}");
+    assert_eq!(openssl["config"].as_str(), config.to_str(), "{report}");
+    assert!(report["rows"][0]["mbit"]["median"].as_f64() > Some(0.0), "{report}");
+    let output = bench(dir.path());
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains("libcrypto.so.3: No such file"), "{}", text_of(&output));
+}
+
+#[test]
 fn every_problem_is_reported_at_once_and_nothing_is_changed() {
     let dir = temp_dir();
     let file = dir.path().join("link.toml");
@@ -228,4 +263,8 @@ fn every_problem_is_reported_at_once_and_nothing_is_changed() {
         assert!(said.contains(part), "{part} in\n{said}");
     }
     assert!(!dir.path().join("run").exists() && !dir.path().join("state").exists());
+    let mut command = Command::new(&artifacts().millrace);
+    let output = run(command.args(["vpn", "plan"]).arg(dir.path().join("none.toml")));
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains("none.toml: No such file"), "{}", text_of(&output));
 }

@@ -97,7 +97,7 @@ impl Pages {
     }
 }
 
-/// What makes a page take the place of the one before. Each line is erased first, so that nothing flickers.
+/// A page that takes the place of the one before. Each line is erased first, so that nothing flickers.
 fn framed(page: &str, rows: usize) -> String {
     let mut lines: Vec<String> = page.lines().map(str::to_owned).collect();
     if lines.len() > rows {
@@ -117,7 +117,7 @@ struct Screen {
     quit: Arc<Notify>,
 }
 
-/// What the terminal was before.
+/// State of the terminal before.
 #[derive(Debug)]
 struct Saved {
     /// Modes of standard input; none if that is no terminal.

@@ -5,7 +5,8 @@
 //! other one lost. It measures nothing; the record is saved beside the link's state and kept with each configuration.
 //!
 //! With two hosts the slower one decides: the figure of a candidate in a round is the worse one of both. The best
-//! median wins. Candidates that matched the winner in at least one round count as tied; of those the simplest is chosen.
+//! median wins. Candidates that matched the winner in at least one round count as tied; of those the simplest is
+//! chosen.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,7 +129,7 @@ pub struct LinkMeasurement {
     pub processors: usize,
     /// The keys of link.toml that the figures depend on.
     pub link: String,
-    /// Each candidate.
+    /// Figures of each candidate, or why it has none.
     pub contenders: Vec<EngineContender>,
 }
 
@@ -137,9 +138,9 @@ pub struct LinkMeasurement {
 pub struct Ratio {
     /// Median over all rounds.
     pub median: f64,
-    /// The worst round.
+    /// Ratio in the worst round.
     pub min: f64,
-    /// The best round.
+    /// Ratio in the best round.
     pub max: f64,
 }
 

@@ -36,20 +36,20 @@ pub enum ExecError {
     /// The program is missing.
     #[error("{0} is not installed")]
     Missing(String),
-    /// The program failed.
+    /// The program did not start, failed, or did not end in time.
     #[error("`{command}` failed: {reason}")]
     Failed {
-        /// The command line.
+        /// The words of the command, with spaces between them.
         command: String,
-        /// Its last words.
+        /// The last line that it printed.
         reason: String,
     },
     /// A file or a setting of the kernel cannot be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path.
+        /// The file, or the setting below /proc/sys.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system.
         source: io::Error,
     },
 }

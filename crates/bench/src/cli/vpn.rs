@@ -63,18 +63,13 @@ impl TunnelOpenSsl {
     /// # Errors
     /// [`BenchError::Usage`]: a path does not exist.
     pub(crate) fn resolved(&self) -> Result<Self, BenchError> {
-        let absolute = |path: &Option<PathBuf>, inside: &str| {
-            let Some(path) = path else { return Ok(None) };
-            let found =
-                path.canonicalize().and_then(|path| path.join(inside).metadata().map(|_| path));
-            found.map(Some).map_err(|error| {
-                BenchError::Usage(format!("{}: {error}", path.join(inside).display()))
-            })
+        let absolute = |path: &PathBuf, needed: PathBuf| {
+            let found = needed.metadata().and_then(|_| path.canonicalize());
+            found.map_err(|error| BenchError::Usage(format!("{}: {error}", needed.display())))
         };
-        Ok(Self {
-            config: absolute(&self.config, "")?,
-            libcrypto: absolute(&self.libcrypto, SYSTEM)?,
-        })
+        let config = self.config.as_ref().map(|file| absolute(file, file.clone()));
+        let libcrypto = self.libcrypto.as_ref().map(|folder| absolute(folder, folder.join(SYSTEM)));
+        Ok(Self { config: config.transpose()?, libcrypto: libcrypto.transpose()? })
     }
 }
 

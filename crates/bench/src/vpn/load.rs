@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use super::proof::LinkProof;
 use super::testbed::Link;
 use crate::error::BenchError;
-use crate::process::output_of;
 use crate::progress::Progress;
 use crate::stats::Latencies;
 use crate::tls::observer::Seen;
@@ -259,9 +258,11 @@ impl Link<'_> {
         if interval > 0.0 {
             command.args(["--interval", &interval.to_string()]);
         }
-        let text = output_of("iperf3", &mut command)?;
-        serde_json::from_str(&text)
-            .map_err(|error| BenchError::Setup(format!("the output of iperf3: {error}")))
+        // After an error, such as a broken connection, its output says which.
+        let output = command.output().map_err(|error| BenchError::missing("iperf3", error))?;
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            BenchError::Setup(format!("the output of iperf3 ({}): {error}", output.status))
+        })
     }
 
     fn counters(&self) -> Result<Counters, BenchError> {

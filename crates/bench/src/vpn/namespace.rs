@@ -76,8 +76,8 @@ impl Namespace {
         output_of("ip", command.args(words.split(' '))).map(drop)
     }
 
-    /// Lets these cores process packets that the devices of this namespace receive (RPS): a mask of them, 0 for the core
-    /// that received the packet.
+    /// Lets these cores process packets that the devices of this namespace receive (RPS): a mask of them, 0 for the
+    /// core that received the packet.
     pub(super) fn receive_on(&self, cores: u32) -> Result<(), BenchError> {
         // Sysfs shows the devices of the namespace in which it was mounted.
         let script = format!(

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::process::Proc;
 use millrace_sampler::libcryptos_of;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -257,7 +258,7 @@ impl Testbed {
         for end in [0, 1] {
             link.pids[end] = self.wait_up(end, case, progress)?;
         }
-        link.check_libcrypto()?;
+        link.check_openssl()?;
         // strongSwan's daemon is not pinned.
         if !case.pinned && case.engine.is_openvpn() {
             link.unpin()?;
@@ -364,19 +365,26 @@ impl Link<'_> {
         self.pids.iter().flatten().copied().collect()
     }
 
-    /// Whether each process has mapped the libcrypto that was asked for.
-    fn check_libcrypto(&self) -> Result<(), BenchError> {
-        let Some(folder) = &self.testbed.openssl.libcrypto else {
-            return Ok(());
+    /// Whether each process has the libcrypto and the configuration that were asked for.
+    fn check_openssl(&self) -> Result<(), BenchError> {
+        let TunnelOpenSsl { config, libcrypto } = &self.testbed.openssl;
+        let wrong = |pid: u32, path: &Path| {
+            let (case, path) = (self.case.name, path.display());
+            Err(BenchError::Wrong(format!("case {case}: process {pid} does not use {path}")))
         };
+        let proc =
+            Proc::open(Path::new("/proc")).map_err(|error| BenchError::Setup(error.to_string()))?;
         for pid in self.all_pids() {
             let mapped = libcryptos_of(pid);
-            if !mapped.iter().any(|image| image.path().starts_with(folder)) {
-                return Err(BenchError::Wrong(format!(
-                    "case {}: process {pid} has not loaded the libcrypto of {}",
-                    self.case.name,
-                    folder.display()
-                )));
+            if let Some(folder) = libcrypto
+                && !mapped.iter().any(|image| image.path().starts_with(folder))
+            {
+                return wrong(pid, folder);
+            }
+            if let Some(config) = config
+                && !matches!(proc.variable(pid, "OPENSSL_CONF"), Ok(Some(found)) if Path::new(&found) == config)
+            {
+                return wrong(pid, config);
             }
         }
         Ok(())

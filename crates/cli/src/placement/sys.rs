@@ -60,7 +60,7 @@ pub(super) fn prefer_node(node: usize) -> io::Result<()> {
     let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
     *word = 1 << (node % BITS);
     // SAFETY: the kernel reads `MAX_NODES` bits of `mask`, which has them and outlives the call. It changes only where
-    // later memory of this thread lies. The kernel takes one bit less than it is told.
+    // later memory of this thread lies. The kernel takes one bit less than its last argument says.
     let result = unsafe {
         libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), MAX_NODES + 1)
     };

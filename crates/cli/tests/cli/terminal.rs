@@ -111,7 +111,7 @@ fn pages_fit_the_terminal_and_use_its_width() {
     assert!(longest(80) <= 80 && (120..=200).contains(&longest(200)));
 }
 
-/// A link of 12 members with a supervisor, as far as `vpn watch` looks; the lock of the supervisor.
+/// The files of a link of 12 members that `vpn watch` reads; the lock of its supervisor.
 fn link_that_is_up(place: &Place) -> File {
     let folder = place.path("run/mr");
     std::fs::create_dir_all(&folder).unwrap();

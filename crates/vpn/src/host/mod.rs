@@ -108,9 +108,9 @@ pub enum Certificate {
     Unreadable(String),
     /// A certificate, with its validity in seconds since 1970 and the common name of its subject.
     Certificate {
-        /// Start.
+        /// Start of the validity.
         from: i64,
-        /// End.
+        /// End of the validity.
         until: i64,
         /// Common name of the subject.
         name: String,

@@ -42,7 +42,7 @@ const HOLD_BACK_METRIC: &str = "4294967295";
 /// The steps for one end of a link.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LinkPlan {
-    /// Generated files.
+    /// Files that `up` writes, with their contents.
     pub files: Vec<PlannedFile>,
     /// The rest, which is also recorded for later runs.
     #[serde(flatten)]
@@ -58,7 +58,7 @@ pub struct LinkPlan {
 pub struct LinkLayout {
     /// Name of the link.
     pub name: String,
-    /// This end.
+    /// The end that this host is.
     pub side: Side,
     /// MTU of the tunnel devices, in bytes.
     pub tunnel_mtu: u16,
@@ -66,7 +66,7 @@ pub struct LinkLayout {
     pub segment: u16,
     /// Steps in their order.
     pub steps: Vec<LinkStep>,
-    /// The tunnels.
+    /// The tunnels, by number.
     pub members: Vec<LinkMember>,
     /// Routes over all healthy members, which the supervisor keeps.
     pub routes: Vec<Route>,
@@ -81,7 +81,7 @@ pub struct LinkLayout {
 /// One change of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkStep {
-    /// Its purpose.
+    /// Purpose of the change, for the plan and for errors.
     pub why: String,
     /// The change; doing it twice changes nothing.
     pub action: LinkAction,
@@ -101,7 +101,7 @@ pub enum LinkAction {
     Write {
         /// Below /proc/sys.
         path: PathBuf,
-        /// The value.
+        /// The value, without a line end.
         value: String,
     },
 }
@@ -125,7 +125,7 @@ pub struct LinkMember {
     /// Its process; records of older versions have OpenVPN only.
     #[serde(default)]
     pub engine: MemberEngine,
-    /// Its network device.
+    /// Name of its network device.
     pub device: String,
     /// The processor on which its process runs.
     pub processor: usize,
@@ -136,7 +136,7 @@ pub struct LinkMember {
     pub local: Ipv4Addr,
     /// The other end's address in the tunnel.
     pub peer: Ipv4Addr,
-    /// The generated configuration.
+    /// The configuration that `up` generates.
     pub config: PathBuf,
     /// The copy of it with which the process was started.
     pub running_config: PathBuf,
@@ -145,9 +145,9 @@ pub struct LinkMember {
     /// Makes the running process read a changed configuration; `None`: it has to start anew.
     #[serde(default)]
     pub reload: Option<Vec<String>>,
-    /// Process id.
+    /// File with the id of the process.
     pub pid_file: PathBuf,
-    /// Management interface.
+    /// Socket of the management interface, or of vici.
     pub socket: PathBuf,
     /// Log of the process since its start.
     pub log: PathBuf,
@@ -178,7 +178,7 @@ impl LinkMember {
 /// A route over several members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
-    /// The network.
+    /// The network behind the other end, or its inner address.
     pub to: String,
     /// Source address of this host's own packets.
     pub from: IpAddr,

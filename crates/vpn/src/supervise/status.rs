@@ -36,7 +36,7 @@ pub enum LinkState {
 pub struct LinkStatus {
     /// Name of the link.
     pub name: String,
-    /// This end.
+    /// The end that this host is.
     pub side: Side,
     /// Whether each, some or no member carries traffic.
     pub state: LinkState,

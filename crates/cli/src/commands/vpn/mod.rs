@@ -81,7 +81,8 @@ fn coded(error: ApplyError) -> anyhow::Error {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+    fs::read_to_string(path)
+        .map_err(|error| fail(Failure::Usage, format!("cannot read {}: {error}", path.display())))
 }
 
 fn check(args: &VpnLinkArgs) -> Result<Checked> {
