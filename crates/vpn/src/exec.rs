@@ -305,6 +305,18 @@ mod tests {
     }
 
     #[test]
+    fn batch_goes_on_after_a_command_that_fails_and_is_an_error_then() {
+        if find_program("ip").is_none() {
+            millrace_testkit::skip!("no ip: install package iproute2");
+        }
+        let show = |device: &str| LinkAction::Run(words(&format!("ip link show dev {device}")));
+        ip_batch(&[]).expect("nothing to do");
+        ip_batch(&[show("lo"), show("lo")]).expect("the device is there");
+        let error = ip_batch(&[show("millrace-none"), show("lo")]).expect_err("an error");
+        assert!(error.to_string().contains("Command failed -:1"), "{error}");
+    }
+
+    #[test]
     fn lock_is_exclusive_and_names_its_holder() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("lock");
