@@ -253,6 +253,8 @@ pub struct Traffic {
     client: Process,
     log: PathBuf,
     stop: PathBuf,
+    /// Lines about pauses that were read.
+    read: usize,
 }
 
 const SERVER: &str = "
@@ -297,7 +299,8 @@ threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
 for t in threads: t.start()
 while any(t.is_alive() for t in threads):
     print('rounds', min(done), flush=True)
-    print('pause', int(max(pauses) * 1000), flush=True)
+    ended, pauses = pauses, [0] * count
+    print('pause', int(max(ended) * 1000), flush=True)
     time.sleep(0.1)
 print('pause', int(max(pauses) * 1000), flush=True)
 print('finished', flush=True)
@@ -340,7 +343,7 @@ impl Traffic {
         let mut client = python(CLIENT);
         client.arg(CONNECTIONS.to_string()).arg(&stop).arg(host);
         let client = Process::start("client", ends.ends[1].0.enter(&client), &log);
-        let mut traffic = Self { _server: server, client, log, stop };
+        let mut traffic = Self { _server: server, client, log, stop, read: 0 };
         traffic.flows();
         traffic
     }
@@ -364,11 +367,21 @@ impl Traffic {
         });
     }
 
-    /// Ends the connections; the longest time in milliseconds that one of them waited for an answer.
+    /// Prints how long a connection waited for an answer at most, since the last report.
+    pub fn report(&mut self, fault: &str) {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let pauses: Vec<u64> =
+            text.lines().filter_map(|line| line.strip_prefix("pause ")?.parse().ok()).collect();
+        let longest = pauses.iter().skip(self.read).max().unwrap_or(&0);
+        println!("{fault}: a connection waited {longest} ms at most");
+        self.read = pauses.len();
+    }
+
+    /// Ends the connections.
     ///
     /// # Panics
     /// If one broke.
-    pub fn finish(mut self) -> u64 {
+    pub fn finish(mut self) {
         fs::write(&self.stop, "").expect("a file");
         let status = self.client.wait();
         assert!(
@@ -376,15 +389,5 @@ impl Traffic {
             "{}",
             self.client.log()
         );
-        self.longest_pause()
-    }
-
-    /// The longest time in milliseconds that a connection waited for an answer so far.
-    #[must_use]
-    pub fn longest_pause(&self) -> u64 {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let pauses = text.lines().filter_map(|line| line.strip_prefix("pause "));
-        let longest = pauses.filter_map(|ms| ms.parse().ok()).max();
-        longest.unwrap_or(0)
     }
 }

@@ -5,12 +5,13 @@
 //! restart. `vpn_faults.rs` has faults of the path, of certificates and of the host.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use millrace_tests::artifacts::artifacts;
 use millrace_tests::link::{Ends, Traffic, declaration, is_possible};
-use millrace_tests::process::{Process, run, text_of};
+use millrace_tests::process::{Process, program, run, succeed, text_of};
 use millrace_tests::{temp_dir, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -31,12 +32,17 @@ fn connections_survive_members_that_die_hang_and_restart() {
         (0..4).all(|member| ends.member(0, member)["received_bytes"].as_u64() > Some(10_000))
     });
 
-    // A process dies.
-    kill_process(ends.pid(0, 1), Signal::KILL).expect("a process");
-    traffic.flows();
-    wait::until("the member was started again", || ends.member(0, 1)["restarts"] == 1);
-    ends.wait_up(4);
-    traffic.flows();
+    traffic.report("no fault");
+
+    // A process dies, and one of the other end.
+    for (end, fault) in [(0, "member killed"), (1, "peer killed")] {
+        kill_process(ends.pid(end, 1), Signal::KILL).expect("a process");
+        traffic.flows();
+        wait::until("the member was started again", || ends.member(end, 1)["restarts"] == 1);
+        ends.wait_up(4);
+        traffic.flows();
+        traffic.report(fault);
+    }
 
     // A process hangs: the device keeps its carrier, only the probes notice.
     let hung = ends.pid(1, 2);
@@ -50,6 +56,7 @@ fn connections_survive_members_that_die_hang_and_restart() {
     traffic.flows();
     wait::until("it was killed and started again", || ends.member(1, 2)["restarts"] == 1);
     ends.wait_up(4);
+    traffic.report("peer hangs");
 
     // The supervisor dies; its tunnels do not.
     let before: Vec<Pid> = (0..4).map(|member| ends.pid(0, member)).collect();
@@ -63,7 +70,8 @@ fn connections_survive_members_that_die_hang_and_restart() {
     assert_eq!(before, after, "the second supervisor found the processes of the first");
 
     traffic.flows();
-    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    traffic.report("supervisor killed");
+    traffic.finish();
     for end in [0, 1] {
         let _ = ends.vpn(end, &["down", "mr"]);
         let left = ends.ip(end, "link show");
@@ -126,7 +134,8 @@ fn changed_link_keeps_connections_and_unreached_one_is_rolled_back() {
     assert!(text_of(&output).contains("the former configuration is back"), "{}", text_of(&output));
     traffic.flows();
     ends.wait_up(2);
-    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    traffic.report("restarts, changes and a rollback");
+    traffic.finish();
     let history: Value =
         serde_json::from_str(&ends.vpn(0, &["history", "mr", "--json"])).expect("JSON");
     let newest = history.as_array().expect("a list").last().expect("a configuration").clone();
@@ -189,7 +198,7 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     ends.wait_up(if chosen == "many" { 2 } else { 1 });
     let mut traffic = Traffic::start(&ends);
     traffic.flows();
-    let _ = traffic.finish();
+    traffic.finish();
 
     // A record of another kernel is still followed, and reported as old.
     let mut old = choice.clone();
@@ -198,6 +207,40 @@ fn engine_auto_is_measured_then_followed_and_reported_when_it_is_old() {
     let plan = ends.vpn(0, &["plan", file]);
     assert!(plan.contains("is old: the kernel was 4.19.0 then"), "{plan}");
     assert!(plan.contains(&format!("({chosen})")), "{plan}");
+}
+
+#[test]
+fn bench_measures_the_libcrypto_and_the_configuration_that_it_is_given() {
+    if !is_possible() {
+        return;
+    }
+    let dir = temp_dir();
+    let copy = dir.path().join("copy");
+    fs::create_dir(&copy).expect("a folder");
+    let listed = succeed(Command::new("ldd").arg(program("openvpn")));
+    let library = listed.lines().find_map(|line| line.trim().strip_prefix("libcrypto.so.3 => "));
+    let library = library.and_then(|found| found.split(' ').next()).expect("a library");
+    fs::copy(library, copy.join("libcrypto.so.3")).expect("a copy");
+    let config = dir.path().join("openssl.cnf");
+    let text = "openssl_conf = i\n[i]\nproviders = p\n[p]\ndefault = d\n[d]\nactivate = 1\n";
+    fs::write(&config, text).expect("a file");
+    let bench = |libcrypto: &Path| {
+        let mut command = Command::new(&artifacts().millrace);
+        command.args(["vpn", "bench", "--case", "one", "--rounds", "1", "--duration", "1s"]);
+        command.args(["--flows", "2", "--no-loss", "--json", "--libcrypto"]).arg(libcrypto);
+        run(command.arg("--openssl-conf").arg(&config))
+    };
+    // The bench itself compares what the processes have loaded.
+    let output = bench(&copy);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text_of(&output)));
+    let openssl = &report["plan"]["openssl"];
+    assert_eq!(openssl["libcrypto"].as_str(), copy.to_str(), "{report}");
+    assert_eq!(openssl["config"].as_str(), config.to_str(), "{report}");
+    assert!(report["rows"][0]["mbit"]["median"].as_f64() > Some(0.0), "{report}");
+    let output = bench(dir.path());
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains("libcrypto.so.3: No such file"), "{}", text_of(&output));
 }
 
 #[test]
@@ -220,4 +263,8 @@ fn every_problem_is_reported_at_once_and_nothing_is_changed() {
         assert!(said.contains(part), "{part} in\n{said}");
     }
     assert!(!dir.path().join("run").exists() && !dir.path().join("state").exists());
+    let mut command = Command::new(&artifacts().millrace);
+    let output = run(command.args(["vpn", "plan"]).arg(dir.path().join("none.toml")));
+    assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
+    assert!(text_of(&output).contains("none.toml: No such file"), "{}", text_of(&output));
 }

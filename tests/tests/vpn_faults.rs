@@ -15,9 +15,9 @@ use millrace_tests::process::{Process, program, run, succeed, text_of};
 use millrace_tests::{is_long, wait};
 use rustix::process::{Signal, kill_process};
 
-fn report(fault: &str, traffic: Traffic) {
-    let pause = traffic.finish();
-    println!("{fault}: a connection waited {pause} ms at most");
+fn report(fault: &str, mut traffic: Traffic) {
+    traffic.report(fault);
+    traffic.finish();
 }
 
 #[test]

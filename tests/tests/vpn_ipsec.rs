@@ -73,7 +73,8 @@ fn ipsec_link_carries_connections_and_survives_its_supervisor_and_daemon() {
     wait::until("the daemon was started again", || ends.member(0, 0)["restarts"] == 1);
     ends.wait_up(1);
     traffic.flows();
-    println!("IPsec, daemon killed: a connection waited {} ms at most", traffic.finish());
+    traffic.report("IPsec, daemon killed");
+    traffic.finish();
     for end in [0, 1] {
         let _ = ends.vpn(end, &["down", "mr"]);
         assert!(!ends.ip(end, "link show").contains("ipsec0"));
@@ -158,7 +159,7 @@ fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away()
     ends.up(1);
     ends.wait_up(1);
     wait_signed(&node);
-    let _ = Traffic::start(&ends).finish();
+    Traffic::start(&ends).finish();
 
     // Without the node a new daemon cannot authenticate; strongSwan itself never tries again after that.
     node.kill();
@@ -170,7 +171,7 @@ fn ends_whose_keys_only_the_pool_has_authenticate_also_after_its_node_was_away()
     node.up();
     wait_signed(&node);
     ends.wait_up(1);
-    let _ = Traffic::start(&ends).finish();
+    Traffic::start(&ends).finish();
 }
 
 #[test]
@@ -191,5 +192,6 @@ fn openvpn_members_authenticate_with_keys_that_only_the_pool_has() {
     ends.wait_up(2);
     assert!(node.served().rsa_signatures() > before, "each handshake takes a signature");
     traffic.flows();
-    eprintln!("longest pause of a connection: {} ms", traffic.finish());
+    traffic.report("IPsec, keys in the pool");
+    traffic.finish();
 }

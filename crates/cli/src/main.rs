@@ -16,6 +16,7 @@
 //! service_manager.rs readiness, reload and watchdog messages to the service manager
 //! output.rs          tables and JSON on stdout; a reader that goes away is no error
 //! page.rs            pages of text, wrapped and coloured; terminal.rs says how wide and whether in colour
+//! screen.rs          pages again and again: a full screen on a terminal
 //! progress.rs        one line on a terminal while a command takes long
 //! exit.rs            exit codes; the only function that prints an error
 //! ```
@@ -36,6 +37,7 @@ mod passed_sockets;
 mod paths;
 mod placement;
 mod progress;
+mod screen;
 mod service_manager;
 mod settings;
 mod terminal;

@@ -8,6 +8,8 @@ use std::io::{self, IsTerminal};
 
 /// Width of prose where standard output is no terminal.
 const PAGE: usize = 80;
+/// Rows of a terminal that does not know its own.
+const LINES: usize = 24;
 /// Narrowest width for which text is broken: below, every word would stand alone.
 const NARROWEST: usize = 40;
 
@@ -15,8 +17,19 @@ const NARROWEST: usize = 40;
 /// user has not asked for plain text (`NO_COLOR`, <https://no-color.org>).
 pub(crate) fn styled(stream: &impl IsTerminal) -> bool {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    moves_cursor(stream) && !refused
+}
+
+/// Whether a stream is a terminal that takes control sequences.
+pub(crate) fn moves_cursor(stream: &impl IsTerminal) -> bool {
     let dumb = env::var_os("TERM").is_some_and(|name| name == "dumb");
-    stream.is_terminal() && !refused && !dumb
+    stream.is_terminal() && !dumb
+}
+
+/// Rows of the terminal on standard output.
+pub(crate) fn rows() -> usize {
+    let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_row);
+    if rows == 0 { LINES } else { usize::from(rows) }
 }
 
 /// Columns of the terminal on standard output; none for a file or a pipe, whose lines have no bound.

@@ -29,11 +29,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::choice::EngineChoice;
-use crate::exec::{self, ExecError, Lock, Tunnel, at};
+use crate::exec::{self, ExecError, Lock, Tunnel, at, unix_ms};
 use crate::host::Host;
 use crate::link::{LinkProblem, LinkProblems, Side, VpnLink};
 use crate::plan::{Folders, LinkAction, LinkLayout, LinkPlan};
-use crate::supervise::unix_ms;
 
 /// The file of a choice, beside the state of a link and in its history.
 const CHOICE: &str = "choice.json";
@@ -60,7 +59,7 @@ pub enum ApplyError {
     /// A generated file cannot be written; the files are as before.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// An action failed.
+    /// An action on the system failed; the message names its command or path.
     #[error(transparent)]
     Exec(#[from] ExecError),
     /// A step failed; the steps before it were undone.
@@ -68,7 +67,7 @@ pub enum ApplyError {
     Step {
         /// The purpose of the step.
         why: String,
-        /// The cause.
+        /// The failed action.
         step: ExecError,
     },
     /// The root of this host cannot be opened.
@@ -80,7 +79,7 @@ pub enum ApplyError {
     /// A supervisor runs already.
     #[error("link {0} has a supervisor already")]
     Supervised(String),
-    /// No supervisor runs.
+    /// A restart needs a supervisor, and none runs.
     #[error("link {0} has no supervisor: millrace vpn up LINK.TOML starts one")]
     Unsupervised(String),
     /// The supervisor does not end, not even killed.
@@ -89,7 +88,7 @@ pub enum ApplyError {
         holder.map_or_else(|| "an unknown process".to_owned(), |pid| format!("process {pid}"))
     )]
     Held {
-        /// The link.
+        /// Name of the link.
         link: String,
         /// The process that holds the lock, if the lock names one.
         holder: Option<i32>,
@@ -100,17 +99,17 @@ pub enum ApplyError {
     /// The record of an applied link cannot be read.
     #[error("{}: {reason}: remove it, and run millrace vpn up", path.display())]
     Record {
-        /// The file.
+        /// The record, below the state folder.
         path: PathBuf,
-        /// The cause.
+        /// Why it cannot be read.
         reason: String,
     },
     /// The link has no such member.
     #[error("link {link} has no member {number}: millrace vpn status {link} lists them")]
     NoMember {
-        /// The link.
+        /// Name of the link.
         link: String,
-        /// The number.
+        /// The number that was asked for.
         number: u16,
     },
     /// There is no such configuration.
@@ -118,9 +117,9 @@ pub enum ApplyError {
         "link {link} has no configuration {generation}: millrace vpn history {link} lists them"
     )]
     NoGeneration {
-        /// The link.
+        /// Name of the link.
         link: String,
-        /// Its number.
+        /// The number that was asked for.
         generation: u64,
     },
 }
@@ -143,7 +142,7 @@ pub struct AppliedLink {
 /// A former or present configuration.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LinkGeneration {
-    /// Its number.
+    /// Number of the configuration, from 1.
     pub generation: u64,
     /// When it was applied, seconds since 1970.
     pub at: u64,
@@ -154,7 +153,7 @@ pub struct LinkGeneration {
 /// The result of a check: what `up` would do.
 #[derive(Debug)]
 pub struct Checked {
-    /// The plan.
+    /// Everything that `up` would write and run.
     pub plan: LinkPlan,
     /// The text of link.toml.
     pub text: String,
@@ -248,10 +247,10 @@ pub fn check(text: &str, side: Option<Side>, folders: &Folders) -> Result<Checke
         Some(_) => saved_choice(&link.name, folders)?,
         None => None,
     };
-    check_with(link, text, side, folders, choice)
+    check_with_choice(link, text, side, folders, choice)
 }
 
-fn check_with(
+fn check_with_choice(
     declared: VpnLink,
     text: &str,
     side: Option<Side>,
@@ -471,7 +470,7 @@ pub fn check_former(
     let text = fs::read_to_string(&file)
         .map_err(|_| ApplyError::NoGeneration { link: name.to_owned(), generation })?;
     let choice = load(file.with_file_name(CHOICE))?;
-    check_with(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
+    check_with_choice(VpnLink::parse(&text)?, &text, Some(side), folders, choice)
 }
 
 /// Removes a configuration that was not applied from the history.

@@ -5,7 +5,8 @@
 //! other one lost. It measures nothing; the record is saved beside the link's state and kept with each configuration.
 //!
 //! With two hosts the slower one decides: the figure of a candidate in a round is the worse one of both. The best
-//! median wins. A candidate that was at least as good in one round has not lost: among such the simplest is chosen.
+//! median wins. Candidates that matched the winner in at least one round count as tied; of those the simplest is
+//! chosen.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,7 +73,7 @@ impl EngineCandidate {
             return Some("the host has one processor".to_owned());
         }
         let problems = host.unable(&link.as_candidate(self));
-        problems.into_iter().map(|one| one.what).next()
+        problems.into_iter().map(|problem| problem.what).next()
     }
 }
 
@@ -99,20 +100,22 @@ pub struct Round {
 /// One candidate on one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineContender {
-    /// Which.
+    /// The engine, and how it encrypts.
     pub candidate: EngineCandidate,
-    /// Whether it was started.
-    pub tried: bool,
+    /// Whether its tunnels were started.
+    #[serde(alias = "tried")]
+    pub started: bool,
     /// Its rounds; none if the host cannot run it.
     pub rounds: Vec<Round>,
     /// Why the host cannot run it.
-    pub out: Option<String>,
+    #[serde(alias = "out")]
+    pub unavailable: Option<String>,
 }
 
 /// The measurement of one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkMeasurement {
-    /// Name of the host.
+    /// Name of the host, as `uname -n` prints it.
     pub host: String,
     /// When it ended, seconds since 1970.
     pub at: u64,
@@ -126,18 +129,18 @@ pub struct LinkMeasurement {
     pub processors: usize,
     /// The keys of link.toml that the figures depend on.
     pub link: String,
-    /// Each candidate.
+    /// Figures of each candidate, or why it has none.
     pub contenders: Vec<EngineContender>,
 }
 
 /// Median and range of a candidate's figure against that of the chosen one, within rounds. Above 1 is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
-    /// Over all rounds.
+    /// Median over all rounds.
     pub median: f64,
-    /// The worst round.
+    /// Ratio in the worst round.
     pub min: f64,
-    /// The best round.
+    /// Ratio in the best round.
     pub max: f64,
 }
 
@@ -158,11 +161,11 @@ pub enum EngineVerdict {
 /// The saved choice of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineChoice {
-    /// The link.
+    /// Name of the link.
     pub name: String,
     /// Measure of the choice.
     pub goal: ChoiceGoal,
-    /// The engine.
+    /// The engine that `up` brings up.
     pub chosen: EngineCandidate,
     /// Result of each candidate, the simplest first.
     pub verdicts: Vec<(EngineCandidate, EngineVerdict)>,
@@ -217,14 +220,14 @@ impl LinkMeasurement {
     }
 
     fn of(&self, candidate: EngineCandidate) -> Option<&EngineContender> {
-        self.contenders.iter().find(|one| one.candidate == candidate)
+        self.contenders.iter().find(|contender| contender.candidate == candidate)
     }
 }
 
 /// A candidate's figure in each round: the worse one of the hosts, and higher is better.
 fn figures(hosts: &[LinkMeasurement], candidate: EngineCandidate, goal: ChoiceGoal) -> Vec<f64> {
     let of_host = |host: &LinkMeasurement| -> Vec<f64> {
-        let rounds = host.of(candidate).map_or(&[][..], |one| &one.rounds[..]);
+        let rounds = host.of(candidate).map_or(&[][..], |contender| &contender.rounds[..]);
         let figure = |round: &Round| match goal {
             ChoiceGoal::Throughput => round.mbit,
             ChoiceGoal::Cpu => 1.0 / round.cpu_s_per_gb,
@@ -292,19 +295,21 @@ impl EngineChoice {
         });
         let out = |candidate: EngineCandidate| {
             let reason = |host: &LinkMeasurement| {
-                let why = host.of(candidate).and_then(|one| one.out.as_ref())?;
+                let why =
+                    host.of(candidate).and_then(|contender| contender.unavailable.as_ref())?;
                 Some(format!("{why} ({})", host.host))
             };
             hosts.iter().find_map(reason).unwrap_or_else(|| "it was not measured".to_owned())
         };
         let Some((_, best)) = best else {
-            let reasons = EngineCandidate::ALL.map(|one| format!("{}: {}", one.name(), out(one)));
+            let reasons = EngineCandidate::ALL
+                .map(|candidate| format!("{}: {}", candidate.name(), out(candidate)));
             return Err(ChoiceError::NoCandidate(reasons.join("; ")));
         };
         // The order of the candidates is that of their simplicity.
         let chosen = running().find(|(_, figures)| ratio(figures, best).max >= 1.0);
-        let (chosen, winner) =
-            chosen.map_or((EngineCandidate::One, best), |(one, all)| (*one, all));
+        let (chosen, winner) = chosen
+            .map_or((EngineCandidate::One, best), |(candidate, figures)| (*candidate, figures));
         let verdict = |(candidate, figures): &(EngineCandidate, Vec<f64>)| {
             let verdict = if figures.is_empty() {
                 EngineVerdict::Out(out(*candidate))
@@ -332,8 +337,9 @@ impl EngineChoice {
     /// Why the choice may be wrong by now, on this host and for this link, in words. Empty: it is current.
     #[must_use]
     pub fn outdated(&self, link: &VpnLink, host: &Host) -> Vec<String> {
-        let Some(own) = self.hosts.iter().find(|one| one.host == host.name) else {
-            let names: Vec<&str> = self.hosts.iter().map(|one| one.host.as_str()).collect();
+        let Some(own) = self.hosts.iter().find(|measured| measured.host == host.name) else {
+            let names: Vec<&str> =
+                self.hosts.iter().map(|measured| measured.host.as_str()).collect();
             return vec![format!("it was measured on {}, not here", names.join(" and "))];
         };
         let now = LinkMeasurement::new(link, host, own.at, Vec::new());
@@ -345,7 +351,7 @@ impl EngineChoice {
             }
         };
         compare("the kernel", own.kernel.clone(), now.kernel);
-        let versions = |one: Option<String>| one.unwrap_or_else(none);
+        let versions = |version: Option<String>| version.unwrap_or_else(none);
         compare("OpenVPN", versions(own.openvpn.clone()), versions(now.openvpn));
         compare("strongSwan", versions(own.strongswan.clone()), versions(now.strongswan));
         compare("the number of processors", own.processors.to_string(), now.processors.to_string());
@@ -353,7 +359,7 @@ impl EngineChoice {
         if let Some(auto) = link.auto.as_ref().filter(|auto| auto.goal != self.goal) {
             reasons.push(format!("the goal was {:?} then and is {:?} now", self.goal, auto.goal));
         }
-        for contender in own.contenders.iter().filter(|one| !one.tried) {
+        for contender in own.contenders.iter().filter(|contender| !contender.started) {
             if contender.candidate.obstacle(link, host).is_none() {
                 reasons.push(format!("{} can be measured now", contender.candidate.title()));
             }
@@ -392,9 +398,9 @@ mod tests {
             let round = |mbit: &f64| Round { mbit: *mbit, cpu_s_per_gb: *mbit / 10.0 };
             EngineContender {
                 candidate,
-                tried: rates.is_some(),
+                started: rates.is_some(),
                 rounds: rates.map_or_else(Vec::new, |(_, all)| all.iter().map(round).collect()),
-                out: rates.is_none().then(|| "the kernel has none".to_owned()),
+                unavailable: rates.is_none().then(|| "the kernel has none".to_owned()),
             }
         };
         LinkMeasurement::new(&link(""), &host(), 7, EngineCandidate::ALL.map(contender).into())

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use millrace_hostfs::child::{self, ChildLimits, find_program};
 use millrace_hostfs::process::Proc;
@@ -36,20 +36,20 @@ pub enum ExecError {
     /// The program is missing.
     #[error("{0} is not installed")]
     Missing(String),
-    /// The program failed.
+    /// The program did not start, failed, or did not end in time.
     #[error("`{command}` failed: {reason}")]
     Failed {
-        /// The command line.
+        /// The words of the command, with spaces between them.
         command: String,
-        /// Its last words.
+        /// The last line that it printed.
         reason: String,
     },
     /// A file or a setting of the kernel cannot be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path.
+        /// The file, or the setting below /proc/sys.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -57,6 +57,12 @@ pub enum ExecError {
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ExecError {
     let path = path.to_owned();
     move |source| ExecError::Io { path, source }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Performs a step, unless the system has its result already. Returns whether there was something to do.
@@ -80,8 +86,23 @@ pub(crate) fn action(action: &LinkAction) -> Result<(), ExecError> {
     }
 }
 
+/// Performs commands of `ip` by one process, each also after one that failed. The supervisor looks at no member while
+/// it waits for a process, and on a busy host each takes a tenth of a second.
+pub(crate) fn ip_batch(commands: &[LinkAction]) -> Result<(), ExecError> {
+    let lines = commands.iter().map(|command| command.command_line().replacen("ip ", "", 1) + "\n");
+    let lines: String = lines.collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    run_with(&["ip", "-force", "-batch", "-"].map(str::to_owned), lines.as_bytes()).map(drop)
+}
+
 /// Runs a program to its end; returns its output.
 pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
+    run_with(words, &[])
+}
+
+fn run_with(words: &[String], input: &[u8]) -> Result<String, ExecError> {
     let failed = |reason: String| ExecError::Failed { command: words.join(" "), reason };
     let [program, arguments @ ..] = words else {
         return Err(failed("no program".to_owned()));
@@ -90,7 +111,7 @@ pub(crate) fn run(words: &[String]) -> Result<String, ExecError> {
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output =
-        child::run(&mut command, &[], LIMITS).map_err(|error| failed(error.to_string()))?;
+        child::run(&mut command, input, LIMITS).map_err(|error| failed(error.to_string()))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(stdout);
@@ -281,6 +302,18 @@ mod tests {
         );
         let missing = run(&words("no-such-program-of-millrace"));
         assert!(matches!(missing, Err(ExecError::Missing(_))), "{missing:?}");
+    }
+
+    #[test]
+    fn batch_goes_on_after_a_command_that_fails_and_is_an_error_then() {
+        if find_program("ip").is_none() {
+            millrace_testkit::skip!("no ip: install package iproute2");
+        }
+        let show = |device: &str| LinkAction::Run(words(&format!("ip link show dev {device}")));
+        ip_batch(&[]).expect("nothing to do");
+        ip_batch(&[show("lo"), show("lo")]).expect("the device is there");
+        let error = ip_batch(&[show("millrace-none"), show("lo")]).expect_err("an error");
+        assert!(error.to_string().contains("Command failed -:1"), "{error}");
     }
 
     #[test]

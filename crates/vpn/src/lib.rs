@@ -8,6 +8,7 @@
 //! link        link.toml ──► Link, or every problem with its line and remedy
 //! choice      measurements of candidates ──► the engine of a link with `engine = "auto"`
 //! host        facts about this host; problems of a link on it; processors for the members
+//! mtu         packet sizes of a link on its path
 //! plan        Link + host ──► files, steps and members, as values
 //! apply       get → verify → generate → apply; former configurations; down
 //! exec        actions of a plan, tunnel processes, locks
@@ -28,6 +29,7 @@ pub mod host;
 pub mod ipsec;
 pub mod link;
 pub mod management;
+mod mtu;
 pub mod plan;
 pub mod supervise;
 

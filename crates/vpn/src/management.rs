@@ -30,9 +30,9 @@ pub enum ManagementLine {
     State(TunnelState, String),
     /// Bytes of the UDP socket since the start of the process.
     Bytes {
-        /// Received.
+        /// Bytes that it received.
         received: u64,
-        /// Sent.
+        /// Bytes that it sent.
         sent: u64,
     },
     /// The answer to `pid`: proves that the event loop runs.

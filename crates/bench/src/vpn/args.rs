@@ -3,6 +3,7 @@
 
 //! The options of `millrace vpn bench`.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,12 +11,16 @@ use serde::Serialize;
 
 use super::{CASES, LinkCase, MAX_FLOWS};
 use crate::error::BenchError;
+use crate::libcrypto::SYSTEM;
 use crate::options::{MAX_ROUNDS, count, named, whole_seconds};
 use crate::report::ReportArgs;
 
 /// The options of a measurement of links.
 #[derive(Clone, Debug, Args)]
 pub struct VpnArgs {
+    /// Show the cases, and measure nothing
+    #[arg(long)]
+    pub(crate) list: bool,
     /// Cases, separated by commas [default: those without the kernel, the pool or a bond]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = named(&CASES, |case: &'static LinkCase| case.name))]
     pub(crate) case: Vec<&'static LinkCase>,
@@ -28,14 +33,54 @@ pub struct VpnArgs {
     /// Parallel TCP connections: several for each member
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(MAX_FLOWS))]
     pub(crate) flows: usize,
-    /// Do not kill a member of four under load
+    /// Skip the loss of a member of four under load
     #[arg(long)]
     pub(crate) no_loss: bool,
     /// Write plots
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) openssl: TunnelOpenSsl,
+    #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+/// The OpenSSL of the tunnels' processes, where it is not the system's. That of this program's own environment is
+/// never theirs.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+pub(crate) struct TunnelOpenSsl {
+    /// OpenSSL configuration of the tunnels: it may load a provider [default: none]
+    #[arg(long = "openssl-conf", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Folder with the tunnels' libcrypto.so.3 [default: the system's]
+    #[arg(long = "libcrypto", value_name = "DIR")]
+    pub(crate) libcrypto: Option<PathBuf>,
+}
+
+impl TunnelOpenSsl {
+    /// The same with absolute paths.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`]: a path does not exist.
+    pub(crate) fn resolved(&self) -> Result<Self, BenchError> {
+        let absolute = |path: &PathBuf, needed: PathBuf| {
+            let found = needed.metadata().and_then(|_| path.canonicalize());
+            found.map_err(|error| BenchError::Usage(format!("{}: {error}", needed.display())))
+        };
+        let config = self.config.as_ref().map(|file| absolute(file, file.clone()));
+        let libcrypto = self.libcrypto.as_ref().map(|folder| absolute(folder, folder.join(SYSTEM)));
+        Ok(Self { config: config.transpose()?, libcrypto: libcrypto.transpose()? })
+    }
+}
+
+impl fmt::Display for TunnelOpenSsl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = [("libcrypto of", &self.libcrypto), ("OPENSSL_CONF", &self.config)];
+        named.into_iter().try_for_each(|(name, path)| match path {
+            Some(path) => write!(f, ", {name} {}", path.display()),
+            None => Ok(()),
+        })
+    }
 }
 
 impl VpnArgs {

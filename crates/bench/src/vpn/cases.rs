@@ -68,12 +68,18 @@ pub(crate) struct LinkCase {
     pub(crate) engine: CaseEngine,
     /// OpenVPN's name of the cipher, or the ESP proposal of IPsec; empty: link.toml has no such line.
     pub(crate) cipher: &'static str,
-    /// MTU of the cable, in bytes.
+    /// Largest outer packet of the tunnels, in bytes.
     pub(crate) path_mtu: u16,
+    /// MTU of the cable, in bytes. Where it is smaller, the kernel sends outer packets in IP fragments.
+    pub(crate) cable_mtu: u16,
     /// Whether each process stays on its core; otherwise it may run on any.
     pub(crate) pinned: bool,
     /// Bytes of the sockets' buffers; none: the system's.
     pub(crate) buffers: Option<u32>,
+    /// Packets that a tunnel's device queues; none: the default of link.toml.
+    pub(crate) queue: Option<u32>,
+    /// Whether the kernel spreads received packets over all cores (RPS), on the cable and the tunnels' devices.
+    pub(crate) rps: bool,
     /// `OPENSSL_ia32cap` of both ends.
     pub(crate) mask: Option<&'static str>,
     /// Whether the private keys of both ends are in a pool: a node of the run signs.
@@ -89,7 +95,7 @@ const AES256: &str = "AES-256-GCM";
 
 #[rustfmt::skip]
 const fn case(name: &'static str, title: &'static str, members: u16) -> LinkCase {
-    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, pinned: false, buffers: None, mask: None, pooled: false, bridged: false, crossed: false }
+    LinkCase { name, title, members, engine: CaseEngine::OpenVpn, cipher: AES256, path_mtu: ETHERNET, cable_mtu: ETHERNET, pinned: false, buffers: None, queue: None, rps: false, mask: None, pooled: false, bridged: false, crossed: false }
 }
 
 /// An IPsec link whose daemon encrypts, or the kernel.
@@ -104,6 +110,7 @@ pub(super) const TWO_PINNED: &LinkCase =
     &LinkCase { pinned: true, ..case("two-pinned", "2 processes, pinned", 2) };
 pub(super) const ONE_TUNED: &LinkCase = &LinkCase {
     path_mtu: JUMBO,
+    cable_mtu: JUMBO,
     buffers: Some(BUFFERS),
     ..case("one-tuned", "1 process, MTU 9000, buffers", 1)
 };
@@ -117,9 +124,9 @@ pub(super) const LOSS: &LinkCase =
 
 /// All cases, in the order of the table.
 #[rustfmt::skip]
-pub(crate) const CASES: [&LinkCase; 31] = [
+pub(crate) const CASES: [&LinkCase; 37] = [
     &case("none", "no tunnel", 0),
-    &LinkCase { path_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
+    &LinkCase { path_mtu: JUMBO, cable_mtu: JUMBO, ..case("none-9000", "no tunnel, MTU 9000", 0) },
     BASE,
     &LinkCase { cipher: "AES-128-GCM", ..case("one-aes128", "1 process, AES-128-GCM", 1) },
     &LinkCase { cipher: "CHACHA20-POLY1305", ..case("one-chacha", "1 process, ChaCha20-Poly1305", 1) },
@@ -131,7 +138,13 @@ pub(crate) const CASES: [&LinkCase; 31] = [
     &LinkCase { pinned: true, buffers: Some(BUFFERS), ..case("two-buffers", "2 processes, pinned, buffers", 2) },
     &LinkCase { pinned: true, ..case("four-pinned", "4 processes, pinned", 4) },
     ONE_TUNED,
-    &LinkCase { pinned: true, path_mtu: JUMBO, buffers: Some(BUFFERS), ..case("two-tuned", "2 processes, pinned, MTU 9000, buffers", 2) },
+    &LinkCase { path_mtu: JUMBO, ..case("one-fragments", "1 process, MTU 9000 in IP fragments", 1) },
+    &LinkCase { pinned: true, path_mtu: JUMBO, cable_mtu: JUMBO, ..case("two-mtu", "2 processes, pinned, MTU 9000", 2) },
+    &LinkCase { pinned: true, path_mtu: JUMBO, ..case("two-fragments", "2 processes, pinned, MTU 9000 in IP fragments", 2) },
+    &LinkCase { pinned: true, path_mtu: JUMBO, cable_mtu: JUMBO, buffers: Some(BUFFERS), ..case("two-tuned", "2 processes, pinned, MTU 9000, buffers", 2) },
+    &LinkCase { pinned: true, rps: true, ..case("two-rps", "2 processes, pinned, RPS", 2) },
+    &LinkCase { pinned: true, queue: Some(100), ..case("two-short-queue", "2 processes, pinned, queues of 100 packets", 2) },
+    &LinkCase { pinned: true, queue: Some(10_000), ..case("two-long-queue", "2 processes, pinned, queues of 10000 packets", 2) },
     &LinkCase { pooled: true, ..case("one-pool", "1 process, keys in the pool", 1) },
     &LinkCase { bridged: true, pinned: true, ..case("two-bonded", "2 processes, pinned, one bond", 2) },
     &LinkCase { engine: CaseEngine::Dco, ..case("dco", "1 process, the kernel encrypts (DCO)", 1) },
@@ -152,7 +165,8 @@ pub(crate) const CASES: [&LinkCase; 31] = [
 ];
 
 /// The cases of a run for which none were named: those that every host with OpenVPN runs, and with strongSwan those
-/// that it encrypts itself. What needs a kernel's modules or our provider is measured by name.
+/// that it encrypts itself. What needs a kernel's modules or our provider, and what was tried and did not pay, is
+/// measured by name.
 pub(crate) fn usual_cases(has_strongswan: bool) -> Vec<&'static LinkCase> {
     let usual = |case: &&&LinkCase| {
         let engine = match case.engine {
@@ -163,7 +177,7 @@ pub(crate) fn usual_cases(has_strongswan: bool) -> Vec<&'static LinkCase> {
             | CaseEngine::PerCpuSas
             | CaseEngine::WireGuard => false,
         };
-        engine && !case.pooled && !case.bridged
+        engine && !case.pooled && !case.bridged && !case.rps && case.queue.is_none()
     };
     CASES.iter().filter(usual).copied().collect()
 }

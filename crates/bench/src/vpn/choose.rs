@@ -5,7 +5,7 @@
 //! one is chosen is decided elsewhere.
 
 use super::VpnArgs;
-use super::cases::{CaseEngine, LinkCase};
+use super::cases::{BASE, CaseEngine, LinkCase};
 use super::testbed::Testbed;
 use crate::error::BenchError;
 use crate::progress::Progress;
@@ -50,7 +50,7 @@ pub fn measure_links(
     let cases: Vec<LinkCase> = links.iter().map(case).collect();
     let mut progress = Progress::start(args.rounds * cases.len() as u64)?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(&cases, false)?;
+    let testbed = Testbed::new(&cases, false, &args.openssl)?;
     let mut measured = vec![Ok(Vec::new()); links.len()];
     for round in 0..args.rounds {
         for index in order(links.len(), round) {
@@ -87,11 +87,8 @@ fn case(link: &LinkToMeasure) -> LinkCase {
         engine: link.engine,
         cipher: if link.engine.is_openvpn() { link.cipher } else { "" },
         path_mtu: link.path_mtu,
-        pinned: false,
+        cable_mtu: link.path_mtu,
         buffers: link.buffers,
-        mask: None,
-        pooled: false,
-        bridged: false,
-        crossed: false,
+        ..*BASE
     }
 }

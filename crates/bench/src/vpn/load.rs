@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use super::proof::LinkProof;
 use super::testbed::Link;
 use crate::error::BenchError;
-use crate::process::output_of;
 use crate::progress::Progress;
 use crate::stats::Latencies;
 use crate::tls::observer::Seen;
@@ -64,6 +63,9 @@ pub(super) struct Measured {
     pub(super) cpu_per_gb: Option<[f64; 2]>,
     /// CPU seconds of the whole machine for a gigabyte: with the kernel, iperf3 and everything else that ran.
     pub(super) machine_per_gb: f64,
+    /// Context switches of the whole machine for a megabyte (10^6 bytes). Unlike times, they are much the same on an
+    /// emulated processor.
+    pub(super) switches_per_mb: f64,
     /// Latency under load, microseconds.
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -165,7 +167,11 @@ impl Link<'_> {
         Ok(Measured {
             mbit: load.sum_received.bits_per_second / 1e6,
             cpu_per_gb: (!pids.is_empty()).then(|| [of_end(0), of_end(1)]),
-            machine_per_gb: after.machine.saturating_sub(before.machine).as_secs_f64() / gigabytes,
+            machine_per_gb: after.machine.busy.saturating_sub(before.machine.busy).as_secs_f64()
+                / gigabytes,
+            switches_per_mb: after.machine.switches.saturating_sub(before.machine.switches) as f64
+                / gigabytes
+                / 1e3,
             p50_us: latencies.found.quantile_us(0.5),
             p99_us: latencies.found.quantile_us(0.99),
             probes: latencies.sent,
@@ -252,9 +258,11 @@ impl Link<'_> {
         if interval > 0.0 {
             command.args(["--interval", &interval.to_string()]);
         }
-        let text = output_of("iperf3", &mut command)?;
-        serde_json::from_str(&text)
-            .map_err(|error| BenchError::Setup(format!("the output of iperf3: {error}")))
+        // After an error, such as a broken connection, its output says which.
+        let output = command.output().map_err(|error| BenchError::missing("iperf3", error))?;
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            BenchError::Setup(format!("the output of iperf3 ({}): {error}", output.status))
+        })
     }
 
     fn counters(&self) -> Result<Counters, BenchError> {
@@ -262,7 +270,7 @@ impl Link<'_> {
         let own = devices.iter().filter(|(name, _)| self.is_own(name));
         Ok(Counters {
             ends: [0, 1].map(|end| cpu_time(self.pids[end].iter().copied())),
-            machine: busy(Path::new("/proc/stat"))
+            machine: MachineCounters::read(Path::new("/proc/stat"))
                 .map_err(BenchError::file("read", "/proc/stat"))?,
             carried: own.map(|(_, bytes)| bytes).sum(),
         })
@@ -273,8 +281,7 @@ impl Link<'_> {
 struct Counters {
     /// CPU time of each end's tunnels.
     ends: [Duration; 2],
-    /// Busy time of all cores.
-    machine: Duration,
+    machine: MachineCounters,
     /// Bytes through the devices of the link at the first end.
     carried: u64,
 }
@@ -292,21 +299,31 @@ fn crypto_share(seen: Seen) -> f64 {
     seen.shares.iter().filter_map(symmetric).sum()
 }
 
-/// Busy time of all cores: user, nice, system, interrupts and soft interrupts of /proc/stat's first line.
-fn busy(stat: &Path) -> io::Result<Duration> {
-    /// Ticks of a second in /proc, on all architectures (USER_HZ).
-    const TICKS: f64 = 100.0;
-    let text = fs::read_to_string(stat)?;
-    let numbers: Vec<u64> = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|number| number.parse().ok())
-        .collect();
-    let ticks: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| numbers.get(*at)).sum();
-    Ok(Duration::from_secs_f64(ticks as f64 / TICKS))
+/// Counters of all cores.
+#[derive(Debug, PartialEq, Eq)]
+struct MachineCounters {
+    /// Time of user, nice, system, interrupts and soft interrupts.
+    busy: Duration,
+    /// Context switches.
+    switches: u64,
+}
+
+impl MachineCounters {
+    fn read(stat: &Path) -> io::Result<Self> {
+        /// Ticks of a second in /proc, on all architectures (USER_HZ).
+        const TICKS: f64 = 100.0;
+        let text = fs::read_to_string(stat)?;
+        let numbers = |name: &str| -> Vec<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        let times = numbers("cpu ");
+        let ticks: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| times.get(*at)).sum();
+        Ok(Self {
+            busy: Duration::from_secs_f64(ticks as f64 / TICKS),
+            switches: numbers("ctxt ").first().copied().unwrap_or(0),
+        })
+    }
 }
 
 fn echo_once(listener: &TcpListener) -> io::Result<()> {
@@ -463,11 +480,13 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_leaves_idle_and_waiting_out() {
+    fn busy_time_leaves_idle_and_waiting_out_and_switches_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("stat");
-        fs::write(&path, "cpu  100 200 300 9999 8888 50 50 7 0 0\ncpu0 1 2\n").expect("a file");
-        assert_eq!(busy(&path).expect("numbers"), Duration::from_secs(7));
+        let text = "cpu  100 200 300 9999 8888 50 50 7 0 0\ncpu0 1 2\nintr 5 6\nctxt 42\n";
+        fs::write(&path, text).expect("a file");
+        let counters = MachineCounters::read(&path).expect("numbers");
+        assert_eq!(counters, MachineCounters { busy: Duration::from_secs(7), switches: 42 });
     }
 
     #[test]

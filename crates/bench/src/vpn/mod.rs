@@ -57,6 +57,10 @@ pub use self::choose::{LinkRound, LinkToMeasure, measure_links};
 /// # Errors
 /// [`BenchError`]; a byte that changes on its way ends the run.
 pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
+    if args.list {
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        return args.deliver(&names, &results::list());
+    }
     let cases: Vec<&'static LinkCase> = match &args.case[..] {
         [] => cases::usual_cases(find_program("charon-systemd").is_some()),
         asked => asked.to_vec(),
@@ -64,7 +68,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
     let losses = u64::from(!args.no_loss);
     let mut progress = Progress::start(args.rounds * (cases.len() as u64 + losses))?;
     progress.now("two network namespaces")?;
-    let testbed = Testbed::new(cases.iter().copied(), true)?;
+    let testbed = Testbed::new(cases.iter().copied(), true, &args.openssl)?;
     let mut measured: Vec<(&'static LinkCase, Vec<Measured>)> =
         cases.iter().map(|case| (*case, Vec::new())).collect();
     let mut lost: Vec<Loss> = Vec::new();
@@ -94,6 +98,7 @@ pub fn run_vpn(args: &VpnArgs) -> Result<(), BenchError> {
         flows: args.flows,
         cores: cores::usable()?.len(),
         openvpn: testbed.openvpn(),
+        openssl: testbed.openssl.clone(),
     };
     let figures = Figures::new(measured, lost, testbed.blind());
     drop(progress);

@@ -76,6 +76,17 @@ impl Namespace {
         output_of("ip", command.args(words.split(' '))).map(drop)
     }
 
+    /// Lets these cores process packets that the devices of this namespace receive (RPS): a mask of them, 0 for the
+    /// core that received the packet.
+    pub(super) fn receive_on(&self, cores: u32) -> Result<(), BenchError> {
+        // Sysfs shows the devices of the namespace in which it was mounted.
+        let script = format!(
+            "mount -t sysfs sysfs /sys; for f in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {cores:x} >$f; done"
+        );
+        let mut command = self.command(&need("unshare", "util-linux")?, true);
+        output_of("RPS", command.args(["--mount", "sh", "-ec", &script])).map(drop)
+    }
+
     /// Joins two namespaces by a cable with these addresses.
     pub(super) fn join(&self, other: &Self, addresses: [&str; 2]) -> Result<(), BenchError> {
         let peer = other.holder.id();

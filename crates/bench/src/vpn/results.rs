@@ -5,7 +5,8 @@
 
 use serde::Serialize;
 
-use super::cases::{BASE, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
+use super::args::TunnelOpenSsl;
+use super::cases::{BASE, CASES, CaseEngine, LinkCase, ONE_TUNED, TWO_PINNED};
 use super::load::{Loss, Measured};
 use super::proof::LinkProof;
 use crate::error::BenchError;
@@ -31,6 +32,7 @@ pub(super) struct VpnPlan {
     /// Number of cores, which both ends share.
     pub(super) cores: usize,
     pub(super) openvpn: String,
+    pub(super) openssl: TunnelOpenSsl,
 }
 
 /// One case over all rounds.
@@ -52,6 +54,8 @@ pub(super) struct Row {
     cpu_ratio: Option<Spread>,
     /// CPU seconds of the whole machine, for a gigabyte: both ends, the kernel and the load itself.
     machine_per_gb: Option<Spread>,
+    /// Context switches of the whole machine for a megabyte (10^6 bytes).
+    switches_per_mb: Option<Spread>,
     p50_us: Option<Spread>,
     p99_us: Option<Spread>,
     /// Mbit/s that a core of the end that needs more carries, predicted from its CPU time.
@@ -109,6 +113,7 @@ impl Figures {
                     cpu_per_gb,
                     cpu_ratio: against(rounds, &base_cpu, dearer_end),
                     machine_per_gb: Spread::over(rounds, |round| round.machine_per_gb),
+                    switches_per_mb: Spread::over(rounds, |round| round.switches_per_mb),
                     p50_us: Spread::over(rounds, |round| round.p50_us),
                     p99_us: Spread::over(rounds, |round| round.p99_us),
                     mbit_per_core: cpu_per_gb.map(|cpu| cpu.map(|cpu| MBIT_PER_GB / cpu)),
@@ -198,7 +203,7 @@ impl Figures {
 
 #[rustfmt::skip]
 pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
-    let VpnPlan { rounds, seconds, flows, cores, openvpn } = &report.plan;
+    let VpnPlan { rounds, seconds, flows, cores, openvpn, openssl } = &report.plan;
     let figures = &report.figures;
     let ms = |spread: Option<Spread>| dash(spread.map(|us| format!("{:.2}", us.median / 1e3)));
     let rows = table(&figures.rows, &[
@@ -207,19 +212,20 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
         ("against 1 process", &|row| range(row.ratio, 2)),
         ("CPU s/GB, dearer end", &|row| range(row.cpu_per_gb, 2)),
         ("whole machine", &|row| median(row.machine_per_gb, 2)),
+        ("switches/MB", &|row| median(row.switches_per_mb, 0)),
         ("p50 ms", &|row| ms(row.p50_us)),
         ("p99 ms", &|row| ms(row.p99_us)),
         ("Mbit/s per core", &|row| median(row.mbit_per_core, 0)),
         ("ceiling", &|row| dash(row.ceiling.map(|ceiling| format!("{:.2}x", ceiling.median)))),
     ]);
     let mut text = format!(
-        "{}\n{openvpn}; both ends on the same {cores} cores; {rounds} rounds of {seconds} s, {flows} connections\n\n{}",
+        "{}\n{openvpn}{openssl}; both ends on the same {cores} cores; {rounds} rounds of {seconds} s, {flows} connections\n\n{}",
         report.machine.describe(),
         rows.render(),
     );
     text.push_str(
         "\nCPU s/GB: of the tunnel processes; none where the kernel encrypts. Whole machine: both ends, the kernel and\n\
-         the load. Mbit/s per core: 8000 / CPU s/GB; a core of a gateway carries it in one direction. Ceiling: the\n\
+         the load; switches/MB: its context switches for 10^6 bytes. Mbit/s per core: 8000 / CPU s/GB; a core of a gateway carries it in one direction. Ceiling: the\n\
          speed-up if ciphers and hashes cost the processes nothing.\n\
          Compression is history: OpenVPN 2.7 does not send it, and it leaks what is compressed (VORACLE).\n",
     );
@@ -251,6 +257,18 @@ pub(super) fn text(report: &BenchReport<VpnPlan, Figures>) -> String {
     text + &report.goals.render()
 }
 
+/// The cases, as text.
+pub(super) fn list() -> String {
+    let cases = table(
+        CASES,
+        &[
+            ("case", &|case: &&LinkCase| case.name.to_owned()),
+            ("what", &|case| case.title.to_owned()),
+        ],
+    );
+    cases.render()
+}
+
 /// The case with the most Mbit/s for a core among those at the MTU of an ordinary path.
 fn best_per_core(figures: &Figures) -> Option<(&'static str, f64)> {
     let processes = figures.rows.iter().filter(|row| row.case.engine == CaseEngine::OpenVpn);
@@ -268,6 +286,7 @@ mod tests {
             mbit,
             cpu_per_gb: Some([cpu / 2.0, cpu]),
             machine_per_gb: 1.0,
+            switches_per_mb: 1.0,
             p50_us: 1000.0,
             p99_us: 5000.0,
             probes: 10,

@@ -11,11 +11,14 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_hostfs::process::Proc;
+use millrace_sampler::libcryptos_of;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::args::TunnelOpenSsl;
 use super::cases::{CaseEngine, LinkCase};
 use super::namespace::Namespace;
 use super::wireguard;
@@ -48,6 +51,7 @@ pub(super) struct Testbed {
     pub(super) node: Option<NodeProcess>,
     pub(super) iperf3: PathBuf,
     pub(super) ends: [Namespace; 2],
+    pub(super) openssl: TunnelOpenSsl,
     /// Whether the ceiling is measured, too.
     samples: bool,
     /// Made when the first tunnel runs: it calibrates the libcrypto of that process.
@@ -80,17 +84,24 @@ impl Testbed {
     pub(super) fn new<'a>(
         cases: impl IntoIterator<Item = &'a LinkCase>,
         samples: bool,
+        openssl: &TunnelOpenSsl,
     ) -> Result<Self, BenchError> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             return Err(BenchError::Usage(
                 "network namespaces and tunnels need root and /dev/net/tun".to_owned(),
             ));
         }
+        let openssl = openssl.resolved()?;
         let mut pooled = false;
         for case in cases {
             pooled |= case.pooled;
             let program = case.engine.program();
             need(program, if program == "wg" { "wireguard-tools" } else { program })?;
+        }
+        if pooled && openssl.config.is_some() {
+            return Err(BenchError::Usage(
+                "cases with keys in the pool have an OpenSSL configuration of their own".to_owned(),
+            ));
         }
         let mut testbed = Self {
             dir: temporary_folder()?,
@@ -98,6 +109,7 @@ impl Testbed {
             millrace: env::current_exe().map_err(BenchError::system("find this program"))?,
             iperf3: need("iperf3", "iperf3")?,
             ends: [Namespace::new()?, Namespace::new()?],
+            openssl,
             samples,
             observer: RefCell::new(None),
         };
@@ -160,8 +172,9 @@ impl Testbed {
                 "[ends.{name}]\naddress = \"{address}\"\ninner = \"{inner}\"\ncertificates = \"{}/{name}\"\n",
                 keys.display()
             ));
-            if case.pooled {
-                text.push_str(&format!("openssl-config = \"{}/openssl.cnf\"\n", keys.display()));
+            let pools = case.pooled.then(|| keys.join("openssl.cnf"));
+            if let Some(config) = pools.as_ref().or(self.openssl.config.as_ref()) {
+                text.push_str(&format!("openssl-config = {:?}\n", config.display().to_string()));
             }
         }
         text.push_str("[tunnels]\n");
@@ -171,6 +184,9 @@ impl Testbed {
         }
         if let Some(bytes) = case.buffers {
             text.push_str(&format!("socket-buffer-bytes = {bytes}\n"));
+        }
+        if let Some(packets) = case.queue {
+            text.push_str(&format!("queue-packets = {packets}\n"));
         }
         text.push_str(match case.engine {
             CaseEngine::OpenVpn | CaseEngine::WireGuard => "",
@@ -211,7 +227,7 @@ impl Testbed {
         progress: &mut Progress,
     ) -> Result<Link<'a>, BenchError> {
         for end in &self.ends {
-            end.ip(&format!("link set cable mtu {}", case.path_mtu))?;
+            end.ip(&format!("link set cable mtu {}", case.cable_mtu))?;
         }
         let mut link = Link {
             testbed: self,
@@ -234,17 +250,26 @@ impl Testbed {
             if let Some(mask) = case.mask {
                 command.env("OPENSSL_ia32cap", mask);
             }
+            if let Some(folder) = &self.openssl.libcrypto {
+                command.env("LD_LIBRARY_PATH", folder);
+            }
             output_of("millrace vpn up", &mut command)?;
         }
         for end in [0, 1] {
             link.pids[end] = self.wait_up(end, case, progress)?;
         }
+        link.check_openssl()?;
         // strongSwan's daemon is not pinned.
         if !case.pinned && case.engine.is_openvpn() {
             link.unpin()?;
         }
         if case.crossed {
             link.cross()?;
+        }
+        if case.rps {
+            link.receive_on(
+                cores::usable()?.into_iter().filter(|core| *core < 32).map(|core| 1 << core).sum(),
+            )?;
         }
         let mut observer = self.observer.borrow_mut();
         let has_time = !case.engine.encrypts_in_kernel();
@@ -340,6 +365,31 @@ impl Link<'_> {
         self.pids.iter().flatten().copied().collect()
     }
 
+    /// Whether each process has the libcrypto and the configuration that were asked for.
+    fn check_openssl(&self) -> Result<(), BenchError> {
+        let TunnelOpenSsl { config, libcrypto } = &self.testbed.openssl;
+        let wrong = |pid: u32, path: &Path| {
+            let (case, path) = (self.case.name, path.display());
+            Err(BenchError::Wrong(format!("case {case}: process {pid} does not use {path}")))
+        };
+        let proc =
+            Proc::open(Path::new("/proc")).map_err(|error| BenchError::Setup(error.to_string()))?;
+        for pid in self.all_pids() {
+            let mapped = libcryptos_of(pid);
+            if let Some(folder) = libcrypto
+                && !mapped.iter().any(|image| image.path().starts_with(folder))
+            {
+                return wrong(pid, folder);
+            }
+            if let Some(config) = config
+                && !matches!(proc.variable(pid, "OPENSSL_CONF"), Ok(Some(found)) if Path::new(&found) == config)
+            {
+                return wrong(pid, config);
+            }
+        }
+        Ok(())
+    }
+
     /// Lets each process run on any core.
     fn unpin(&self) -> Result<(), BenchError> {
         let mut set = CpuSet::new();
@@ -367,6 +417,10 @@ impl Link<'_> {
         Ok(())
     }
 
+    fn receive_on(&self, cores: u32) -> Result<(), BenchError> {
+        self.testbed.ends.iter().try_for_each(|end| end.receive_on(cores))
+    }
+
     /// Takes both ends down.
     pub(super) fn down(mut self) -> Result<(), BenchError> {
         self.take_down()
@@ -377,6 +431,10 @@ impl Link<'_> {
             return Ok(());
         }
         self.is_down = true;
+        if self.case.rps {
+            // The cable stays.
+            self.receive_on(0)?;
+        }
         if self.case.engine == CaseEngine::WireGuard {
             return wireguard::down(self.testbed);
         }

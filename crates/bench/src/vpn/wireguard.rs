@@ -3,9 +3,12 @@
 
 //! A tunnel of WireGuard between the namespaces of a run, to compare with.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use millrace_hostfs::child::{self, ChildLimits};
 
 use super::cases::LinkCase;
 use super::testbed::{CABLE, INNER, LINK, Testbed};
@@ -18,6 +21,9 @@ const PORT: u16 = 51820;
 /// Bytes that WireGuard adds to a packet by IPv4: 20 and 8 of IP and UDP, 16 of its header, 16 of the tag; and 20 more
 /// for IPv6, as `wg-quick` computes.
 const OVERHEAD: u16 = 80;
+
+/// Limits of `wg pubkey`, which prints 44 characters at once.
+const AT_ONCE: ChildLimits = ChildLimits { time: Duration::from_secs(10), output_bytes: 4096 };
 
 fn device() -> String {
     format!("{LINK}-0")
@@ -35,15 +41,24 @@ pub(super) fn up(testbed: &Testbed, case: &LinkCase) -> Result<(), BenchError> {
         let file = key_file(testbed, end);
         // The folder of the run is this user's alone.
         let key = output_of("wg genkey", Command::new(&wg).arg("genkey"))?;
-        fs::write(&file, key).map_err(BenchError::file("write", &file))?;
-        let key = File::open(&file).map_err(BenchError::file("read", &file))?;
-        let text = output_of("wg pubkey", Command::new(&wg).arg("pubkey").stdin(key))?;
-        public.push(text.trim().to_owned());
+        fs::write(&file, &key).map_err(BenchError::file("write", &file))?;
+        public.push(public_key(&wg, &key)?);
     }
     for (end, peer) in [(0, 1), (1, 0)] {
         raise(testbed, case, &wg, end, &public[peer])?;
     }
     Ok(())
+}
+
+fn public_key(wg: &Path, key: &str) -> Result<String, BenchError> {
+    let mut command = Command::new(wg);
+    command.arg("pubkey").stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = child::run(&mut command, key.as_bytes(), AT_ONCE)
+        .map_err(|error| BenchError::Setup(format!("wg pubkey {error}")))?;
+    if !output.status.success() {
+        return Err(BenchError::Setup(format!("wg pubkey failed ({})", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn raise(

@@ -178,6 +178,7 @@ Examples:
   millrace vpn bench
   millrace vpn bench --case one,two-pinned,one-tuned --rounds 5
   millrace vpn bench --json > vpn.json
+  millrace vpn bench --case one --libcrypto /opt/openssl/lib
   millrace vpn bench --choose link.toml
   millrace vpn bench --choose link.toml --other choice-of-a.json
 
@@ -204,7 +205,7 @@ pub(crate) struct VpnBenchArgs {
     ///
     /// The link has engine = "auto". Each candidate that this host can run is
     /// measured; `millrace vpn plan` shows the choice, and `up` follows it.
-    #[arg(long, value_name = "LINK.TOML", conflicts_with_all = ["case", "svg", "no_loss", "require"])]
+    #[arg(long, value_name = "LINK.TOML", conflicts_with_all = ["list", "case", "svg", "no_loss", "config", "libcrypto", "require"])]
     pub(crate) choose: Option<PathBuf>,
     /// The other end's choice.json
     #[arg(long, value_name = "FILE", requires = "choose")]
@@ -334,7 +335,7 @@ pub(crate) struct VpnImportArgs {
     pub(crate) json: bool,
 }
 
-/// The form of an export.
+/// Form of an export.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum VpnFormat {
     /// Commands of VyOS
@@ -354,10 +355,10 @@ Examples:
 pub(crate) struct VpnExportArgs {
     /// The declaration of the link
     pub(crate) link: PathBuf,
-    /// The end
+    /// The end of the link that the router is
     #[arg(long, value_name = "END", value_enum)]
     pub(crate) end: EndName,
-    /// The form
+    /// Commands of VyOS, or a swanctl.conf
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) format: VpnFormat,
 }

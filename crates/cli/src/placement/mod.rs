@@ -15,7 +15,7 @@
 //! may use (`taskset`, a cgroup's cpuset). `docs/adr/0012-measured-choice.md` explains why the default pins
 //! workers to nodes and not to cores.
 
-#[expect(unsafe_code, reason = "there is no safe sched_setattr")]
+#[expect(unsafe_code, reason = "there is no safe sched_setattr and set_mempolicy")]
 mod sys;
 mod topology;
 
@@ -36,6 +36,14 @@ const SHORT_SLICE: Duration = Duration::from_micros(100);
 
 /// The nice value of workers with the lowest priority.
 const LOWEST: i32 = 19;
+
+/// Makes the calling thread, and programs that it starts, take memory of this NUMA node first.
+///
+/// # Errors
+/// The node does not exist; or a container forbids it.
+pub(crate) fn prefer_node(node: usize) -> std::io::Result<()> {
+    sys::prefer_node(node)
+}
 
 /// The placement of `workers` workers per class.
 pub(crate) fn of(pin: Pin, priority: WorkerPriority, workers: usize) -> Arc<dyn Placement> {
@@ -179,6 +187,24 @@ mod tests {
         assert!(places_of(&nodes[..1]).is_empty());
         assert!(places_of(&[]).is_empty());
         assert!(places(Pin::Off, &nodes, 3).is_empty());
+    }
+
+    #[test]
+    fn program_of_a_thread_takes_memory_of_the_node_that_the_thread_prefers() {
+        let maps = thread::spawn(|| {
+            prefer_node(0)?;
+            std::process::Command::new("cat").arg("/proc/self/numa_maps").output()
+        });
+        let maps = match maps.join().expect("no panic") {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(error) => {
+                millrace_testkit::skip!("memory policies are not permitted here: {error}")
+            }
+        };
+        // Some mappings have the policy of a file.
+        assert!(maps.lines().any(|line| line.contains(" prefer:0 ")), "{maps}");
+        assert!(prefer_node(1023).is_err(), "no such node");
+        assert!(prefer_node(1024).is_err(), "no such bit");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `sched_setattr(2)`, which neither libc nor rustix wraps.
+//! `sched_setattr(2)` and `set_mempolicy(2)`, which neither libc nor rustix wraps.
 
 use std::io;
 use std::time::Duration;
@@ -43,6 +43,27 @@ pub(super) fn schedule(slice: Duration, nice: i32) -> io::Result<()> {
     // SAFETY: the kernel reads [`SIZE`] bytes of `attributes`, which is that long and outlives the call. It
     // changes only the scheduling of this thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Nodes that a mask of nodes has room for: the kernel's own limit on x86 and Arm.
+const MAX_NODES: usize = 1024;
+
+/// Makes the calling thread, and programs that it starts, take memory of this NUMA node first. A full node is no
+/// error: others follow.
+///
+/// # Errors
+/// The node does not exist; or a container forbids it.
+pub(super) fn prefer_node(node: usize) -> io::Result<()> {
+    const BITS: usize = u64::BITS as usize;
+    let mut mask = [0_u64; MAX_NODES / BITS];
+    let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
+    *word = 1 << (node % BITS);
+    // SAFETY: the kernel reads `MAX_NODES` bits of `mask`, which has them and outlives the call. It changes only where
+    // later memory of this thread lies. The kernel takes one bit less than its last argument says.
+    let result = unsafe {
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, mask.as_ptr(), MAX_NODES + 1)
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

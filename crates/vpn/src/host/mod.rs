@@ -16,8 +16,8 @@ use millrace_hostfs::child::{self, ChildLimits, find_program};
 use millrace_hostfs::{ATTRIBUTE_BYTES, Root, TABLE_BYTES, cpu_list};
 use serde::Deserialize;
 
+use crate::ipsec;
 use crate::link::{LinkEngine, Side, VpnLink};
-use crate::plan::ipsec;
 
 use files::{certificate, revocations};
 
@@ -77,6 +77,8 @@ pub struct Host {
     pub near: Vec<usize>,
     /// Processors that serve the interrupts of that device.
     pub interrupted: Vec<usize>,
+    /// NUMA nodes with memory, each with its processors; empty on a machine with less than two.
+    pub nodes: Vec<(usize, Vec<usize>)>,
     /// Largest socket buffers in bytes: receive, send.
     pub socket_buffers: Option<(u64, u64)>,
     /// Certificates of this end, by file.
@@ -106,9 +108,9 @@ pub enum Certificate {
     Unreadable(String),
     /// A certificate, with its validity in seconds since 1970 and the common name of its subject.
     Certificate {
-        /// Start.
+        /// Start of the validity.
         from: i64,
-        /// End.
+        /// End of the validity.
         until: i64,
         /// Common name of the subject.
         name: String,
@@ -182,6 +184,7 @@ impl Host {
             cores: Vec::new(),
             near: Vec::new(),
             interrupted: Vec::new(),
+            nodes: memory_nodes(root),
             socket_buffers: number("proc/sys/net/core/rmem_max")
                 .zip(number("proc/sys/net/core/wmem_max")),
             certificates: Vec::new(),
@@ -242,6 +245,13 @@ impl Host {
         };
         order.sort_by_key(rank);
         order.iter().copied().cycle().take(usize::from(members)).collect()
+    }
+
+    /// The NUMA node with the memory of a processor, on a machine with several.
+    #[must_use]
+    pub fn node_of(&self, processor: usize) -> Option<usize> {
+        let mut nodes = self.nodes.iter();
+        nodes.find(|(_, processors)| processors.contains(&processor)).map(|(node, _)| *node)
     }
 
     /// The end of a link that this host is.
@@ -357,6 +367,15 @@ fn allowed_processors(root: &Root) -> Vec<usize> {
     let status = root.lossy_text("proc/self/status", TABLE_BYTES).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.and_then(cpu_list::parse).unwrap_or_default()
+}
+
+fn memory_nodes(root: &Root) -> Vec<(usize, Vec<usize>)> {
+    let folder = "sys/devices/system/node";
+    let list = |path: &str| cpu_list::parse(&root.text(path, ATTRIBUTE_BYTES).ok()?);
+    let numbers = list(&format!("{folder}/has_memory")).unwrap_or_default();
+    let numbers = if numbers.len() > 1 { numbers } else { Vec::new() };
+    let node = |number| Some((number, list(&format!("{folder}/node{number}/cpulist"))?));
+    numbers.into_iter().filter_map(node).collect()
 }
 
 fn device_processors(root: &Root, device: &str) -> Vec<usize> {

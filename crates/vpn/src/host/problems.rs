@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Certificate, Host, REVOCATIONS, Revocations, needed};
+use crate::ipsec::USER_DEVICE;
 use crate::link::{DataPath, IpsecSettings, LinkEngine, LinkProblem, Side, VpnLink};
-use crate::plan::bridged_sizes;
-use crate::plan::ipsec::USER_DEVICE;
+use crate::mtu::bridged_sizes;
 
 /// The oldest OpenVPN whose ends agree on a data cipher without a server for many clients.
-const OLDEST: (u32, u32) = (2, 6);
+const MIN_OPENVPN: (u32, u32) = (2, 6);
 
 /// The oldest strongSwan with per-CPU SAs.
-const PER_CPU: (u32, u32, u32) = (6, 0, 2);
+const MIN_STRONGSWAN_PER_CPU: (u32, u32, u32) = (6, 0, 2);
 
 /// The oldest Linux with per-CPU SAs.
-const PER_CPU_KERNEL: (u32, u32) = (6, 13);
+const MIN_LINUX_PER_CPU: (u32, u32) = (6, 13);
 
 /// Warning time before the end of a certificate's validity, seconds: a week for the renewal.
-const SOON: u64 = 7 * 86_400;
+const EXPIRY_WARNING: u64 = 7 * 86_400;
 
 impl Host {
     /// Problems of a link on this host. `ours` are devices that an earlier run created.
@@ -182,14 +182,14 @@ impl Host {
         if let Some(version) = self.strongswan.filter(|_| settings.per_cpu) {
             let (major, minor, patch) = version;
             add(
-                version < PER_CPU,
+                version < MIN_STRONGSWAN_PER_CPU,
                 format!("strongSwan {major}.{minor}.{patch} has no per-CPU SAs"),
                 "install 6.0.2 or later with Linux 6.13 or later, or remove per-cpu-sas",
             );
         }
         if let Some((major, minor)) = release(&self.kernel).filter(|_| settings.per_cpu) {
             add(
-                (major, minor) < PER_CPU_KERNEL,
+                (major, minor) < MIN_LINUX_PER_CPU,
                 format!("Linux {major}.{minor} has no per-CPU SAs"),
                 "use Linux 6.13 or later, or remove per-cpu-sas",
             );
@@ -217,8 +217,8 @@ impl Host {
         let is_openvpn = matches!(engine, LinkEngine::OpenVpn(_));
         if let Some((major, minor)) = self.openvpn.filter(|_| is_openvpn) {
             let what = format!("OpenVPN {major}.{minor} is too old");
-            let remedy = format!("install OpenVPN {}.{} or later", OLDEST.0, OLDEST.1);
-            host((major, minor) < OLDEST, what, &remedy);
+            let remedy = format!("install OpenVPN {}.{} or later", MIN_OPENVPN.0, MIN_OPENVPN.1);
+            host((major, minor) < MIN_OPENVPN, what, &remedy);
         }
         let takes_tun = match engine {
             LinkEngine::OpenVpn(path) => *path == DataPath::User,
@@ -335,7 +335,7 @@ impl Host {
         for (path, found) in &self.certificates {
             if let Certificate::Certificate { until, .. } = found {
                 let left = u64::try_from(*until).unwrap_or(0).saturating_sub(now);
-                if left < SOON {
+                if left < EXPIRY_WARNING {
                     notes.push(format!("{} expires in {} hours", path.display(), left / 3600));
                 }
             }

@@ -209,6 +209,10 @@ fn placement_is_read_from_sysfs_and_proc() {
         ("proc/irq/31/effective_affinity_list", "2\n"),
         ("sys/class/net/eth0/device/local_cpulist", "0-1\n"),
         ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "0,2\n"),
+        ("sys/devices/system/node/has_memory", "0,2\n"),
+        ("sys/devices/system/node/node0/cpulist", "0,2\n"),
+        ("sys/devices/system/node/node1/cpulist", "3\n"),
+        ("sys/devices/system/node/node2/cpulist", "1\n"),
     ] {
         let path = dir.path().join(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -218,8 +222,16 @@ fn placement_is_read_from_sysfs_and_proc() {
     assert_eq!(allowed_processors(&root), [0, 1, 2, 3]);
     assert_eq!(interrupted_processors(&root, "eth0"), [1]);
     assert_eq!(device_processors(&root, "eth0"), [0, 1]);
-    let host = Host { processors: vec![0, 1, 2, 3], ..Host::default() };
+    let nodes = memory_nodes(&root);
+    let host = Host { processors: vec![0, 1, 2, 3], nodes, ..Host::default() };
     assert_eq!(host.first_of_cores(&root), [0, 1, 3]);
+    // Node 1 has processors and no memory.
+    assert_eq!(
+        [0, 1, 2, 3].map(|processor| host.node_of(processor)),
+        [Some(0), Some(2), Some(0), None]
+    );
+    fs::write(dir.path().join("sys/devices/system/node/has_memory"), "0\n").expect("a file");
+    assert_eq!(memory_nodes(&root), [], "one node needs no policy");
 }
 
 #[test]

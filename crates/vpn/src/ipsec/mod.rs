@@ -18,3 +18,14 @@ pub mod vici;
 pub mod vyos;
 
 pub use proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash, expand};
+
+/// The device that the daemon makes when it encrypts packets itself (kernel-libipsec).
+pub(crate) const USER_DEVICE: &str = "ipsec0";
+
+/// Programs of strongSwan, with Debian's package of each.
+pub(crate) const PROGRAMS: &[(&str, &str)] = &[
+    ("charon-systemd", "charon-systemd"),
+    ("swanctl", "strongswan-swanctl"),
+    ("ip", "iproute2"),
+    ("setsid", "util-linux"),
+];

@@ -117,93 +117,84 @@ impl<'t> Reader<'t> {
         let mode = self.mode(top);
         let ipsec = self.section(top, "ipsec", "ipsec.");
         let settings = self.ipsec(ipsec);
-        let ReadEngine { kind, line, goal } = self.engine(top, ipsec);
-        let is_ipsec = kind == EngineName::Ipsec;
-        let members =
-            self.required(top, "members", "members = 4", |value| number(value, 1..=MAX_MEMBERS));
-        if let Some((number, line)) = members.filter(|(number, _)| is_ipsec && *number != 1) {
-            let remedy = "write members = 1; per-cpu-sas in [ipsec] uses several processors";
-            self.problem(line, format!("an IPsec link has one member, not {number}"), remedy);
-        }
-        let cipher = self.optional(top, "cipher", cipher);
-        if let Some((_, line)) = cipher.filter(|_| is_ipsec) {
-            let remedy = "write esp = [\"aes256gcm16-ecp384\"] in [ipsec]";
-            self.problem(line, "cipher belongs to the engine openvpn", remedy);
-        }
+        let engine = self.engine(top, ipsec);
+        let (members, members_line) = self.members(top, engine.kind);
+        let cipher = self.cipher(top, engine.kind);
         let path_mtu = self.optional(top, "path-mtu", |value| number(value, 576..=9216));
         let ends = self.section(top, "ends", "ends.");
         self.unknown(ends, &["a", "b"]);
         let known_name = name.as_ref().map_or("link", |(name, _)| name.as_str()).to_owned();
         let a = self.end(ends, Side::A, &known_name);
         let b = self.end(ends, Side::B, &known_name);
-        let ReadTunnels { port, network, buffer, queue, channel, user, group } =
-            self.tunnels(top, kind);
-        self.bridged_engine(&mode, kind, channel);
-
-        let members_line = members.map_or(top.line, |(_, line)| line);
-        let members = members.map_or(1, |(members, _)| members);
-        let (port, port_line) = port.unwrap_or((1194, members_line));
-        if port.checked_add(members - 1).is_none() {
-            let highest = u16::MAX - (members - 1);
-            self.problem(
-                port_line,
-                format!("port {port} leaves no room for {members} members"),
-                format!("use a port up to {highest}"),
-            );
-        }
-        let default = (default_tunnels(), members_line);
-        let (tunnels, tunnels_line) = network.unwrap_or(default);
-        if tunnels.size() < 2 * u128::from(members) {
-            self.problem(
-                tunnels_line,
-                format!("{tunnels} has {} addresses for {members} members", tunnels.size()),
-                "use a network with two addresses per member",
-            );
-        }
-        let (Some(a), Some(b)) = (a, b) else {
-            return None;
-        };
-        self.addresses([&a, &b], tunnels, tunnels_line);
-        self.family([&a, &b], path_mtu);
-        self.bridges(mode.mode, [&a, &b]);
+        let tunnels = self.tunnels(top, engine.kind, members, members_line);
+        self.bridged_engine(&mode, engine.kind, tunnels.channel);
+        let ends = [a?, b?];
+        self.addresses(ends.each_ref(), tunnels.network, tunnels.network_line);
+        self.family(ends.each_ref(), path_mtu);
+        self.bridges(mode.mode, ends.each_ref());
         let (name, name_line) = name?;
         let lines = Lines {
             name: Some(name_line),
             mode: mode.line,
             bond: mode.bond_line,
-            engine: line,
-            data_path: channel.map(|(_, line)| line),
+            engine: engine.line,
+            data_path: tunnels.channel.map(|(_, line)| line),
             ipsec: Some(ipsec.line),
             members: Some(members_line),
-            socket_buffer: buffer.map(|(_, line)| line),
-            address: [Some(a.address_line), Some(b.address_line)],
-            device: [a.device_line, b.device_line],
-            bridge: [a.bridge_line, b.bridge_line],
-            certificates: [Some(a.certificates_line), Some(b.certificates_line)],
-            openssl_config: [a.openssl_config_line, b.openssl_config_line],
+            socket_buffer: tunnels.buffer.map(|(_, line)| line),
+            address: ends.each_ref().map(|end| Some(end.address_line)),
+            device: ends.each_ref().map(|end| end.device_line),
+            bridge: ends.each_ref().map(|end| end.bridge_line),
+            certificates: ends.each_ref().map(|end| Some(end.certificates_line)),
+            openssl_config: ends.each_ref().map(|end| end.openssl_config_line),
         };
+        let auto = engine.kind == EngineName::Auto;
         Some(VpnLink {
             name,
-            auto: (kind == EngineName::Auto).then(|| AutoEngine { goal, ipsec: settings.clone() }),
-            engine: match kind {
+            auto: auto.then(|| AutoEngine { goal: engine.goal, ipsec: settings.clone() }),
+            engine: match engine.kind {
                 EngineName::Ipsec => LinkEngine::Ipsec(settings),
                 EngineName::OpenVpn | EngineName::Auto => {
-                    LinkEngine::OpenVpn(channel.map_or(DataPath::User, |(path, _)| path))
+                    LinkEngine::OpenVpn(tunnels.channel.map_or(DataPath::User, |(path, _)| path))
                 }
             },
             mode: mode.mode,
             members,
-            cipher: cipher.map_or(TunnelCipher::Aes256Gcm, |(cipher, _)| cipher),
+            cipher,
             path_mtu: path_mtu.map_or(1500, |(mtu, _)| mtu),
-            port,
-            tunnels,
-            socket_buffer_bytes: buffer.map(|(bytes, _)| bytes),
-            queue_packets: queue.map_or(1000, |(packets, _)| packets),
-            user: user.map_or_else(|| "nobody".to_owned(), |(user, _)| user),
-            group: group.map_or_else(|| "nogroup".to_owned(), |(group, _)| group),
-            ends: [a.end, b.end],
+            port: tunnels.port,
+            tunnels: tunnels.network,
+            socket_buffer_bytes: tunnels.buffer.map(|(bytes, _)| bytes),
+            queue_packets: tunnels.queue,
+            user: tunnels.user,
+            group: tunnels.group,
+            ends: ends.map(|end| end.end),
             lines,
         })
+    }
+
+    /// `members` and its line.
+    fn members(&mut self, top: Section<'t>, engine: EngineName) -> (u16, usize) {
+        let convert = |value| number(value, 1..=MAX_MEMBERS);
+        let Some((members, line)) = self.required(top, "members", "members = 4", convert) else {
+            return (1, top.line);
+        };
+        if engine == EngineName::Ipsec && members != 1 {
+            let remedy = "write members = 1; per-cpu-sas in [ipsec] uses several processors";
+            self.problem(line, format!("an IPsec link has one member, not {members}"), remedy);
+        }
+        (members, line)
+    }
+
+    fn cipher(&mut self, top: Section<'t>, engine: EngineName) -> TunnelCipher {
+        let Some((cipher, line)) = self.optional(top, "cipher", cipher) else {
+            return TunnelCipher::Aes256Gcm;
+        };
+        if engine == EngineName::Ipsec {
+            let remedy = "write esp = [\"aes256gcm16-ecp384\"] in [ipsec]";
+            self.problem(line, "cipher belongs to the engine openvpn", remedy);
+        }
+        cipher
     }
 
     /// `engine` and `goal`, and whether the section of IPsec belongs to them.
@@ -283,7 +274,13 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn tunnels(&mut self, top: Section<'t>, kind: EngineName) -> ReadTunnels {
+    fn tunnels(
+        &mut self,
+        top: Section<'t>,
+        kind: EngineName,
+        members: u16,
+        members_line: usize,
+    ) -> ReadTunnels {
         let tunnels = self.section(top, "tunnels", "tunnels.");
         self.unknown(tunnels, TUNNEL_KEYS);
         let port = self.optional(tunnels, "port", |value| number(value, 1..=u16::MAX));
@@ -304,9 +301,24 @@ impl<'t> Reader<'t> {
             let remedy = "remove it; the engine ipsec has data-path in [ipsec], and auto chooses";
             self.problem(line, "tunnels.data-path belongs to the engine openvpn", remedy);
         }
-        let user = self.optional(tunnels, "user", account);
-        let group = self.optional(tunnels, "group", account);
-        ReadTunnels { port, network, buffer, queue, channel, user, group }
+        let mut account = |key, default: &str| {
+            self.optional(tunnels, key, account)
+                .map_or_else(|| default.to_owned(), |(name, _)| name)
+        };
+        let (user, group) = (account("user", "nobody"), account("group", "nogroup"));
+        let (port, port_line) = port.unwrap_or((1194, members_line));
+        if port.checked_add(members - 1).is_none() {
+            let highest = u16::MAX - (members - 1);
+            let what = format!("port {port} leaves no room for {members} members");
+            self.problem(port_line, what, format!("use a port up to {highest}"));
+        }
+        let (network, network_line) = network.unwrap_or_else(|| (default_tunnels(), members_line));
+        if network.size() < 2 * u128::from(members) {
+            let what = format!("{network} has {} addresses for {members} members", network.size());
+            self.problem(network_line, what, "use a network with two addresses per member");
+        }
+        let queue = queue.map_or(1000, |(packets, _)| packets);
+        ReadTunnels { port, network, network_line, buffer, queue, channel, user, group }
     }
 
     fn ipsec(&mut self, section: Section<'t>) -> IpsecSettings {
@@ -344,10 +356,13 @@ impl<'t> Reader<'t> {
         };
         let section = self.section(ends, side.name(), prefix);
         self.unknown(section, END_KEYS);
-        let address = self.required(section, "address", "address = \"198.51.100.1\"", |value| {
-            usable(parsed::<IpAddr>(value)?)
-        });
-        let inner = self.required(section, "inner", "inner = \"10.97.0.1\"", |value| {
+        let [address, inner] = match side {
+            Side::A => ["address = \"198.51.100.1\"", "inner = \"10.97.0.1\""],
+            Side::B => ["address = \"203.0.113.1\"", "inner = \"10.97.0.2\""],
+        };
+        let address =
+            self.required(section, "address", address, |value| usable(parsed::<IpAddr>(value)?));
+        let inner = self.required(section, "inner", inner, |value| {
             let IpAddr::V4(inner) = usable(IpAddr::V4(parsed::<Ipv4Addr>(value)?))? else {
                 return Err("is not an IPv4 address".to_owned());
             };
@@ -486,10 +501,10 @@ impl<'t> Reader<'t> {
         if !ends.iter().any(|end| wants(end)) {
             return;
         }
-        for (end, name) in ends.into_iter().zip(["a", "b"]) {
+        for (end, (name, number)) in ends.into_iter().zip([("a", 1), ("b", 2)]) {
             if end.end.inner6.is_none() {
                 let what = format!("ends.{name}.inner6 is missing, and the link carries IPv6");
-                self.problem(end.inner_line, what, "add inner6 = \"fd00:97::1\"");
+                self.problem(end.inner_line, what, format!("add inner6 = \"fd00:97::{number}\""));
             }
         }
         if let Some((_, line)) = path_mtu.filter(|(mtu, _)| *mtu < LEAST_PATH_V6) {
@@ -670,13 +685,14 @@ struct ReadMode {
 
 /// `[tunnels]`.
 struct ReadTunnels {
-    port: Found<u16>,
-    network: Found<LinkNetwork>,
+    port: u16,
+    network: LinkNetwork,
+    network_line: usize,
     buffer: Found<u32>,
-    queue: Found<u32>,
+    queue: u32,
     channel: Found<DataPath>,
-    user: Found<String>,
-    group: Found<String>,
+    user: String,
+    group: String,
 }
 
 /// An end with the lines that later problems refer to.

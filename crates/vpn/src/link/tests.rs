@@ -23,7 +23,7 @@ fn take_inner6(link: &mut VpnLink) {
 
 fn problems(text: &str) -> Vec<(Option<usize>, String)> {
     let problems = VpnLink::parse(text).expect_err("problems").0;
-    problems.into_iter().map(|one| (one.line, one.what)).collect()
+    problems.into_iter().map(|problem| (problem.line, problem.what)).collect()
 }
 
 /// Takes out the key of the samples that has no default.

@@ -15,8 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LAST, LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL, device_settings,
-    plain_step, setting,
+    HOLD_BACK_METRIC, LinkAction, LinkMember, LinkStep, PacketSizes, ROUTE_PROTOCOL,
+    device_settings, plain_step, setting,
 };
 use crate::link::{BondSettings, BondSpread, LinkNetwork, Side, VpnLink};
 
@@ -183,7 +183,17 @@ fn unreachable_steps(link: &VpnLink, side: Side) -> Vec<LinkStep> {
     let step = |to: LinkNetwork| {
         let to = to.to_string();
         let words = |verb| {
-            ["ip", "route", verb, "unreachable", &to, "metric", LAST, "proto", ROUTE_PROTOCOL]
+            [
+                "ip",
+                "route",
+                verb,
+                "unreachable",
+                &to,
+                "metric",
+                HOLD_BACK_METRIC,
+                "proto",
+                ROUTE_PROTOCOL,
+            ]
         };
         plain_step(
             "without the link no packet leaves unencrypted by another route",

@@ -14,19 +14,8 @@ use super::{
     with_openssl,
 };
 use crate::host::{FILES, Host, REVOCATIONS};
-use crate::ipsec::swanctl;
+use crate::ipsec::{USER_DEVICE, swanctl};
 use crate::link::{DataPath, IpsecSettings, Side, VpnLink};
-
-/// The device that the daemon makes when it encrypts packets itself (kernel-libipsec).
-pub(crate) const USER_DEVICE: &str = "ipsec0";
-
-/// Programs of strongSwan, with Debian's package of each.
-pub(crate) const PROGRAMS: &[(&str, &str)] = &[
-    ("charon-systemd", "charon-systemd"),
-    ("swanctl", "strongswan-swanctl"),
-    ("ip", "iproute2"),
-    ("setsid", "util-linux"),
-];
 
 /// Files and member of one end.
 pub(super) fn plan(
@@ -73,6 +62,7 @@ pub(super) fn plan(
             DataPath::Kernel => "lo".to_owned(),
         },
         processor: host.place(1).first().copied().unwrap_or(0),
+        node: None,
         local: link.end(side).inner,
         peer: link.end(side.other()).inner,
         config,

@@ -5,8 +5,7 @@
 //! by itself; the same link on the same host gives the same plan.
 
 mod bond;
-pub(crate) mod ipsec;
-mod mtu;
+mod ipsec;
 mod openvpn;
 
 use std::fmt::Write as _;
@@ -17,8 +16,8 @@ use millrace_hostfs::generated::{Generator, PlannedFile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::mtu::{PacketSizes, bridged_sizes, ipsec_sizes, sizes};
 pub use bond::Bond;
-pub use mtu::{PacketSizes, bridged_sizes, ipsec_sizes, sizes};
 
 use crate::choice::EngineChoice;
 use crate::host::{CERTIFICATE, Host};
@@ -38,12 +37,12 @@ pub(crate) const GENERATOR: Generator = Generator {
 const GATEWAY6: &str = "fe80::1";
 
 /// Metric of the routes that hold packets back while no member carries them.
-const LAST: &str = "4294967295";
+const HOLD_BACK_METRIC: &str = "4294967295";
 
 /// The steps for one end of a link.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LinkPlan {
-    /// Generated files.
+    /// Files that `up` writes, with their contents.
     pub files: Vec<PlannedFile>,
     /// The rest, which is also recorded for later runs.
     #[serde(flatten)]
@@ -59,7 +58,7 @@ pub struct LinkPlan {
 pub struct LinkLayout {
     /// Name of the link.
     pub name: String,
-    /// This end.
+    /// The end that this host is.
     pub side: Side,
     /// MTU of the tunnel devices, in bytes.
     pub tunnel_mtu: u16,
@@ -67,7 +66,7 @@ pub struct LinkLayout {
     pub segment: u16,
     /// Steps in their order.
     pub steps: Vec<LinkStep>,
-    /// The tunnels.
+    /// The tunnels, by number.
     pub members: Vec<LinkMember>,
     /// Routes over all healthy members, which the supervisor keeps.
     pub routes: Vec<Route>,
@@ -82,7 +81,7 @@ pub struct LinkLayout {
 /// One change of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkStep {
-    /// Its purpose.
+    /// Purpose of the change, for the plan and for errors.
     pub why: String,
     /// The change; doing it twice changes nothing.
     pub action: LinkAction,
@@ -102,7 +101,7 @@ pub enum LinkAction {
     Write {
         /// Below /proc/sys.
         path: PathBuf,
-        /// The value.
+        /// The value, without a line end.
         value: String,
     },
 }
@@ -126,15 +125,18 @@ pub struct LinkMember {
     /// Its process; records of older versions have OpenVPN only.
     #[serde(default)]
     pub engine: MemberEngine,
-    /// Its network device.
+    /// Name of its network device.
     pub device: String,
     /// The processor on which its process runs.
     pub processor: usize,
+    /// The NUMA node from which its process takes memory first; `None` on a machine with one node.
+    #[serde(default)]
+    pub node: Option<usize>,
     /// This end's address in the tunnel.
     pub local: Ipv4Addr,
     /// The other end's address in the tunnel.
     pub peer: Ipv4Addr,
-    /// The generated configuration.
+    /// The configuration that `up` generates.
     pub config: PathBuf,
     /// The copy of it with which the process was started.
     pub running_config: PathBuf,
@@ -143,9 +145,9 @@ pub struct LinkMember {
     /// Makes the running process read a changed configuration; `None`: it has to start anew.
     #[serde(default)]
     pub reload: Option<Vec<String>>,
-    /// Process id.
+    /// File with the id of the process.
     pub pid_file: PathBuf,
-    /// Management interface.
+    /// Socket of the management interface, or of vici.
     pub socket: PathBuf,
     /// Log of the process since its start.
     pub log: PathBuf,
@@ -176,7 +178,7 @@ impl LinkMember {
 /// A route over several members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
-    /// The network.
+    /// The network behind the other end, or its inner address.
     pub to: String,
     /// Source address of this host's own packets.
     pub from: IpAddr,
@@ -319,9 +321,10 @@ impl LinkPlan {
                     None => sizes(link.path_mtu, address),
                 };
                 let members = openvpn_members(link, side, host, folders, sizes);
-                let files = members.iter().map(|one| {
-                    let text = openvpn::config(link, side, one, sizes, host.revocations.is_some());
-                    GENERATOR.file(&one.config, &text, "one tunnel process")
+                let files = members.iter().map(|member| {
+                    let text =
+                        openvpn::config(link, side, member, sizes, host.revocations.is_some());
+                    GENERATOR.file(&member.config, &text, "one tunnel process")
                 });
                 let files = files.collect();
                 let (steps, routes) = match &bond {
@@ -400,7 +403,8 @@ impl LinkPlan {
                 shown = why;
                 let _ = writeln!(text, "# {why}");
             }
-            let _ = writeln!(text, "{line}");
+            let memory = member.node.map(|node| format!("  # memory of NUMA node {node} first"));
+            let _ = writeln!(text, "{line}{}", memory.unwrap_or_default());
         }
         for member in members.iter().filter(|member| member.makes_device()) {
             let device = &member.device;
@@ -447,6 +451,7 @@ fn openvpn_members(
     let mut members: Vec<LinkMember> = (0..link.members)
         .zip(host.place(link.members))
         .filter_map(|(number, processor)| member(link, side, number, processor, folders))
+        .map(|member| LinkMember { node: host.node_of(member.processor), ..member })
         .collect();
     if link.engine == LinkEngine::OpenVpn(DataPath::Kernel) {
         for member in &mut members {
@@ -490,6 +495,7 @@ fn member(
         engine: MemberEngine::OpenVpn,
         device: link.device(number),
         processor,
+        node: None,
         local,
         peer,
         config: state.join(format!("{number}.conf")),
@@ -506,7 +512,7 @@ fn member(
 /// The words of a member's command, with the end's OpenSSL configuration in its environment.
 fn with_openssl(end: &End, words: &[&str]) -> Vec<String> {
     let variable = end.openssl_variable();
-    let prefix = variable.iter().flat_map(|one| ["env", one]);
+    let prefix = variable.iter().flat_map(|variable| ["env", variable]);
     let words = prefix.chain(words.iter().copied());
     words.map(str::to_owned).collect()
 }
@@ -554,7 +560,17 @@ fn common_steps(link: &VpnLink, side: Side, more: &[LinkNetwork]) -> Vec<LinkSte
     for to in destinations.iter().chain(more) {
         let to = to.to_string();
         let words = |verb| {
-            ["ip", "route", verb, "unreachable", &to, "metric", LAST, "proto", ROUTE_PROTOCOL]
+            [
+                "ip",
+                "route",
+                verb,
+                "unreachable",
+                &to,
+                "metric",
+                HOLD_BACK_METRIC,
+                "proto",
+                ROUTE_PROTOCOL,
+            ]
         };
         steps.push(plain_step(
             "without a healthy member no packet leaves unencrypted by another route",

@@ -29,6 +29,17 @@ fn plans_of_the_sample_are_those_of_the_fixtures() {
 }
 
 #[test]
+fn members_take_memory_of_the_node_of_their_processor_where_there_are_several() {
+    let link = VpnLink::parse(SAMPLE).expect("the sample");
+    let nodes = vec![(0, vec![0]), (2, vec![1])];
+    let plan = LinkPlan::new(&link, Side::A, &Host { nodes, ..host() }, &Folders::default());
+    let placed = plan.layout.members.iter().map(|member| (member.processor, member.node));
+    let places = [(0, Some(0)), (1, Some(2))];
+    assert!(placed.eq(places.into_iter().cycle().take(4)), "{:?}", plan.layout.members);
+    assert_eq!(plan.text().matches("branch/1.conf  # memory of NUMA node 2 first\n").count(), 1);
+}
+
+#[test]
 fn device_of_the_kernels_data_channel_is_left_to_its_process() {
     let text = SAMPLE.replacen("members = 4", "members = 2", 1);
     let text = text.replacen("[tunnels]", "[tunnels]\ndata-path = \"kernel\"", 1);

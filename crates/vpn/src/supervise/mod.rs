@@ -16,7 +16,5 @@ pub use machine::{
     LinkMachine, MemberEvent, MemberState, MemberStatus, PROBE_EVERY, SILENCE, StateChange,
     SuperviseAction,
 };
-pub use shell::run;
+pub use shell::{PreferNode, run};
 pub use status::{LinkState, LinkStatus, read_status};
-
-pub(crate) use status::unix_ms;

@@ -29,12 +29,11 @@ use signal_hook::flag;
 
 use super::control::{ControlReader, ControlRequest};
 use super::echo;
-use super::machine::{LinkMachine, MemberEvent, StateChange, SuperviseAction};
-use super::status::{LinkState, LinkStatus, log_changes, unix_ms, write_status};
+use super::machine::{LinkMachine, MemberEvent, SuperviseAction};
+use super::status::{LinkState, LinkStatus, log_changes, write_status};
 use crate::apply::{self, AppliedLink, ApplyError};
-use crate::exec::{self, ExecError, Lock, Tunnel};
+use crate::exec::{self, ExecError, Lock, Tunnel, unix_ms};
 use crate::host;
-use crate::link::Side;
 use crate::plan::{Folders, LinkMember};
 
 /// Interval of the machine's ticks.
@@ -44,7 +43,7 @@ const TICK: Duration = Duration::from_millis(50);
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// Bytes of a small probe: those of ping.
-const SMALL: usize = 84;
+const SMALL_PROBE_BYTES: usize = 84;
 
 /// Bound on a packet that is read: a jumbo frame.
 const MAX_PACKET: usize = 9216;
@@ -72,10 +71,13 @@ struct Shell<'a> {
     /// Routes that could not be set, and are tried again.
     unrouted: bool,
     status_at: Instant,
+    prefer_node: PreferNode,
     /// Whether the link goes down, because its first configuration was not confirmed.
     take_down: bool,
-    on_change: &'a mut dyn FnMut(&StateChange),
 }
+
+/// Makes the calling thread, and programs that it starts, take memory of a NUMA node first.
+pub type PreferNode = fn(usize) -> io::Result<()>;
 
 type Started = (u16, Result<Tunnel, ExecError>);
 
@@ -84,11 +86,7 @@ type Started = (u16, Result<Tunnel, ExecError>);
 ///
 /// # Errors
 /// The link is not applied, or has a supervisor already.
-pub fn run(
-    name: &str,
-    folders: &Folders,
-    on_change: &mut dyn FnMut(&StateChange),
-) -> Result<(), ApplyError> {
+pub fn run(name: &str, folders: &Folders, prefer_node: PreferNode) -> Result<(), ApplyError> {
     let (run, state) = (folders.run_of(name), folders.state_of(name));
     let lock = Lock::take(&apply::supervisor_lock(&run))?;
     let Some(lock) = lock else {
@@ -106,20 +104,19 @@ pub fn run(
     let applied =
         AppliedLink::load(folders, name)?.ok_or_else(|| ApplyError::NotUp(name.to_owned()))?;
     let now = Instant::now();
-    let begins = applied.layout.side == Side::B;
     let mut shell = Shell {
         folders,
         run,
         state,
-        machine: LinkMachine::new(&[], begins, now),
+        machine: LinkMachine::new(&[], applied.layout.side, now),
         members: BTreeMap::new(),
         started: mpsc::channel(),
         routed: Vec::new(),
         unrouted: false,
         status_at: now,
+        prefer_node,
         take_down: false,
         applied,
-        on_change,
     };
     shell.read_layout(now);
     while !term.load(Ordering::Relaxed) && !int.load(Ordering::Relaxed) && !shell.take_down {
@@ -235,12 +232,9 @@ impl Shell<'_> {
             self.perform(action, now);
         }
         let changes = self.machine.take_changes();
-        for change in &changes {
-            (self.on_change)(change);
-        }
         if !changes.is_empty() {
             // A full disk must not stop the supervision.
-            let _ = log_changes(&self.state, &changes);
+            let _ = log_changes(&self.state, &self.run, &changes);
         }
         if !changes.is_empty() || now >= self.status_at {
             self.status_at = now + STATUS_EVERY;
@@ -260,7 +254,12 @@ impl Shell<'_> {
                     return;
                 };
                 let (member, sender) = (attached.member.clone(), self.started.0.clone());
-                thread::spawn(move || sender.send((number, Tunnel::start(&member))));
+                let prefer_node = self.prefer_node;
+                thread::spawn(move || {
+                    // A container may refuse it: memory is then that of the processor that touches it first.
+                    let _ = member.node.map(prefer_node);
+                    sender.send((number, Tunnel::start(&member)))
+                });
             }
             SuperviseAction::Route(members) => {
                 self.routed = members;
@@ -294,7 +293,11 @@ impl Shell<'_> {
                 self.members.get_mut(&number).map(|attached| attached.say(ControlRequest::Ask));
             }
             SuperviseAction::Probe { member, sequence, full } => {
-                let size = if full { usize::from(self.applied.layout.tunnel_mtu) } else { SMALL };
+                let size = if full {
+                    usize::from(self.applied.layout.tunnel_mtu)
+                } else {
+                    SMALL_PROBE_BYTES
+                };
                 if let Some(attached) = self.members.get_mut(&member) {
                     attached.probe(sequence, size);
                 }
@@ -317,10 +320,8 @@ impl Shell<'_> {
             self.unrouted = true;
             return;
         };
-        let all: Vec<&LinkMember> = self.members.values().map(|one| &one.member).collect();
-        let actions = layout.over(&members, &all, &bonded);
-        let set = actions.iter().map(exec::action);
-        self.unrouted = set.filter(Result::is_err).count() > 0;
+        let all: Vec<&LinkMember> = self.members.values().map(|known| &known.member).collect();
+        self.unrouted = exec::ip_batch(&layout.over(&members, &all, &bonded)).is_err();
     }
 
     /// Keeps a new configuration that works, and brings the former one back if time is up.
@@ -370,7 +371,7 @@ impl Shell<'_> {
         let status = LinkStatus {
             name: self.applied.layout.name.clone(),
             side: self.applied.layout.side,
-            state: LinkState::of(self.machine.is_up(), self.machine.is_settled()),
+            state: LinkState::of(&self.machine),
             generation: self.applied.generation,
             at_ms: unix_ms(),
             supervisor: std::process::id(),
@@ -430,7 +431,7 @@ impl Attached {
             match socket.read(&mut bytes) {
                 Ok(0) => self.management = None,
                 Ok(size) => match self.reader.push(&bytes[..size]) {
-                    Some(lines) => events.extend(lines.into_iter().map(MemberEvent::Said)),
+                    Some(lines) => events.extend(lines.into_iter().map(MemberEvent::Line)),
                     None => self.management = None,
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

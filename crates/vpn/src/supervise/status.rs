@@ -6,17 +6,17 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_hostfs::replace::replace_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{MemberStatus, StateChange};
+use super::machine::{LinkMachine, MemberStatus, StateChange};
 use super::metrics;
+use crate::exec::unix_ms;
 use crate::link::Side;
 
-/// Bound on the log of changes, in bytes; then it moves to `changes.log.1`.
+/// Bound on a log, in bytes; with the former one it takes twice as much.
 const MAX_LOG: u64 = 1 << 20;
 
 /// The state of a link at one end.
@@ -27,18 +27,18 @@ pub enum LinkState {
     Up,
     /// Some members carry traffic.
     Degraded,
-    /// None does.
+    /// No member carries traffic.
     Down,
 }
 
 /// A link at one end, in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LinkStatus {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// This end.
+    /// The end that this host is.
     pub side: Side,
-    /// Its state.
+    /// Whether each, some or no member carries traffic.
     pub state: LinkState,
     /// The applied configuration (`millrace vpn history`).
     pub generation: u64,
@@ -48,7 +48,7 @@ pub struct LinkStatus {
     pub supervisor: u32,
     /// Members over which packets are routed.
     pub routed: Vec<u16>,
-    /// The members.
+    /// State and counters of each member, by number.
     pub members: Vec<MemberStatus>,
     /// End of the validity of this end's certificate, seconds since 1970; `None` if it cannot be read.
     pub certificate_until: Option<i64>,
@@ -57,19 +57,13 @@ pub struct LinkStatus {
 }
 
 impl LinkState {
-    pub(super) fn of(is_up: bool, is_settled: bool) -> Self {
-        match (is_up, is_settled) {
+    pub(super) fn of(machine: &LinkMachine) -> Self {
+        match (machine.is_up(), machine.is_settled()) {
             (_, true) => Self::Up,
             (true, false) => Self::Degraded,
             (false, false) => Self::Down,
         }
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn path(run: &Path) -> PathBuf {
@@ -89,23 +83,83 @@ pub(super) fn write_status(run: &Path, status: &LinkStatus) -> io::Result<()> {
     replace_file(&run.join("metrics.prom"), text.as_bytes(), None)
 }
 
-/// Appends changes to the log in the state folder of a link, one JSON object a line.
-pub(super) fn log_changes(state: &Path, changes: &[StateChange]) -> io::Result<()> {
+/// Appends changes to the logs of a link: one JSON object a line in its state folder, text in its run folder.
+pub(super) fn log_changes(state: &Path, run: &Path, changes: &[StateChange]) -> io::Result<()> {
     #[derive(Serialize)]
     struct Line<'a> {
         at_ms: u64,
         #[serde(flatten)]
         change: &'a StateChange,
     }
-    let log = state.join("changes.log");
-    if fs::metadata(&log).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
-        fs::rename(&log, state.join("changes.log.1"))?;
-    }
-    let mut file = OpenOptions::new().create(true).append(true).open(log)?;
+    let text: String = changes.iter().map(|change| format!("{change}\n")).collect();
+    let mut lines = String::new();
     for change in changes {
-        let mut line = serde_json::to_vec(&Line { at_ms: unix_ms(), change })?;
-        line.push(b'\n');
-        file.write_all(&line)?;
+        lines.push_str(&serde_json::to_string(&Line { at_ms: unix_ms(), change })?);
+        lines.push('\n');
     }
-    Ok(())
+    // A full disk does not keep the text from the memory file system of the run folder.
+    let written = append(&state.join("changes.log"), &lines);
+    append(&run.join("supervisor.log"), &text).and(written)
+}
+
+/// Appends to a log. One that has reached its bound first moves to a name that ends in `.1`.
+fn append(log: &Path, text: &str) -> io::Result<()> {
+    if fs::metadata(log).is_ok_and(|metadata| metadata.len() > MAX_LOG) {
+        let mut former = log.as_os_str().to_owned();
+        former.push(".1");
+        fs::rename(log, former)?;
+    }
+    OpenOptions::new().create(true).append(true).open(log)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervise::MemberState;
+
+    #[test]
+    fn each_change_is_a_line_of_both_logs_and_a_full_log_moves_aside() {
+        let (state, run) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let change = |member| StateChange {
+            member,
+            state: MemberState::Silent,
+            reason: "no echo".to_owned(),
+            noticed_after_ms: Some(950),
+        };
+        let text = |folder: &tempfile::TempDir, name: &str| {
+            fs::read_to_string(folder.path().join(name)).unwrap_or_default()
+        };
+        let log = |changes: &[StateChange]| {
+            log_changes(state.path(), run.path(), changes).expect("written");
+        };
+        log(&[change(0), change(1)]);
+        assert!(
+            text(&run, "supervisor.log")
+                .ends_with("member 1 is silent: no echo (noticed after 950 ms)\n")
+        );
+        let json = text(&state, "changes.log");
+        let line: serde_json::Value =
+            serde_json::from_str(json.lines().next().expect("a line")).expect("JSON");
+        assert!(
+            line["member"] == 0 && line["state"] == "silent" && line["at_ms"].is_u64(),
+            "{json}"
+        );
+        let full = "x".repeat(usize::try_from(MAX_LOG).expect("a size") + 1);
+        for folder in [&state, &run] {
+            for name in ["changes.log", "supervisor.log"] {
+                fs::write(folder.path().join(name), &full).expect("a file");
+            }
+        }
+        log(&[change(2)]);
+        for (folder, name) in [(&state, "changes.log"), (&run, "supervisor.log")] {
+            assert_eq!(text(folder, name).lines().count(), 1);
+            assert_eq!(text(folder, &format!("{name}.1")), full);
+        }
+        // The state folder is gone, and the text is written all the same.
+        drop(state);
+        let gone = run.path().join("gone");
+        assert!(log_changes(&gone, run.path(), &[change(3)]).is_err());
+        assert_eq!(text(&run, "supervisor.log").lines().count(), 2);
+    }
 }

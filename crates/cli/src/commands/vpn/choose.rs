@@ -6,6 +6,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use millrace_bench::BenchError;
 use millrace_bench::cli::{CaseEngine, LinkToMeasure, measure_links, run_vpn};
 use millrace_hostfs::Root;
 use millrace_vpn::apply::{choice_file, save_choice};
@@ -22,7 +23,10 @@ use crate::output::{Table, date};
 
 pub(super) fn bench(args: &VpnBenchArgs) -> Result<()> {
     let Some(file) = &args.choose else {
-        return Ok(run_vpn(&args.bench)?);
+        return run_vpn(&args.bench).map_err(|error| match error {
+            BenchError::Usage(why) => fail(Failure::Usage, why),
+            other => other.into(),
+        });
     };
     let usage = |message: String| fail(Failure::Usage, message);
     let link = VpnLink::parse(&read(file)?).map_err(|error| usage(error.to_string()))?;
@@ -72,7 +76,7 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
     };
     let contender = |(candidate, why): &(EngineCandidate, Option<String>)| {
         let at = running.iter().position(|ran| ran == candidate);
-        let (rounds, out) = match at.and_then(|at| measured.get(at)) {
+        let (rounds, unavailable) = match at.and_then(|at| measured.get(at)) {
             Some(Ok(rounds)) => (rounds.clone(), None),
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             None => (Vec::new(), why.clone()),
@@ -83,9 +87,9 @@ fn measure(args: &VpnBenchArgs, link: &VpnLink, host: &Host) -> Result<LinkMeasu
         };
         EngineContender {
             candidate: *candidate,
-            tried: at.is_some(),
+            started: at.is_some(),
             rounds: rounds.iter().map(round).collect(),
-            out,
+            unavailable,
         }
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -30,6 +30,7 @@ use crate::args::{
 };
 use crate::exit::{Failure, fail};
 use crate::output;
+use crate::placement::prefer_node;
 
 /// Time that `up` waits for the first member, without `--confirm-within`: TLS handshakes on busy cores.
 const FIRST_MEMBER: Duration = Duration::from_secs(20);
@@ -80,7 +81,8 @@ fn coded(error: ApplyError) -> anyhow::Error {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+    fs::read_to_string(path)
+        .map_err(|error| fail(Failure::Usage, format!("cannot read {}: {error}", path.display())))
 }
 
 fn check(args: &VpnLinkArgs) -> Result<Checked> {
@@ -173,7 +175,9 @@ fn raise(
 /// Starts the supervisor in the background.
 fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Result<()> {
     let log = folders.run_of(name).join("supervisor.log");
-    let output = fs::File::create(&log).with_context(|| format!("making {}", log.display()))?;
+    // The supervisor itself writes each change to it.
+    let output = fs::File::options().create(true).append(true).open(&log);
+    let output = output.with_context(|| format!("opening {}", log.display()))?;
     let errors = output.try_clone().context("sharing the log")?;
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     command.args(["vpn", "supervise", name]);
@@ -188,8 +192,7 @@ fn start_supervisor(name: &str, args: &VpnFoldersArgs, folders: &Folders) -> Res
 }
 
 fn supervise(args: &VpnSuperviseArgs) -> Result<()> {
-    let mut log = |change: &supervise::StateChange| eprintln!("{}", show::change(change));
-    Ok(supervise::run(&args.link.name, &folders(&args.link.folders), &mut log)?)
+    Ok(supervise::run(&args.link.name, &folders(&args.link.folders), prefer_node)?)
 }
 
 fn restart(args: &VpnRestartArgs) -> Result<()> {
@@ -198,8 +201,8 @@ fn restart(args: &VpnRestartArgs) -> Result<()> {
     let run = folders.run_of(name);
     let pids = |status: &LinkStatus| -> Vec<(u16, Option<u32>)> {
         let chosen = |number: &u16| members.is_empty() || members.contains(number);
-        let found = status.members.iter().filter(|one| chosen(&one.number));
-        found.map(|one| (one.number, one.pid)).collect()
+        let found = status.members.iter().filter(|member| chosen(&member.number));
+        found.map(|member| (member.number, member.pid)).collect()
     };
     let before = read_status(&run).map(|status| pids(&status)).unwrap_or_default();
     apply::restart(name, members, &folders)?;

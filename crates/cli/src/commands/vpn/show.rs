@@ -6,16 +6,16 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use millrace_vpn::apply::{self, ApplyError};
-use millrace_vpn::supervise::{LinkState, LinkStatus, MemberStatus, StateChange, read_status};
+use millrace_vpn::supervise::{LinkState, LinkStatus, MemberStatus, read_status};
 
 use super::folders;
 use crate::args::{VpnHistoryArgs, VpnNameArgs, VpnStatusArgs, VpnWatchArgs};
 use crate::exit::{Failure, fail};
 use crate::output::{self, Table, date, or};
+use crate::screen::Pages;
 use crate::terminal::{columns, styled};
 
 pub(super) fn status(args: &VpnStatusArgs) -> Result<()> {
@@ -45,11 +45,13 @@ fn read(link: &VpnNameArgs) -> Result<LinkStatus> {
 }
 
 fn page(status: &LinkStatus) -> String {
-    let state = match status.state {
-        LinkState::Up => "up",
-        LinkState::Degraded => "degraded",
-        LinkState::Down => "down",
+    let (state, colour) = match status.state {
+        LinkState::Up => ("up", 32),
+        LinkState::Degraded => ("degraded", 33),
+        LinkState::Down => ("down", 31),
     };
+    let styled = styled(&io::stdout());
+    let state = if styled { format!("\x1b[{colour}m{state}\x1b[0m") } else { state.to_owned() };
     let mut text = format!(
         "link {}, end {}: {state}, configuration {}\n",
         status.name,
@@ -63,7 +65,7 @@ fn page(status: &LinkStatus) -> String {
         ));
     }
     text.push('\n');
-    text.push_str(&members(&status.members).render(styled(&io::stdout()), columns()));
+    text.push_str(&members(&status.members).render(styled, columns()));
     if status.members.iter().any(|member| member.loses_long_packets) {
         text.push_str("\nthe path loses long packets: lower path-mtu in link.toml, on both ends\n");
     }
@@ -86,18 +88,6 @@ fn members(members: &[MemberStatus]) -> Table {
     ])
 }
 
-/// A change as a line of the supervisor's log.
-pub(super) fn change(change: &StateChange) -> String {
-    let noticed = change.noticed_after_ms.map(|ms| format!(" (noticed after {ms} ms)"));
-    format!(
-        "member {} is {}: {}{}",
-        change.member,
-        change.state.name(),
-        change.reason,
-        noticed.unwrap_or_default()
-    )
-}
-
 /// Lines of the supervisor's log below the table.
 const LAST_CHANGES: usize = 5;
 
@@ -105,27 +95,37 @@ const LAST_CHANGES: usize = 5;
 const LOG_END: u64 = 4096;
 
 pub(super) fn watch(args: &VpnWatchArgs) -> Result<()> {
-    let clear = if styled(&io::stdout()) { "\x1b[H\x1b[2J" } else { "" };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("starting the runtime")?.block_on(watch_until_asked(args))
+}
+
+async fn watch_until_asked(args: &VpnWatchArgs) -> Result<()> {
     let log = folders(&args.link.folders).run_of(&args.link.name).join("supervisor.log");
-    let mut before: Option<LinkStatus> = None;
+    // Without a link there is nothing to take the terminal over for.
+    let mut before = read(&args.link)?;
+    let mut pages = Pages::start()?;
+    let mut rate = None;
     let mut shown = 0;
     loop {
         let status = read(&args.link)?;
-        let mut text = format!("{clear}{}", page(&status));
-        if let Some((received, sent)) = before.and_then(|before| rates(&before, &status)) {
+        let mut text = page(&status);
+        rate = rates(&before, &status).or(rate);
+        if let Some((received, sent)) = rate {
             text.push_str(&format!("\nnow {received:.1} Mbit/s in, {sent:.1} Mbit/s out\n"));
         }
         let changes = last_lines(&log);
         if !changes.is_empty() {
             text.push_str(&format!("\nlast changes:\n{changes}"));
         }
-        output::print(&text)?;
+        pages.show(&text)?;
         shown += 1;
-        if args.count.is_some_and(|count| shown >= count) {
+        let enough = args.count.is_some_and(|count| shown >= count);
+        if enough || !pages.wait(args.interval).await {
             return Ok(());
         }
-        before = Some(status);
-        thread::sleep(args.interval);
+        if status.at_ms > before.at_ms {
+            before = status;
+        }
     }
 }
 
@@ -140,7 +140,7 @@ fn rates(before: &LinkStatus, after: &LinkStatus) -> Option<(f64, f64)> {
         let moved = sum(after, bytes).checked_sub(sum(before, bytes))?;
         Some(moved as f64 * 8.0 / 1000.0 / ms as f64)
     };
-    Some((rate(|one| one.received_bytes)?, rate(|one| one.sent_bytes)?))
+    Some((rate(|member| member.received_bytes)?, rate(|member| member.sent_bytes)?))
 }
 
 /// The last lines of a log; empty where there is none.

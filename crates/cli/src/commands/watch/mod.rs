@@ -14,7 +14,6 @@ use millrace_hostfs::Root;
 use millrace_inspect::doctor::watch::{Alert, CounterRates, Line, Watcher};
 use millrace_inspect::doctor::{self, Observation};
 use millrace_inspect::qat::formats::FirmwareHeartbeat;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::channels::send;
 use crate::args::{Channel, WatchArgs};
@@ -22,6 +21,7 @@ use crate::exit::{Failure, fail};
 use crate::output;
 use crate::page::plain;
 use crate::progress::while_doing;
+use crate::screen::Pauses;
 
 /// Default time between two readings. It does not disturb an idle firmware, and delays an alert by at most
 /// half a minute.
@@ -41,8 +41,7 @@ async fn watch(args: &WatchArgs) -> Result<()> {
     let usage = |message: String| fail(Failure::Usage, message);
     let wanted = doctor::select(&selection.only).map_err(|error| usage(error.to_string()))?;
     let root = Root::open(&selection.root).map_err(|error| usage(error.to_string()))?;
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut pauses = Pauses::new()?;
     let interval = args.interval.unwrap_or(INTERVAL);
     let mut observation = while_doing("reading everything", || Observation::start(&root));
     let begun = Instant::now();
@@ -59,10 +58,8 @@ async fn watch(args: &WatchArgs) -> Result<()> {
         if args.count.is_some_and(|count| readings >= count) {
             return Ok(());
         }
-        tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+        if !pauses.wait(interval).await {
+            return Ok(());
         }
         observation.repeat();
         let before = mem::replace(&mut read_at, Instant::now());

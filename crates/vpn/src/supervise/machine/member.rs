@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{
-    ASK_EVERY, Duty, GRACE, Member, MemberState, PROBE_EVERY, Probing, Process, RECONNECT_AFTER,
-    SILENCE, SentProbe, StateChange, SuperviseAction, WINDOW,
+    ASK_EVERY, Duty, ECHO_GRACE, Member, MemberEvent, MemberState, PROBE_EVERY, Probing, Process,
+    RECONNECT_AFTER, Reconnects, SILENCE, SentProbe, StateChange, SuperviseAction, WINDOW,
 };
-use crate::management::TunnelState;
+use crate::management::{ManagementLine, TunnelState};
 
 /// Echoes in a row after which a member returns to the link.
 const GOOD_ECHOES: u32 = 5;
@@ -62,8 +62,16 @@ impl Probing {
             in_a_row: 0,
             lost_long: 0,
             last_echo: now,
+            unanswered_since: None,
+            had_grace: false,
             rtt: None,
         }
+    }
+
+    /// Age of the oldest probe that has no answer, and no later one has. Time in which the supervisor had no processor
+    /// counts only where a probe was on its way: echoes of that time wait in the socket and are read first.
+    fn silent_for(&self, now: Instant) -> Duration {
+        self.unanswered_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn finish(&mut self, good: bool) {
@@ -80,7 +88,7 @@ impl Probing {
 
     /// A small probe decides; a full one only tells whether long packets pass. Echoes come back in order, so
     /// probes before this one are lost.
-    pub(super) fn echo(&mut self, sequence: u16, now: Instant) {
+    fn echo(&mut self, sequence: u16, now: Instant) {
         if !self.outstanding.iter().any(|probe| probe.sequence == sequence) {
             return;
         }
@@ -90,6 +98,8 @@ impl Probing {
                 continue;
             }
             self.last_echo = now;
+            self.unanswered_since = self.outstanding.front().map(|next| next.sent);
+            self.had_grace = false;
             self.rtt = Some(now.saturating_duration_since(probe.sent));
             if probe.full {
                 self.lost_long = 0;
@@ -151,6 +161,72 @@ impl Member {
         self.in_link_since.is_some()
     }
 
+    pub(super) fn handle(&mut self, event: MemberEvent, now: Instant) -> Option<StateChange> {
+        match event {
+            MemberEvent::Runs(pid) => return self.runs(pid, now),
+            MemberEvent::Failed(why) => {
+                self.ended(now);
+                let reason = format!("its process does not start: {why}");
+                return self.enter(MemberState::Stopped, reason, now);
+            }
+            MemberEvent::Ended => {
+                let asked = self.stopping.is_some();
+                let reason =
+                    if asked { "its process was stopped" } else { "its process has ended" };
+                self.ended(now);
+                return self.enter(MemberState::Stopped, reason, now);
+            }
+            MemberEvent::Managed => {
+                self.managed = true;
+                self.asked_at = None;
+            }
+            MemberEvent::Line(line) => {
+                // Any line proves that the event loop runs.
+                self.asked_at = None;
+                return self.reported(line, now);
+            }
+            MemberEvent::Echo(sequence) => self.probing.echo(sequence, now),
+            MemberEvent::Update if matches!(self.duty, Duty::Serve) => {
+                self.duty = Duty::Update(None);
+            }
+            MemberEvent::Current if matches!(self.duty, Duty::Update(None)) => {
+                self.duty = Duty::Serve;
+            }
+            MemberEvent::Update | MemberEvent::Current => {}
+            MemberEvent::Retire => self.duty = Duty::Retire(None),
+        }
+        None
+    }
+
+    fn runs(&mut self, pid: u32, now: Instant) -> Option<StateChange> {
+        self.process = Process::Running { pid };
+        self.starts = self.starts.max(1);
+        self.probing = Probing::new(now);
+        self.ask_at = now + ASK_EVERY;
+        self.reconnect_delay = RECONNECT_AFTER;
+        self.reconnect_at = now + RECONNECT_AFTER;
+        self.enter(MemberState::Connecting, "its process runs", now)
+    }
+
+    fn reported(&mut self, line: ManagementLine, now: Instant) -> Option<StateChange> {
+        match line {
+            ManagementLine::State(state, why) => {
+                let may_reconnect = matches!(state, TunnelState::Connected | TunnelState::Idle);
+                if may_reconnect && self.tunnel != Some(state) {
+                    self.reconnect_at = now + self.reconnect_delay;
+                }
+                self.tunnel = Some(state);
+                self.explain(state, &why, now)
+            }
+            ManagementLine::Bytes { received, sent } => {
+                self.received_bytes = received;
+                self.sent_bytes = sent;
+                None
+            }
+            ManagementLine::Pid(_) | ManagementLine::Fatal(_) | ManagementLine::Other => None,
+        }
+    }
+
     /// Changes the state; returns the change, if there is one.
     pub(super) fn enter(
         &mut self,
@@ -189,12 +265,7 @@ impl Member {
     }
 
     /// Takes over why OpenVPN connects anew: of a member that is out, this is what an operator has to know.
-    pub(super) fn explain(
-        &mut self,
-        state: TunnelState,
-        why: &str,
-        now: Instant,
-    ) -> Option<StateChange> {
+    fn explain(&mut self, state: TunnelState, why: &str, now: Instant) -> Option<StateChange> {
         let reason = RECONNECT_REASONS.iter().find(|(name, _)| *name == why)?.1;
         match self.state {
             MemberState::Connecting | MemberState::Silent if state == TunnelState::Reconnecting => {
@@ -209,7 +280,7 @@ impl Member {
         }
     }
 
-    pub(super) fn ended(&mut self, now: Instant) {
+    fn ended(&mut self, now: Instant) {
         if self.in_link_since.is_some_and(|since| now.saturating_duration_since(since) >= STABLE) {
             self.failures = 0;
         }
@@ -229,12 +300,13 @@ fn doubled(delay: Duration, times: u32) -> Duration {
 }
 
 impl Member {
-    /// Forgives silence during a time in which the supervisor did not run, until the member has [`GRACE`] for an echo:
-    /// without that limit several such times in a row would hide a dead member for as long as they last.
+    /// Forgives what a time without a processor may have caused: see [`ECHO_GRACE`].
     pub(super) fn excuse(&mut self, gap: Duration, now: Instant) {
-        let forgiven = self.probing.last_echo + gap;
-        let soonest = now.checked_sub(SILENCE - GRACE).unwrap_or(forgiven);
-        self.probing.last_echo = forgiven.min(soonest.max(self.probing.last_echo));
+        if let Some(since) = self.probing.unanswered_since.filter(|_| !self.probing.had_grace) {
+            self.probing.had_grace = true;
+            let soonest = now.checked_sub(SILENCE - ECHO_GRACE).unwrap_or(since);
+            self.probing.unanswered_since = Some(since.max(soonest));
+        }
         self.asked_at = self.asked_at.map(|at| at + gap);
         for probe in &mut self.probing.outstanding {
             probe.sent += gap;
@@ -297,6 +369,7 @@ impl Member {
         probing.next_at = now + PROBE_EVERY;
         probing.sequence = probing.sequence.wrapping_add(1);
         let full = probing.sequence.is_multiple_of(FULL_EVERY);
+        probing.unanswered_since.get_or_insert(now);
         probing.outstanding.push_back(SentProbe { sequence: probing.sequence, sent: now, full });
         actions.push(SuperviseAction::Probe {
             member: self.number,
@@ -316,7 +389,7 @@ impl Member {
         {
             return None;
         }
-        let silent_for = now.saturating_duration_since(self.probing.last_echo);
+        let silent_for = self.probing.silent_for(now);
         if self.is_up() {
             if silent_for >= SILENCE {
                 return self.enter(
@@ -351,12 +424,11 @@ impl Member {
     }
 
     /// Connects a dead tunnel anew. One that says that it is connected and carries nothing has lost its peer: a
-    /// restarted peer does not know the old keys. Without a healthy member the path itself is the likelier cause; then
-    /// `may` is false, and OpenVPN's own keep-alive decides. An idle tunnel stays so by itself.
+    /// restarted peer does not know the old keys. An idle tunnel stays so by itself.
     pub(super) fn reconnect(
         &mut self,
         now: Instant,
-        may: bool,
+        reconnects: Reconnects,
         actions: &mut Vec<SuperviseAction>,
     ) -> Option<StateChange> {
         let is_idle = self.tunnel == Some(TunnelState::Idle);
@@ -364,10 +436,10 @@ impl Member {
             && !self.is_up()
             && self.managed
             && matches!(self.process, Process::Running { .. })
-            && now.saturating_duration_since(self.probing.last_echo) >= SILENCE;
+            && self.probing.silent_for(now) >= SILENCE;
         if !dead {
             self.reconnect_at = self.reconnect_at.max(now);
-        } else if (may || is_idle) && now >= self.reconnect_at {
+        } else if (reconnects == Reconnects::Dead || is_idle) && now >= self.reconnect_at {
             self.reconnect_delay = doubled(self.reconnect_delay, 1);
             self.reconnect_at = now + self.reconnect_delay;
             self.tunnel = None;

@@ -10,25 +10,28 @@
 mod member;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::link::Side;
 use crate::management::{ManagementLine, TunnelState};
 
 /// Interval of the probes of a member.
-pub const PROBE_EVERY: Duration = Duration::from_millis(150);
+pub const PROBE_EVERY: Duration = Duration::from_millis(100);
 
-/// A member whose probes remain unanswered for this long leaves the link: six probes, and thirty times the p99 of a
-/// loaded tunnel. It leaves a second of the promised two to a busy host.
-pub const SILENCE: Duration = Duration::from_secs(1);
+/// A member leaves the link if a probe of this age and all later ones have no answer: nine probes, and thirty times the
+/// p99 of a loaded tunnel. With the next probe and the next tick it is out 1.1 s after its last echo; the rest of the
+/// promised two seconds is for a busy host.
+pub const SILENCE: Duration = Duration::from_millis(900);
 
-/// Time that a member has for an echo after the supervisor itself had no processor: echoes that came in that time wait
-/// in its socket, and only the probes that were not sent then are missing.
-const GRACE: Duration = Duration::from_millis(400);
+/// Time that a silent member still has for an echo after the supervisor had no processor: the whole machine may have
+/// stood still. A member has it once, since a busy host would hide a dead member for ever otherwise.
+const ECHO_GRACE: Duration = Duration::from_millis(400);
 
-/// Results of probes that the loss of a member is computed from: three seconds.
+/// Results of probes that the loss of a member is computed from: two seconds.
 const WINDOW: usize = 20;
 
 /// Interval of the questions that prove that a process does not hang.
@@ -38,9 +41,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// `MAX_DELAY`.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Ticks that come later than this mean that the supervisor itself had no processor; silence during that time
-/// proves nothing.
-const LATE: Duration = Duration::from_millis(400);
+/// A tick this long after the one before means that the supervisor had no processor.
+const LATE_TICK: Duration = Duration::from_millis(400);
 
 /// Most changes that wait for [`LinkMachine::take_changes`]; beyond that the oldest are dropped. The shell takes
 /// them after each tick and appends them to its log.
@@ -58,7 +60,7 @@ pub enum MemberEvent {
     /// The management interface is connected.
     Managed,
     /// A line from the management interface.
-    Said(ManagementLine),
+    Line(ManagementLine),
     /// The reply to a probe.
     Echo(u16),
     /// The configuration of the member has changed: restart it without loss.
@@ -84,9 +86,9 @@ pub enum SuperviseAction {
     Ask(u16),
     /// Send an echo request.
     Probe {
-        /// The member.
+        /// Number of the member.
         member: u16,
-        /// Sequence number.
+        /// ICMP sequence number, by which its echo is known.
         sequence: u16,
         /// Whether the probe is as large as the MTU; otherwise it is small.
         full: bool,
@@ -118,26 +120,34 @@ pub enum MemberState {
 /// A change of a member's state.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StateChange {
-    /// The member.
+    /// Number of the member.
     pub member: u16,
-    /// The new state.
+    /// The state that it has from now on.
     pub state: MemberState,
-    /// Why.
+    /// Cause of the change, in words.
     pub reason: String,
     /// Milliseconds since the last sign that all was well, for a member that leaves the link.
     pub noticed_after_ms: Option<u64>,
 }
 
+impl fmt::Display for StateChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, state, reason, noticed_after_ms } = self;
+        write!(f, "member {member} is {}: {reason}", state.name())?;
+        noticed_after_ms.map_or(Ok(()), |ms| write!(f, " (noticed after {ms} ms)"))
+    }
+}
+
 /// A member in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MemberStatus {
-    /// Its number.
+    /// Number of the member, from 0.
     pub number: u16,
-    /// Its state.
+    /// Whether it carries traffic, and if not what it does.
     pub state: MemberState,
-    /// Why it is in that state.
+    /// Why it is in that state, in words.
     pub reason: String,
-    /// Its process.
+    /// Id of its process; `None` while none runs.
     pub pid: Option<u32>,
     /// Round-trip time of the last probe, microseconds.
     pub rtt_us: Option<u64>,
@@ -191,6 +201,15 @@ enum Duty {
     Retire(Option<Instant>),
 }
 
+/// Tunnels that are connected anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reconnects {
+    /// Those that carry nothing, connected or idle.
+    Dead,
+    /// Those that stay idle otherwise.
+    Idle,
+}
+
 /// A probe without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct SentProbe {
@@ -214,6 +233,10 @@ struct Probing {
     /// Full-size probes lost since the last answered one.
     lost_long: u32,
     last_echo: Instant,
+    /// Time of the oldest probe without an answer that was sent after the last answered one.
+    unanswered_since: Option<Instant>,
+    /// Whether the member had its [`ECHO_GRACE`] since the last echo.
+    had_grace: bool,
     /// Round-trip time of the last answered probe.
     rtt: Option<Duration>,
 }
@@ -267,8 +290,7 @@ struct Member {
 #[derive(Debug)]
 pub struct LinkMachine {
     members: Vec<Member>,
-    /// Whether this end begins TLS handshakes, so that a reconnect here helps.
-    begins: bool,
+    side: Side,
     routed: Option<Vec<u16>>,
     changes: VecDeque<StateChange>,
     last_tick: Instant,
@@ -277,10 +299,10 @@ pub struct LinkMachine {
 impl LinkMachine {
     /// A machine for these members, of which none is known to run.
     #[must_use]
-    pub fn new(members: &[u16], begins: bool, now: Instant) -> Self {
+    pub fn new(members: &[u16], side: Side, now: Instant) -> Self {
         Self {
             members: members.iter().map(|number| Member::new(*number, now)).collect(),
-            begins,
+            side,
             routed: None,
             changes: VecDeque::new(),
             last_tick: now,
@@ -305,82 +327,7 @@ impl LinkMachine {
         let Some(member) = self.find(number) else {
             return;
         };
-        let change = match event {
-            MemberEvent::Runs(pid) => {
-                member.process = Process::Running { pid };
-                member.starts = member.starts.max(1);
-                member.probing = Probing::new(now);
-                member.ask_at = now + ASK_EVERY;
-                member.reconnect_delay = RECONNECT_AFTER;
-                member.reconnect_at = now + RECONNECT_AFTER;
-                member.enter(MemberState::Connecting, "its process runs", now)
-            }
-            MemberEvent::Failed(why) => {
-                member.ended(now);
-                member.enter(
-                    MemberState::Stopped,
-                    format!("its process does not start: {why}"),
-                    now,
-                )
-            }
-            MemberEvent::Ended => {
-                let reason = if member.stopping.is_some() {
-                    "its process was stopped"
-                } else {
-                    "its process has ended"
-                };
-                member.ended(now);
-                member.enter(MemberState::Stopped, reason, now)
-            }
-            MemberEvent::Managed => {
-                member.managed = true;
-                member.asked_at = None;
-                None
-            }
-            MemberEvent::Said(line) => {
-                // Any line proves that the event loop runs.
-                member.asked_at = None;
-                match line {
-                    ManagementLine::State(state, why) => {
-                        let may_reconnect =
-                            matches!(state, TunnelState::Connected | TunnelState::Idle);
-                        if may_reconnect && member.tunnel != Some(state) {
-                            member.reconnect_at = now + member.reconnect_delay;
-                        }
-                        member.tunnel = Some(state);
-                        member.explain(state, &why, now)
-                    }
-                    ManagementLine::Bytes { received, sent } => {
-                        member.received_bytes = received;
-                        member.sent_bytes = sent;
-                        None
-                    }
-                    ManagementLine::Pid(_) | ManagementLine::Fatal(_) | ManagementLine::Other => {
-                        None
-                    }
-                }
-            }
-            MemberEvent::Echo(sequence) => {
-                member.probing.echo(sequence, now);
-                None
-            }
-            MemberEvent::Update => {
-                if matches!(member.duty, Duty::Serve) {
-                    member.duty = Duty::Update(None);
-                }
-                None
-            }
-            MemberEvent::Current => {
-                if matches!(member.duty, Duty::Update(None)) {
-                    member.duty = Duty::Serve;
-                }
-                None
-            }
-            MemberEvent::Retire => {
-                member.duty = Duty::Retire(None);
-                None
-            }
-        };
+        let change = member.handle(event, now);
         self.record(change);
     }
 
@@ -450,7 +397,7 @@ impl LinkMachine {
     pub fn tick(&mut self, now: Instant) -> Vec<SuperviseAction> {
         let gap = now.saturating_duration_since(self.last_tick);
         self.last_tick = now;
-        if gap > LATE {
+        if gap > LATE_TICK {
             for member in &mut self.members {
                 member.excuse(gap, now);
             }
@@ -460,12 +407,16 @@ impl LinkMachine {
         let least_lost = self.members.iter().filter(|member| member.is_up());
         let least_lost = least_lost.map(|member| member.probing.lost()).min().unwrap_or(WINDOW);
         let up = self.members.iter().filter(|member| member.is_up()).count();
+        // End b begins TLS handshakes, so that a reconnect there helps. Without a healthy member the path itself is the
+        // likelier cause, and OpenVPN's own keep-alive decides.
+        let reconnects =
+            if self.side == Side::B && up > 0 { Reconnects::Dead } else { Reconnects::Idle };
         let mut changes = Vec::new();
         for member in &mut self.members {
             member.run_process(now, &mut actions);
             member.probe(now, &mut actions);
             changes.extend(member.judge(now, least_lost, up));
-            changes.extend(member.reconnect(now, self.begins && up > 0, &mut actions));
+            changes.extend(member.reconnect(now, reconnects, &mut actions));
         }
         for change in changes {
             self.record(Some(change));
