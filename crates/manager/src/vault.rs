@@ -23,13 +23,13 @@ use base64::engine::general_purpose::STANDARD;
 use millrace_engine::sync::lock;
 use millrace_engine::{HashAlgorithms, KeyError, KeyInfo, OperationSet, PrivateKey};
 use millrace_service::KeyPolicy;
+use millrace_service::policy::TENANT_PREFIX;
 use millrace_service::store::bundle::KeyBundle;
 use millrace_service::store::pem::{PemError, read_private_key};
 use millrace_service::store::{
     FormatError, KekError, KekSource, KeySealer, MAX_FORMER, Metadata, OpenError,
     StoreError as KeyStoreError, parse,
 };
-use millrace_service::tenants::TENANT_PREFIX;
 use serde::{Deserialize, Serialize};
 use tracing::error;
 

@@ -5,6 +5,9 @@
 
 use millrace_engine::{Hash, HashAlgorithms, Operation, OperationKind, OperationSet};
 
+/// Begins the name of a tenant in key policies.
+pub const TENANT_PREFIX: &str = "tenant:";
+
 /// The identity in a policy that admits every authenticated client.
 pub const EVERY_CLIENT: &str = "*";
 

@@ -16,11 +16,10 @@ use millrace_engine::Owner;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::policy::TENANT_PREFIX;
 use crate::rates::{Rate, Rates};
 use crate::store::valid_identity;
-use crate::tenants::{
-    Bounds, Directory, MAX_NODE_TENANTS, Priority, TENANT_PREFIX, TenantSettings, Terms,
-};
+use crate::tenants::{Bounds, Directory, MAX_NODE_TENANTS, Priority, TenantSettings, Terms};
 
 /// All settings of a service that can change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -16,6 +16,7 @@ use millrace_engine::{Owner, PriorityLevel, coded_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::TENANT_PREFIX;
 use crate::rates::{JobClass, Rate, Rates};
 use crate::store::{MAX_IDENTITY_LEN, valid_identity};
 
@@ -28,9 +29,6 @@ pub const MAX_TENANT_IDENTITIES: usize = 1024;
 /// Bound on the tenants of a node, its own or those with a grant: each has a row in `/status` and about 30 lines in
 /// `/metrics`.
 pub const MAX_NODE_TENANTS: usize = 1000;
-
-/// Begins the name of a tenant in key policies.
-pub const TENANT_PREFIX: &str = "tenant:";
 
 /// Whether `name` may name a tenant: letters, digits, `-` and `_`, the first one a letter or a digit. It is a label
 /// of metrics and part of `tenant:NAME` in key policies.

@@ -23,9 +23,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use millrace_engine::sync::lock;
+use millrace_service::policy::TENANT_PREFIX;
 use millrace_service::service::InstallError;
 use millrace_service::store::{StoreError, write_private};
-use millrace_service::tenants::TENANT_PREFIX;
 use millrace_service::{KeyPolicy, Service};
 use tracing::{info, warn};
 

@@ -23,7 +23,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grant::{Grant, GrantError, GrantKeys, SignedGrant};
-use crate::tenants::{Bounds, Directory, MAX_NODE_TENANTS, TENANT_PREFIX, Terms};
+use crate::policy::TENANT_PREFIX;
+use crate::tenants::{Bounds, Directory, MAX_NODE_TENANTS, Terms};
 
 /// Largest difference between the clocks of manager and node with which a grant does not count as one of the future. A
 /// grant that the node takes early adds at most this much of its slice to what the tenant gets.

@@ -12,8 +12,7 @@ use std::{fs, io};
 use millrace_engine::{KeyInfo, PrivateKey};
 
 use super::{KeyMeta, KeyStore, StoreError, VersionId, valid_name};
-use crate::policy::KeyPolicy;
-use crate::tenants::TENANT_PREFIX;
+use crate::policy::{KeyPolicy, TENANT_PREFIX};
 
 /// Suffix of a mark.
 const MARK_SUFFIX: &str = ".pool";

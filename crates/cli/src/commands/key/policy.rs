@@ -10,7 +10,8 @@ use millrace_engine::{Hash, KeyType, OperationKind};
 use millrace_hostfs::{Root, accounts};
 use millrace_service::KeyPolicy;
 use millrace_service::policy::EVERY_CLIENT;
-use millrace_service::tenants::{TENANT_PREFIX, valid_tenant};
+use millrace_service::policy::TENANT_PREFIX;
+use millrace_service::tenants::valid_tenant;
 
 use crate::args::{IdentityChangeArgs, PolicyArgs};
 use crate::exit::{Failure, fail};
