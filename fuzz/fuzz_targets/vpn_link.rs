@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_vpn::choice::EngineCandidate;
+use millrace_vpn::candidate::EngineCandidate;
 use millrace_vpn::plan::{Folders, LinkMember};
 use millrace_vpn::{Host, LinkPlan, Side, VpnLink};
 

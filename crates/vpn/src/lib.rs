@@ -5,6 +5,8 @@
 //! its own.
 //!
 //! ```text
+//! proposal    ciphers, hashes and groups of IKE and ESP: one table with strongSwan's and VyOS's names
+//! candidate   engines that `engine = "auto"` compares, and its goal
 //! link        link.toml ──► Link, or every problem with its line and remedy
 //! choice      measurements of candidates ──► the engine of a link with `engine = "auto"`
 //! host        facts about this host; problems of a link on it; processors for the members
@@ -23,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod candidate;
 pub mod choice;
 mod exec;
 pub mod host;
@@ -31,6 +34,7 @@ pub mod link;
 pub mod management;
 mod mtu;
 pub mod plan;
+pub mod proposal;
 pub mod supervise;
 
 pub use exec::ExecError;

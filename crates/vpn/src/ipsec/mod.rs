@@ -4,7 +4,6 @@
 //! Links by IPsec: configuration of strongSwan, and the same in VyOS's commands.
 //!
 //! ```text
-//! proposal   ciphers, hashes and groups: one table with strongSwan's and VyOS's names
 //! swanctl    a link ──► swanctl.conf and strongswan.conf of one end
 //! vyos       a link ◄─► `set vpn ipsec ...`
 //! vici       charon's control socket: frames, messages, events
@@ -12,12 +11,9 @@
 //!
 //! Everything here is pure. The supervisor starts charon and reads its socket as it does with OpenVPN.
 
-mod proposal;
 pub mod swanctl;
 pub mod vici;
 pub mod vyos;
-
-pub use proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash, expand};
 
 /// The device that the daemon makes when it encrypts packets itself (kernel-libipsec).
 pub(crate) const USER_DEVICE: &str = "ipsec0";

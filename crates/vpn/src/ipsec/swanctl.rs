@@ -7,7 +7,7 @@ use std::fmt::{Display, Write as _};
 use std::path::Path;
 
 use crate::link::{DataPath, IpsecSettings, Side, VpnLink};
-use crate::plan::PacketSizes;
+use crate::mtu::PacketSizes;
 
 /// Seconds of silence after which the peer is asked for a sign of life, and the time of the whole connection's end
 /// follows from the retransmissions below.

@@ -14,8 +14,8 @@ use millrace_hostfs::environment::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
 use crate::link::{IpsecSettings, LinkNetwork, LinkProblem, LinkProblems, Side, VpnLink};
+use crate::proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
 
 /// Bound on the commands, in bytes: a configuration with a thousand peers.
 const MAX_TEXT: usize = 4 << 20;

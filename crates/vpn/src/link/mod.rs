@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::choice::{ChoiceGoal, EngineCandidate};
-use crate::ipsec::{EspProposal, IkeProposal};
+use crate::candidate::{ChoiceGoal, EngineCandidate};
+use crate::proposal::{EspProposal, IkeProposal};
 
 pub use bond::{BondHash, BondSettings, BondSpread, LinkMode};
 pub use network::LinkNetwork;

@@ -19,8 +19,8 @@ use super::{
     LinkEngine, LinkMode, LinkNetwork, LinkProblem, LinkProblems, MAX_MEMBERS, Side, TunnelCipher,
     VpnLink,
 };
-use crate::choice::ChoiceGoal;
-use crate::ipsec::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
+use crate::candidate::ChoiceGoal;
+use crate::proposal::{EspProposal, IkeGroup, IkeProposal, IpsecCipher, IpsecHash};
 
 /// Bound on a link.toml, in bytes: the sample has two thousand.
 const MAX_FILE: usize = 256 << 10;

@@ -10,9 +10,8 @@ use millrace_bench::BenchError;
 use millrace_bench::cli::{CaseEngine, LinkToMeasure, measure_links, run_vpn};
 use millrace_hostfs::Root;
 use millrace_vpn::apply::{choice_file, save_choice};
-use millrace_vpn::choice::{
-    EngineCandidate, EngineChoice, EngineContender, EngineVerdict, LinkMeasurement, Round,
-};
+use millrace_vpn::candidate::EngineCandidate;
+use millrace_vpn::choice::{EngineChoice, EngineContender, EngineVerdict, LinkMeasurement, Round};
 use millrace_vpn::link::{DataPath, LinkEngine};
 use millrace_vpn::{Host, VpnLink};
 

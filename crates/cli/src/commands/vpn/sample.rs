@@ -10,8 +10,8 @@ use anyhow::Result;
 use millrace_hostfs::Root;
 use millrace_inspect::advise::{AdviseRequest, Goal, Subject, advise, software};
 use millrace_inspect::report::Report;
-use millrace_vpn::ipsec::{EspProposal, IkeProposal, expand};
 use millrace_vpn::link;
+use millrace_vpn::proposal::{EspProposal, IkeProposal, expand};
 
 use crate::output;
 use crate::progress::while_doing;
