@@ -21,7 +21,7 @@
 //! - **Lifetime.** A request and its data stay in place until its answer or the end of the session.
 //! - **Functions.** A session's table is found at its start ([`QatLibrary::find`]): `libqat` is loaded again
 //!   where the one before left virtual functions open, see [`QatSession`].
-//! - **Before the stop** the cards answer what they have ([`drain`]).
+//! - **Before the stop** the cards answer what they have ([`drain()`]).
 //! - **After an event** the library must not be polled: 24.02 crashes, or its pools of requests are gone after the
 //!   next start. So no instance is used while it reads events, and none after one came.
 //! - **Fork.** Regions do not exist in a child, and a session belongs to the process that started it.
