@@ -10,4 +10,4 @@ cd "$(dirname "$0")/.."
 COMMON=(libqat4 libusdm0 libqat-dev libusdm-dev qatlib-examples qatlib-service coreutils zlib1g)
 
 scripts/unpack-debian.sh trixie target/qat/trixie "${COMMON[@]}" qatengine openssl
-exec scripts/unpack-debian.sh sid target/qat/sid "${COMMON[@]}"
+exec scripts/unpack-debian.sh sid target/qat/sid "${COMMON[@]}" openssl-provider-qat openssl
