@@ -21,7 +21,7 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 pub const MARGIN: u64 = WHOLE / 5;
 
 /// Bound on the tenants that are tried in one look: planning each takes the time of a placement.
-const TRIES: usize = 16;
+pub const TRIES: usize = 16;
 
 /// State of the rebalancing: time of the next move, and the tenant after which the next search starts.
 #[derive(Clone, Debug, Default)]

@@ -88,6 +88,8 @@ pub struct Core {
     unsettled: BTreeSet<TenantName>,
     /// Tenants that fewer nodes serve than they ask for.
     underserved: BTreeSet<TenantName>,
+    /// Search for room, after slices of other tenants have changed.
+    room: RoomSearch,
     /// Tenants that need another look at a time.
     timers: BTreeMap<TenantName, Instant>,
     endings: Endings,
@@ -95,6 +97,16 @@ pub struct Core {
     frozen_until: Option<Instant>,
     store_away: bool,
     balance: Balance,
+}
+
+/// Tenants that lack nodes or part of their quota are planned again after a slice of another tenant has changed: it may
+/// have left room. A few at a time, since each costs a placement.
+#[derive(Debug, Default)]
+struct RoomSearch {
+    /// Whether a slice or a tenant has changed since the search began.
+    changed: bool,
+    open: BTreeSet<TenantName>,
+    next: Option<Instant>,
 }
 
 /// Caller of a command, as the audit log names it.
@@ -119,6 +131,7 @@ impl Core {
             needs_plan: view.tenants.keys().chain(view.ledgers.keys()).cloned().collect(),
             unsettled: BTreeSet::new(),
             underserved: BTreeSet::new(),
+            room: RoomSearch::default(),
             timers: BTreeMap::new(),
             endings: Endings::default(),
             frozen_until: None,
@@ -166,6 +179,7 @@ impl Core {
             match self.view.apply(change) {
                 Touched::Node(name, moved) => self.node_changed(&name, change.revision, moved, now),
                 Touched::Tenant(name) => {
+                    self.room.changed = true;
                     self.needs_plan.insert(name);
                 }
                 Touched::Other => {}

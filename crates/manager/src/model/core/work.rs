@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use super::{Core, json};
+use crate::model::balance::{INTERVAL, TRIES};
 use crate::model::name::{NodeName, TenantName};
 use crate::model::plan::plan;
 use crate::model::view::{EPOCH, Table};
@@ -51,6 +52,7 @@ impl Core {
         if self.frozen_until.is_some_and(|until| until > now) {
             return None;
         }
+        self.search_room(now);
         while let Some(tenant) = self.needs_plan.pop_first() {
             if let Some(transaction) = self.replan(&tenant, None, now) {
                 return Some(transaction);
@@ -58,6 +60,21 @@ impl Core {
         }
         let (node, tenants) = self.balance.due(&self.view, now)?;
         tenants.iter().find_map(|tenant| self.replan(tenant, Some(&node), now))
+    }
+
+    /// Has some tenants planned again that may find room now, at most each [`INTERVAL`].
+    fn search_room(&mut self, now: Instant) {
+        if self.room.next.is_some_and(|next| now < next) {
+            return;
+        }
+        if self.room.open.is_empty() && std::mem::take(&mut self.room.changed) {
+            self.room.open = self.unsettled.union(&self.underserved).cloned().collect();
+        }
+        for _ in 0..TRIES {
+            let Some(tenant) = self.room.open.pop_first() else { return };
+            self.room.next = Some(now + INTERVAL);
+            self.needs_plan.insert(tenant);
+        }
     }
 
     /// Puts a tenant back whose transaction was not done.
