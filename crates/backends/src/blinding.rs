@@ -9,7 +9,7 @@
 
 use std::sync::Mutex;
 
-pub(crate) use millrace_engine::sync::lock;
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, KeyError, KeyInfo};
 use zeroize::Zeroizing;
 

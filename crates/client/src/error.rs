@@ -70,7 +70,7 @@ impl ClientError {
                 | JobError::OverQuota => true,
             },
             Self::Cancelled | Self::ForeignKey => false,
-            _ => true,
+            Self::Key(_) | Self::NoNode(_) | Self::Untrusted(_) | Self::TimedOut | Self::Busy | Self::TooManyKeys | Self::Config(_) | Self::Closed | Self::Forked | Self::Start(_) => true,
         }
     }
 }

@@ -1,7 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Errors. Each states its cause (caller, input, resource, hardware) and whether a retry makes sense.
+//! Why a task failed in a backend, and whether another backend may be tried. The errors of jobs and keys are those of
+//! `millrace_operation`.
 
 use thiserror::Error;
 

@@ -10,7 +10,7 @@ use crate::coded_enum;
 coded_enum! {
     /// Implementation that served a job (`served_by`).
     pub enum BackendKind {
-        /// A well-kept library on the CPU, one operation at a time.
+        /// AWS-LC on the CPU, one operation at a time.
         Software = 0x01 "software",
         /// Several operations at once in the lanes of vector registers.
         Simd = 0x02 "simd",

@@ -48,10 +48,10 @@ impl JobError {
     /// Whether the same job may succeed on another node right now.
     #[must_use]
     pub fn retry_elsewhere(self) -> bool {
-        matches!(
-            self,
-            Self::Busy | Self::Draining | Self::Failed | Self::NoSuchKey | Self::NotOffered
-        )
+        match self {
+            Self::Busy | Self::Draining | Self::Failed | Self::NoSuchKey | Self::NotOffered => true,
+            Self::Denied | Self::BadInput | Self::Expired | Self::Cancelled | Self::OverQuota => false,
+        }
     }
 }
 

@@ -9,6 +9,9 @@ use zeroize::Zeroizing;
 
 use crate::coded_enum;
 
+/// Bound on the name of a key, in bytes. It fits a label, not every host name (253 bytes).
+pub const MAX_KEY_NAME_LEN: usize = 128;
+
 /// A NIST prime curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Curve {
@@ -346,7 +349,7 @@ impl Class {
     /// Every class, fastest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
 
-    /// The class of every operation with a key of this type: see the table at the top of this module.
+    /// The class of every operation with a key of this type: see the column `classes` of `KeyKindRow`.
     #[must_use]
     pub fn of(key_type: KeyType) -> Self {
         key_type.kind().class(key_type.bits())

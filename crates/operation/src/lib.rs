@@ -13,6 +13,7 @@
 //! - [`backend_kind`]: which implementation served a job.
 //! - [`der`]: the part of DER that key and signature formats need.
 //! - [`traditional`]: PKCS#1 and SEC 1 private keys, wrapped into PKCS#8.
+//! - [`stub`]: files and URIs that name a key of the pool.
 //! - [`sync`]: a lock that a panic does not poison.
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod error;
 pub mod key;
 pub mod operation;
 pub mod sets;
+pub mod stub;
 pub mod sync;
 pub mod traditional;
 

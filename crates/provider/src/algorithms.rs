@@ -11,7 +11,7 @@
 use std::ffi::CStr;
 
 use millrace_backends::kernel::bulk::BulkAlgorithm;
-use millrace_engine::{Curve, MlDsaSet};
+use millrace_operation::{Curve, MlDsaSet};
 
 macro_rules! rows {
     ($d:tt $each:ident, $(#[$doc:meta])* $enum:ident: $row:ty = {
@@ -225,7 +225,7 @@ pub struct SigningKeys {
     /// Key type for OpenSSL.
     pub key_type: KeyType,
     /// Key type and size for the pool and its backends.
-    pub exact: millrace_engine::KeyType,
+    pub exact: millrace_operation::KeyType,
     /// OpenSSL's name of the curve, where the type has several.
     pub group: Option<&'static CStr>,
 }
@@ -233,18 +233,18 @@ pub struct SigningKeys {
 const fn signs_ec(curve: Curve, group: &'static CStr) -> Option<SigningKeys> {
     Some(SigningKeys {
         key_type: KeyType::Ec,
-        exact: millrace_engine::KeyType::Ec(curve),
+        exact: millrace_operation::KeyType::Ec(curve),
         group: Some(group),
     })
 }
 
 const fn signs_ml_dsa(key_type: KeyType, set: MlDsaSet) -> Option<SigningKeys> {
-    Some(SigningKeys { key_type, exact: millrace_engine::KeyType::MlDsa(set), group: None })
+    Some(SigningKeys { key_type, exact: millrace_operation::KeyType::MlDsa(set), group: None })
 }
 
 const ED25519: SigningKeys = SigningKeys {
     key_type: KeyType::Ed25519,
-    exact: millrace_engine::KeyType::Ed25519,
+    exact: millrace_operation::KeyType::Ed25519,
     group: None,
 };
 

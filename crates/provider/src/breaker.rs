@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 /// Failures in a row after which the breaker opens: one is an accident, three are a dead pool.
 pub const FAILURES: u32 = 3;

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use millrace_engine::Hash;
+use millrace_operation::Hash;
 
 /// The digests of the pool with their OpenSSL names. The first one is fetched.
 #[rustfmt::skip]

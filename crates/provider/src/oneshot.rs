@@ -11,7 +11,7 @@ use std::time::Instant;
 
 // A panic while a mutex was locked is caught at the C boundary, and leaves no value half written that is guarded by a
 // mutex of this crate.
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 /// Wakes a paused job. Called from the client's I/O thread: must not block and must not panic.
 pub trait Wake: Send + Sync {

@@ -10,8 +10,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{Hash, Operation, OperationKind};
+use millrace_operation::sync::lock;
+use millrace_operation::{Hash, Operation, OperationKind};
 
 use crate::remote::Remote;
 

@@ -6,9 +6,9 @@
 //! Pure: no pointer, no library. What has no typed operation is `None`, and then done locally or
 //! refused.
 
-use millrace_engine::der::{DerReader, tag};
-use millrace_engine::operation::MAX_LABEL_LEN;
-use millrace_engine::{Hash, Operation};
+use millrace_operation::der::{DerReader, tag};
+use millrace_operation::operation::MAX_LABEL_LEN;
+use millrace_operation::{Hash, Operation};
 
 use crate::names;
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_client::HostLoop;
-use millrace_engine::PrivateKey;
-use millrace_engine::sync::lock;
+use millrace_operation::PrivateKey;
+use millrace_operation::sync::lock;
 
 use crate::breaker::Breaker;
 use crate::oneshot::{Oneshot, Pause};

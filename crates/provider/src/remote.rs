@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use millrace_client::{ClientError, HostLoop, Pool as ClientPool, PoolConfig, RemoteKey};
 use millrace_client::{KeyRefusal, KeySelector};
-use millrace_engine::{
+use millrace_operation::{
     HashAlgorithms, JobError, KeyInfo, Operation, OperationSet, Output, PrivateKey,
 };
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_engine::{Operation, Output};
+use millrace_operation::{Operation, Output};
 
 use crate::config::Config;
 use crate::oneshot::{Oneshot, Pause};
@@ -170,7 +170,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    use millrace_engine::{Hash, HashAlgorithms, KeyInfo, KeyType, OperationKind, OperationSet};
+    use millrace_operation::{Hash, HashAlgorithms, KeyInfo, KeyType, OperationKind, OperationSet};
 
     use super::*;
     use crate::open_key::{DENIAL_LASTS, OpenKey};
@@ -196,7 +196,7 @@ mod tests {
 
         fn import(
             &self,
-            _key: millrace_engine::PrivateKey,
+            _key: millrace_operation::PrivateKey,
             by: Instant,
         ) -> Result<Arc<dyn Remote>, PoolError> {
             self.open("", None, by)

@@ -17,7 +17,6 @@
 //! - [`decoder`]: decodes a stream into messages.
 //! - [`codes`]: tables of codes.
 //! - [`report`]: the counters of an edge.
-//! - [`stub`]: files and URIs that name a key of the pool.
 //! - [`version`]: negotiation of version and features.
 //! - [`error`]: errors of received bytes.
 #![forbid(unsafe_code)]
@@ -29,10 +28,10 @@ pub mod error;
 pub mod message;
 mod reader;
 pub mod report;
-pub mod stub;
 pub mod version;
 mod writer;
 
+pub use millrace_operation::key::MAX_KEY_NAME_LEN;
 pub use codec::Message;
 pub use decoder::Decoder;
 pub use error::{Peer, WireError};
@@ -69,9 +68,6 @@ pub const MAX_JOBS_PER_FRAME: usize = 256;
 
 /// Bound on the name of a software or a node, in bytes. The name goes into logs and metrics.
 pub const MAX_NAME_LEN: usize = 64;
-
-/// Bound on the name of a key, in bytes. It fits a label, not every host name (253 bytes).
-pub const MAX_KEY_NAME_LEN: usize = 128;
 
 /// Bound on a DER `SubjectPublicKeyInfo`, in bytes: DH-8192 with its group takes about 3.1 KiB.
 pub const MAX_SPKI_LEN: usize = 4 * 1024;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
 //! No circles of modules: where the top-level module `a` of a crate uses an item of `b`, `b` uses none of `a`, also not
-//! by way of others. A crate can then be read from the bottom, as the workspace can.
+//! by way of others. Its top level can then be read from the bottom. Modules inside of a folder are not examined.
 //!
 //! Paths are read line by line, without a parser of Rust: `use` declarations, and paths that begin with `crate::` or
 //! `super::`. Code of tests does not count.

@@ -57,6 +57,7 @@ const TEST_DIRECTIONS: &[(&str, &str, &str)] = &[
     ("virtio", "backends", "the tests of a device run it on an engine that computes"),
     ("virtio", "virtio-guest", "the tests of a device drive it as a guest does"),
     ("server", "backends", "the tests of a node run it on an engine that computes"),
+    ("provider", "engine", "the tests load the module against a real node"),
     ("provider", "service", "the tests load the module against a real node"),
     ("provider", "server", "the tests load the module against a real node"),
 ];

@@ -14,9 +14,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use millrace_engine::sync::lock;
+
 use super::errors::Errno;
 use super::sys::Calls;
-use crate::blinding::lock;
 
 /// Stack of a caller, in bytes: it makes system calls with buffers on the heap.
 const STACK: usize = 128 * 1024;

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_engine::{KeyError, KeyType};
+use millrace_engine::sync::lock;
 use zeroize::Zeroizing;
 
 use super::callers::Callers;
 use super::capabilities::SIZES;
 use super::errors::{Errno, Scope};
 use super::sys::{Calls, Serial};
-use crate::blinding::{BlindedRsa, lock};
+use crate::blinding::BlindedRsa;
 
 /// Time until a key that was refused is tried again: a device that fails refuses keys, too.
 const REFUSAL: Duration = Duration::from_secs(10);

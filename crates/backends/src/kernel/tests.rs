@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use millrace_engine::backend::{Done, Task};
+use millrace_engine::sync::lock;
 use millrace_engine::{BackendError, Hash, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
@@ -16,7 +17,6 @@ use millrace_testkit::wait::{SOON, until};
 use super::errors::Errno;
 use super::sys::{KeyFacts, Serial};
 use super::*;
-use crate::blinding::lock;
 use crate::raw_rsa::secret;
 use crate::software::Software;
 use crate::software::keys::{self as software_keys, LoadedKey};

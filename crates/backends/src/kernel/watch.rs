@@ -19,13 +19,13 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_engine::backend::{BackendDeviceStatus, Health, Unusable};
+use millrace_engine::sync::lock;
 
 use super::callers::Callers;
 use super::errors::{Errno, Scope};
 use super::keys::{self, CallError, KernelKey};
 use super::sys::Calls;
 use super::{DriverLookup, KernelTally};
-use crate::blinding::lock;
 use crate::counters::BackendDeviceCounters;
 use crate::known_answer::{KnownAnswer, known_answer};
 

@@ -21,11 +21,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
+use millrace_engine::sync::lock;
 use millrace_qat::{QatLibrary, RestartPauses, drain};
 
 use super::known_answer::{self, OWNER};
@@ -133,10 +134,6 @@ pub(super) struct Instance {
 }
 
 type Inbox = Vec<Answer<(usize, u64)>>;
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Cards {
     /// Opens the library, tries to start it, and keeps trying in its own thread.

@@ -11,13 +11,14 @@
 use std::sync::{Arc, Mutex};
 
 use millrace_engine::{KeyError, KeyInfo, KeyType};
+use millrace_engine::sync::lock;
 use millrace_qat::QatLibrary;
 use zeroize::Zeroizing;
 
 use super::agreement::AgreementKey;
 use super::capabilities::SIZES;
 use super::sys::KeyParts;
-use crate::blinding::{BlindedRsa, lock};
+use crate::blinding::BlindedRsa;
 use crate::simd::RootKey;
 use crate::software::keys::{self, LoadedKey, Secret};
 

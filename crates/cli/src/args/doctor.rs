@@ -83,7 +83,7 @@ pub(crate) struct WatchArgs {
     /// Time between two readings [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) interval: Option<Duration>,
-    /// End after this number of readings [default: never]
+    /// End after this number of readings; rates, and alerts that are not critical, need two [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// Destination of alerts: stdout, syslog, command:PROGRAM; repeatable [default: stdout]
@@ -97,7 +97,7 @@ pub(crate) struct SelectionArgs {
     /// Examine this folder or bundle instead of this machine
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub(crate) root: PathBuf,
-    /// Run only these checks, separated by commas
+    /// Run only these checks, separated by commas (`millrace doctor --list`)
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Report only findings of at least this severity

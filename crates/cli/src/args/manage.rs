@@ -149,7 +149,7 @@ Check the configuration and exit: 0 if the node would take it, else 2
 Prints every problem of the configuration file and of the flags. Also reads the access file and the certificates of \
 the TCP listener. Asks no manager, starts and changes nothing.";
 
-/// Run a node of a managed pool, or look after the nodes
+/// Run a node of a managed pool (without a command), or look after the nodes
 #[derive(Debug, Args)]
 #[command(
     after_long_help = NODE_EXAMPLE,
@@ -185,7 +185,7 @@ pub(crate) struct NodeRunArgs {
 /// Looks after the nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// Run a node: the same as `millrace node` with these options
+    /// Run a node; `millrace node` without a command does the same
     #[command(
         after_long_help = "Example:\n  millrace node run --access node-1.access --name node-1"
     )]
@@ -300,7 +300,7 @@ pub(crate) struct TenantValues {
     /// Order in which a busy node serves tenants: high, normal or low [default: normal]
     #[arg(long, value_name = "PRIORITY", value_parser = super::one_of(&Priority::ALL, Priority::name))]
     pub(crate) priority: Option<Priority>,
-    /// Identity of the tenant's gateways; repeatable, replaces the former ones
+    /// Identity of the tenant's gateways; repeatable. `set` replaces all former ones
     #[arg(long, value_name = "IDENTITY")]
     pub(crate) identity: Vec<IdentityPattern>,
 }
@@ -317,7 +317,7 @@ pub(crate) struct QuotaValues {
     /// Bytes of input per second; 0 for no limit
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) bytes: Option<u64>,
-    /// Operations per second of one class; repeatable, 0 removes the limit
+    /// Operations per second of one class; repeatable; 0 for no limit
     #[arg(long, value_name = "CLASS=N,…", value_delimiter = ',', value_parser = class_rate)]
     pub(crate) class: Vec<ClassRateArg>,
 }

@@ -75,7 +75,7 @@ pub(crate) struct VirtioRunArgs {
     /// Requests per second; more wait [default: no limit]
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
     pub(crate) throttle_ops: Option<u64>,
-    /// Bytes per second; more wait [default: no limit]
+    /// Bytes (not bits) per second; more wait [default: no limit]
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=MAX_RATE), help_heading = LIMITS)]
     pub(crate) throttle_bps: Option<u64>,
     /// Node that private-key work goes to; without any, this host does it
@@ -107,7 +107,7 @@ pub(crate) struct VirtioRunArgs {
     /// Print the vhost-user capabilities as JSON and end, for management programs
     #[arg(long, hide_short_help = true)]
     pub(crate) print_capabilities: bool,
-    /// Log filter, e.g. debug
+    /// Log level (error, warn, info, debug, trace), or a filter per module
     #[arg(
         long,
         value_name = "FILTER",

@@ -28,7 +28,8 @@ impl Retry {
             JobError::Draining => Some(Self::Draining),
             JobError::NoSuchKey => Some(Self::NoSuchKey),
             JobError::NotOffered => Some(Self::NotOffered),
-            other => other.retry_elsewhere().then_some(Self::Failed),
+            JobError::Failed => Some(Self::Failed),
+            JobError::Denied | JobError::BadInput | JobError::Expired | JobError::Cancelled | JobError::OverQuota => None,
         }
     }
 

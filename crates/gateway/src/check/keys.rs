@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use millrace_hostfs::{ReadResult, Root, Unavailable};
-use millrace_wire::stub::Stub;
+use millrace_operation::stub::Stub;
 use zeroize::Zeroizing;
 
 use super::pool::KeyStub;

@@ -175,7 +175,7 @@ impl Machine {
 }
 
 fn stub() -> String {
-    let stub = millrace_wire::stub::Stub::new("www", b"x");
+    let stub = millrace_operation::stub::Stub::new("www", b"x");
     stub.expect("a stub").to_pem()
 }
 

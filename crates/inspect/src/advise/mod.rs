@@ -13,7 +13,7 @@
 //! sizes.rs      a saved measurement of ciphers
 //! handshakes.rs a saved measurement of handshakes
 //! rules/        facts, request and measurement → choices with reasons
-//! formats/      choices → swanctl.conf, OpenVPN, nginx, HAProxy, `set` commands
+//! formats.rs    choices → swanctl.conf, OpenVPN, nginx, HAProxy, `set` commands
 //! ```
 //!
 //! ```

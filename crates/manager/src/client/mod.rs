@@ -125,7 +125,7 @@ impl ManagerClient {
     /// `GET`.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// The manager was not reached, refused the request, or answered something that is no such document.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         Ok(self.get_revised(path)?.value)
     }
@@ -133,7 +133,7 @@ impl ManagerClient {
     /// `GET`, with the revision of the document.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// The manager was not reached, refused the request, or answered something that is no such document.
     pub fn get_revised<T: DeserializeOwned>(&self, path: &str) -> Result<Revised<T>, ClientError> {
         let answer = self.send("GET", path, Vec::new(), None)?;
         Ok(Revised { value: parse(&answer.body)?, etag: answer.etag })
@@ -142,7 +142,7 @@ impl ManagerClient {
     /// All items of a listing, page by page.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// The manager was not reached, refused the request, or answered something that is no such document.
     pub fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
         /// Bound on the pages: a manager that repeats itself must not keep a command forever.
         const MAX_PAGES: usize = 10_000;
@@ -167,7 +167,7 @@ impl ManagerClient {
     /// A write with a body.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// The manager was not reached, refused the request, or answered something that is no such document.
     pub fn write<T: DeserializeOwned>(
         &self,
         method: Write,

@@ -3,7 +3,7 @@
 
 //! Asymmetric encryption: OpenSSL's own, except that a decryption with a pooled key goes to the pool.
 
-use millrace_engine::Output;
+use millrace_operation::Output;
 
 use super::core::integer_in;
 use super::delegate::{

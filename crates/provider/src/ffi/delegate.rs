@@ -17,7 +17,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
-use millrace_engine::Output;
+use millrace_operation::Output;
 
 use super::core::guard_bare;
 use super::inner::{self, InnerAlgorithm, call};

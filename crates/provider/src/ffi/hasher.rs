@@ -3,7 +3,7 @@
 
 //! A running digest of the inner library context.
 
-use millrace_engine::Hash;
+use millrace_operation::Hash;
 
 use super::inner;
 use super::libcrypto::{Lib, Ptr};

@@ -12,7 +12,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use millrace_engine::Hash;
+use millrace_operation::Hash;
 
 use super::core;
 use super::ids::{self, FUNCTIONS};

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use millrace_engine::PrivateKey;
+use millrace_operation::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::core::guard_bare;

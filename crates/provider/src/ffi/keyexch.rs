@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use millrace_engine::{Operation, Output};
+use millrace_operation::{Operation, Output};
 
 use super::core::integer_in;
 use super::delegate::{

@@ -4,7 +4,7 @@
 //! A private operation: of a pooled key to the pool, of one that signs here to AWS-LC, or back to the caller to be
 //! done by OpenSSL.
 
-use millrace_engine::{Operation, Output};
+use millrace_operation::{Operation, Output};
 
 use super::key::{Key, Origin};
 use super::{preload, wait};

@@ -11,8 +11,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use millrace_engine::operation::{MAX_INPUT_LEN, MlDsaInput};
-use millrace_engine::{Operation, Output};
+use millrace_operation::operation::{MAX_INPUT_LEN, MlDsaInput};
+use millrace_operation::{Operation, Output};
 
 use super::delegate::{
     DelegatedOperation, Finish, Handle, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use millrace_client::{PoolConfig, ReportSource};
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 use super::core::Core;
 use super::libcrypto::{Lib, Ptr};
@@ -237,7 +237,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    use millrace_engine::PrivateKey;
+    use millrace_operation::PrivateKey;
 
     use super::*;
     use crate::remote::{FailureKind, Pool, PoolError, Remote};

@@ -82,13 +82,13 @@ impl ScheduleHash {
             _ => {}
         }
         match crate::names::hash_from_name(name)? {
-            millrace_engine::Hash::Sha256 => Some(Self::Sha256),
-            millrace_engine::Hash::Sha384 => Some(Self::Sha384),
-            millrace_engine::Hash::Sha512 => Some(Self::Sha512),
-            millrace_engine::Hash::Md5Sha1
-            | millrace_engine::Hash::Sha1
-            | millrace_engine::Hash::Sha224
-            | millrace_engine::Hash::Sha512_256 => None,
+            millrace_operation::Hash::Sha256 => Some(Self::Sha256),
+            millrace_operation::Hash::Sha384 => Some(Self::Sha384),
+            millrace_operation::Hash::Sha512 => Some(Self::Sha512),
+            millrace_operation::Hash::Md5Sha1
+            | millrace_operation::Hash::Sha1
+            | millrace_operation::Hash::Sha224
+            | millrace_operation::Hash::Sha512_256 => None,
         }
     }
 

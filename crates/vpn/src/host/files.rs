@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use millrace_wire::stub;
+use millrace_operation::stub;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 

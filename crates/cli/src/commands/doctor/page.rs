@@ -62,7 +62,7 @@ fn one(page: &mut String, finding: &Finding, styled: bool, columns: usize) {
         (true, Severity::Warning) => ("\x1b[1;33m", "\x1b[0m"),
         (true, Severity::Notice) => ("\x1b[1m", "\x1b[0m"),
     };
-    let title = format!("{}  [{}]", plain(&finding.title), finding.id);
+    let title = format!("{} [{}]", plain(&finding.title), finding.id);
     let indent = name.len() + 2;
     let lines = wrapped(&title, columns + MARGIN - indent);
     let lines = lines.join(&format!("\n{}", " ".repeat(indent)));
@@ -116,7 +116,7 @@ mod tests {
         };
         let text = text(&diagnosis, false, 70);
         assert!(
-            text.starts_with("CRITICAL  down?[2J  [qat-down]\n  seen   sys/x: 1\n  means  word")
+            text.starts_with("CRITICAL  down?[2J [qat-down]\n  seen   sys/x: 1\n  means  word")
         );
         let command = format!("\n  run    echo up > /sys/{}\n", "x/".repeat(40));
         assert!(text.contains(&command), "{text}");

@@ -375,7 +375,7 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         let copy = ShareObject::new(object.provider, ShareKey::empty(key.share()));
         if selection & select::PRIVATE_KEY != 0 {
             // Keys are never changed, only replaced.
-            *millrace_engine::sync::lock(&copy.held) = key;
+            *millrace_operation::sync::lock(&copy.held) = key;
         } else if let Some(public) = key.public().filter(|_| selection & PAIR != 0) {
             copy.set(ShareKey::from_public(key.share(), public)?);
         }

@@ -12,7 +12,7 @@ use std::io::Read as _;
 use std::ptr;
 use std::time::Instant;
 
-use millrace_engine::KeyType as KeyOfEngine;
+use millrace_operation::KeyType as KeyOfEngine;
 
 use super::aead::AeadSample;
 use super::digest::DigestSample;

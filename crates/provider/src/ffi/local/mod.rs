@@ -29,7 +29,7 @@ mod stack;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 pub(super) use groups::announce;
 pub(super) use sign::Signer;

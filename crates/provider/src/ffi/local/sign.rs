@@ -8,7 +8,7 @@
 //! thread that calls.
 
 use millrace_backends::SoftwareKey;
-use millrace_engine::{BackendError, Hash, KeyError, MlDsaInput, Operation, Output};
+use millrace_operation::{Hash, KeyError, MlDsaInput, Operation, Output};
 
 use super::measure::generated;
 use super::stack;
@@ -82,8 +82,9 @@ impl Signer {
         input: &[u8],
     ) -> Result<Output> {
         stack::with_room(provider, || {
-            let failed = |error: BackendError| Error::new(Reason::Internal, error.to_string());
-            self.key.run(operation, input).map_err(failed)
+            self.key
+                .run(operation, input)
+                .map_err(|error| Error::new(Reason::Internal, error.to_string()))
         })
     }
 }
@@ -100,7 +101,7 @@ impl SignatureSample {
     /// # Errors
     /// If this OpenSSL has no such keys.
     pub(super) fn new(provider: &'static Provider, keys: SigningKeys) -> Result<Self> {
-        use millrace_engine::KeyType as Exact;
+        use millrace_operation::KeyType as Exact;
         let functions = inner::key_functions(keys.key_type)?;
         let group = keys.group.map(|group| Param::text(c"group", group));
         let settings: Vec<Param> = group.into_iter().chain([Param::END]).collect();

@@ -19,9 +19,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use millrace_operation::der::{DerReader, element, tag};
+use crate::der::{DerReader, element, tag};
 
-use crate::MAX_KEY_NAME_LEN;
+use crate::key::MAX_KEY_NAME_LEN;
 
 /// First line of the PEM block of a stub.
 pub const BEGIN: &str = "-----BEGIN MILLRACE KEY-----";
