@@ -70,7 +70,16 @@ impl ClientError {
                 | JobError::OverQuota => true,
             },
             Self::Cancelled | Self::ForeignKey => false,
-            Self::Key(_) | Self::NoNode(_) | Self::Untrusted(_) | Self::TimedOut | Self::Busy | Self::TooManyKeys | Self::Config(_) | Self::Closed | Self::Forked | Self::Start(_) => true,
+            Self::Key(_)
+            | Self::NoNode(_)
+            | Self::Untrusted(_)
+            | Self::TimedOut
+            | Self::Busy
+            | Self::TooManyKeys
+            | Self::Config(_)
+            | Self::Closed
+            | Self::Forked
+            | Self::Start(_) => true,
         }
     }
 }

@@ -50,7 +50,9 @@ impl JobError {
     pub fn retry_elsewhere(self) -> bool {
         match self {
             Self::Busy | Self::Draining | Self::Failed | Self::NoSuchKey | Self::NotOffered => true,
-            Self::Denied | Self::BadInput | Self::Expired | Self::Cancelled | Self::OverQuota => false,
+            Self::Denied | Self::BadInput | Self::Expired | Self::Cancelled | Self::OverQuota => {
+                false
+            }
         }
     }
 }

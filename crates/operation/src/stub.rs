@@ -17,9 +17,9 @@
 //!
 //! Pure: no I/O, no cryptography. The parser accepts what [`Stub::to_pem`] writes and little more.
 
+use crate::der::{DerReader, element, tag};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use crate::der::{DerReader, element, tag};
 
 use crate::key::MAX_KEY_NAME_LEN;
 

@@ -31,7 +31,6 @@ pub mod report;
 pub mod version;
 mod writer;
 
-pub use millrace_operation::key::MAX_KEY_NAME_LEN;
 pub use codec::Message;
 pub use decoder::Decoder;
 pub use error::{Peer, WireError};
@@ -39,6 +38,7 @@ pub use message::{
     ClientMessage, Fault, Hello, JobCompletion, JobId, KeyHandle, KeyRefusal, KeySelector,
     NodeMessage, RequestId, SubmittedJob, Welcome,
 };
+pub use millrace_operation::key::MAX_KEY_NAME_LEN;
 pub use report::{EdgeCounter, EdgeReport};
 pub use version::{
     FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS, FEATURE_ML_DSA, FEATURE_REPORTS,

@@ -307,7 +307,14 @@ fn programs_of_others_compute_on_the_stand_in() {
         // Later versions of the engine are a provider, which computes where it is asked for.
         let engine: &[&str] = match version {
             "trixie" => &["-engine", "qatengine"],
-            _ => &["-provider", "qatprovider", "-provider", "default", "-propquery", "?provider=qatprovider"],
+            _ => &[
+                "-provider",
+                "qatprovider",
+                "-provider",
+                "default",
+                "-propquery",
+                "?provider=qatprovider",
+            ],
         };
         run(&[&["/usr/bin/openssl", "speed"], engine, &["-seconds", "1", "rsa2048"]].concat());
         let wrong = [qat::DMA_FAULTS, qat::UNKNOWN_FUNCTIONS].map(|count| controls.get(count));

@@ -29,7 +29,11 @@ impl Retry {
             JobError::NoSuchKey => Some(Self::NoSuchKey),
             JobError::NotOffered => Some(Self::NotOffered),
             JobError::Failed => Some(Self::Failed),
-            JobError::Denied | JobError::BadInput | JobError::Expired | JobError::Cancelled | JobError::OverQuota => None,
+            JobError::Denied
+            | JobError::BadInput
+            | JobError::Expired
+            | JobError::Cancelled
+            | JobError::OverQuota => None,
         }
     }
 

@@ -509,7 +509,9 @@ impl Runner {
                     shared.statistics.retried.fetch_add(1, Ordering::Relaxed);
                     let otherwise = match error {
                         BackendError::NotOffered => JobError::NotOffered,
-                        BackendError::Fault | BackendError::Failed | BackendError::BadInput => JobError::Failed,
+                        BackendError::Fault | BackendError::Failed | BackendError::BadInput => {
+                            JobError::Failed
+                        }
                     };
                     self.place(shared, job, task, None, otherwise, completed);
                     return;
