@@ -7,8 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
-use millrace_wire::{ClientMessage, Decoder, Message, NodeMessage, WireError};
+use millrace_wire::{MAX_BUFFER, MIN_SPACE, ClientMessage, Decoder, Message, NodeMessage, WireError};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&control, rest)) = data.split_first() else {

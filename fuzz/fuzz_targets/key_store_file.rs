@@ -11,11 +11,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_service::store::{
-    KEK_LEN, MAX_IDENTITIES, MAX_SPKI_LEN, NONCE_LEN, parse, valid_identity, valid_name,
-};
-use millrace_service::{KekSource, KeyStore};
+use millrace_operation::MAX_PRIVATE_KEY_LEN;
+use millrace_service::store::{KEK_LEN, MAX_IDENTITIES, MAX_SPKI_LEN, NONCE_LEN, parse, valid_identity, valid_name, KekSource, KeyStore};
 
 /// Sealed under a key-encryption key of [`KEK_BYTE`]s, under the name [`NAME`].
 const GOOD: &[u8] = include_bytes!("../corpus/key_store_file/seed-sealed");

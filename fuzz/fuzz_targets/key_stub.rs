@@ -44,6 +44,6 @@ fn check(stub: &Stub) {
 }
 
 fn check_name(name: &str) {
-    assert!((1..=millrace_wire::MAX_KEY_NAME_LEN).contains(&name.len()));
+    assert!((1..=millrace_operation::MAX_KEY_NAME_LEN).contains(&name.len()));
     assert!(!name.contains(char::is_control));
 }

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use millrace_backends::Software;
 use millrace_engine::backend::{Backend, BackendKey, Queue, Task};
-use millrace_engine::operation::ML_DSA_MU_LEN;
-use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, OperationKind};
+use millrace_operation::{ML_DSA_MU_LEN, Hash, KeyType, MlDsaInput, Operation, OperationKind};
+use millrace_engine::{BackendError};
 use millrace_testkit::keys;
 
 struct Bench {
@@ -67,7 +67,7 @@ impl Bench {
                 input
             }
         };
-        input.truncate(millrace_engine::operation::MAX_INPUT_LEN);
+        input.truncate(millrace_operation::MAX_INPUT_LEN);
         let offered = operation.check(key_type, &input).is_ok();
         let kind = operation.kind();
         let mut tasks = VecDeque::from([Task { token: 1, key, operation, input }]);

@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
+use millrace_operation::MAX_PRIVATE_KEY_LEN;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 
 fuzz_target!(|data: &[u8]| {

@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use millrace_backends::Software;
 use millrace_engine::backend::{Backend, Task};
-use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, PrivateKey};
+use millrace_engine::{BackendError};
+use millrace_operation::{Hash, KeyType, MlDsaInput, Operation, PrivateKey};
 use zeroize::Zeroizing;
 
 /// ML-DSA-65 with seed and expanded key takes 4.0 KiB, RSA-2048 1.2; larger keys only make every check slower.

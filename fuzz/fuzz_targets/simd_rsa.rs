@@ -13,7 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
 use millrace_engine::backend::{Backend, BackendKey, Queue, Task};
-use millrace_engine::{BackendError, Hash, Operation, Output};
+use millrace_engine::{BackendError};
+use millrace_operation::{Hash, Operation, Output};
 use millrace_testkit::keys;
 
 /// Two full batches.

@@ -15,7 +15,9 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use millrace_backends::Software;
 use millrace_engine::{Engine, EngineConfig};
-use millrace_service::{KekSource, KeyStore, Service, Settings};
+use millrace_service::store::{KekSource, KeyStore};
+use millrace_service::Service;
+use millrace_service::settings::Settings;
 use millrace_virtio::DeviceLimits;
 use millrace_virtio::vhost::{Devices, SocketFile, SocketSettings};
 
@@ -31,7 +33,7 @@ struct Machine {
 static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("virtio-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let backends: Vec<Arc<dyn millrace_engine::Backend>> = vec![Arc::new(Software::new())];
+    let backends: Vec<Arc<dyn millrace_engine::backend::Backend>> = vec![Arc::new(Software::new())];
     let engine = Engine::start(EngineConfig::default(), backends).expect("an engine");
     let store = KeyStore::open(folder.join("keys"), &KekSource::Absent).expect("a store");
     let service =

@@ -13,8 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use millrace_engine::error::JobError;
-use millrace_engine::operation::{Hash, Operation};
+use millrace_operation::{Hash, JobError, Operation};
 use millrace_wire::{
     ClientMessage, Decoder, FEATURE_RETRY_AFTER, Hello, KeySelector, Message, NodeMessage,
     SubmittedJob, VERSION_MAX, VERSION_MIN,

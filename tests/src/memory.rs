@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memmem::Finder;
-use millrace_engine::der::{DerReader, tag};
+use millrace_operation::der::{DerReader, tag};
 use openssl::pkey::PKey;
 
 use crate::pki::Identity;

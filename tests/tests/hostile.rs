@@ -11,9 +11,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use millrace_engine::error::{JobError, KeyError};
-use millrace_engine::key::PrivateKey;
-use millrace_engine::operation::{Hash, Operation};
+use millrace_operation::{Hash, JobError, KeyError, Operation, PrivateKey};
 use millrace_testkit::wait::SOON;
 use millrace_tests::drive::Tls;
 use millrace_tests::edge::EdgeOptions;

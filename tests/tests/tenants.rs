@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_engine::operation::{Hash, Operation};
+use millrace_operation::{Hash, Operation};
 use millrace_testkit::{is_long, keys, skip};
 use millrace_tests::load::{self, Load, Manners};
 use millrace_tests::node::{Node, NodeOptions};

@@ -9,8 +9,9 @@
 
 use std::sync::Mutex;
 
-use millrace_engine::sync::lock;
-use millrace_engine::{BackendError, KeyError, KeyInfo};
+use millrace_engine::BackendError;
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyInfo};
 use zeroize::Zeroizing;
 
 use crate::raw_rsa::secret;

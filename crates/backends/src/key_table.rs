@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use millrace_engine::KeyError;
 use millrace_engine::backend::BackendKey;
+use millrace_operation::KeyError;
 
 /// Most keys that a backend may have open at once. An RSA-8192 key takes about 20 KiB with AWS-LC's contexts, so
 /// the table of the software backend is bounded at about 1.3 GiB.

@@ -44,7 +44,8 @@ pub use qat::Qat;
 pub use simd::Simd;
 pub use software::{Software, SoftwareKey};
 
-use millrace_engine::{BackendError, JobError, KeyType, Operation};
+use millrace_engine::BackendError;
+use millrace_operation::{JobError, KeyType, Operation};
 
 /// [`Operation::check`], with the error as a [`BackendError`].
 fn check(operation: &Operation, key_type: KeyType, input: &[u8]) -> Result<(), BackendError> {

@@ -4,9 +4,9 @@
 //! RSA tasks for a backend that computes only `x^d mod n`: encodes the input of that raw operation and
 //! decodes its result. `padding` has the encodings.
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::Capability;
-use millrace_engine::key::MIN_MODULUS_BITS;
-use millrace_engine::{BackendError, KeyType, Operation, OperationKind, Output};
+use millrace_operation::{KeyType, MIN_MODULUS_BITS, Operation, OperationKind, Output};
 use zeroize::Zeroizing;
 
 use crate::software::keys::{LoadedKey, RsaSecret, Secret};

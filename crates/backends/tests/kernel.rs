@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_backends::{Kernel, Software};
-use millrace_engine::backend::{BackendKey, Health, Task};
-use millrace_engine::{Backend, Hash, Operation};
+use millrace_engine::backend::{Backend, BackendKey, Health, Task};
+use millrace_operation::{Hash, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys;
 use millrace_testkit::wait::{SOON, until};

@@ -4,8 +4,8 @@
 //! The keys that the software backend accepts, and the errors for the others.
 
 use millrace_backends::Software;
-use millrace_engine::KeyError;
 use millrace_engine::backend::Backend;
+use millrace_operation::KeyError;
 use millrace_testkit::keys;
 use openssl::bn::{BigNum, BigNumRef};
 use openssl::dh::Dh;

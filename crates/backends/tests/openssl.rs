@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use millrace_backends::Software;
-use millrace_engine::{BackendError, Hash, KeyType, Operation};
+use millrace_engine::BackendError;
+use millrace_operation::{Hash, KeyType, Operation};
 use millrace_testkit::conformance::QueueDriver;
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::verify;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
-use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
-use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
+use millrace_engine::BackendError;
+use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
+use millrace_operation::{BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::random::SeededRandom;

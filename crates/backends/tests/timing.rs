@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use millrace_backends::Software;
 use millrace_backends::simd::{Implementation, Simd};
-use millrace_engine::backend::{BackendKey, Done, Queue, Task};
-use millrace_engine::{Backend, Curve, Hash, Operation};
+use millrace_engine::backend::{Backend, BackendKey, Done, Queue, Task};
+use millrace_operation::{Curve, Hash, Operation};
 use millrace_testkit::keys;
 use millrace_testkit::random::SeededRandom;
 use millrace_testkit::timing::{Timing, nanoseconds};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 use crate::error::BenchError;
 

@@ -292,7 +292,7 @@ impl fmt::Display for Endpoint {
 pub(crate) fn selector_is_sane(selector: &KeySelector) -> bool {
     match selector {
         KeySelector::Name(name) => {
-            !name.is_empty() && name.len() <= millrace_wire::MAX_KEY_NAME_LEN
+            !name.is_empty() && name.len() <= millrace_operation::MAX_KEY_NAME_LEN
         }
         KeySelector::SpkiSha256(_) => true,
     }

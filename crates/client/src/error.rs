@@ -3,7 +3,7 @@
 
 //! Why the client has no result, and whether the edge should do the operation itself.
 
-use millrace_operation::error::JobError;
+use millrace_operation::JobError;
 use millrace_wire::KeyRefusal;
 use thiserror::Error;
 

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_operation::error::JobError;
-use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_operation::operation::{Hash, Operation, Output};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_operation::sync::lock;
+use millrace_operation::{
+    Hash, HashAlgorithms, JobError, JobId, KeyInfo, KeyType, Operation, OperationSet, Output,
+    PrivateKey,
+};
 use millrace_wire::{
-    ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, JobId, KeyRefusal,
-    KeySelector, MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,
+    ClientMessage, Decoder, EdgeCounter, EdgeReport, Fault, JobCompletion, KeyRefusal, KeySelector,
+    MAX_FRAME_LEN, Message, NodeMessage, RequestId, Welcome,
 };
 use zeroize::Zeroizing;
 

@@ -22,9 +22,8 @@ use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Condvar};
 use std::time::{Duration, Instant};
 
-use millrace_operation::BackendKind;
-use millrace_operation::operation::{Operation, Output};
-use millrace_wire::{JobId, KeyHandle};
+use millrace_operation::{BackendKind, JobId, Operation, Output};
+use millrace_wire::KeyHandle;
 
 use crate::error::ClientError;
 use crate::key::KeyData;

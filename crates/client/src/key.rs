@@ -7,8 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_operation::key::{KeyInfo, PrivateKey};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{HashAlgorithms, KeyInfo, OperationSet, PrivateKey};
 use millrace_wire::KeySelector;
 
 /// Names a key in this process and in everything forked from it.

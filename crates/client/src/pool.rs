@@ -19,10 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_operation::key::{KeyInfo, PrivateKey};
-use millrace_operation::operation::Operation;
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use millrace_operation::sync::lock;
+use millrace_operation::{HashAlgorithms, KeyInfo, Operation, OperationSet, PrivateKey};
 use millrace_wire::{KeyRefusal, KeySelector};
 
 use crate::config::{PoolConfig, selector_is_sane};
@@ -189,8 +187,8 @@ impl Pool {
     fn open(&self, source: KeySource, deadline: Instant) -> Result<RemoteKey, ClientError> {
         if let KeySource::Import(key) = &source {
             let length = key.dangerous_pkcs8().len();
-            if length == 0 || length > millrace_operation::key::MAX_PRIVATE_KEY_LEN {
-                let error = millrace_operation::error::KeyError::Malformed;
+            if length == 0 || length > millrace_operation::MAX_PRIVATE_KEY_LEN {
+                let error = millrace_operation::KeyError::Malformed;
                 return Err(ClientError::Key(KeyRefusal::Key(error)));
             }
         }

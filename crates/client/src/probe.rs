@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_DESCRIPTION, FEATURES, Fault, Hello, KeyRefusal,
-    KeySelector, Message, NodeMessage, VERSION_MAX, VERSION_MIN, version,
+    KeySelector, Message, NodeMessage, VERSION_MAX, VERSION_MIN, accept_version,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls_pki_types::CertificateDer;
@@ -110,7 +110,7 @@ pub fn probe(endpoint: &Endpoint, request: &ProbeRequest) -> Result<Probed, Prob
     let NodeMessage::Welcome(welcome) = talk.hear()? else {
         return Err(unexpected("its first message is no welcome"));
     };
-    version::accept(&hello, &welcome).map_err(|error| ProbeError::Protocol(error.to_string()))?;
+    accept_version(&hello, &welcome).map_err(|error| ProbeError::Protocol(error.to_string()))?;
     let mut keys = Vec::with_capacity(request.keys.len());
     for (number, selector) in (0..).zip(&request.keys) {
         talk.say(&ClientMessage::OpenKey { request: number, selector: selector.clone() });

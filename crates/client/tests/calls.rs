@@ -16,8 +16,7 @@ use fake::{
     pool, soon, start_call,
 };
 use millrace_client::{ClientError, Endpoint, KeyRefusal, KeySelector, Pool, PoolConfig};
-use millrace_operation::error::JobError;
-use millrace_operation::key::PrivateKey;
+use millrace_operation::{JobError, PrivateKey};
 use millrace_wire::{JobCompletion, Message, NodeMessage};
 use zeroize::Zeroizing;
 

@@ -16,7 +16,7 @@ use fake::{
 use millrace_client::{
     ClientError, Endpoint, Hedge, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey,
 };
-use millrace_operation::error::JobError;
+use millrace_operation::JobError;
 use millrace_wire::{NodeMessage, SubmittedJob};
 
 fn folder() -> tempfile::TempDir {

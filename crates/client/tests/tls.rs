@@ -20,7 +20,7 @@ use millrace_client::{
     ClientError, Endpoint, KeySelector, Pool, PoolConfig, ProbeError, ProbeRequest, TlsConfig,
     TlsFault, probe,
 };
-use millrace_operation::key::PrivateKey;
+use millrace_operation::PrivateKey;
 use millrace_wire::{ClientMessage, Decoder, Message, NodeMessage, Welcome};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,

@@ -26,11 +26,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{
-    BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+    Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 };
 use millrace_engine::{
-    Backend, BackendKind, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Hash,
-    Job, Key, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner, PrivateKey,
+    Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner,
+};
+use millrace_operation::{
+    BackendKind, Hash, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey,
 };
 
 const SESSIONS: usize = 1_000;

@@ -125,12 +125,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use millrace_operation::{
-    KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey,
+    BackendKind, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, PrivateKey,
 };
 
 use crate::error::BackendError;
-
-pub use millrace_operation::BackendKind;
 
 /// The slow face of a backend.
 pub trait Backend: Send + Sync + fmt::Debug {

@@ -6,8 +6,6 @@
 
 use thiserror::Error;
 
-pub use millrace_operation::error::{JobError, KeyError};
-
 /// Why a task failed in a backend. The dispatcher turns it into a retry, a quarantine or a [`JobError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum BackendError {

@@ -19,27 +19,21 @@
 //! - [`backend`]: the contract that every implementation fulfils.
 //! - [`engine`]: [`Engine`], [`Job`], [`Completion`]; the choice of a backend, and the workers.
 //! - `queue`: the fair queue of one class; [`Owner`].
-//! - [`error`]: why a backend, a job or a key failed.
+//! - [`error`]: why a backend failed.
 //! - [`stats`]: counters and histograms.
 //!
-//! The vocabulary comes from [`millrace_operation`], and is exported here again: backends and front ends need both.
+//! The vocabulary (operations, keys, errors of jobs) is the crate [`millrace_operation`].
 #![forbid(unsafe_code)]
 
 pub mod backend;
-pub mod engine;
-pub mod error;
+mod engine;
+mod error;
 mod queue;
 pub mod stats;
 
-pub use backend::Backend;
 pub use engine::{
-    BackendEvent, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key,
-    Observer, Placement, WorkerThread,
+    BackendChoice, BackendEvent, BackendStatus, Completion, CompletionSink, Engine, EngineConfig,
+    EngineSession, Job, Key, Observer, Placement, SWEEP_INTERVAL, StartError, WorkerThread,
 };
 pub use error::BackendError;
-pub use millrace_operation::{
-    BackendKind, Class, Curve, Hash, HashAlgorithms, JobError, JobId, KeyError, KeyInfo, KeyKind,
-    KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind, OperationSet, Output, PrivateKey,
-    coded_enum, der, key, operation, sets, sync, traditional,
-};
 pub use queue::{Owner, PriorityLevel};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use millrace_operation::{Class, OperationKind};
 
-use crate::backend::BackendKind;
-use crate::error::JobError;
+use millrace_operation::BackendKind;
+use millrace_operation::JobError;
 
 /// Sub-buckets per doubling: neighbouring bounds are at most 25 % apart.
 const SUB_BUCKETS: usize = 4;

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendError, BackendKind, CompletionSink, Engine, EngineConfig, EngineSession, Job, JobError,
-    KeyError, Owner, PriorityLevel, PrivateKey, WorkerThread,
+    BackendError, CompletionSink, Engine, EngineConfig, EngineSession, Job, Owner, PriorityLevel,
+    WorkerThread,
 };
+use millrace_operation::{BackendKind, JobError, KeyError, PrivateKey};
 use support::{Behaviour, Collector, Fixture, OWNER, Scripted, Shared};
 
 #[test]

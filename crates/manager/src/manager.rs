@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
 use crate::model::audit::{AuditEntry, AuditError, AuditVerifier};

@@ -198,8 +198,8 @@ pub fn seal(
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::PrivateKey;
-    use millrace_service::KeyPolicy;
+    use millrace_operation::PrivateKey;
+    use millrace_service::policy::KeyPolicy;
     use proptest::prelude::*;
 
     use super::*;

@@ -20,10 +20,9 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use millrace_engine::sync::lock;
-use millrace_engine::{HashAlgorithms, KeyError, KeyInfo, OperationSet, PrivateKey};
-use millrace_service::KeyPolicy;
-use millrace_service::policy::TENANT_PREFIX;
+use millrace_operation::sync::lock;
+use millrace_operation::{HashAlgorithms, KeyError, KeyInfo, OperationSet, PrivateKey};
+use millrace_service::policy::{KeyPolicy, TENANT_PREFIX};
 use millrace_service::store::bundle::KeyBundle;
 use millrace_service::store::pem::{PemError, read_private_key};
 use millrace_service::store::{

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use millrace_engine::{KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_manager::model::core::{Actor, LeaseTimes};
 use millrace_manager::model::holder::GrantSet;
 use millrace_manager::model::keys::MAX_POOL_KEYS;
@@ -21,6 +20,7 @@ use millrace_manager::sealing::{SealingError, SealingPair};
 use millrace_manager::store::{self, Store};
 use millrace_manager::vault::{KeyRights, Vault, VaultError, describe};
 use millrace_manager::{Manager, ManagerError};
+use millrace_operation::{KeyError, KeyInfo, KeyType, PrivateKey};
 use millrace_service::grant::{GrantKeys, GrantSigner};
 
 const ADMIN: Actor<'_> = Actor { name: "admin:test", role: Role::Admin };

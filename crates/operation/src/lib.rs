@@ -17,19 +17,25 @@
 //! - [`sync`]: a lock that a panic does not poison.
 #![forbid(unsafe_code)]
 
-pub mod backend_kind;
+mod backend_kind;
 mod coded;
 pub mod der;
-pub mod error;
-pub mod key;
-pub mod operation;
-pub mod sets;
+mod error;
+mod key;
+mod operation;
+mod sets;
 pub mod stub;
 pub mod sync;
 pub mod traditional;
 
 pub use backend_kind::BackendKind;
 pub use error::{JobError, KeyError};
-pub use key::{Class, Curve, KeyInfo, KeyKind, KeyType, MlDsaSet, PrivateKey};
-pub use operation::{Hash, JobId, MlDsaInput, Operation, OperationKind, Output};
+pub use key::{
+    Class, Curve, KeyInfo, KeyKind, KeyType, MAX_DSA_BITS, MAX_KEY_NAME_LEN, MAX_MODULUS_BITS,
+    MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS, MlDsaSet, PrivateKey,
+};
+pub use operation::{
+    Hash, JobId, MAX_INPUT_LEN, MAX_LABEL_LEN, ML_DSA_MU_LEN, MlDsaInput, Operation, OperationKind,
+    Output,
+};
 pub use sets::{HashAlgorithms, OperationSet};

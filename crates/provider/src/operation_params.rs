@@ -7,8 +7,7 @@
 //! refused.
 
 use millrace_operation::der::{DerReader, tag};
-use millrace_operation::operation::MAX_LABEL_LEN;
-use millrace_operation::{Hash, Operation};
+use millrace_operation::{Hash, MAX_LABEL_LEN, Operation};
 
 use crate::names;
 

@@ -18,8 +18,8 @@ use std::sync::{Arc, LazyLock};
 
 use common::{Bench, Running, application, eventually, must};
 use millrace_backends::Software;
-use millrace_engine::{OperationKind, OperationSet};
-use millrace_service::KeyPolicy;
+use millrace_operation::{OperationKind, OperationSet};
+use millrace_service::policy::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;
 
 /// Bound on the stack that a job uses, in bytes. It has 32 KiB, and no guard page. Without optimisation,

@@ -216,7 +216,7 @@ fn x25519_key_of_the_pool_is_refused_with_a_reason_and_the_rest_stays() {
     bench.generate("x25519", "-algorithm X25519");
     bench.generate("p256", "-algorithm EC -pkeyopt ec_paramgen_curve:P-256");
     for name in ["x25519", "p256"] {
-        bench.hold(name, millrace_service::KeyPolicy::signing(["*"]));
+        bench.hold(name, millrace_service::policy::KeyPolicy::signing(["*"]));
     }
     bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
     bench.write_config("pool.cnf", "default_properties = ?millrace.local=yes", "local = all");

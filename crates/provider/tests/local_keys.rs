@@ -193,7 +193,7 @@ fn key_of_a_file_signs_here_beside_a_pool_unless_all_keys_are_given_to_it() {
     bench.write("message", b"the mill is not the river\n");
     bench.generate("key", KINDS[0].options);
     bench.generate("held", KINDS[0].options);
-    bench.hold("held", millrace_service::KeyPolicy::signing(["*"]));
+    bench.hold("held", millrace_service::policy::KeyPolicy::signing(["*"]));
     bench.start(std::sync::Arc::new(millrace_backends::Software::new()));
     bench.write_config("rest.cnf", "default_properties = ?millrace.local=yes", "local = all");
     bench.write_config("all.cnf", "default_properties = ?provider=millrace", "local = all");

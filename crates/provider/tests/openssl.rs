@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use common::{Bench, must, must_fail, texts};
 use millrace_backends::Software;
-use millrace_engine::{OperationKind, OperationSet};
-use millrace_service::KeyPolicy;
-use millrace_service::KeyStore;
+use millrace_operation::{OperationKind, OperationSet};
+use millrace_service::policy::KeyPolicy;
+use millrace_service::store::KeyStore;
 use millrace_testkit::faulty::{FaultyBackend, InjectedFault};
 
 const RSA: &str = "-algorithm RSA -pkeyopt rsa_keygen_bits:2048";

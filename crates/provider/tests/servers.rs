@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use common::{Bench, Running, application, eventually, must};
 use millrace_backends::Software;
-use millrace_service::KeyPolicy;
+use millrace_service::policy::KeyPolicy;
 use millrace_testkit::faulty::FaultyBackend;
 
 fn installed(server: &str) -> bool {

@@ -6,10 +6,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
+use millrace_service::Service;
+use millrace_service::keys::Reloaded;
 use millrace_service::settings::Applied;
+use millrace_service::status::Status;
 use millrace_service::store::StoreError;
-use millrace_service::{Reloaded, Service, Status};
 use serde::Serialize;
 use thiserror::Error;
 

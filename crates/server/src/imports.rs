@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{KeyError, PrivateKey};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, PrivateKey};
 use millrace_service::Service;
 use millrace_service::imports::ImportQueue;
 use millrace_service::outbox::Outbox;

@@ -22,13 +22,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use millrace_engine::sync::lock;
-use millrace_service::Service;
+use millrace_operation::sync::lock;
 use millrace_service::admission::{Entered, Handshakes};
 use millrace_service::log_limit::RateLimit;
 use millrace_service::metrics::ConnectionRefusal;
 use millrace_service::outbox::Outbox;
-use millrace_service::service::ConnectionSlot;
+use millrace_service::{ConnectionSlot, Service};
 use millrace_wire::{Fault, Message, NodeMessage};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};

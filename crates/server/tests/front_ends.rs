@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{ECDSA_SIGN, Setup, TestNode, eventually, job, my_uid, only};
-use millrace_engine::{Completion, CompletionSink, JobError};
-use millrace_service::KeyPolicy;
+use millrace_engine::{Completion, CompletionSink};
+use millrace_operation::JobError;
 use millrace_service::metrics::ConnectionRefusal;
-use millrace_service::settings::IdentityLimits;
+use millrace_service::policy::KeyPolicy;
+use millrace_service::settings::{IdentityLimits, Settings};
 use millrace_service::sink::{Order, SessionSink};
-use millrace_service::{Service, Session, Settings};
+use millrace_service::{Service, Session};
 use millrace_testkit::keys;
 use millrace_wire::{ClientMessage, Hello, KeyHandle, KeyRefusal, KeySelector, NodeMessage};
 

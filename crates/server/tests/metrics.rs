@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use common::{ECDSA_SIGN, Setup, eventually, job, my_uid};
 use millrace_backends::Software;
-use millrace_engine::JobError;
-use millrace_service::KeyPolicy;
+use millrace_operation::JobError;
+use millrace_service::policy::KeyPolicy;
 use millrace_testkit::keys;
 use millrace_wire::{
     ClientMessage, EdgeCounter, EdgeReport, FEATURE_DEVICE_COUNTERS, FEATURE_REPORTS, Fault, Hello,

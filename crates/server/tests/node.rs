@@ -19,13 +19,13 @@ use common::{
     Client, ECDSA_SIGN, RSA_SIGN, Setup, TestNode, engine, eventually, get, job, my_uid, only, tcp,
 };
 use millrace_backends::Software;
-use millrace_engine::{
+use millrace_operation::{
     BackendKind, JobError, KeyError, KeyType, Operation, OperationKind, PrivateKey,
 };
 use millrace_server::Node;
 use millrace_server::config::UnixConfig;
-use millrace_service::KeyPolicy;
-use millrace_service::Status;
+use millrace_service::policy::KeyPolicy;
+use millrace_service::status::Status;
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
@@ -502,7 +502,7 @@ fn client_that_does_not_read_is_disconnected_others_are_served() {
         let jobs: Vec<_> =
             (0..100).map(|id| job(batch * 100 + id, key, &RSA_SIGN, &[0; 32])).collect();
         let mut bytes = Vec::new();
-        millrace_wire::codec::encode_submit_batch(&jobs, &mut bytes);
+        millrace_wire::encode_submit_batch(&jobs, &mut bytes);
         // The node stops reading before it has all jobs, and may close the connection during the write.
         client.stream.set_nonblocking(true).unwrap();
         if client.stream.write_all(&bytes).is_err() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::tls::{Papers, TLS12, issue, setup};
 use common::{Client, ECDSA_SIGN, TestNode, eventually, only, tcp};
 use millrace_server::tls::{CertificateFiles, ensure_node_certificates, issue_client_certificate};
-use millrace_service::KeyPolicy;
+use millrace_service::policy::KeyPolicy;
 use millrace_testkit::keys;
 use millrace_wire::NodeMessage;
 use rcgen::{CertificateParams, Issuer, KeyPair};

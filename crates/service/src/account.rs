@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use millrace_engine::Completion;
 use millrace_engine::stats::{Histogram, HistogramSnapshot};
-use millrace_engine::sync::lock;
-use millrace_engine::{Completion, JobError, KeyType, OperationKind};
+use millrace_operation::sync::lock;
+use millrace_operation::{JobError, KeyType, OperationKind};
 
 use crate::quota::{Exceeded, Quota};
 use crate::settings::Settings;

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -12,14 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::{
-    Curve, Hash, HashAlgorithms, JobError, KeyError, KeyInfo, KeyType, Operation, OperationKind,
-    OperationSet, PrivateKey,
+use millrace_operation::{
+    Curve, Hash, HashAlgorithms, JobError, JobId, KeyError, KeyInfo, KeyType, Operation,
+    OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
     ClientMessage, EdgeCounter, EdgeReport, FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS,
-    FEATURE_REPORTS, Hello, JobId, KeyHandle, KeySelector, Message, NodeMessage, RequestId,
-    SubmittedJob,
+    FEATURE_REPORTS, Hello, KeyHandle, KeySelector, Message, NodeMessage, RequestId, SubmittedJob,
 };
 use zeroize::Zeroizing;
 

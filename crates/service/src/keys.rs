@@ -22,8 +22,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::sync::lock;
-use millrace_engine::{Engine, Key, KeyError, KeyInfo};
+use millrace_engine::{Engine, Key};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyInfo};
 use millrace_wire::KeySelector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -479,7 +480,7 @@ enum Refused {
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::{KeyType, OperationKind};
+    use millrace_operation::{KeyType, OperationKind};
 
     use super::*;
 

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 use crate::bucket::Bucket;
 

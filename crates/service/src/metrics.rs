@@ -11,10 +11,10 @@ use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_engine::JobError;
+use millrace_engine::BackendStatus;
 use millrace_engine::backend::BackendDeviceStatus;
-use millrace_engine::engine::BackendStatus;
 use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot};
+use millrace_operation::JobError;
 use millrace_wire::{EdgeCounter, Fault, KeyRefusal};
 
 use crate::account::AccountSnapshot;
@@ -605,7 +605,7 @@ mod tests {
     use std::time::Instant;
 
     use millrace_engine::stats::{Histogram, SeriesSnapshot};
-    use millrace_engine::{BackendKind, Class, OperationKind};
+    use millrace_operation::{BackendKind, Class, OperationKind};
 
     use super::*;
     use crate::account::Account;

@@ -13,8 +13,9 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{Completion, CompletionSink, Key, KeyError};
+use millrace_engine::{Completion, CompletionSink, Key};
+use millrace_operation::KeyError;
+use millrace_operation::sync::lock;
 use millrace_wire::RequestId;
 
 use crate::sink::{Order, SessionSink};

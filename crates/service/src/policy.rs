@@ -3,7 +3,7 @@
 
 //! The policy of a key: which identities may do which operations with which hashes.
 
-use millrace_engine::{Hash, HashAlgorithms, Operation, OperationKind, OperationSet};
+use millrace_operation::{Hash, HashAlgorithms, Operation, OperationKind, OperationSet};
 
 /// Begins the name of a tenant in key policies.
 pub const TENANT_PREFIX: &str = "tenant:";

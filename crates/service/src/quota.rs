@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{KeyType, OperationKind};
+use millrace_operation::{KeyType, OperationKind};
 
 use crate::bucket::Bucket;
 use crate::rates::{JobClass, Rate, Rates};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_engine::{Class, KeyKind, KeyType, OperationKind};
+use millrace_operation::{Class, KeyKind, KeyType, OperationKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -345,7 +345,7 @@ impl TenantRow {
 }
 
 impl BackendRow {
-    fn of(status: millrace_engine::engine::BackendStatus) -> Self {
+    fn of(status: millrace_engine::BackendStatus) -> Self {
         Self {
             backend: status.description.kind.name().to_owned(),
             version: status.description.version,
@@ -390,8 +390,8 @@ impl DeviceRow {
 }
 
 impl ChoiceRow {
-    fn of(choice: millrace_engine::engine::BackendChoice) -> Self {
-        let cost = |(kind, time): (millrace_engine::BackendKind, Duration)| CostRow {
+    fn of(choice: millrace_engine::BackendChoice) -> Self {
+        let cost = |(kind, time): (millrace_operation::BackendKind, Duration)| CostRow {
             backend: kind.name().to_owned(),
             us: time.as_secs_f64() * 1e6,
         };

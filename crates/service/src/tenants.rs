@@ -12,7 +12,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use millrace_engine::{Owner, PriorityLevel, coded_enum};
+use millrace_engine::{Owner, PriorityLevel};
+use millrace_operation::coded_enum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

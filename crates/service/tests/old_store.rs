@@ -12,9 +12,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use millrace_engine::OperationKind;
-use millrace_service::KeyPolicy;
-use millrace_service::{KekSource, KeyStore};
+use millrace_operation::OperationKind;
+use millrace_service::policy::KeyPolicy;
+use millrace_service::store::{KekSource, KeyStore};
 use tempfile::TempDir;
 
 /// Offset of the last byte of the operations, from the end of the metadata.

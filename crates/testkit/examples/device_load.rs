@@ -20,10 +20,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use millrace_engine::{
-    Backend, Completion, CompletionSink, Engine, EngineConfig, Hash, Job, Key, Operation, Owner,
-    PrivateKey,
-};
+use millrace_engine::backend::Backend;
+use millrace_engine::{Completion, CompletionSink, Engine, EngineConfig, Job, Key, Owner};
+use millrace_operation::{Hash, Operation, PrivateKey};
 use millrace_testkit::device::{DeviceControls, DeviceOptions, FakeDevice};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 

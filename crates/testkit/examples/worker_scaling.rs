@@ -20,9 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    Completion, CompletionSink, Engine, EngineConfig, EngineSession, Hash, Job, Key, Operation,
-    Owner, PrivateKey,
+    Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner,
 };
+use millrace_operation::{Hash, Operation, PrivateKey};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 
 const WORKERS: [usize; 4] = [1, 2, 4, 8];

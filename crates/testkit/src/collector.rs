@@ -7,8 +7,8 @@ use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink};
+use millrace_operation::sync::lock;
 
 /// Time limit for a completion, far above its time on a busy machine. After that a completion is lost.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(120);

@@ -19,12 +19,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, Health, OpenedKey, Queue, Task, Unusable,
 };
-use millrace_engine::sync::lock;
-use millrace_engine::{
-    BackendError, BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey,
+use millrace_operation::sync::lock;
+use millrace_operation::{
+    BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey,
 };
 
 /// The behaviour of a [`FakeDevice`].

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 };
-use millrace_engine::{BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey};
+use millrace_operation::{
+    BackendKind, KeyError, KeyInfo, KeyType, OperationKind, Output, PrivateKey,
+};
 
 /// The behaviour of a [`FakeBackend`].
 #[derive(Clone, Debug)]

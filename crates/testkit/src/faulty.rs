@@ -21,12 +21,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Done, Health, OpenedKey, Pace, Queue, Task,
     Unusable,
 };
-use millrace_engine::sync::lock;
-use millrace_engine::{BackendError, BackendKind, KeyError, PrivateKey};
+use millrace_operation::sync::lock;
+use millrace_operation::{BackendKind, KeyError, PrivateKey};
 
 /// The fault that hits a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_engine::der::{element, tag};
-use millrace_engine::{Curve, KeyError, KeyType, MlDsaSet, PrivateKey};
+use millrace_operation::der::{element, tag};
+use millrace_operation::{Curve, KeyError, KeyType, MlDsaSet, PrivateKey};
 use zeroize::Zeroizing;
 
 /// A valid key for tests.

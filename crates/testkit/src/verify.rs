@@ -4,8 +4,7 @@
 //! The peer's side of each operation: verifies signatures, encrypts, agrees on secrets. It uses OpenSSL and,
 //! for ML-DSA, RustCrypto; no backend uses these libraries.
 
-use millrace_engine::operation::ML_DSA_MU_LEN;
-use millrace_engine::{Curve, Hash, KeyType, MlDsaInput, MlDsaSet, Operation};
+use millrace_operation::{Curve, Hash, KeyType, ML_DSA_MU_LEN, MlDsaInput, MlDsaSet, Operation};
 use ml_dsa::VerifyingKey;
 use ml_dsa::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePublicKey};
 use openssl::bn::{BigNum, BigNumContext};

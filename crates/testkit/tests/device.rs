@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_engine::engine::{BackendStatus, StartError};
+use millrace_engine::backend::Backend;
 use millrace_engine::{
-    Backend, BackendEvent, BackendKind, Completion, CompletionSink, Curve, Engine, EngineConfig,
-    EngineSession, Hash, Job, JobError, Key, KeyType, Observer, Operation, Owner, PrivateKey,
+    BackendEvent, BackendStatus, Completion, CompletionSink, Engine, EngineConfig, EngineSession,
+    Job, Key, Observer, Owner, StartError,
 };
+use millrace_operation::{BackendKind, Curve, Hash, JobError, KeyType, Operation, PrivateKey};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::device::{DeviceControls, DeviceOptions, FakeDevice};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};

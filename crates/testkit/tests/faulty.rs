@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use millrace_engine::backend::{BackendKey, Done, Queue, Task};
-use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
+use millrace_engine::BackendError;
+use millrace_engine::backend::{Backend, BackendKey, Done, Queue, Task};
+use millrace_operation::{BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend, InjectedFault};
 use millrace_testkit::keys;

@@ -10,11 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Completion, JobError, KeyInfo, Operation, Output, PrivateKey};
+use millrace_engine::Completion;
+use millrace_operation::{JobError, JobId, KeyInfo, Operation, Output, PrivateKey};
 use millrace_service::sink::SessionSink;
 use millrace_service::{Service, Session};
 use millrace_wire::{
-    ClientMessage, Fault, Hello, JobId, KeyHandle, KeyRefusal, NodeMessage, SubmittedJob, version,
+    ClientMessage, Fault, Hello, KeyHandle, KeyRefusal, NodeMessage, SubmittedJob, VERSION_MAX,
 };
 use thiserror::Error;
 
@@ -103,8 +104,8 @@ impl ServiceTarget {
             .map_err(|reason| SessionOpenError::Refused(reason.name()))?;
         let mut pool = Self { session, next_request: 0, fault: None };
         let hello = ClientMessage::Hello(Hello {
-            min_version: version::VERSION_MAX,
-            max_version: version::VERSION_MAX,
+            min_version: VERSION_MAX,
+            max_version: VERSION_MAX,
             features: 0,
             agent: concat!("millrace-virtio/", env!("CARGO_PKG_VERSION")).to_owned(),
         });

@@ -11,9 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_engine::der::{DerReader, tag};
-use millrace_engine::key::MIN_MODULUS_BITS;
-use millrace_engine::{Curve, KeyError, KeyInfo, KeyType, PrivateKey};
+use millrace_operation::der::{DerReader, tag};
+use millrace_operation::{Curve, KeyError, KeyInfo, KeyType, MIN_MODULUS_BITS, PrivateKey};
 use millrace_wire::{KeyHandle, KeyRefusal};
 
 use crate::job_target::JobTarget;
@@ -210,8 +209,8 @@ fn public_key(der: &[u8]) -> Option<Rsa> {
     (outer.is_empty() && fields.is_empty()).then_some(())?;
     let sign = modulus.first().is_some_and(|byte| byte & 0x80 != 0);
     let modulus = [if sign { &[0][..] } else { &[] }, modulus].concat();
-    let modulus = millrace_engine::der::element(tag::INTEGER, &modulus);
-    Rsa::public(&millrace_engine::der::element(tag::SEQUENCE, &[&modulus, exponent].concat()))
+    let modulus = millrace_operation::der::element(tag::INTEGER, &modulus);
+    Rsa::public(&millrace_operation::der::element(tag::SEQUENCE, &[&modulus, exponent].concat()))
 }
 
 /// A key below the engine's smallest size.
@@ -244,7 +243,7 @@ fn public_half(der: &[u8]) -> Option<Rsa> {
     fields.take(tag::INTEGER)?;
     let (modulus, _) = fields.take_whole(tag::INTEGER)?;
     let (exponent, _) = fields.take_whole(tag::INTEGER)?;
-    Rsa::public(&millrace_engine::der::element(tag::SEQUENCE, &[modulus, exponent].concat()))
+    Rsa::public(&millrace_operation::der::element(tag::SEQUENCE, &[modulus, exponent].concat()))
 }
 
 /// The status for a key that the pool refused.

@@ -19,10 +19,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, NodeReply, Pool, RemoteKey};
-use millrace_engine::sync::lock;
-use millrace_engine::{Completion, JobError, KeyInfo, Output, PrivateKey};
+use millrace_engine::Completion;
+use millrace_operation::sync::lock;
+use millrace_operation::{JobError, JobId, KeyInfo, Output, PrivateKey};
 use millrace_service::sink::SessionSink;
-use millrace_wire::{JobId, KeyHandle, KeyRefusal};
+use millrace_wire::{KeyHandle, KeyRefusal};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
 

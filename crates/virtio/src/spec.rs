@@ -5,7 +5,7 @@
 //!
 //! Wherever Linux differs from the specification, the device follows the specification and the row says so.
 
-use millrace_engine::{Curve, Hash};
+use millrace_operation::{Curve, Hash};
 
 /// The virtio device number of a crypto device.
 pub const DEVICE_ID: u16 = 20;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_engine::BackendKind;
+use millrace_operation::BackendKind;
 use millrace_wire::{EdgeCounter, EdgeReport};
 use serde::Serialize;
 

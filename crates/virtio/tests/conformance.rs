@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
-use millrace_service::Settings;
+use millrace_service::settings::Settings;
 use millrace_testkit::keys;
 use millrace_virtio::spec::Status;
 use millrace_virtio::{DeviceLimits, Limit, LimitsChange};
@@ -83,12 +83,12 @@ fn key_without_primes_serves_raw_rsa() {
     let key = rsa_key();
     let integer = |bytes: Vec<u8>| {
         let sign = if bytes[0] & 0x80 == 0 { vec![] } else { vec![0] };
-        millrace_engine::der::element(2, &[sign, bytes].concat())
+        millrace_operation::der::element(2, &[sign, bytes].concat())
     };
     let numbers = [key.n(), key.e(), key.d()].map(|number| integer(number.to_vec()));
     let der = |zeros: &[u8]| {
         let body = [&[2, 1, 0][..], &numbers.concat(), zeros].concat();
-        millrace_engine::der::element(0x30, &body)
+        millrace_operation::der::element(0x30, &body)
     };
     let good = der(&[2, 1, 0].repeat(5));
     let session = guest
@@ -340,7 +340,7 @@ fn public_key_whose_modulus_lacks_its_sign_byte_serves() {
     let machine = Machine::start();
     let mut guest = machine.connect(0);
     let key = rsa_key();
-    let element = millrace_engine::der::element;
+    let element = millrace_operation::der::element;
     let numbers = [key.n(), key.e()].map(|number| element(2, &number.to_vec()));
     let der = element(0x30, &numbers.concat());
     let session = guest
@@ -368,7 +368,7 @@ fn key_of_linux_self_test_serves_raw_rsa() {
         "471E0290FF0AF0750351B7F878864CA961ADBD3A8A7E991C5C0556A94C3146A7F9803F8F6F8AE342E931FD8AE47A220D1B99A495849807FE39F9245A9836DA3D",
         "00B06C4FDABB6301198D265BDBAE9423B380F271F73453885093077FCD39E2119FC98632154F5883B167A967BF402B4E9E2E0F9656E698EA3666EDFB25798039F7",
     ];
-    let element = millrace_engine::der::element;
+    let element = millrace_operation::der::element;
     let encoded = numbers.map(|number| element(2, &hex::decode(number).expect("digits")));
     let der = element(0x30, &[&[2, 1, 0][..], &encoded.concat()].concat());
     let key = Rsa::private_key_from_der(&der).expect("OpenSSL takes it");

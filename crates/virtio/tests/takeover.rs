@@ -10,8 +10,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use millrace_backends::Software;
-use millrace_engine::{Backend, Engine, EngineConfig};
-use millrace_service::{KekSource, KeyStore, Service, Settings};
+use millrace_engine::backend::Backend;
+use millrace_engine::{Engine, EngineConfig};
+use millrace_service::Service;
+use millrace_service::settings::Settings;
+use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::faulty::{FaultControls, FaultyBackend};
 use millrace_testkit::keys;
 use millrace_testkit::wait::until;

@@ -10,13 +10,11 @@
 
 use std::time::Duration;
 
-use millrace_operation::BackendKind;
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::{KeyInfo, MAX_PRIVATE_KEY_LEN, PrivateKey};
-use millrace_operation::operation::{
-    Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
+use millrace_operation::{
+    BackendKind, Hash, HashAlgorithms, JobError, KeyError, KeyInfo, MAX_INPUT_LEN,
+    MAX_KEY_NAME_LEN, MAX_LABEL_LEN, MAX_PRIVATE_KEY_LEN, MlDsaInput, Operation, OperationKind,
+    OperationSet, Output, PrivateKey,
 };
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
 use zeroize::Zeroizing;
 
 use crate::codes::{self, MessageKind};
@@ -27,16 +25,12 @@ use crate::message::{
 };
 use crate::reader::PayloadReader;
 use crate::report::{EdgeCounter, EdgeReport};
-use crate::{
-    HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_OUTPUT_LEN,
-    MAX_SPKI_LEN,
-};
+use crate::{HEADER_LEN, MAGIC, MAX_JOBS_PER_FRAME, MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_SPKI_LEN};
 
-pub use crate::writer::{
-    CompleteWriter, MAX_COMPLETION_LEN, MAX_JOB_LEN, SubmitWriter, encode_completions,
-    encode_submit_batch, job_fits, wipe,
+use crate::writer::{
+    MIN_COMPLETION_LEN, MIN_JOB_LEN, begin_frame, encode_completions, encode_submit_batch,
+    end_frame, put_bytes, reserve,
 };
-use crate::writer::{MIN_COMPLETION_LEN, MIN_JOB_LEN, begin_frame, end_frame, put_bytes, reserve};
 
 /// One direction of the protocol.
 pub trait Message: Sized {

@@ -4,13 +4,12 @@
 //! Tables of the codes on the wire. The engine defines the codes of operations, hashes, backends, job errors
 //! and key errors; this module has the codes that occur only on the wire.
 
-use millrace_operation::error::KeyError;
-use millrace_operation::key::{KeyKind, KeyType, MAX_PRIVATE_KEY_LEN};
+use millrace_operation::{KeyError, KeyKind, KeyType, MAX_KEY_NAME_LEN, MAX_PRIVATE_KEY_LEN};
 
 use crate::error::WireError;
 use crate::message::KeyRefusal;
 use crate::report::EDGE_COUNTERS;
-use crate::{MAX_KEY_NAME_LEN, MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
+use crate::{MAX_NAME_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN};
 
 /// One kind of message: its code in the frame header, its name, and its longest payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +70,7 @@ pub const SELECT_NAME: u8 = 0x01;
 pub const SELECT_SPKI_SHA256: u8 = 0x02;
 
 /// Status of a job that has an output. Every other status is a
-/// [`JobError`](millrace_operation::error::JobError).
+/// [`JobError`](millrace_operation::JobError).
 pub const STATUS_OK: u8 = 0x00;
 /// `served_by` of a job that no backend served.
 pub const SERVED_BY_NONE: u8 = 0x00;

@@ -21,28 +21,32 @@
 //! - [`error`]: errors of received bytes.
 #![forbid(unsafe_code)]
 
-pub mod codec;
+mod codec;
 pub mod codes;
-pub mod decoder;
-pub mod error;
-pub mod message;
+mod decoder;
+mod error;
+mod message;
 mod reader;
-pub mod report;
-pub mod version;
+mod report;
+mod version;
 mod writer;
 
-pub use codec::Message;
-pub use decoder::Decoder;
+pub use codec::{Message, parse_header};
+pub use decoder::{Decoder, MAX_BUFFER, MIN_SPACE};
 pub use error::{Peer, WireError};
 pub use message::{
-    ClientMessage, Fault, Hello, JobCompletion, JobId, KeyHandle, KeyRefusal, KeySelector,
-    NodeMessage, RequestId, SubmittedJob, Welcome,
+    ClientMessage, Fault, Hello, JobCompletion, KeyHandle, KeyRefusal, KeySelector, NodeMessage,
+    RequestId, SubmittedJob, Welcome,
 };
-pub use millrace_operation::key::MAX_KEY_NAME_LEN;
-pub use report::{EdgeCounter, EdgeReport};
+pub use report::{EDGE_COUNTERS, EdgeCounter, EdgeReport};
 pub use version::{
-    FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS, FEATURE_ML_DSA, FEATURE_REPORTS,
-    FEATURE_RETRY_AFTER, FEATURES, VERSION_MAX, VERSION_MIN, Vocabulary,
+    FEATURE_DESCRIPTION, FEATURE_DEVICE_COUNTERS, FEATURE_ML_DSA, FEATURE_NAMES, FEATURE_REPORTS,
+    FEATURE_RETRY_AFTER, FEATURES, VERSION_MAX, VERSION_MIN, Vocabulary, accept_version,
+    feature_of_hash, feature_of_key, feature_of_operation, negotiate_version,
+};
+pub use writer::{
+    CompleteWriter, MAX_COMPLETION_LEN, MAX_JOB_LEN, SubmitWriter, encode_completions,
+    encode_submit_batch, job_fits, wipe,
 };
 
 /// The protocol's name in the TLS handshake (ALPN, RFC 7301). Its number changes only with the frame header;

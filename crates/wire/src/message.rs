@@ -7,12 +7,10 @@
 use std::fmt;
 use std::time::Duration;
 
-pub use millrace_operation::JobId;
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::{KeyInfo, PrivateKey};
-use millrace_operation::operation::{Operation, Output};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
-use millrace_operation::{BackendKind, coded_enum};
+use millrace_operation::{
+    BackendKind, HashAlgorithms, JobError, JobId, KeyError, KeyInfo, Operation, OperationSet,
+    Output, PrivateKey, coded_enum,
+};
 use thiserror::Error;
 
 use crate::report::EdgeReport;

@@ -8,9 +8,7 @@
 //! and are sent only where it is in force. So a decoder can refuse unknown codes, and old and new peers still
 //! understand each other.
 
-use millrace_operation::key::KeyKind;
-use millrace_operation::operation::{Hash, Operation, OperationKind};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{Hash, HashAlgorithms, KeyKind, Operation, OperationKind, OperationSet};
 
 use crate::error::WireError;
 use crate::message::{Hello, Welcome};
@@ -171,7 +169,7 @@ impl Vocabulary {
 ///
 /// # Errors
 /// [`WireError::NoCommonVersion`].
-pub fn negotiate(hello: &Hello) -> Result<(u16, u64), WireError> {
+pub fn negotiate_version(hello: &Hello) -> Result<(u16, u64), WireError> {
     let (min, max) = (hello.min_version, hello.max_version);
     let version = max.min(VERSION_MAX);
     if version < min.max(VERSION_MIN) {
@@ -184,7 +182,7 @@ pub fn negotiate(hello: &Hello) -> Result<(u16, u64), WireError> {
 ///
 /// # Errors
 /// [`WireError::VersionNotOffered`] or [`WireError::FeaturesNotOffered`]: the node is broken.
-pub fn accept(hello: &Hello, welcome: &Welcome) -> Result<(), WireError> {
+pub fn accept_version(hello: &Hello, welcome: &Welcome) -> Result<(), WireError> {
     if !(hello.min_version..=hello.max_version).contains(&welcome.version) {
         return Err(WireError::VersionNotOffered(welcome.version));
     }
@@ -204,15 +202,15 @@ mod tests {
 
     #[test]
     fn highest_common_version_wins_and_unknown_features_are_ignored() {
-        assert_eq!(negotiate(&hello(1, 1)), Ok((1, FEATURES)));
-        assert_eq!(negotiate(&hello(1, u16::MAX)), Ok((VERSION_MAX, FEATURES)));
-        assert_eq!(negotiate(&hello(0, 1)), Ok((1, FEATURES)));
+        assert_eq!(negotiate_version(&hello(1, 1)), Ok((1, FEATURES)));
+        assert_eq!(negotiate_version(&hello(1, u16::MAX)), Ok((VERSION_MAX, FEATURES)));
+        assert_eq!(negotiate_version(&hello(0, 1)), Ok((1, FEATURES)));
     }
 
     #[test]
     fn disjoint_version_ranges_are_a_version_fault() {
         for (min, max) in [(VERSION_MAX + 1, u16::MAX), (0, VERSION_MIN - 1)] {
-            let error = negotiate(&hello(min, max)).unwrap_err();
+            let error = negotiate_version(&hello(min, max)).unwrap_err();
             assert_eq!(error, WireError::NoCommonVersion { min, max });
             assert_eq!(error.fault(), crate::Fault::Version);
         }
@@ -263,9 +261,12 @@ mod tests {
             max_in_flight: 1,
             max_keys: 1,
         };
-        assert_eq!(accept(&hello, &welcome(2, 0b100)), Ok(()));
-        assert_eq!(accept(&hello, &welcome(3, 0)), Err(WireError::VersionNotOffered(3)));
-        assert_eq!(accept(&hello, &welcome(0, 0)), Err(WireError::VersionNotOffered(0)));
-        assert_eq!(accept(&hello, &welcome(1, 0b110)), Err(WireError::FeaturesNotOffered(0b010)));
+        assert_eq!(accept_version(&hello, &welcome(2, 0b100)), Ok(()));
+        assert_eq!(accept_version(&hello, &welcome(3, 0)), Err(WireError::VersionNotOffered(3)));
+        assert_eq!(accept_version(&hello, &welcome(0, 0)), Err(WireError::VersionNotOffered(0)));
+        assert_eq!(
+            accept_version(&hello, &welcome(1, 0b110)),
+            Err(WireError::FeaturesNotOffered(0b010))
+        );
     }
 }

@@ -10,13 +10,11 @@ use std::borrow::Borrow;
 use std::hint::black_box;
 use std::time::Duration;
 
-use millrace_operation::BackendKind;
-use millrace_operation::error::JobError;
-use millrace_operation::operation::{MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
+use millrace_operation::{BackendKind, JobError, JobId, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
 use zeroize::Zeroize;
 
 use crate::codes::{self, MessageKind};
-use crate::message::{JobCompletion, JobId, KeyHandle, SubmittedJob};
+use crate::message::{JobCompletion, KeyHandle, SubmittedJob};
 use crate::{HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_OUTPUT_LEN};
 
 /// Fewest bytes of a job in a `Submit`: the fixed fields, without parameters and input.

@@ -6,13 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::{KeyInfo, KeyKind};
-use millrace_operation::operation::{Hash, OperationKind};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
-use millrace_wire::message::*;
-use millrace_wire::version::{self, FEATURE_REPORTS, Vocabulary};
-use millrace_wire::{FEATURES, HEADER_LEN, Message};
+use millrace_operation::{
+    Hash, HashAlgorithms, JobError, KeyError, KeyInfo, KeyKind, OperationKind, OperationSet,
+};
+use millrace_wire::*;
 
 /// The frames of a release by direction and name of the message.
 fn frames(release: &'static str) -> BTreeMap<&'static str, Vec<u8>> {
@@ -100,7 +97,7 @@ fn old_client_receives_only_codes_that_it_knows() {
     let ClientMessage::Hello(hello) = decoded(&first_release()["client/hello"]) else {
         panic!("not a hello")
     };
-    let (version, features) = version::negotiate(&hello).expect("a common version");
+    let (version, features) = negotiate_version(&hello).expect("a common version");
     assert_eq!((version, features), (1, 0));
     let vocabulary = Vocabulary::new(features);
     assert!(!vocabulary.has_retry_after(), "a message that it does not know");
@@ -132,7 +129,7 @@ fn new_client_of_an_old_node_sends_no_new_operations() {
         panic!("not a welcome")
     };
     welcome.features = hello.features & FEATURE_REPORTS;
-    version::accept(&hello, &welcome).expect("the answer of an old node");
+    accept_version(&hello, &welcome).expect("the answer of an old node");
     let vocabulary = Vocabulary::new(welcome.features);
     let known = OperationKind::ALL.iter().copied().collect::<OperationSet>();
     assert_eq!(vocabulary.operations(known).bits(), 0x1ffe);

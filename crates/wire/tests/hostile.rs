@@ -8,16 +8,15 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use millrace_operation::JobError;
-use millrace_operation::key::{KeyInfo, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
-use millrace_operation::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN, Operation};
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
-use millrace_wire::codec::{CompleteWriter, SubmitWriter, parse_header};
-use millrace_wire::decoder::{MAX_BUFFER, MIN_SPACE};
-use millrace_wire::message::*;
+use millrace_operation::{
+    Hash, HashAlgorithms, JobError, KeyInfo, KeyType, MAX_INPUT_LEN, MAX_KEY_NAME_LEN,
+    MAX_LABEL_LEN, MAX_PRIVATE_KEY_LEN, Operation, OperationSet, PrivateKey,
+};
+use millrace_wire::*;
+use millrace_wire::{CompleteWriter, SubmitWriter, parse_header};
 use millrace_wire::{
-    Decoder, EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN,
-    MAX_NAME_LEN, MAX_OUTPUT_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN, Message, Peer, WireError,
+    Decoder, EdgeCounter, HEADER_LEN, MAX_BUFFER, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_NAME_LEN,
+    MAX_OUTPUT_LEN, MAX_PAYLOAD_LEN, MAX_SPKI_LEN, MIN_SPACE, Message, Peer, WireError,
 };
 use zeroize::Zeroizing;
 

@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use common::*;
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::MAX_PRIVATE_KEY_LEN;
-use millrace_operation::operation::{Hash, MAX_INPUT_LEN, MAX_LABEL_LEN};
-use millrace_operation::{BackendKind, KeyKind, MlDsaInput, OperationKind};
+use millrace_operation::{
+    BackendKind, Hash, JobError, KeyError, KeyKind, MAX_INPUT_LEN, MAX_KEY_NAME_LEN, MAX_LABEL_LEN,
+    MAX_PRIVATE_KEY_LEN, MlDsaInput, OperationKind,
+};
 use millrace_wire::codes::{self, MessageKind};
-use millrace_wire::message::*;
-use millrace_wire::version::FEATURE_NAMES;
+use millrace_wire::*;
 use millrace_wire::{
-    EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
+    EdgeCounter, FEATURE_NAMES, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_NAME_LEN,
     MAX_OUTPUT_LEN, MAX_SPKI_LEN, Message,
 };
 

@@ -8,17 +8,14 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use millrace_operation::BackendKind;
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::{KeyInfo, KeyKind, KeyType, MAX_PRIVATE_KEY_LEN, PrivateKey};
-use millrace_operation::operation::{
-    Hash, MAX_LABEL_LEN, MlDsaInput, Operation, OperationKind, Output,
+use millrace_operation::{
+    BackendKind, Hash, HashAlgorithms, JobError, KeyError, KeyInfo, KeyKind, KeyType,
+    MAX_KEY_NAME_LEN, MAX_LABEL_LEN, MAX_PRIVATE_KEY_LEN, MlDsaInput, Operation, OperationKind,
+    OperationSet, Output, PrivateKey,
 };
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
-use millrace_wire::message::*;
+use millrace_wire::*;
 use millrace_wire::{
-    EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_KEY_NAME_LEN, MAX_NAME_LEN,
-    MAX_SPKI_LEN, Message,
+    EdgeCounter, HEADER_LEN, MAX_FRAME_LEN, MAX_JOBS_PER_FRAME, MAX_NAME_LEN, MAX_SPKI_LEN, Message,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,8 +1,10 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! No circles of modules: where the top-level module `a` of a crate uses an item of `b`, `b` uses none of `a`, also not
-//! by way of others. Its top level can then be read from the bottom. Modules inside of a folder are not examined.
+//! No circles of modules: where module `a` uses an item of `b` beside it, `b` uses none of `a`, also not by way of
+//! others. A crate, and each folder in it, can then be read from the bottom. A folder counts with all that is in it;
+//! uses between a folder's own file and its parts are not examined, since Rust makes a parent and its child one unit of
+//! privacy.
 //!
 //! Paths are read line by line, without a parser of Rust: `use` declarations, and paths that begin with `crate::` or
 //! `super::`. Code of tests does not count.
@@ -20,7 +22,7 @@ use super::names::crate_of;
 const ACCEPTED: &[(&str, &[&str], &str)] = &[
 ];
 
-/// Modules that each top-level module of a crate uses, with the first place of each use.
+/// Modules of one folder that each module of it uses, with the first place of each use.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Complaints about circles.
@@ -38,7 +40,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     }
     let mut complaints = Vec::new();
     for (folder, files) in crates {
-        let found = circles(&uses(&files));
+        let found = circles(&files);
         let accepted = || ACCEPTED.iter().filter(|(of, ..)| *of == folder);
         for circle in &found {
             if !accepted().any(|(_, modules, _)| circle.modules.iter().eq(modules.iter())) {
@@ -63,12 +65,22 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
 
 /// Modules that use each other.
 struct Circle {
+    /// Their paths from the root of the crate.
     modules: Vec<String>,
     /// Places of the uses inside the circle.
     places: Vec<String>,
 }
 
-fn circles(uses: &Uses) -> Vec<Circle> {
+/// The circles in each folder of one crate.
+fn circles(files: &[(&Path, String)]) -> Vec<Circle> {
+    let modules = files.iter().map(|(path, _)| module_path(path));
+    let folders: BTreeSet<Vec<String>> = modules
+        .flat_map(|module| (0..module.len()).map(move |depth| module[..depth].to_vec()))
+        .collect();
+    folders.iter().flat_map(|folder| circles_of(folder, &uses(folder, files))).collect()
+}
+
+fn circles_of(folder: &[String], uses: &Uses) -> Vec<Circle> {
     let reach: BTreeMap<&String, BTreeSet<&String>> =
         uses.keys().map(|from| (from, reachable(uses, from))).collect();
     let mut seen = BTreeSet::new();
@@ -86,7 +98,10 @@ fn circles(uses: &Uses) -> Vec<Circle> {
         let inside = edges.filter(|(to, _)| modules.contains(to));
         found.push(Circle {
             places: inside.map(|(to, place)| format!("{place} uses {to}")).collect(),
-            modules: modules.into_iter().cloned().collect(),
+            modules: modules
+                .iter()
+                .map(|name| [folder, &[(*name).clone()]].concat().join("::"))
+                .collect(),
         });
     }
     found
@@ -103,27 +118,34 @@ fn reachable<'a>(uses: &'a Uses, from: &'a String) -> BTreeSet<&'a String> {
     reached
 }
 
-/// The uses between the top-level modules of one crate.
-fn uses(files: &[(&Path, String)]) -> Uses {
-    let modules: BTreeSet<String> =
-        files.iter().filter_map(|(path, _)| module_path(path).first().cloned()).collect();
-    let root = files.iter().filter(|(path, _)| module_path(path).is_empty());
-    // Names that the crate's root has from a module: `crate::Name` is a use of that module.
-    let exported: BTreeMap<String, String> = root
-        .flat_map(|(_, text)| paths(text))
+/// The uses between the modules of one folder of a crate.
+fn uses(folder: &[String], files: &[(&Path, String)]) -> Uses {
+    let within: Vec<(Vec<String>, &Path, &String)> = files
+        .iter()
+        .map(|(path, text)| (module_path(path), *path, text))
+        .filter(|(module, ..)| module.starts_with(folder))
+        .collect();
+    let modules: BTreeSet<&String> =
+        within.iter().filter_map(|(module, ..)| module.get(folder.len())).collect();
+    let own_file = within.iter().filter(|(module, ..)| module.len() == folder.len());
+    // Names that the folder's own file has from a module: `super::Name` is a use of that module.
+    let exported: BTreeMap<String, String> = own_file
+        .flat_map(|(_, _, text)| paths(text))
         .filter_map(|(_, path)| {
             let from = path.iter().find(|name| *name != "crate" && *name != "self")?;
             modules.contains(from).then(|| Some((path.last()?.clone(), from.clone())))?
         })
         .collect();
     let mut uses = Uses::new();
-    for (path, text) in files {
-        let own = module_path(path);
-        let Some(module) = own.first() else { continue };
+    for (own, path, text) in &within {
+        let Some(module) = own.get(folder.len()) else { continue };
         let targets = uses.entry(module.clone()).or_default();
         for (line, used) in paths(text) {
-            let Some(name) = resolved(&own, &used) else { continue };
-            let target = if modules.contains(&name) { Some(&name) } else { exported.get(&name) };
+            let Some(full) = resolved(own, &used).filter(|full| full.starts_with(folder)) else {
+                continue;
+            };
+            let Some(name) = full.get(folder.len()) else { continue };
+            let target = if modules.contains(name) { Some(name) } else { exported.get(name) };
             if let Some(target) = target.filter(|target| *target != module) {
                 let place = || format!("{}:{line}", path.display());
                 targets.entry(target.clone()).or_insert_with(place);
@@ -146,19 +168,19 @@ fn module_path(path: &Path) -> Vec<String> {
     module
 }
 
-/// The first name below the crate's root that a path of module `own` means, if it begins with `crate` or `super`.
-fn resolved(own: &[String], path: &[String]) -> Option<String> {
+/// The module or item that a path in module `own` means, from the root of the crate. `None` for a path that begins with
+/// neither `crate` nor `super`.
+fn resolved(own: &[String], path: &[String]) -> Option<Vec<String>> {
     let ups = path.iter().take_while(|name| *name == "super").count();
-    let mut full = match path.first()?.as_str() {
-        "crate" => path[1..].to_vec(),
-        "super" => [&own[..own.len().checked_sub(ups)?], &path[ups..]].concat(),
-        _ => return None,
-    };
-    (!full.is_empty()).then(|| full.swap_remove(0))
+    match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "super" => Some([&own[..own.len().checked_sub(ups)?], &path[ups..]].concat()),
+        _ => None,
+    }
 }
 
-/// The paths of `use` declarations, and those inside of code that begin with `crate::`, with their lines, up to the
-/// tests.
+/// The paths of `use` declarations, and those inside of code that begin with `crate::` or `super::`, with their lines, up
+/// to the tests.
 fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -183,10 +205,10 @@ fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
             let declaration = declaration.split(';').next().unwrap_or_default();
             found.extend(expanded(declaration).into_iter().map(|path| (number + 1, path)));
         } else {
-            for (at, _) in code.match_indices("crate::") {
-                // Not `$crate::`, and not the end of a longer name.
+            for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+                // Not `$crate::`, not the rest of a path, and not the end of a longer name.
                 let before = code[..at].chars().next_back();
-                if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '$') {
+                if before.is_none_or(|c| !c.is_alphanumeric() && !['_', '$', ':'].contains(&c)) {
                     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
                     let end = code[at..].find(|c| !is_path(c)).map_or(code.len(), |end| at + end);
                     found.push((number + 1, names(&code[at..end])));
@@ -224,7 +246,7 @@ mod tests {
     fn found(files: &[(&'static str, &str)]) -> Vec<String> {
         let files: Vec<(&Path, String)> =
             files.iter().map(|(path, text)| (Path::new(*path), (*text).to_owned())).collect();
-        circles(&uses(&files)).into_iter().map(|circle| circle.modules.join(" ")).collect()
+        circles(&files).into_iter().map(|circle| circle.modules.join(" ")).collect()
     }
 
     #[test]
@@ -237,6 +259,18 @@ mod tests {
         assert_eq!(found(&[a, ("crates/x/src/b/c.rs", "use super::a::A;")]), [""; 0]);
         let way = [("crates/x/src/b.rs", "use crate::c;"), ("crates/x/src/c.rs", "use crate::a;")];
         assert_eq!(found(&[a, way[0], way[1]]), ["a b c"]);
+    }
+
+    #[test]
+    fn modules_of_a_folder_can_be_a_circle() {
+        let a = ("crates/x/src/f/a.rs", "use super::b::B;");
+        assert_eq!(found(&[a, ("crates/x/src/f/b.rs", "use crate::f::a;")]), ["f::a f::b"]);
+        assert_eq!(found(&[a, ("crates/x/src/f/b.rs", "use crate::a;")]), [""; 0]);
+        let own = ("crates/x/src/f/mod.rs", "mod a;\nmod b;\npub(crate) use a::A;");
+        assert_eq!(
+            found(&[own, a, ("crates/x/src/f/b/c.rs", "use super::super::A;")]),
+            ["f::a f::b"]
+        );
     }
 
     #[test]

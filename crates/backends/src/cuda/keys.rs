@@ -15,8 +15,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{BackendError, KeyError, KeyInfo, KeyType};
+use millrace_engine::BackendError;
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
 use super::DeviceHealth;

@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, Health, OpenedKey, Queue, Unusable,
 };
-use millrace_engine::sync::lock;
-use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_operation::sync::lock;
+use millrace_operation::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
 pub mod device;

@@ -3,7 +3,8 @@
 
 //! Encoding and decoding around the private operation, and tasks that run on AWS-LC.
 
-use millrace_engine::{BackendError, Output};
+use millrace_engine::BackendError;
+use millrace_operation::Output;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{Done, Pace, Queue, Task};
-use millrace_engine::{BackendError, Output};
+use millrace_operation::Output;
 use zeroize::Zeroizing;
 
 use super::device::{CudaStream, DeviceError, Launch, LaunchEntry, LaunchOutcome};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 use super::errors::Errno;
 use super::sys::Calls;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{KeyError, KeyType};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyType};
 use zeroize::Zeroizing;
 
 use super::callers::Callers;

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{Done, Task};
-use millrace_engine::sync::lock;
-use millrace_engine::{BackendError, Hash, Operation};
+use millrace_operation::sync::lock;
+use millrace_operation::{Hash, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};
 use millrace_testkit::wait::{SOON, until};

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_engine::backend::{BackendDeviceStatus, Health, Unusable};
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 
 use super::callers::Callers;
 use super::errors::{Errno, Scope};

@@ -18,7 +18,8 @@
 
 use std::sync::Arc;
 
-use millrace_engine::{BackendError, Curve, KeyType, Operation, Output};
+use millrace_engine::BackendError;
+use millrace_operation::{Curve, KeyType, Operation, Output};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 

@@ -6,8 +6,7 @@
 //! not taken.
 
 use millrace_engine::backend::Capability;
-use millrace_engine::key::{MAX_MODULUS_BITS, MIN_MODULUS_BITS};
-use millrace_engine::{Curve, KeyType, OperationKind};
+use millrace_operation::{Curve, KeyType, MAX_MODULUS_BITS, MIN_MODULUS_BITS, OperationKind};
 
 use crate::raw_rsa;
 

@@ -26,7 +26,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::BackendDeviceStatus;
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_qat::{QatLibrary, RestartPauses, drain};
 
 use super::known_answer::{self, OWNER};

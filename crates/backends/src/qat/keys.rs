@@ -10,8 +10,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{KeyError, KeyInfo, KeyType};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyInfo, KeyType};
 use millrace_qat::QatLibrary;
 use zeroize::Zeroizing;
 

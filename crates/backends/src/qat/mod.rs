@@ -36,7 +36,7 @@ use millrace_engine::backend::{
     Backend, BackendDeviceStatus, BackendKey, Capability, Description, Health, OpenedKey, Queue,
     Unusable,
 };
-use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_operation::{BackendKind, KeyError, PrivateKey};
 use millrace_qat::DEFAULT_FILES;
 
 mod agreement;

@@ -15,8 +15,8 @@
 
 use std::sync::Mutex;
 
-use millrace_engine::sync::lock;
-use millrace_engine::{KeyError, KeyInfo, KeyType};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, KeyInfo, KeyType};
 use zeroize::Zeroizing;
 
 use super::capabilities::MAX_RSA_BITS;

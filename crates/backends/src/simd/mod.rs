@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
 };
-use millrace_engine::{BackendKind, KeyError, PrivateKey};
+use millrace_operation::{BackendKind, KeyError, PrivateKey};
 
 mod capabilities;
 mod keys;

@@ -3,7 +3,8 @@
 
 //! Encoding and decoding around the private operation, with the AWS-LC form of the key.
 
-use millrace_engine::{BackendError, Operation, Output};
+use millrace_engine::BackendError;
+use millrace_operation::{Operation, Output};
 use zeroize::Zeroizing;
 
 use super::keys::SimdKey;

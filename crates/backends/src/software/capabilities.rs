@@ -5,8 +5,8 @@
 
 use std::sync::LazyLock;
 
-use millrace_engine::OperationKind;
 use millrace_engine::backend::Capability;
+use millrace_operation::OperationKind;
 
 /// One row per operation and kind of key, with all sizes of that kind.
 pub(super) static CAPABILITIES: LazyLock<Vec<Capability>> = LazyLock::new(|| {

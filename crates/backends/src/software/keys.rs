@@ -17,9 +17,11 @@
 //! After the checks an RSA key does one private operation. This makes its Montgomery contexts and its
 //! blinding, so that the first job is as fast as the others.
 
-use millrace_engine::der::{self, DerReader, tag};
-use millrace_engine::key::{MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN, MIN_MODULUS_BITS};
-use millrace_engine::{Curve, Hash, KeyError, KeyInfo, KeyType, MlDsaSet};
+use millrace_operation::der::{self, DerReader, tag};
+use millrace_operation::{
+    Curve, Hash, KeyError, KeyInfo, KeyType, MAX_DSA_BITS, MAX_MODULUS_BITS, MAX_PRIVATE_KEY_LEN,
+    MIN_MODULUS_BITS, MlDsaSet,
+};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 

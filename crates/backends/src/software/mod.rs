@@ -21,12 +21,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{
     Backend, BackendKey, Capability, Description, OpenedKey, Queue, Unusable,
 };
-use millrace_engine::{
-    BackendError, BackendKind, KeyError, KeyType, Operation, Output, PrivateKey,
-};
+use millrace_operation::{BackendKind, KeyError, KeyType, Operation, Output, PrivateKey};
 
 mod capabilities;
 pub(crate) mod keys;

@@ -6,8 +6,9 @@
 //! [`run`] checks the arguments again ([`Operation::check`] is cheap), so that a backend can be called
 //! without the dispatcher. The functions after it rely on correct lengths.
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::Task;
-use millrace_engine::{BackendError, Hash, KeyType, MlDsaInput, Operation, Output};
+use millrace_operation::{Hash, KeyType, MlDsaInput, Operation, Output};
 
 use super::keys::{LoadedKey, RsaSecret, Secret};
 use super::padding;

@@ -10,8 +10,8 @@
 //! - The *length* of a decrypted message is revealed, because the caller gets the message.
 //! - OAEP reveals one bit at the end: decoding failed. It never reveals the cause (Manger's attack).
 
-use millrace_engine::key::MAX_MODULUS_BITS;
-use millrace_engine::{BackendError, Hash, Output};
+use millrace_engine::BackendError;
+use millrace_operation::{Hash, MAX_MODULUS_BITS, Output};
 use subtle::{
     Choice, ConditionallySelectable, ConstantTimeEq, ConstantTimeGreater, ConstantTimeLess,
 };

@@ -7,7 +7,7 @@
 use std::process::Command;
 
 use millrace_backends::cuda::{Cuda, VARIANTS};
-use millrace_engine::Backend;
+use millrace_engine::backend::Backend;
 use millrace_testkit::keys;
 
 use super::{SeededRandom, check, drive, open, random_task, simulated};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use millrace_backends::Software;
 use millrace_backends::cuda::VARIANTS;
-use millrace_engine::{BackendKind, CompletionSink, Engine, EngineConfig, Job, Operation, Owner};
+use millrace_engine::{CompletionSink, Engine, EngineConfig, Job, Owner};
+use millrace_operation::{BackendKind, Operation};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::{keys, verify};
 

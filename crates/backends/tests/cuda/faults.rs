@@ -4,7 +4,8 @@
 //! Device faults at the queue: flipped bits, a lost device, no memory.
 
 use millrace_backends::cuda::VARIANTS;
-use millrace_engine::{Backend, BackendError};
+use millrace_engine::BackendError;
+use millrace_engine::backend::Backend;
 use millrace_testkit::{keys, verify};
 
 use super::simulated::{MOMENTS, Plan, Simulated, Strike};

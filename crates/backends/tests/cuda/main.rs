@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use millrace_backends::cuda::{Arithmetic, Cuda, VARIANTS, Variant};
 use millrace_backends::{Software, cuda};
-use millrace_engine::backend::{Done, OpenedKey, Queue, Task};
-use millrace_engine::{Backend, BackendError, BackendKind, Hash, KeyError, Operation};
+use millrace_engine::BackendError;
+use millrace_engine::backend::{Backend, Done, OpenedKey, Queue, Task};
+use millrace_operation::{BackendKind, Hash, KeyError, Operation};
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::random::SeededRandom;
 use millrace_testkit::{is_long, keys, skip, verify};

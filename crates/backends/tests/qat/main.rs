@@ -13,10 +13,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_backends::{Qat, Software};
-use millrace_engine::backend::{BackendDeviceStatus, BackendKey, Done, Health, Queue, Task};
-use millrace_engine::{
-    Backend, BackendError, Engine, EngineConfig, Hash, Job, Operation, Owner, PrivateKey,
+use millrace_engine::backend::{
+    Backend, BackendDeviceStatus, BackendKey, Done, Health, Queue, Task,
 };
+use millrace_engine::{BackendError, Engine, EngineConfig, Job, Owner};
+use millrace_operation::{Hash, Operation, PrivateKey};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::conformance::{self, Options};
 use millrace_testkit::keys::{self, TestKey};

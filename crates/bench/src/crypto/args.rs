@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_operation::{BackendKind, OperationKind};
 use strum::VariantNames;
 
 use super::CryptoPart;

@@ -16,8 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_engine::{
-    BackendKind, Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner,
+    Completion, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner,
 };
+use millrace_operation::BackendKind;
 use serde::Serialize;
 
 use super::CryptoPlan;
@@ -345,7 +346,7 @@ impl<'a> Ended<'a> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::OperationKind;
+    use millrace_operation::OperationKind;
 
     use super::*;
 

@@ -32,7 +32,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_operation::{BackendKind, OperationKind};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 

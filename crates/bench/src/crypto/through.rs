@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 use super::CryptoPlan;

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 
 mod time;
 

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 
 use crate::options::{MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_ROUNDS, count, duration, operation};
 use crate::report::ReportArgs;

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint};
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 use super::PoolPlan;

@@ -28,7 +28,7 @@ mod tenants;
 use std::time::Duration;
 
 use millrace_client::Endpoint;
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 pub use self::args::PoolArgs;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, NodeReply};
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use serde::Serialize;
 
 use super::remote::Sender;

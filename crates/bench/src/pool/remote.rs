@@ -13,8 +13,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint, NodeReply, Pool, PoolConfig, RemoteKey};
-use millrace_engine::sync::lock;
-use millrace_engine::{Operation, PrivateKey};
+use millrace_operation::sync::lock;
+use millrace_operation::{Operation, PrivateKey};
 
 use crate::cores;
 use crate::error::BenchError;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 use super::PoolPlan;

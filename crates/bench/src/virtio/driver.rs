@@ -16,8 +16,8 @@ use aws_lc_rs::cipher::{AES_256, EncryptionContext, PaddedBlockEncryptingKey, Un
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
-use millrace_engine::Hash;
-use millrace_engine::der::{DerReader, tag};
+use millrace_operation::Hash;
+use millrace_operation::der::{DerReader, tag};
 use millrace_virtio_guest::{
     EVENT_INDEX_FEATURE, Guest, INDIRECT_FEATURE, Response, Ticket, akcipher_request,
     cipher_request, cipher_session, control_request, rsa_session, words,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::cipher::{AES_256, EncryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey};
 use aws_lc_rs::iv::FixedLength;
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 pub use self::args::VirtioArgs;

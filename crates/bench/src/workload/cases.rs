@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use millrace_engine::OperationKind;
+use millrace_operation::OperationKind;
 use serde::Serialize;
 
 use crate::bench_key::BenchKey;

@@ -14,7 +14,7 @@ use millrace_backends::cuda::Cuda;
 use millrace_backends::simd::{Implementation, Simd};
 use millrace_backends::software::Software;
 use millrace_engine::backend::{Backend, BackendKey, Done, Queue, Task};
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_operation::{BackendKind, OperationKind};
 use serde::{Deserialize, Serialize};
 
 use super::{Checks, Keys, Requests};

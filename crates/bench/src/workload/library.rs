@@ -20,7 +20,7 @@ use aws_lc_rs::signature::{
     self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, PqdsaKeyPair,
     PqdsaSigningAlgorithm, RsaKeyPair, UnparsedPublicKey, VerificationAlgorithm,
 };
-use millrace_engine::{OperationKind, PrivateKey};
+use millrace_operation::{OperationKind, PrivateKey};
 use zeroize::Zeroizing;
 
 use crate::bench_key::BenchKey;

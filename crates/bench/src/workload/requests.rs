@@ -7,7 +7,7 @@
 //! verified with the public key after the round, from a bounded and evenly spread sample.
 
 use aws_lc_rs::digest::{Digest, SHA256, SHA384, digest};
-use millrace_engine::{Hash, MlDsaInput, Operation, OperationKind};
+use millrace_operation::{Hash, MlDsaInput, Operation, OperationKind};
 
 use super::Case;
 use super::library::{KEYS, Keys, LibraryKey};

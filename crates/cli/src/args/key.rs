@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args, Subcommand};
-use millrace_engine::{Hash, OperationKind};
+use millrace_operation::{Hash, OperationKind};
 
 use super::{SocketArg, StoreArgs, one_of};
 

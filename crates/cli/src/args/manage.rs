@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_engine::{Hash, OperationKind};
 use millrace_manager::client::ManagerUrl;
 use millrace_manager::model::name::{KeyName, NodeName, PrincipalName, TenantName, Zone};
 use millrace_manager::model::principal::Role;
+use millrace_operation::{Hash, OperationKind};
 use millrace_service::rates::JobClass;
 use millrace_service::tenants::{IdentityPattern, Priority};
 

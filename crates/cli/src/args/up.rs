@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use clap::{Args, ValueEnum};
-use millrace_engine::BackendKind;
+use millrace_operation::BackendKind;
 use millrace_server::config::{MAX_WORKERS, Pin, WorkerPriority};
 
 use super::{InsideManagerArgs, SocketArg, StoreArgs, one_of, socket_address};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use millrace_client::Endpoint;
-use millrace_engine::BackendKind;
+use millrace_operation::BackendKind;
 use millrace_server::config::WorkerPriority;
 use millrace_virtio::Limit;
 

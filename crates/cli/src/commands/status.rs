@@ -9,9 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use millrace_service::Status;
 use millrace_service::client_reports::{EdgeCounts, EdgeRow};
-use millrace_service::status::{ChoiceRow, DeviceRow, OperationRow, Sessions, TenantRow};
+use millrace_service::status::{ChoiceRow, DeviceRow, OperationRow, Sessions, Status, TenantRow};
 
 use crate::args::{SocketArg, StatusArgs};
 use crate::commands::{ask_nodes, compression};

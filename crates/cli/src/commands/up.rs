@@ -13,8 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow};
-use millrace_engine::{Backend, BackendEvent, BackendKind, Engine, EngineConfig, Observer};
+use millrace_engine::backend::Backend;
+use millrace_engine::{BackendEvent, Engine, EngineConfig, Observer};
 use millrace_manager::managed_node::ManagedNode;
+use millrace_operation::BackendKind;
 use millrace_server::config::{NodeConfig, QatConfig, TcpConfig, TlsFiles};
 use millrace_server::handle::ReloadReport;
 use millrace_server::listener::{Inherited, ListenError};
@@ -23,7 +25,7 @@ use millrace_server::tls::{
     CertificateError, check_files, ensure_node_certificates, revocation_list,
 };
 use millrace_server::{Node, NodeHandle};
-use millrace_service::Reloaded;
+use millrace_service::keys::Reloaded;
 use millrace_service::settings::LogControl;
 use millrace_service::store::{KekError, KeyStore, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_operation::operation::Operation;
-use millrace_wire::codec::SubmitWriter;
+use millrace_operation::{JobId, Operation};
+use millrace_wire::SubmitWriter;
 use millrace_wire::{
     ClientMessage, Decoder, EdgeReport, FEATURE_REPORTS, FEATURE_RETRY_AFTER, Fault, Hello,
-    JobCompletion, JobId, KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX,
-    VERSION_MIN, Vocabulary, Welcome, version,
+    JobCompletion, KeyHandle, KeyRefusal, Message, NodeMessage, RequestId, VERSION_MAX,
+    VERSION_MIN, Vocabulary, Welcome, accept_version,
 };
 
 use crate::buffer::OutBuffer;
@@ -269,7 +269,7 @@ impl Connection {
     }
 
     fn on_welcome(&mut self, welcome: &Welcome) -> Result<ConnectionEvent, ConnectionFault> {
-        version::accept(&self.hello, welcome)
+        accept_version(&self.hello, welcome)
             .map_err(|error| ConnectionFault::protocol(&error.to_string()))?;
         self.phase = Phase::Ready;
         self.node = Arc::from(welcome.node.as_str());

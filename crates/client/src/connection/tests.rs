@@ -3,10 +3,7 @@
 
 //! One connection: bytes and time in, events and bytes out.
 
-use millrace_operation::Curve;
-use millrace_operation::key::{KeyInfo, KeyType};
-use millrace_operation::operation::Hash;
-use millrace_operation::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{Curve, Hash, HashAlgorithms, KeyInfo, KeyType, OperationSet};
 use millrace_wire::KeySelector;
 
 use super::*;

@@ -30,7 +30,7 @@ use std::mem;
 use std::sync::{Arc, Condvar};
 use std::time::Instant;
 
-use millrace_operation::error::JobError;
+use millrace_operation::JobError;
 use millrace_wire::{
     FEATURE_DESCRIPTION, FEATURE_REPORTS, FEATURES, JobCompletion, KeyHandle, KeyRefusal,
 };

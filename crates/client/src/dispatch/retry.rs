@@ -3,7 +3,7 @@
 
 //! Failures that are retried, and the bounds on retries.
 
-use millrace_operation::error::JobError;
+use millrace_operation::JobError;
 
 /// Bound on the retries of one job. So a job that crashes its nodes crashes three at most.
 pub(super) const MAX_RETRIES: u8 = 2;

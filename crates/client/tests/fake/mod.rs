@@ -15,11 +15,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use millrace_client::{ClientError, Endpoint, KeyRefusal, NodeReply, Pool, PoolConfig, RemoteKey};
-use millrace_operation::error::JobError;
-use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_operation::operation::{Hash, Operation};
-use millrace_operation::{BackendKind, Curve};
-use millrace_service::KeyPolicy;
+use millrace_operation::{
+    BackendKind, Curve, Hash, JobError, KeyInfo, KeyType, Operation, PrivateKey,
+};
+use millrace_service::policy::KeyPolicy;
 use millrace_wire::{
     ClientMessage, Decoder, JobCompletion, KeySelector, Message, NodeMessage, SubmittedJob, Welcome,
 };

@@ -20,7 +20,7 @@
 
 use std::sync::Mutex;
 
-use millrace_operation::{KeyKind, KeyType, OperationKind, key::MIN_MODULUS_BITS};
+use millrace_operation::{KeyKind, KeyType, MIN_MODULUS_BITS, OperationKind};
 
 use super::backend_set::BackendSet;
 use super::lock;

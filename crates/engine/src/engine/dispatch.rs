@@ -8,17 +8,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{Class, KeyInfo, KeyType, OperationKind, PrivateKey};
+use millrace_operation::{BackendKind, Class, KeyInfo, KeyType, OperationKind, PrivateKey};
 
 use super::backend_set::{AtomicBackendSet, BackendSet};
 use super::choice::{BatchLoad, Choices, Decision, Group, KnownCosts};
 use super::lock;
 use super::measure::Measurement;
 use super::{BackendEvent, BackendStatus, Observer, StartError};
-use crate::backend::{
-    Backend, BackendKey, BackendKind, Capability, Description, Health, Queue, Unusable,
-};
-use crate::error::KeyError;
+use crate::backend::{Backend, BackendKey, Capability, Description, Health, Queue, Unusable};
+use millrace_operation::KeyError;
 
 /// Time for which a backend is passed over after its first fault; doubled by each further one.
 const FIRST_QUARANTINE: Duration = Duration::from_secs(30);

@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_operation::JobId;
+use millrace_operation::{JobError, JobId};
 
 use super::backend_set::BackendSet;
 use super::job::{Completion, EngineSession, Key};
 use super::measure::PartId;
 use super::shared::CompletionBatch;
-use crate::error::JobError;
 
 /// State of a job while a backend holds its task.
 pub(super) struct InFlight {

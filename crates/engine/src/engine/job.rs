@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{Class, JobId, KeyInfo, KeyType, Operation, OperationKind, Output};
+use millrace_operation::{
+    BackendKind, Class, JobId, KeyInfo, KeyType, Operation, OperationKind, Output,
+};
 
 use super::backend_set::BackendSet;
 use super::dispatch::Backends;
-use crate::backend::{BackendKey, BackendKind};
-use crate::error::JobError;
+use crate::backend::BackendKey;
 use crate::queue::{Owner, PriorityLevel, Waiting};
+use millrace_operation::JobError;
 
 /// Receives the completions of one session.
 pub trait CompletionSink: Send + Sync {

@@ -35,18 +35,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use millrace_operation::{BackendKind, Class, JobId, PrivateKey, sync::lock};
 use thiserror::Error;
 
-use millrace_operation::{Class, JobId, PrivateKey, sync::lock};
-
-use crate::backend::{Backend, BackendDeviceStatus, BackendKind, Description};
-use crate::error::{JobError, KeyError};
+use crate::backend::{Backend, BackendDeviceStatus, Description};
 use crate::queue::{Contention, FairQueue, Owner};
 use crate::stats::{EngineSnapshot, Statistics};
 use choice::KnownCosts;
 use dispatch::{Backends, OpenedKeys};
 pub use job::{Completion, CompletionSink, EngineSession, Job, Key};
 use job::{Queued, SessionInner};
+use millrace_operation::{JobError, KeyError};
 use shared::{ClassQueue, ClassState, Shared, Unserved, sweep};
 
 /// Interval at which waiting jobs are checked for passed deadlines.

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_operation::Class;
+use millrace_operation::{Class, JobError};
 
 use super::SWEEP_INTERVAL;
 use super::backend_set::BackendSet;
@@ -26,7 +26,7 @@ use super::job::{Completion, Job, Queued};
 use super::measure::{BatchPlans, PartId};
 use super::shared::{CompletionBatch, Shared};
 use crate::backend::{BackendKey, Done, Pace, Task};
-use crate::error::{BackendError, JobError};
+use crate::error::BackendError;
 
 /// Completions are handed out at least this often while a batch is being computed: a result should
 /// not wait for its neighbours, and one wake-up of a connection costs a few microseconds.

@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_operation::{Class, sync::lock};
+use millrace_operation::{Class, JobError, sync::lock};
 
 use super::SWEEP_INTERVAL;
 use super::dispatch::Backends;
 use super::job::{Completion, EngineSession, Queued};
 use super::runner::{Alone, Runner};
-use crate::error::JobError;
 use crate::queue::{Contention, FairQueue, Waiting};
 use crate::stats::Statistics;
 

@@ -8,13 +8,12 @@ use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_operation::{Class, sync::lock};
+use millrace_operation::{Class, JobError, sync::lock};
 
 use super::WorkerThread;
 use super::job::Queued;
 use super::runner::{Intake, Runner};
 use super::shared::{ClassQueue, ClassState, Shared};
-use crate::error::JobError;
 
 /// The body of a worker thread.
 ///

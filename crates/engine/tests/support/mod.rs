@@ -9,11 +9,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{
-    BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
+    Backend, BackendKey, Capability, Description, Done, OpenedKey, Queue, Task, Unusable,
 };
 use millrace_engine::{
-    Backend, BackendError, BackendKind, Completion, CompletionSink, Curve, Engine, EngineSession,
-    Hash, Job, Key, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output, Owner,
+    BackendError, Completion, CompletionSink, Engine, EngineSession, Job, Key, Owner,
+};
+use millrace_operation::{
+    BackendKind, Curve, Hash, KeyError, KeyInfo, KeyType, Operation, OperationKind, Output,
     PrivateKey,
 };
 

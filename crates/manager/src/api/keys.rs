@@ -9,7 +9,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use millrace_engine::{Hash, OperationKind};
+use millrace_operation::{Hash, OperationKind};
 use millrace_service::overview::now_ms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_service::overview::{
     ClassRate, Event, MAX_ROWS, NodeRow, Overview, TenantLine, VerdictLevel, now_ms,
 };

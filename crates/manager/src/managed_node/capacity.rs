@@ -22,9 +22,9 @@ use aws_lc_rs::signature::{
     self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, PqdsaKeyPair, RsaKeyPair,
     UnparsedPublicKey, VerificationAlgorithm,
 };
-use millrace_engine::{
-    Completion, CompletionSink, Curve, Engine, Hash, Job, JobError, Key, KeyType, MlDsaInput,
-    MlDsaSet, Operation, Output, Owner, PrivateKey,
+use millrace_engine::{Completion, CompletionSink, Engine, Job, Key, Owner};
+use millrace_operation::{
+    Curve, Hash, JobError, KeyType, MlDsaInput, MlDsaSet, Operation, Output, PrivateKey,
 };
 use millrace_service::rates::JobClass;
 use zeroize::Zeroizing;

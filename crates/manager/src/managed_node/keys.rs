@@ -22,11 +22,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
-use millrace_service::policy::TENANT_PREFIX;
-use millrace_service::service::InstallError;
+use millrace_operation::sync::lock;
+use millrace_service::policy::{KeyPolicy, TENANT_PREFIX};
 use millrace_service::store::{StoreError, write_private};
-use millrace_service::{KeyPolicy, Service};
+use millrace_service::{InstallError, Service};
 use tracing::{info, warn};
 
 use super::ManagedNodeError;

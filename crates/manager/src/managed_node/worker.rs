@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_service::Service;
 use millrace_service::enforcement::{GrantAnswer, OnExpiry};
 use millrace_service::grant::GrantKeys;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_engine::{Class, KeyType};
+use millrace_operation::{Class, KeyType};
 use millrace_service::rates::{JobClass, Rate, Rates};
 
 use super::ledger::Dimension;

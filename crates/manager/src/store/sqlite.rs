@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::{Change, Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};

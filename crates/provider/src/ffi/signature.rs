@@ -11,8 +11,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use millrace_operation::operation::{MAX_INPUT_LEN, MlDsaInput};
-use millrace_operation::{Operation, Output};
+use millrace_operation::{MAX_INPUT_LEN, MlDsaInput, Operation, Output};
 
 use super::delegate::{
     DelegatedOperation, Finish, Handle, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx,

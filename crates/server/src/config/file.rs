@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use millrace_engine::{BackendKind, EngineConfig};
+use millrace_engine::EngineConfig;
+use millrace_operation::BackendKind;
 use millrace_service::settings::{IdentityLimits, LimitsForm, Problems, Settings};
 use millrace_service::store::KekSource;
 use millrace_service::tenants::TenantSettings;

@@ -16,7 +16,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use millrace_engine::{BackendKind, Engine, EngineConfig};
+use millrace_engine::{Engine, EngineConfig};
+use millrace_operation::BackendKind;
 use millrace_service::Service;
 use millrace_service::settings::{Problems, Settings};
 use millrace_service::store::{KekSource, KeyStore, StoreError};

@@ -8,10 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use millrace_engine::operation::{Hash, Operation};
 use millrace_engine::{CompletionSink, Engine, EngineConfig};
+use millrace_operation::{Hash, Operation};
+use millrace_service::Service;
+use millrace_service::settings::Settings;
 use millrace_service::store::{KekSource, KeyStore};
-use millrace_service::{Service, Settings};
 use millrace_testkit::fake::{FakeBackend, FakeOptions};
 use millrace_wire::{Hello, SubmittedJob};
 

@@ -18,8 +18,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use millrace_engine::sync::lock;
-use millrace_service::service::NodeCertificate;
+use millrace_operation::sync::lock;
+use millrace_service::NodeCertificate;
 use millrace_service::sink::{Order, SessionSink};
 use millrace_service::store::valid_identity;
 use millrace_wire::ALPN;

@@ -18,15 +18,16 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_backends::Software;
 use millrace_engine::backend::Backend;
-use millrace_engine::{Engine, EngineConfig, Hash, JobError, KeyInfo, Operation, PrivateKey};
+use millrace_engine::{Engine, EngineConfig};
+use millrace_operation::{Hash, JobError, KeyInfo, Operation, PrivateKey};
 use millrace_server::config::{StoreConfig, UnixConfig};
 use millrace_server::{Node, NodeConfig, NodeHandle};
-use millrace_service::KeyPolicy;
+use millrace_service::policy::KeyPolicy;
 use millrace_service::settings::Limits;
-use millrace_service::{KekSource, KeyStore};
+use millrace_service::store::{KekSource, KeyStore};
 use millrace_testkit::keys::TestKey;
 pub(crate) use millrace_testkit::wait::eventually;
-use millrace_wire::codec::encode_submit_batch;
+use millrace_wire::encode_submit_batch;
 use millrace_wire::{
     ClientMessage, Decoder, Fault, Hello, JobCompletion, KeyHandle, KeySelector, Message,
     NodeMessage, SubmittedJob, Welcome,
@@ -163,7 +164,7 @@ impl TestNode {
     }
 
     /// Waits until the node's status satisfies the condition.
-    pub(crate) fn until(&self, what: impl Fn(&millrace_service::Status) -> bool) {
+    pub(crate) fn until(&self, what: impl Fn(&millrace_service::status::Status) -> bool) {
         eventually(|| what(&self.handle.status()));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use millrace_engine::{KeyType, OperationKind};
+use millrace_operation::{KeyType, OperationKind};
 use proptest::prelude::*;
 
 use super::*;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use millrace_engine::stats::{EngineSnapshot, HistogramSnapshot, SeriesSnapshot};
-use millrace_engine::{BackendKind, OperationKind};
+use millrace_operation::{BackendKind, OperationKind};
 
 use super::{
     BackendLine, BackendState, ClassRate, ClientRow, Figures, KeyLine, MAX_ROWS, NodeRow,

@@ -27,8 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use millrace_engine::sync::lock;
-use millrace_engine::{Engine, Key, KeyError, Owner, PrivateKey};
+use millrace_engine::{Engine, Key, Owner};
+use millrace_operation::sync::lock;
+use millrace_operation::{KeyError, PrivateKey};
 use tracing::{info, warn};
 
 pub use self::connections::ConnectionSlot;

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, mem, vec};
 
-use millrace_engine::{Completion, EngineSession, Job, JobError, Key, KeyError, PrivateKey};
-use millrace_wire::{ClientMessage, Fault, JobId, NodeMessage, RequestId};
+use millrace_engine::{Completion, EngineSession, Job, Key};
+use millrace_operation::{JobError, JobId, KeyError, PrivateKey};
+use millrace_wire::{ClientMessage, Fault, NodeMessage, RequestId};
 use tracing::{info, warn};
 
 use super::connections::{ConnectionSlot, SessionEntry};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use millrace_engine::{KeyError, PrivateKey};
+use millrace_operation::{KeyError, PrivateKey};
 use thiserror::Error;
 
 use super::Service;

@@ -19,13 +19,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::{
-    JobError, KeyError, KeyInfo, Operation, OperationKind, OperationSet, PrivateKey,
+use millrace_operation::{
+    JobError, JobId, KeyError, KeyInfo, Operation, OperationKind, OperationSet, PrivateKey,
 };
 use millrace_wire::{
-    ClientMessage, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Fault, Hello, JobId,
-    KeyHandle, KeyRefusal, KeySelector, NodeMessage, RequestId, SubmittedJob, Vocabulary, Welcome,
-    version,
+    ClientMessage, EdgeReport, FEATURE_DESCRIPTION, FEATURE_REPORTS, Fault, Hello, KeyHandle,
+    KeyRefusal, KeySelector, NodeMessage, RequestId, SubmittedJob, Vocabulary, Welcome,
+    negotiate_version,
 };
 
 use crate::account::Account;
@@ -359,7 +359,7 @@ impl<K: Clone> SessionState<K> {
         if self.greeted {
             return Err(Fault::Protocol);
         }
-        let (version, features) = version::negotiate(hello).map_err(|error| error.fault())?;
+        let (version, features) = negotiate_version(hello).map_err(|error| error.fault())?;
         self.greeted = true;
         self.agent = Arc::from(hello.agent.as_str());
         self.vocabulary = Vocabulary::new(features);

@@ -14,9 +14,7 @@
 //!
 //! Numbers are big-endian. Every bundle has one encoding: a reader refuses all others.
 
-use millrace_engine::PrivateKey;
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
+use millrace_operation::{HashAlgorithms, MAX_PRIVATE_KEY_LEN, OperationSet, PrivateKey};
 use zeroize::Zeroizing;
 
 use super::MAX_FORMER;

@@ -19,9 +19,7 @@
 //! extra, unknown or out-of-bounds part is an error. The fields are in the clear because they are public;
 //! only a reader with the key-encryption key can verify them ([`super::KeyMeta::authenticated`]).
 
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_engine::sets::{HashAlgorithms, OperationSet};
-use millrace_engine::{KeyInfo, KeyType};
+use millrace_operation::{HashAlgorithms, KeyInfo, KeyType, MAX_PRIVATE_KEY_LEN, OperationSet};
 use thiserror::Error;
 
 use crate::fields::{Damaged, RecordReader, push_len, push_short};
@@ -247,7 +245,7 @@ impl From<Damaged> for FormatError {
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::KeyKind;
+    use millrace_operation::KeyKind;
 
     use super::*;
 

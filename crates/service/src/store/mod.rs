@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use millrace_engine::{KeyInfo, OperationKind, PrivateKey};
+use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use serde_json::{Value, json};
 
 use crate::policy::KeyPolicy;

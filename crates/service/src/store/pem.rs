@@ -7,10 +7,9 @@
 //! KEY` (SEC 1), which the engine wraps into PKCS#8. It parses only the outermost structure and does not check the key;
 //! the engine checks it when it loads it.
 
-use millrace_engine::PrivateKey;
-use millrace_engine::der::tag;
-use millrace_engine::key::MAX_PRIVATE_KEY_LEN;
-use millrace_engine::traditional::Sec1Error;
+use millrace_operation::der::tag;
+use millrace_operation::traditional::Sec1Error;
+use millrace_operation::{MAX_PRIVATE_KEY_LEN, PrivateKey};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
@@ -83,7 +82,7 @@ pub fn read_private_key(pem: &[u8]) -> Result<PrivateKey, PemError> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_engine::der::DerReader;
+    use millrace_operation::der::DerReader;
 
     use super::*;
 

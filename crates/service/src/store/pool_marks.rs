@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{fs, io};
 
-use millrace_engine::{KeyInfo, PrivateKey};
+use millrace_operation::{KeyInfo, PrivateKey};
 
 use super::{KeyMeta, KeyStore, StoreError, VersionId, valid_name};
 use crate::policy::{KeyPolicy, TENANT_PREFIX};

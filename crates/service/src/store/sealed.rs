@@ -4,7 +4,7 @@
 //! Keys under a key-encryption key, in the form of a key file, for a store that is no directory: a manager keeps such
 //! bytes in its records.
 
-use millrace_engine::{KeyInfo, OperationKind, PrivateKey};
+use millrace_operation::{KeyInfo, OperationKind, PrivateKey};
 use thiserror::Error;
 
 use super::error::StoreError;

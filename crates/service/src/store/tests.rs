@@ -6,7 +6,7 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::thread;
 
-use millrace_engine::{KeyType, OperationSet};
+use millrace_operation::{KeyType, OperationSet};
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 

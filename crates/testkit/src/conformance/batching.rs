@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{BackendKey, Done, Queue, Task};
-use millrace_engine::{BackendError, KeyInfo, Operation};
+use millrace_operation::{KeyInfo, Operation};
 
 use super::comparison::{Expectation, check, operations, takes_any_length};
 use super::{ConformanceReport, QueueDriver};

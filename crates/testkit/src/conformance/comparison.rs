@@ -5,8 +5,7 @@
 
 use std::fmt::Debug;
 
-use millrace_engine::operation::ML_DSA_MU_LEN;
-use millrace_engine::{Hash, KeyInfo, KeyType, MlDsaInput, Operation, Output};
+use millrace_operation::{Hash, KeyInfo, KeyType, ML_DSA_MU_LEN, MlDsaInput, Operation, Output};
 
 use super::{ConformanceReport, QueueDriver};
 use crate::keys::{self, TestKey};

@@ -7,10 +7,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_engine::backend::{BackendKey, OpenedKey, Queue, Task};
-use millrace_engine::{
-    Backend, BackendError, KeyError, KeyKind, KeyType, Operation, OperationKind, Output,
-};
+use millrace_engine::BackendError;
+use millrace_engine::backend::{Backend, BackendKey, OpenedKey, Queue, Task};
+use millrace_operation::{KeyError, KeyKind, KeyType, Operation, OperationKind, Output};
 
 use crate::keys::{self, TestKey};
 

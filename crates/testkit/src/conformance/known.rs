@@ -18,9 +18,10 @@
 //! | `x25519` | zero secret | `BadInput` |
 //! | | valid, acceptable (twist, non-canonical) | the secret |
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::BackendKey;
-use millrace_engine::{
-    BackendError, Curve, Hash, KeyError, KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind,
+use millrace_operation::{
+    Curve, Hash, KeyError, KeyType, MlDsaInput, MlDsaSet, Operation, OperationKind,
 };
 use serde_json::Value;
 

@@ -4,8 +4,9 @@
 //! Tasks that a backend must refuse with the right error, although the dispatcher should have refused them
 //! before.
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::BackendKey;
-use millrace_engine::{BackendError, Hash, KeyType, Operation, OperationKind};
+use millrace_operation::{Hash, KeyType, Operation, OperationKind};
 
 use super::comparison::{operations, takes_any_length};
 use super::{ConformanceReport, QueueDriver};
@@ -190,7 +191,7 @@ fn bad_keys(driver: &QueueDriver, report: &mut ConformanceReport) -> usize {
         let error =
             driver.backend().open_key(&key.private_key()).map(|opened| opened.info.key_type);
         let expected = error == Err(key.error);
-        let not_offered = error == Err(millrace_engine::KeyError::NotOffered);
+        let not_offered = error == Err(millrace_operation::KeyError::NotOffered);
         assert!(expected || not_offered, "{}: {error:?}", key.name);
         if expected {
             refused += 1;

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use millrace_engine::Backend;
+use millrace_engine::backend::Backend;
 
 mod batching;
 mod comparison;

@@ -5,7 +5,7 @@
 //! verdicts test the verifier of the suite. Its messages are signed with our keys, and the verifier checks
 //! the signatures.
 
-use millrace_engine::{KeyType, MlDsaInput, Operation};
+use millrace_operation::{KeyType, MlDsaInput, Operation};
 use serde_json::Value;
 
 use super::known::hash;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_engine::{Hash, Operation};
+use millrace_operation::{Hash, Operation};
 
 use super::JOB_TIMEOUT;
 use crate::keys::{GuestKey, Half, Private};

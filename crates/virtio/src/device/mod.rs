@@ -20,7 +20,8 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_engine::{Completion, JobError, Output};
+use millrace_engine::Completion;
+use millrace_operation::{JobError, Output};
 use millrace_service::bucket::Bucket;
 use zeroize::Zeroize;
 

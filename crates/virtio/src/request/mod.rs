@@ -18,7 +18,7 @@ mod parameters;
 #[cfg(test)]
 mod tests;
 
-use millrace_engine::Curve;
+use millrace_operation::Curve;
 
 pub use self::data::{cipher_head, data};
 use self::fields::{Cursor, Form, Values, fixed_len};

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
 use millrace_engine::{Completion, CompletionSink};
+use millrace_operation::sync::lock;
 use millrace_service::sink::{Order, SessionSink};
 use tracing::{debug, error, info, warn};
 use vhost::vhost_user::message::{

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use millrace_service::Service;
 use millrace_service::sink::SessionSink;
 use millrace_wire::EdgeReport;

@@ -7,12 +7,11 @@
 
 use std::time::Duration;
 
-use millrace_operation::error::{JobError, KeyError};
-use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_operation::operation::{Hash, MlDsaInput, Operation, Output};
-use millrace_operation::sets::OperationSet;
-use millrace_operation::{BackendKind, OperationKind};
-use millrace_wire::message::*;
+use millrace_operation::{
+    BackendKind, Hash, JobError, JobId, KeyError, KeyInfo, KeyType, MlDsaInput, Operation,
+    OperationKind, OperationSet, Output, PrivateKey,
+};
+use millrace_wire::*;
 use millrace_wire::{Decoder, EdgeCounter, EdgeReport, Message, WireError};
 use zeroize::Zeroizing;
 
@@ -204,7 +203,7 @@ pub(crate) fn decode_in_pieces<M: Message>(
     let mut messages = Vec::new();
     while !bytes.is_empty() {
         let space = decoder.space();
-        assert!(space.len() >= millrace_wire::decoder::MIN_SPACE);
+        assert!(space.len() >= MIN_SPACE);
         let count = bytes.len().min(piece).min(space.len());
         space[..count].copy_from_slice(&bytes[..count]);
         decoder.filled(count);

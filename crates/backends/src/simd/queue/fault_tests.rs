@@ -9,10 +9,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_engine::backend::{Backend, BackendKey, Capability, Description, OpenedKey, Unusable};
-use millrace_engine::{
-    BackendKind, CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, KeyError,
-    Operation, Owner, PrivateKey,
-};
+use millrace_engine::{CompletionSink, Engine, EngineConfig, EngineSession, Job, Key, Owner};
+use millrace_operation::{BackendKind, KeyError, Operation, PrivateKey};
 use millrace_testkit::collector::Collector;
 use millrace_testkit::keys as test_keys;
 use millrace_testkit::random::SeededRandom;

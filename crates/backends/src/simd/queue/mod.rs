@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use millrace_engine::BackendError;
 use millrace_engine::backend::{Done, Queue, Task};
-use millrace_engine::{BackendError, Output};
+use millrace_operation::Output;
 use zeroize::Zeroizing;
 
 use super::keys::{Blinding, LaneKey, SIZES, SimdKey};

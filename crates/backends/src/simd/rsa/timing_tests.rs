@@ -17,7 +17,7 @@
 
 use std::process::Command;
 
-use millrace_engine::Operation;
+use millrace_operation::Operation;
 use millrace_testkit::keys as test_keys;
 use millrace_testkit::random::SeededRandom;
 use millrace_testkit::timing::{Timing, nanoseconds};

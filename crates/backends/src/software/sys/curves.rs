@@ -7,7 +7,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 
 use aws_lc_sys as aws;
-use millrace_engine::{BackendError, Curve};
+use millrace_engine::BackendError;
+use millrace_operation::Curve;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{Number, checked, clear_errors, owned, succeeded};

@@ -6,7 +6,8 @@
 use std::ptr::{self, NonNull};
 
 use aws_lc_sys as aws;
-use millrace_engine::{BackendError, MlDsaSet};
+use millrace_engine::BackendError;
+use millrace_operation::MlDsaSet;
 use zeroize::Zeroizing;
 
 use super::{checked, owned, succeeded};

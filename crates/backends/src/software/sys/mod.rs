@@ -18,7 +18,8 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::NonNull;
 
 use aws_lc_sys as aws;
-use millrace_engine::{BackendError, Hash};
+use millrace_engine::BackendError;
+use millrace_operation::Hash;
 use zeroize::Zeroizing;
 
 /// Types that own an object of AWS-LC, and free it when they are dropped.

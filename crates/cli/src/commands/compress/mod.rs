@@ -16,8 +16,8 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use millrace_engine::sync::lock;
 use millrace_hostfs::replace::replace_with;
+use millrace_operation::sync::lock;
 use schemars::JsonSchema;
 use serde::Serialize;
 

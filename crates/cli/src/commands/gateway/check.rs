@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use millrace_gateway::check::pool::{NodeAnswer, ProcessContext, Question};
 use millrace_gateway::check::{self, CheckOptions, CheckOutcome, CheckReport, Nodes, Silence};
-use millrace_service::Status;
+use millrace_service::status::Status;
 
 use crate::args::CheckArgs;
 use crate::commands::ask_nodes;

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use millrace_engine::{KeyError, KeyInfo, KeyType, PrivateKey};
-use millrace_service::KeyPolicy;
+use millrace_operation::{KeyError, KeyInfo, KeyType, PrivateKey};
+use millrace_service::policy::KeyPolicy;
 use millrace_service::store::pem::{MAX_PEM_LEN, read_private_key};
 use millrace_service::store::{KeyMeta, StoreError};
 use zeroize::Zeroizing;

@@ -6,11 +6,9 @@
 use std::fmt::Write as _;
 
 use anyhow::{Result, anyhow};
-use millrace_engine::{Hash, KeyType, OperationKind};
 use millrace_hostfs::{Root, accounts};
-use millrace_service::KeyPolicy;
-use millrace_service::policy::EVERY_CLIENT;
-use millrace_service::policy::TENANT_PREFIX;
+use millrace_operation::{Hash, KeyType, OperationKind};
+use millrace_service::policy::{EVERY_CLIENT, KeyPolicy, TENANT_PREFIX};
 use millrace_service::tenants::valid_tenant;
 
 use crate::args::{IdentityChangeArgs, PolicyArgs};
@@ -248,6 +246,6 @@ mod tests {
         let mut policy = KeyPolicy::signing(["*"]);
         policy.operations = [OperationKind::EcdsaSign].into_iter().collect();
         assert!(check_fits(&policy, KeyType::Rsa { bits: 2048 }).is_err());
-        assert!(check_fits(&policy, KeyType::Ec(millrace_engine::Curve::P256)).is_ok());
+        assert!(check_fits(&policy, KeyType::Ec(millrace_operation::Curve::P256)).is_ok());
     }
 }

@@ -18,7 +18,9 @@ use anyhow::{Context, Result, bail};
 use millrace_client::{Pool, PoolConfig, ReportSource, TlsConfig};
 use millrace_engine::{Engine, EngineConfig};
 use millrace_server::config::{NodeConfig, Pin};
-use millrace_service::{KekSource, KeyStore, Service, Settings};
+use millrace_service::Service;
+use millrace_service::settings::Settings;
+use millrace_service::store::{KekSource, KeyStore};
 use millrace_virtio::confine::confine;
 use millrace_virtio::control::{self, ControlAnswer, ControlRequest};
 use millrace_virtio::front::{

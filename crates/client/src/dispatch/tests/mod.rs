@@ -12,10 +12,9 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use millrace_operation::key::{KeyInfo, KeyType, PrivateKey};
-use millrace_operation::operation::{Hash, MlDsaInput, Operation};
-use millrace_operation::sets::OperationSet;
-use millrace_operation::{Curve, Output};
+use millrace_operation::{
+    Curve, Hash, KeyInfo, KeyType, MlDsaInput, Operation, OperationSet, Output, PrivateKey,
+};
 use millrace_wire::{
     ClientMessage, Decoder, EdgeCounter, EdgeReport, FEATURE_ML_DSA, KeySelector, Message,
     NodeMessage, SubmittedJob, Welcome,
@@ -230,7 +229,7 @@ fn opened(request: u32) -> NodeMessage {
         handle: 1,
         info: KeyInfo { key_type: KeyType::Ec(Curve::P256), spki: vec![1; 91] },
         operations: OperationSet::new(),
-        hashes: millrace_operation::sets::HashAlgorithms::new(),
+        hashes: millrace_operation::HashAlgorithms::new(),
     }
 }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use serde_json::json;
 
 use super::{Changes, Snapshot, Store, StoreEntry, StoreError, Transaction, Write};

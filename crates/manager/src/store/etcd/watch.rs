@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_engine::sync::lock;
+use millrace_operation::sync::lock;
 use serde_json::json;
 
 use super::answers::{WatchAnswer, WatchEvent, WatchMessage, refused};

@@ -3,7 +3,7 @@
 
 //! Conversations with a session, without a socket, a clock or an engine.
 
-use millrace_engine::{Curve, Hash as Digest, HashAlgorithms, KeyType, MlDsaSet};
+use millrace_operation::{Curve, Hash as Digest, HashAlgorithms, KeyType, MlDsaSet};
 use zeroize::Zeroizing;
 
 use super::*;

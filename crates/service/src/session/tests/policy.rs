@@ -3,7 +3,7 @@
 
 //! Operations that a client may use: by its features, and by the policy of a key.
 
-use millrace_engine::MlDsaInput;
+use millrace_operation::MlDsaInput;
 use millrace_wire::FEATURE_ML_DSA;
 
 use super::*;

@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use std::ptr::{self, NonNull};
 
 use aws_lc_sys as aws;
-use millrace_engine::{Curve, Hash};
+use millrace_operation::{Curve, Hash};
 use vm_memory::VolatileSlice;
 use zeroize::Zeroize;
 

@@ -31,12 +31,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
+use millrace_operation::JobId;
 use millrace_operation::sync::lock;
-use millrace_service::KeyPolicy;
 use millrace_service::keys::{KeyEntry, KeySet};
+use millrace_service::policy::KeyPolicy;
 use millrace_service::session::{Effects, ReadyJob, SessionState};
 use millrace_service::settings::Rules;
-use millrace_wire::JobId;
 
 use self::client::{Client, new_key};
 use self::node::{SimLink, SimNode};
