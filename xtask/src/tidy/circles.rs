@@ -131,7 +131,7 @@ fn uses(folder: &[String], files: &[(&Path, String)]) -> Uses {
     // Names that the folder's own file has from a module: `super::Name` is a use of that module.
     let exported: BTreeMap<String, String> = own_file
         .flat_map(|(_, _, text)| paths(text))
-        .filter_map(|(_, path)| {
+        .filter_map(|FoundPath { path, .. }| {
             let from = path.iter().find(|name| *name != "crate" && *name != "self")?;
             modules.contains(from).then(|| Some((path.last()?.clone(), from.clone())))?
         })
@@ -140,7 +140,7 @@ fn uses(folder: &[String], files: &[(&Path, String)]) -> Uses {
     for (own, path, text) in &within {
         let Some(module) = own.get(folder.len()) else { continue };
         let targets = uses.entry(module.clone()).or_default();
-        for (line, used) in paths(text) {
+        for FoundPath { line, path: used, .. } in paths(text) {
             let Some(full) = resolved(own, &used).filter(|full| full.starts_with(folder)) else {
                 continue;
             };
@@ -179,9 +179,17 @@ fn resolved(own: &[String], path: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// The paths of `use` declarations, and those inside of code that begin with `crate::` or `super::`, with their lines, up
-/// to the tests.
-fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
+/// A path in the code of a file.
+pub(super) struct FoundPath {
+    /// Line, from 1.
+    pub(super) line: usize,
+    /// Whether a `pub use` declares it.
+    pub(super) public: bool,
+    pub(super) path: Vec<String>,
+}
+
+/// The paths of `use` declarations, and those inside of code that begin with `crate::` or `super::`, up to the tests.
+pub(super) fn paths(text: &str) -> Vec<FoundPath> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -203,7 +211,9 @@ fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
                 declaration += next.split("//").next().unwrap_or_default().trim();
             }
             let declaration = declaration.split(';').next().unwrap_or_default();
-            found.extend(expanded(declaration).into_iter().map(|path| (number + 1, path)));
+            let public = code.starts_with("pub use ");
+            let declared = expanded(declaration).into_iter();
+            found.extend(declared.map(|path| FoundPath { line: number + 1, public, path }));
         } else {
             for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
                 // Not `$crate::`, not the rest of a path, and not the end of a longer name.
@@ -211,7 +221,8 @@ fn paths(text: &str) -> Vec<(usize, Vec<String>)> {
                 if before.is_none_or(|c| !c.is_alphanumeric() && !['_', '$', ':'].contains(&c)) {
                     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
                     let end = code[at..].find(|c| !is_path(c)).map_or(code.len(), |end| at + end);
-                    found.push((number + 1, names(&code[at..end])));
+                    let path = names(&code[at..end]);
+                    found.push(FoundPath { line: number + 1, public: false, path });
                 }
             }
         }

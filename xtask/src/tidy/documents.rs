@@ -36,6 +36,7 @@ pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     for list in ["docs/guide/README.md", "docs/adr/README.md"] {
         complaints.extend(unlisted(root, files, Path::new(list))?);
     }
+    complaints.extend(targets_without_row(root, files)?);
     for path in files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "md")) {
         let text = fs::read_to_string(root.join(path))
             .with_context(|| format!("reading {}", path.display()))?;
@@ -60,6 +61,16 @@ fn unlisted(root: &Path, files: &[PathBuf], list: &Path) -> Result<Vec<String>> 
         .filter(|name| !text.contains(&format!("\n- [{name}]({name}): ")))
         .map(|name| format!("{name}: add a line to {}", list.display()))
         .collect())
+}
+
+/// Fuzz targets that the table of `fuzz/README.md` does not name.
+fn targets_without_row(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
+    let page = "fuzz/README.md";
+    let table = fs::read_to_string(root.join(page)).with_context(|| format!("reading {page}"))?;
+    let targets = files.iter().filter(|path| path.starts_with("fuzz/fuzz_targets"));
+    let names = targets.filter_map(|path| path.file_stem()?.to_str());
+    let missing = names.filter(|name| !table.contains(&format!("`{name}`")));
+    Ok(missing.map(|name| format!("{page}: no row for the target {name}")).collect())
 }
 
 /// `#12` without a repository in front means nothing to a reader outside; `haproxy#3453` does.

@@ -16,8 +16,10 @@
 mod circles;
 mod dependencies;
 mod documents;
+mod exports;
 mod licences;
 mod names;
+mod pages;
 mod sources;
 mod words;
 
@@ -35,12 +37,15 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let metadata = dependencies::Metadata::load(root)?;
     let mut complaints = Vec::new();
     complaints.extend(metadata.check_directions(root)?);
+    complaints.extend(metadata.check_forbidden());
     complaints.extend(metadata.check_duplicates());
     complaints.extend(metadata.check_licences());
     complaints.extend(sources::check(root, &files)?);
     complaints.extend(documents::check(root, &files)?);
     complaints.extend(circles::check(root, &files)?);
+    complaints.extend(exports::check(root, &files)?);
     complaints.extend(names::check(root, &files)?);
+    complaints.extend(pages::check(root, &files)?);
     complaints.extend(words::check(root, &files)?);
     if complaints.is_empty() {
         eprintln!("tidy: {} files, {} packages: all in order", files.len(), metadata.len());

@@ -1,0 +1,75 @@
+// Copyright The Millrace Authors
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+//! One public path for each name: the root of a crate exports no name of a module that is public itself, and none of
+//! another crate of the workspace. An importer then has no choice, and a search for the path finds every use.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::circles::paths;
+use super::names::crate_of;
+
+/// Crates that export names of another one, with the reason.
+const PASSED_ON: &[(&str, &str, &str)] =
+    &[("client", "wire", "types of the client's own interface, whose users know no frames")];
+
+/// Complaints about names with two public paths.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for path in files.iter().filter(|path| path.ends_with("src/lib.rs")) {
+        if let Some(folder) = crate_of(path) {
+            let text = fs::read_to_string(root.join(path))
+                .with_context(|| format!("reading {}", path.display()))?;
+            complaints.extend(doubled(folder, &text));
+        }
+    }
+    Ok(complaints)
+}
+
+fn doubled(folder: &str, text: &str) -> Vec<String> {
+    let is_public_module = |name: &str| text.contains(&format!("\npub mod {name};"));
+    let exports = paths(text).into_iter().filter(|found| found.public);
+    exports
+        .filter_map(|found| {
+            let path = &found.path;
+            let first = path.iter().find(|name| !["crate", "self"].contains(&name.as_str()))?;
+            let last = path.last()?;
+            if is_public_module(first) {
+                Some(format!(
+                    "crates/{folder}: {last} has two public paths: make the module {first} private, or do not export it"
+                ))
+            } else {
+                let home = first.strip_prefix("millrace_")?;
+                if PASSED_ON.iter().any(|(from, to, _)| *from == folder && *to == home) {
+                    return None;
+                }
+                Some(format!("crates/{folder}: {last} is exported again: its home is crates/{home}"))
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_two_paths_are_refused() {
+        let text = "\npub mod codec;\nmod error;\npub use codec::{Message, parse};\npub use error::WireError;\n\
+                    pub use millrace_operation::JobId;\nuse codec::Inner;\n";
+        assert_eq!(
+            doubled("wire", text),
+            [
+                "crates/wire: Message has two public paths: make the module codec private, or do not export it",
+                "crates/wire: parse has two public paths: make the module codec private, or do not export it",
+                "crates/wire: JobId is exported again: its home is crates/operation",
+            ]
+        );
+    }
+}
