@@ -14,7 +14,7 @@ fail() {
     exit 1
 }
 
-# The release that this machine's mirrors are set up for: its name is in every line of theirs.
+# The release that this machine's mirrors are set up for: its name is in each of their lines.
 release=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
 [[ -n $release ]] || fail "/etc/os-release names no release: the mirrors cannot be told"
 # The keys of this machine's release sign the next one, too.

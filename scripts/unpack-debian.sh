@@ -11,8 +11,8 @@
 # --kernel the kernel that a new machine would get comes alone. PACKAGE:ARCHITECTURE is one for other processors.
 # Needs no root, and neither the machine's package sources nor its installed packages change: apt works
 # with folders of its own in there, an empty list of installed packages, and the Debian mirror, proxies
-# and keys that this machine's apt is set up with. Packages are unpacked, none is installed: no script
-# of theirs runs, nothing is started. Silent when everything is there.
+# and keys that this machine's apt is set up with. Packages are unpacked, none is installed: none of their
+# scripts runs, nothing is started. Silent when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -25,6 +25,10 @@ const PHRASES: &[(&str, &str)] = &[
     ("what o|f",    "name the part: which of, the share of"),
     ("whatever| it", "name the value"),
     ("in its st|ead", "instead"),
+    ("hears o|f",   "say what arrives: receives, notices, reads"),
+    ("hear o|f",    "say what arrives: receive, notice, read"),
+    ("tells o|f",   "say who reports what"),
+    ("o|f theirs",  "their, or name them"),
 ];
 
 /// First words of a documentation comment that hide its subject.
