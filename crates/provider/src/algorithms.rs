@@ -10,7 +10,7 @@
 
 use std::ffi::CStr;
 
-use millrace_backends::kernel::bulk::BulkAlgorithm;
+use millrace_kernel_crypto::BulkAlgorithm;
 use millrace_operation::{Curve, MlDsaSet};
 
 macro_rules! rows {

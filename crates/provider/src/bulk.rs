@@ -12,10 +12,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_backends::kernel::bulk::crossovers::{self, Crossovers};
-use millrace_backends::kernel::bulk::{
-    BulkAlgorithm, BulkInterface, BulkKind, BulkSession, MAX_MESSAGE,
-};
+use millrace_kernel_crypto::crossovers::{self, Crossovers};
+use millrace_kernel_crypto::{BulkAlgorithm, BulkInterface, BulkKind, BulkSession, MAX_MESSAGE};
 use zeroize::Zeroizing;
 
 use crate::algorithms::{BulkForm, BulkRow, HMACS};

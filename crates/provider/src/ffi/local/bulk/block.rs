@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::ffi::c_int;
 
-use millrace_backends::kernel::bulk::{BLOCK_LEN, BulkAlgorithm, BulkDirection, MAX_MESSAGE};
+use millrace_kernel_crypto::{BLOCK_LEN, BulkAlgorithm, BulkDirection, MAX_MESSAGE};
 use zeroize::Zeroizing;
 
 use super::*;

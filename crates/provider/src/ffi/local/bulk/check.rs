@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::io;
 
-use millrace_backends::kernel::bulk::{
+use millrace_kernel_crypto::{
     BulkAlgorithm, BulkDirection, BulkInterface, BulkKind, BulkSession, NONCE_LEN, TAG_LEN,
 };
 

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use millrace_backends::kernel::bulk::MAX_MESSAGE;
+use millrace_kernel_crypto::MAX_MESSAGE;
 use zeroize::Zeroizing;
 
 use super::super::entries::{context_listing, dupctx, hash_final, hash_update, listing, newctx};

@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use millrace_backends::kernel::bulk::{MAX_BESIDE, NONCE_LEN, TAG_LEN};
+use millrace_kernel_crypto::{MAX_AAD_LEN, NONCE_LEN, TAG_LEN};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -123,7 +123,7 @@ impl CipherContext for SealedContext {
         len: usize,
     ) -> Result<c_int> {
         if let State::Begun(beside) = &mut self.state {
-            if out.is_null() && len > 0 && beside.len() + len <= MAX_BESIDE {
+            if out.is_null() && len > 0 && beside.len() + len <= MAX_AAD_LEN {
                 // SAFETY: by this function's contract.
                 beside.extend_from_slice(unsafe { bytes(input, len) });
                 // SAFETY: by this function's contract.

@@ -11,8 +11,8 @@ use libc::{c_int, c_ulong, c_void};
 
 use super::BulkDirection;
 
-/// Bytes of the longest initialisation vector.
-pub(super) const MAX_IV: usize = 16;
+/// Bytes of the longest initialisation vector: a block of AES.
+const MAX_IV: usize = 16;
 
 fn outcome(result: c_int) -> Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
@@ -41,7 +41,7 @@ pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     // SAFETY: plain numbers, for which zeros are a value.
     let mut address: libc::sockaddr_alg = unsafe { mem::zeroed() };
     address.salg_family = u16::try_from(libc::AF_ALG).map_err(|_| invalid())?;
-    // A zero stays behind each.
+    // Each name ends with a zero byte.
     let fits = kind.len() < address.salg_type.len() && name.len() < address.salg_name.len();
     if !fits {
         return Err(invalid());
@@ -54,7 +54,6 @@ pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sets the key.
 pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
     let len = u32::try_from(key.len()).map_err(|_| invalid())?;
     let (level, option) = (libc::SOL_ALG, libc::ALG_SET_KEY);
@@ -81,7 +80,7 @@ pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
     outcome(fd).map(owned)
 }
 
-/// Room for three control messages, aligned as their heads are.
+/// Room for three control messages, aligned like `struct cmsghdr`.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
@@ -93,7 +92,7 @@ pub(super) struct Order<'a> {
     pub(super) authenticated: Option<usize>,
 }
 
-/// Sends a message, and never waits for room.
+/// Sends a message, or fails at once if the socket's buffer has no room.
 pub(super) fn send(
     socket: &OwnedFd,
     order: Option<&Order<'_>>,
@@ -131,14 +130,14 @@ pub(super) fn send(
     count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Puts control messages one behind the other.
+/// Appends control messages to the buffer.
 struct ControlWriter<'a> {
     control: &'a mut Control,
     used: usize,
 }
 
 impl ControlWriter<'_> {
-    /// Bytes of a head (`struct cmsghdr`), which is followed by its data.
+    /// Bytes of `struct cmsghdr`, which the data follow.
     const HEAD: usize = size_of::<libc::cmsghdr>();
 
     /// The three messages of an [`Order`] have 24, 40 and 24 bytes at most: less than the room.
@@ -235,7 +234,7 @@ unsafe fn control(device: BorrowedFd<'_>, request: c_ulong, argument: *mut c_voi
     outcome(unsafe { libc::ioctl(device.as_raw_fd(), request as _, argument) }).map(drop)
 }
 
-/// Begins a session with a cipher or a MAC, by the device's number for it; 0: none.
+/// Begins a session with a cipher or a MAC, by the device's number for it. 0 stands for no cipher or no MAC.
 pub(super) fn begin_session(
     device: BorrowedFd<'_>,
     cipher: u32,
@@ -340,13 +339,14 @@ pub(super) fn hash(
     Ok(())
 }
 
-/// Seals or opens a message with data beside it. A tag of `tag_len` bytes follows the ciphertext: in `out`, which is
-/// longer than the input by it, or in the input. An opened message has room for its tag, too, since drivers may use it.
+/// Encrypts and authenticates a message, or decrypts and checks it. A tag of `tag_len` bytes follows the ciphertext.
+/// So the output of an encryption is longer than its input by the tag. The output of a decryption has room for the tag,
+/// too, since drivers may use that room.
 pub(super) fn crypt_auth(
     device: BorrowedFd<'_>,
     session: u32,
     order: &Order<'_>,
-    beside: &[u8],
+    aad: &[u8],
     input: &[u8],
     out: &mut [u8],
     tag_len: usize,
@@ -364,8 +364,8 @@ pub(super) fn crypt_auth(
         op: number(order.direction),
         flags: 0,
         len: number32(input.len())?,
-        auth_len: number32(beside.len())?,
-        auth_src: beside.as_ptr(),
+        auth_len: number32(aad.len())?,
+        auth_src: aad.as_ptr(),
         src: input.as_ptr(),
         dst: out.as_mut_ptr(),
         tag: ptr::null_mut(),
