@@ -339,28 +339,28 @@ pub struct BulkRow {
     pub form: BulkForm,
     /// The kernel's algorithm; for HMAC that of SHA-256, since the digest is a parameter.
     pub kernel: BulkAlgorithm,
-    /// The primitive that computes the same here; where that is chosen, the kernel is not asked.
-    pub here: Option<Primitive>,
+    /// The primitive that computes the same in this process; where that is chosen, the kernel is not asked.
+    pub local: Option<Primitive>,
 }
 
 rows! { $ each_bulk,
     /// The algorithms that the kernel may serve, where that was measured to pay.
     Bulk: BulkRow = {
-        Aes128Cbc { name: "AES-128-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes192Cbc { name: "AES-192-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes256Cbc { name: "AES-256-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     here: None }
-        Aes128Ctr { name: "AES-128-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes192Ctr { name: "AES-192-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes256Ctr { name: "AES-256-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     here: None }
-        Aes128Gcm { name: "AES-128-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Aes192Gcm { name: "AES-192-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Aes256Gcm { name: "AES-256-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     here: Some(Primitive::AesGcm) }
-        Sha1      { name: "SHA1",        form: BulkForm::Digest, kernel: BulkAlgorithm::Sha1,       here: None }
-        Sha224    { name: "SHA2-224",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha224,     here: Some(Primitive::Sha256) }
-        Sha256    { name: "SHA2-256",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha256,     here: Some(Primitive::Sha256) }
-        Sha384    { name: "SHA2-384",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha384,     here: Some(Primitive::Sha512) }
-        Sha512    { name: "SHA2-512",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha512,     here: Some(Primitive::Sha512) }
-        Hmac      { name: "HMAC",        form: BulkForm::Mac,    kernel: BulkAlgorithm::HmacSha256, here: None }
+        Aes128Cbc { name: "AES-128-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes192Cbc { name: "AES-192-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes256Cbc { name: "AES-256-CBC", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCbc,     local: None }
+        Aes128Ctr { name: "AES-128-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes192Ctr { name: "AES-192-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes256Ctr { name: "AES-256-CTR", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesCtr,     local: None }
+        Aes128Gcm { name: "AES-128-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Aes192Gcm { name: "AES-192-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Aes256Gcm { name: "AES-256-GCM", form: BulkForm::Cipher, kernel: BulkAlgorithm::AesGcm,     local: Some(Primitive::AesGcm) }
+        Sha1      { name: "SHA1",        form: BulkForm::Digest, kernel: BulkAlgorithm::Sha1,       local: None }
+        Sha224    { name: "SHA2-224",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha224,     local: Some(Primitive::Sha256) }
+        Sha256    { name: "SHA2-256",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha256,     local: Some(Primitive::Sha256) }
+        Sha384    { name: "SHA2-384",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha384,     local: Some(Primitive::Sha512) }
+        Sha512    { name: "SHA2-512",    form: BulkForm::Digest, kernel: BulkAlgorithm::Sha512,     local: Some(Primitive::Sha512) }
+        Hmac      { name: "HMAC",        form: BulkForm::Mac,    kernel: BulkAlgorithm::HmacSha256, local: None }
     }
 }
 

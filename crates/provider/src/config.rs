@@ -70,15 +70,15 @@ pub enum Verify {
     All,
 }
 
-/// Whether a primitive is computed here.
+/// When AWS-LC computes a primitive in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Here {
-    /// By the installed OpenSSL.
-    No,
+pub enum LocalUse {
+    /// Never: the installed OpenSSL does.
+    Off,
     /// If it was measured to be faster than the installed OpenSSL.
     IfFaster,
     /// Without a measurement.
-    Yes,
+    Always,
 }
 
 /// Checked configuration of the provider.
@@ -98,8 +98,8 @@ pub struct Config {
     pub mode: WaitMode,
     /// Whether each key type is offered, by its index.
     pub algorithms: [bool; KeyType::ALL.len()],
-    /// Whether each primitive is computed here, by its index.
-    pub local: [Here; Primitive::ALL.len()],
+    /// When each primitive is computed in this process, by its index.
+    pub local: [LocalUse; Primitive::ALL.len()],
     /// Whether key pairs are made ahead of their use.
     pub pairs_ahead: bool,
     /// File of measured costs; none: costs are not kept.
@@ -149,7 +149,7 @@ impl Default for Config {
             mode: WaitMode::Async,
             algorithms: [true; KeyType::ALL.len()],
             // Another implementation under the application is the administrator's choice.
-            local: [Here::No; Primitive::ALL.len()],
+            local: [LocalUse::Off; Primitive::ALL.len()],
             pairs_ahead: true,
             choice_file: Some(PathBuf::from(DEFAULT_CHOICE_FILE)),
             kernel_bulk: None,
@@ -166,23 +166,23 @@ impl Config {
         self.algorithms[key_type as usize]
     }
 
-    /// Whether this primitive is computed here.
+    /// When this primitive is computed in this process.
     #[must_use]
-    pub fn local(&self, primitive: Primitive) -> Here {
+    pub fn local(&self, primitive: Primitive) -> LocalUse {
         self.local[primitive as usize]
     }
 
-    /// Whether any primitive may be computed here.
+    /// Whether any primitive may be computed in this process.
     #[must_use]
-    pub fn computes_here(&self) -> bool {
-        self.local.iter().any(|here| *here != Here::No)
+    pub fn computes_locally(&self) -> bool {
+        self.local.iter().any(|local| *local != LocalUse::Off)
     }
 
     /// Whether X25519 keys stay out of the pool. True whenever `local` names X25519, even where a measurement then
     /// prefers OpenSSL, so that the set of pooled keys depends on the configuration alone.
     #[must_use]
     pub fn keeps_x25519(&self) -> bool {
-        self.local(Primitive::X25519) != Here::No
+        self.local(Primitive::X25519) != LocalUse::Off
     }
 
     /// Configuration of the client's pool.
@@ -444,17 +444,17 @@ impl Typed {
         Ok(offered)
     }
 
-    fn local(&self) -> Result<[Here; Primitive::ALL.len()]> {
+    fn local(&self) -> Result<[LocalUse; Primitive::ALL.len()]> {
         let words = match &self.local {
             None => Vec::new(),
             Some(SwitchOrWords::Flag(flag)) => vec![if *flag { "on" } else { "off" }],
             Some(SwitchOrWords::Words(words)) => words.each(),
         };
-        let mut here = [Here::No; Primitive::ALL.len()];
+        let mut local = [LocalUse::Off; Primitive::ALL.len()];
         let named = match LocalChoice::of(words) {
-            LocalChoice::Off => return Ok(here),
-            LocalChoice::IfFaster => return Ok([Here::IfFaster; Primitive::ALL.len()]),
-            LocalChoice::All => return Ok([Here::Yes; Primitive::ALL.len()]),
+            LocalChoice::Off => return Ok(local),
+            LocalChoice::IfFaster => return Ok([LocalUse::IfFaster; Primitive::ALL.len()]),
+            LocalChoice::All => return Ok([LocalUse::Always; Primitive::ALL.len()]),
             LocalChoice::Named(words) => words,
         };
         for word in named {
@@ -463,9 +463,9 @@ impl Typed {
                 let names = names.join(", ");
                 bad("local", &format!("{word} is none of on, all, off, {names}"))
             })?;
-            here[primitive as usize] = Here::Yes;
+            local[primitive as usize] = LocalUse::Always;
         }
-        Ok(here)
+        Ok(local)
     }
 }
 
@@ -561,12 +561,12 @@ mod tests {
     #[test]
     fn local_is_off_or_on_or_all_or_a_list_of_primitives() {
         let local = |value: &str| section(&[("local", value)]).expect("good").local;
-        assert_eq!(local("off"), [Here::No; Primitive::ALL.len()]);
-        assert_eq!(local("on"), [Here::IfFaster; Primitive::ALL.len()]);
-        assert_eq!(local("all"), [Here::Yes; Primitive::ALL.len()]);
-        let mut two = [Here::No; Primitive::ALL.len()];
-        two[Primitive::X25519 as usize] = Here::Yes;
-        two[Primitive::Tls13Kdf as usize] = Here::Yes;
+        assert_eq!(local("off"), [LocalUse::Off; Primitive::ALL.len()]);
+        assert_eq!(local("on"), [LocalUse::IfFaster; Primitive::ALL.len()]);
+        assert_eq!(local("all"), [LocalUse::Always; Primitive::ALL.len()]);
+        let mut two = [LocalUse::Off; Primitive::ALL.len()];
+        two[Primitive::X25519 as usize] = LocalUse::Always;
+        two[Primitive::Tls13Kdf as usize] = LocalUse::Always;
         assert_eq!(local("x25519, tls13-kdf"), two);
         let none = section(&[("algorithms", "none")]).expect("good");
         assert!(!none.algorithms.contains(&true));

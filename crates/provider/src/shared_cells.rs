@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Counters that other processes can read: what was computed here, what it costs, and what the preload library spared
-//! OpenSSL. [`millrace_edge::counters`] has the layout.
+//! Counters that other processes can read: primitives that this process computed, their costs, and what the preload
+//! library spared OpenSSL. [`millrace_edge::counters`] has the layout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,7 +55,7 @@ impl SharedCells {
     }
 
     /// Counts an operation of a primitive.
-    pub fn served_here(&self, primitive: Primitive) {
+    pub fn served_locally(&self, primitive: Primitive) {
         self.cell(primitive as usize).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -65,11 +65,11 @@ impl SharedCells {
         self.cell(Primitive::ALL.len() + event as usize)
     }
 
-    /// Notes what a primitive costs here and in the installed OpenSSL, in nanoseconds; 0 for what was not measured.
-    pub fn set_costs(&self, primitive: Primitive, here: u64, there: u64) {
+    /// Sets what a primitive costs in this process and in the installed OpenSSL; 0 for what was not measured.
+    pub fn set_costs(&self, primitive: Primitive, local_ns: u64, openssl_ns: u64) {
         let first = Primitive::ALL.len() + event::ALL.len() + primitive as usize;
-        self.cell(first).store(here, Ordering::Relaxed);
-        self.cell(first + Primitive::ALL.len()).store(there, Ordering::Relaxed);
+        self.cell(first).store(local_ns, Ordering::Relaxed);
+        self.cell(first + Primitive::ALL.len()).store(openssl_ns, Ordering::Relaxed);
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let memory: &'static [AtomicU64; LEN] =
             Box::leak(Box::new([const { AtomicU64::new(0) }; LEN]));
         let cells = SharedCells::on(memory);
-        cells.served_here(Primitive::Tls13Kdf);
+        cells.served_locally(Primitive::Tls13Kdf);
         for (at, event) in [
             LocalEvent::FetchHit,
             LocalEvent::FetchMiss,

@@ -299,7 +299,7 @@ fn what_was_measured_to_be_slower_is_left_to_openssl_unless_it_is_named() {
 
 #[test]
 fn pairs_made_ahead_are_used_once_and_counted() {
-    if !millrace_provider::local::ahead::is_available() {
+    if !millrace_provider::local::precomputed::is_available() {
         millrace_testkit::skip!("no AVX-512 IFMA: this processor makes no pairs ahead");
     }
     let bench = Bench::with_local(LOCAL);

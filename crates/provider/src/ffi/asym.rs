@@ -5,16 +5,17 @@
 
 use millrace_operation::Output;
 
-use super::core::integer_in;
 use super::delegate::{
-    DelegatedOperation, OneShot, Rows, Wrapped, dispatch, dupctx, free, get_params, init, listing,
+    DelegatedOperation, OneShot, Rows, Wrapped, dispatch, dupctx, get_params, init, listing,
     newctx, produce, set_noted_params, transform,
 };
+use super::handle::free;
 use super::ids;
 use super::inner::{self, InnerAlgorithm};
 use super::key::Key;
-use super::params::digest_in;
-use super::private::{self, bytes};
+use super::memory::bytes;
+use super::params::{digest_in, integer_in};
+use super::private;
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Cipher, each_cipher};
 use crate::error::{Error, Result};

@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
 use super::ids;
-use super::params;
 use super::types::{Dispatch, Param};
 use crate::error::Error;
 
@@ -214,13 +213,4 @@ pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
     });
     let set = KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
     set.collect()
-}
-
-/// The integer in the entry with this key, if there is one.
-///
-/// # Safety
-/// As [`params::locate`], and its entries describe readable memory.
-pub(crate) unsafe fn integer_in(array: *const Param, key: &CStr) -> Option<i64> {
-    // SAFETY: by this function's contract.
-    unsafe { params::locate(array, key).and_then(|param| params::integer(param)) }
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use millrace_client::stub::{self, MAX_PEM_LEN, MAX_STUB_LEN, Stub};
 
 use super::core::Core;
-use super::delegate::{dispatch, free, give};
+use super::delegate::dispatch;
+use super::handle::{free, give};
 use super::ids;
 use super::inner::InnerContext;
 use super::key::Key;

@@ -20,40 +20,15 @@ use std::sync::Arc;
 use millrace_operation::Output;
 
 use super::core::guard_bare;
+use super::handle::{Failure, Handle, Owned, give, with_context, with_object};
 use super::inner::{self, InnerAlgorithm, call};
 use super::key::Key;
 use super::libcrypto::Ptr;
-use super::private::{Buffer, bytes};
+use super::memory::{Buffer, bytes};
 use super::state::{Provider, guard};
 use super::types::{Algorithm, Dispatch, Param, StaticTable};
 use crate::algorithms::AlgorithmRow;
 use crate::error::{Error, Result};
-
-/// An object that OpenSSL holds by a pointer that we gave it. It owns an object of the inner context.
-pub(crate) trait Handle {
-    fn provider(&self) -> &'static Provider;
-    /// The algorithm of the inner object.
-    fn functions(&self) -> &'static InnerAlgorithm;
-    /// The inner object; valid as long as the handle.
-    fn inner(&self) -> Ptr;
-}
-
-/// Value that a function returns to C if it failed.
-pub(crate) trait Failure {
-    const VALUE: Self;
-}
-
-impl Failure for c_int {
-    const VALUE: Self = 0;
-}
-
-impl<T> Failure for *const T {
-    const VALUE: Self = std::ptr::null();
-}
-
-impl<T> Failure for *mut T {
-    const VALUE: Self = std::ptr::null_mut();
-}
 
 /// One kind of operation contexts: what they keep beside the inner context, and what they intercept.
 /// The value is reset with each initialisation.
@@ -117,11 +92,13 @@ pub(crate) struct Wrapped<O: DelegatedOperation> {
     pub(crate) state: O,
 }
 
-impl<O: DelegatedOperation> Handle for Wrapped<O> {
+impl<O: DelegatedOperation> Owned for Wrapped<O> {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
+}
 
+impl<O: DelegatedOperation> Handle for Wrapped<O> {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
@@ -186,7 +163,7 @@ impl<O: DelegatedOperation> Wrapped<O> {
     ///
     /// # Safety
     /// As [`Buffer::fill`].
-    unsafe fn elsewhere(
+    unsafe fn offload(
         &mut self,
         out: &Buffer,
         operation: impl FnOnce(&mut Self, &Key) -> Result<Option<Output>>,
@@ -243,21 +220,6 @@ pub(crate) fn table(inner: &InnerAlgorithm, rows: Rows, own: &[i32]) -> Vec<Disp
     entries
 }
 
-/// Runs an entry on an object of ours.
-///
-/// # Safety
-/// `pointer` is null or leads to an `H` that is not freed until this returns.
-pub(crate) unsafe fn with_handle<H: Handle, T: Failure>(
-    pointer: *const c_void,
-    entry: impl FnOnce(&H) -> Result<T>,
-) -> T {
-    // SAFETY: by this function's contract.
-    match unsafe { pointer.cast::<H>().as_ref() } {
-        Some(handle) => guard(handle.provider(), T::VALUE, || entry(handle)),
-        None => T::VALUE,
-    }
-}
-
 /// Functions that are called with the inner object in place of ours, and with everything else as it is.
 macro_rules! delegates {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
@@ -272,7 +234,7 @@ macro_rules! delegates {
                 unsafe { call!(functions, ID, fn(inner => Ptr, $($argument => $type),*) -> $result) }
             };
             // SAFETY: libcrypto passes null or what the constructor of this table returned, an `H`.
-            unsafe { with_handle(pointer, entry) }
+            unsafe { with_object(pointer, entry) }
         }
     )*};
 }
@@ -286,40 +248,6 @@ delegates! {
     get_params(request: *mut Param) -> c_int;
     set_params(settings: *const Param) -> c_int;
     own_listing() -> *const Param;
-}
-
-/// Runs an entry on a context of ours.
-///
-/// # Safety
-/// `pointer` is null or from [`newctx`] or [`dupctx`] of this `O`, not freed, and no other thread uses
-/// it until this returns: OpenSSL's rule for operation contexts.
-pub(crate) unsafe fn with_context<O: DelegatedOperation, T: Failure>(
-    pointer: Ptr,
-    entry: impl FnOnce(&mut Wrapped<O>) -> Result<T>,
-) -> T {
-    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
-    match unsafe { pointer.cast::<Wrapped<O>>().as_mut() } {
-        Some(context) => guard(context.provider, T::VALUE, || entry(context)),
-        None => T::VALUE,
-    }
-}
-
-/// Hands a value to OpenSSL, until [`free`].
-pub(crate) fn give<T>(value: T) -> Ptr {
-    Box::into_raw(Box::new(value)).cast()
-}
-
-/// Takes back what [`give`] gave.
-pub(crate) unsafe extern "C" fn free<T, const ID: i32>(pointer: Ptr) {
-    if pointer.is_null() {
-        return;
-    }
-    guard_bare((), || {
-        // SAFETY: libcrypto returns what the constructor of this table gave, a box of `T`, and does not
-        // use it again.
-        drop(unsafe { Box::from_raw(pointer.cast::<T>()) });
-        Some(())
-    });
 }
 
 pub(crate) unsafe extern "C" fn newctx<O: DelegatedOperation, const A: usize, const ID: i32>(
@@ -360,7 +288,7 @@ pub(crate) unsafe extern "C" fn dupctx<O: DelegatedOperation, const ID: i32>(poi
         }))
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// An initialisation with a key.
@@ -430,7 +358,7 @@ unsafe fn initialise<O: DelegatedOperation, const ID: i32>(
         Ok(status)
     };
     // SAFETY: by this function's contract.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// A private operation on an input: in the pool, or by the inner context.
@@ -449,7 +377,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
             O::produce(context, ID, key, unsafe { bytes(input, len) }, room)
         };
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.elsewhere(&buffer, operation) }? {
+        if unsafe { context.offload(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;
@@ -463,7 +391,7 @@ pub(crate) unsafe extern "C" fn produce<O: OneShot, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// A private operation on what was given before: in the pool, or by the inner context.
@@ -477,7 +405,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         let buffer = Buffer::new(out, out_len, room);
         let operation = |context: &mut Wrapped<O>, key: &Key| O::finish(context, key, room);
         // SAFETY: libcrypto passes null or a buffer of `room` bytes, with a place for its length.
-        if unsafe { context.elsewhere(&buffer, operation) }? {
+        if unsafe { context.offload(&buffer, operation) }? {
             return Ok(1);
         }
         let functions = context.functions;
@@ -488,7 +416,7 @@ pub(crate) unsafe extern "C" fn finish<O: Finish, const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// Sets parameters, and notes those that the pool needs.
@@ -505,7 +433,7 @@ pub(crate) unsafe extern "C" fn set_noted_params<O: DelegatedOperation, const ID
         }
     };
     // SAFETY: libcrypto passes a context of this operation.
-    unsafe { with_context::<O, _>(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// Lists parameters; without a context too (`openssl list` asks so).

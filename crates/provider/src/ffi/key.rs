@@ -11,12 +11,12 @@ use millrace_operation::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::core::guard_bare;
-use super::delegate::Handle;
+use super::handle::{Handle, Owned};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions};
 use super::libcrypto::Ptr;
-use super::local::Signer;
 use super::params::string_in;
+use super::signer::Signer;
 use super::state::Provider;
 use super::types::{Callback, Param};
 use crate::algorithms::KeyType;
@@ -132,11 +132,13 @@ impl Drop for Key {
     }
 }
 
-impl Handle for Key {
+impl Owned for Key {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
+}
 
+impl Handle for Key {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.data.functions
     }
@@ -257,11 +259,23 @@ impl Key {
         }
         if self.signer.get().is_none() {
             // Made outside of the cell: a fork finds that empty or filled, and never half-way.
-            let signer = Signer::of(self).filter(|signer| signer.is_chosen(self.provider));
+            let signer = self.load_signer().filter(|signer| signer.is_chosen(self.provider));
             // Lost the race: the other thread's is the same.
             let _ = self.signer.set(signer);
         }
         self.signer.get()?.as_ref()
+    }
+
+    /// A signer with the private part, whether it is chosen or not.
+    pub(super) fn load_signer(&self) -> Option<Signer> {
+        // Keys of other types are not encoded for nothing.
+        if !Signer::signs_with(self.data.key_type) {
+            return None;
+        }
+        match self.source() {
+            Ok(Source::Imported(private)) => Signer::load(self.provider, &private),
+            Ok(Source::Resident) | Err(_) => None,
+        }
     }
 
     /// Whether the inner key data has these parts.

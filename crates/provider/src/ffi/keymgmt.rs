@@ -10,9 +10,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::core::guard_bare;
-use super::delegate::{
-    Failure, Handle, Rows, dispatch, free, get_params, give, set_params, with_handle,
-};
+use super::delegate::{Rows, dispatch, get_params, set_params};
+use super::handle::{Failure, Handle, Owned, free, give, with_object};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call, key_functions};
 use super::key::{InnerKeyData, Key, Origin, succeeded};
@@ -71,11 +70,13 @@ struct Generation {
     inner: Ptr,
 }
 
-impl Handle for Generation {
+impl Owned for Generation {
     fn provider(&self) -> &'static Provider {
         self.provider
     }
+}
 
+impl Handle for Generation {
     fn functions(&self) -> &'static InnerAlgorithm {
         self.functions
     }
@@ -95,7 +96,7 @@ impl Drop for Generation {
 }
 
 /// The part of a selection that the inner key data can have: that of a resident key has no private part.
-fn here(key: &Key, selection: c_int) -> c_int {
+fn held(key: &Key, selection: c_int) -> c_int {
     if key.origin() == Origin::Resident { selection & !ids::select::PRIVATE_KEY } else { selection }
 }
 
@@ -163,7 +164,7 @@ unsafe extern "C" fn gen_set_template<const ID: i32>(pointer: Ptr, template: Ptr
         }
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_handle(pointer, entry) }
+    unsafe { with_object(pointer, entry) }
 }
 
 unsafe extern "C" fn gen_settable_params<const A: usize, const ID: i32>(
@@ -196,7 +197,7 @@ unsafe extern "C" fn generate<const ID: i32>(
         Ok(Key::new(generation.provider, data, Origin::Generated).into_object())
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
-    unsafe { with_handle(pointer, entry) }
+    unsafe { with_object(pointer, entry) }
 }
 
 /// Takes over a key that a decoder or the store made: the reference is the address of a place that
@@ -253,9 +254,9 @@ unsafe extern "C" fn query_operation_name<const A: usize, const ID: i32>(
 }
 
 unsafe extern "C" fn has<const ID: i32>(object: *const c_void, selection: c_int) -> c_int {
-    let entry = |key: &Key| Ok(c_int::from(key.data_has(here(key, selection))));
+    let entry = |key: &Key| Ok(c_int::from(key.data_has(held(key, selection))));
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn validate<const ID: i32>(
@@ -264,7 +265,7 @@ unsafe extern "C" fn validate<const ID: i32>(
     kind: c_int,
 ) -> c_int {
     let entry = |key: &Key| {
-        let selection = here(key, selection);
+        let selection = held(key, selection);
         // SAFETY: `keymgmt_validate` takes live key data, any selection and any kind of check.
         unsafe {
             call!(key.functions(), ID,
@@ -272,7 +273,7 @@ unsafe extern "C" fn validate<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn matches<const ID: i32>(
@@ -286,7 +287,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         if first.data.key_type != second.data.key_type {
             return Ok(0);
         }
-        let mut compared = here(first, here(second, selection));
+        let mut compared = held(first, held(second, selection));
         if compared != selection {
             // The public halves decide: the private ones are not here to be compared.
             compared |= ids::select::PUBLIC_KEY;
@@ -298,7 +299,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         }
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(first, entry) }
+    unsafe { with_object(first, entry) }
 }
 
 unsafe extern "C" fn import<const ID: i32>(
@@ -319,7 +320,7 @@ unsafe extern "C" fn import<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn export<const ID: i32>(
@@ -329,7 +330,7 @@ unsafe extern "C" fn export<const ID: i32>(
     argument: *mut c_void,
 ) -> c_int {
     let entry = |key: &Key| {
-        if here(key, selection) != selection {
+        if held(key, selection) != selection {
             let text = "the private key is held by the pool and cannot be exported";
             return Err(Error::new(Reason::KeyStays, text));
         }
@@ -348,7 +349,7 @@ unsafe extern "C" fn export<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }
 
 unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int) -> Ptr {
@@ -366,5 +367,5 @@ unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int)
         Ok(copy.into_object())
     };
     // SAFETY: libcrypto passes null or a key object of this key manager.
-    unsafe { with_handle(object, entry) }
+    unsafe { with_object(object, entry) }
 }

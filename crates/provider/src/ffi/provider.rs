@@ -46,7 +46,7 @@ impl AlgorithmTables {
         let local = local::Tables::new(chosen, bulk)?;
         let delegated =
             |key: KeyType| config.offers(key) && !(key == KeyType::X25519 && config.keeps_x25519());
-        let signs_here =
+        let signs_locally =
             |key: KeyType| Primitive::ALL.iter().any(|primitive| chosen.signs(*primitive, key));
         // Decoders hand keys over by `load`, whether OpenSSL's own key type has it or not.
         let load = [ids::keymgmt::LOAD];
@@ -60,7 +60,7 @@ impl AlgorithmTables {
                 POOL,
             ),
             wrapped(
-                KeyType::ALL.iter().map(|key| signs_here(*key)),
+                KeyType::ALL.iter().map(|key| signs_locally(*key)),
                 &context.keys,
                 &keymgmt::STAYING,
                 &load,
@@ -72,7 +72,7 @@ impl AlgorithmTables {
                 let offered = rows.iter().map(|row| row.keys.iter().any(|key| offers(*key)));
                 wrapped(offered, inner, dispatch, &[], kind)
             };
-            [with(&delegated, POOL), with(&signs_here, HERE)].concat()
+            [with(&delegated, POOL), with(&signs_locally, HERE)].concat()
         };
         Ok(Self {
             keys: ended([local.keys, keys.concat()].concat()),
@@ -157,7 +157,7 @@ fn start(core: Core) -> Result<&'static Provider> {
     config::check_section(&section::keys(&core, lib, &section))?;
     let config = config::load(&section, variable_file.as_deref())?;
     let shared = SharedProvider::of(config);
-    if shared.config.computes_here()
+    if shared.config.computes_locally()
         && let Some(cells) = cells::shared()
     {
         shared.stats.share(cells);

@@ -14,17 +14,19 @@ use std::ffi::{c_char, c_int};
 use millrace_operation::{MAX_INPUT_LEN, MlDsaInput, Operation, Output};
 
 use super::delegate::{
-    DelegatedOperation, Finish, Handle, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx,
-    finish, free, get_params, init, listing, newctx_with_properties, own_listing, produce,
-    set_noted_params, status, transform, update, verify, verify_final, with_context,
+    DelegatedOperation, Finish, OneShot, Rows, Wrapped, digest_init, dispatch, dupctx, finish,
+    get_params, init, listing, newctx_with_properties, own_listing, produce, set_noted_params,
+    status, transform, update, verify, verify_final,
 };
+use super::handle::{Handle, free, with_context};
 use super::hasher::{Hasher, MAX_DIGEST};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call};
 use super::key::{Key, Origin, succeeded};
 use super::libcrypto::Ptr;
+use super::memory::bytes;
 use super::params::{digest_in, integer, locate};
-use super::private::{self, bytes};
+use super::private;
 use super::types::Param;
 use crate::algorithms::{AlgorithmRow, Scheme, Signature, each_signature};
 use crate::config::Verify;

@@ -12,12 +12,14 @@ use std::time::Instant;
 
 use millrace_client::stub::{self, KeyUri};
 
-use super::core::{guard_bare, integer_in};
+use super::core::guard_bare;
 use super::decoder::hand_over;
-use super::delegate::{PROPERTIES, dispatch, free, give};
+use super::delegate::{PROPERTIES, dispatch};
+use super::handle::{free, give};
 use super::ids;
 use super::key::Key;
 use super::libcrypto::Ptr;
+use super::params::integer_in;
 use super::state::{Provider, guard};
 use super::types::{Algorithm, Callback, Dispatch, Param, StaticTable};
 use crate::error::{Error, Reason, Result};

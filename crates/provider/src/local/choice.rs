@@ -30,20 +30,20 @@ const MAX_SYSTEMS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Cost in this process, with AWS-LC.
-    pub here: u64,
-    /// Cost in the installed OpenSSL; none if that does not have the primitive.
-    pub there: Option<u64>,
+    pub local_ns: u64,
+    /// Cost in the installed OpenSSL. `None` if that does not have the primitive.
+    pub openssl_ns: Option<u64>,
 }
 
 impl Cost {
     /// Whether this primitive costs less here by as much as its row asks for beside a libcrypto with assembly or
     /// without, or OpenSSL does not have it.
     #[must_use]
-    pub fn is_lower_here(&self, primitive: Primitive, has_assembly: bool) -> bool {
+    pub fn is_lower_locally(&self, primitive: Primitive, has_assembly: bool) -> bool {
         let gain = primitive.row().least_gain;
         let least = if has_assembly { gain.with_assembly } else { gain.without_assembly };
-        let least = self.here.saturating_mul(least);
-        self.there.is_none_or(|there| least < there.saturating_mul(100))
+        let least = self.local_ns.saturating_mul(least);
+        self.openssl_ns.is_none_or(|openssl_ns| least < openssl_ns.saturating_mul(100))
     }
 }
 
@@ -98,8 +98,8 @@ fn parse(line: &str) -> Option<(&str, Primitive, Cost)> {
     let mut columns = line.split('\t');
     let (system, name) = (columns.next()?, columns.next()?);
     let cost = Cost {
-        here: columns.next()?.parse().ok()?,
-        there: match columns.next()? {
+        local_ns: columns.next()?.parse().ok()?,
+        openssl_ns: match columns.next()? {
             "-" => None,
             number => Some(number.parse().ok()?),
         },
@@ -141,9 +141,10 @@ pub fn save(path: &Path, system: &str, costs: &Costs, user: u32) -> Result<(), C
         let Some(cost) = costs[*primitive as usize] else {
             continue;
         };
-        let there = cost.there.map_or_else(|| "-".to_owned(), |there| there.to_string());
-        let (name, here) = (primitive.row().name, cost.here);
-        lines.push(format!("{system}\t{name}\t{here}\t{there}"));
+        let Cost { local_ns, openssl_ns } = cost;
+        let openssl_ns = openssl_ns.map_or_else(|| "-".to_owned(), |time| time.to_string());
+        let name = primitive.row().name;
+        lines.push(format!("{system}\t{name}\t{local_ns}\t{openssl_ns}"));
     }
     lines.push(String::new());
     let fresh = folder.join(format!(".local-choice.{}", std::process::id()));
@@ -173,8 +174,8 @@ mod tests {
 
     fn some_costs() -> Costs {
         let mut costs = [None; Primitive::ALL.len()];
-        costs[Primitive::X25519 as usize] = Some(Cost { here: 30, there: Some(80) });
-        costs[Primitive::X25519MlKem768 as usize] = Some(Cost { here: 50, there: None });
+        costs[Primitive::X25519 as usize] = Some(Cost { local_ns: 30, openssl_ns: Some(80) });
+        costs[Primitive::X25519MlKem768 as usize] = Some(Cost { local_ns: 50, openssl_ns: None });
         costs
     }
 
@@ -188,11 +189,12 @@ mod tests {
         assert_eq!(read(&path, "one", user).expect("read"), costs);
         assert_eq!(read(&path, "two", user).expect("read"), [None; Primitive::ALL.len()]);
         let mut slower = costs;
-        slower[Primitive::X25519 as usize] = Some(Cost { here: 90, there: Some(80) });
+        slower[Primitive::X25519 as usize] = Some(Cost { local_ns: 90, openssl_ns: Some(80) });
         save(&path, "one", &slower, user).expect("saved");
         assert_eq!(read(&path, "one", user).expect("read"), slower);
-        let is_lower =
-            |primitive| slower[primitive as usize].expect("a cost").is_lower_here(primitive, true);
+        let is_lower = |primitive| {
+            slower[primitive as usize].expect("a cost").is_lower_locally(primitive, true)
+        };
         assert!(!is_lower(Primitive::X25519));
         assert!(is_lower(Primitive::X25519MlKem768));
         let left = fs::read_dir(folder.path()).expect("a folder").count();
@@ -201,20 +203,20 @@ mod tests {
 
     #[test]
     fn records_are_left_to_an_openssl_with_assembly_that_is_nearly_as_fast() {
-        let there = Some(300);
-        for (here, of_handshake, of_record_without, of_record) in [
+        let openssl_ns = Some(300);
+        for (local_ns, of_handshake, of_record_without, of_record) in [
             (99, true, true, true),
             (100, true, true, false),
             (199, true, true, false),
             (200, true, false, false),
             (300, false, false, false),
         ] {
-            let cost = Cost { here, there };
+            let cost = Cost { local_ns, openssl_ns };
             for has_assembly in [true, false] {
-                let lower = |primitive| cost.is_lower_here(primitive, has_assembly);
+                let lower = |primitive| cost.is_lower_locally(primitive, has_assembly);
                 let of_record = if has_assembly { of_record } else { of_record_without };
-                assert_eq!(lower(Primitive::X25519), of_handshake, "{here}");
-                assert_eq!(lower(Primitive::AesGcm), of_record, "{here} {has_assembly}");
+                assert_eq!(lower(Primitive::X25519), of_handshake, "{local_ns}");
+                assert_eq!(lower(Primitive::AesGcm), of_record, "{local_ns} {has_assembly}");
             }
         }
     }
@@ -267,7 +269,7 @@ mod tests {
         let text = "one\tX25519\t1\none\tX25519\t-1\t2\none\tX25519\t1\t2\t3\none\tAES\t1\t2\n\none\tX25519\t7\t8\n";
         fs::write(&path, text).expect("written");
         let costs = read(&path, "one", user).expect("read");
-        let expected = Cost { here: 7, there: Some(8) };
+        let expected = Cost { local_ns: 7, openssl_ns: Some(8) };
         assert_eq!(costs[Primitive::X25519 as usize], Some(expected));
         assert_eq!(costs.iter().flatten().count(), 1);
         fs::write(&path, [0xff; 10]).expect("written");

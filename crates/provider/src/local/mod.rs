@@ -13,8 +13,9 @@
 //!
 //! Ciphers of records and digests are here for a libcrypto that was built without assembly.
 
-pub mod ahead;
 pub mod choice;
+pub mod hkdf;
+pub mod precomputed;
 pub mod schedule;
 pub mod share;
 #[expect(unsafe_code, reason = "calls of AWS-LC that aws-lc-rs does not offer")]

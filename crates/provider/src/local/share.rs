@@ -15,7 +15,7 @@ use aws_lc_rs::kem::{DecapsulationKey, EncapsulationKey, ML_KEM_768};
 use zeroize::Zeroizing;
 
 use super::LocalError;
-use super::ahead::PairMaker;
+use super::precomputed::PairMaker;
 use super::sys::{self, Secret, X25519_LEN};
 pub use crate::algorithms::{Parts, Share, ShareCurve};
 

@@ -11,7 +11,6 @@ use aws_lc_sys as aws;
 use zeroize::Zeroizing;
 
 use super::LocalError;
-use super::schedule::ScheduleHash;
 use crate::algorithms::{Aead, Sha2};
 
 /// Bytes of a scalar, a public value and a secret of X25519.
@@ -337,68 +336,6 @@ unsafe fn cleanse<T>(value: &mut T) {
 
 /// Bytes of the longest result of a hash.
 pub(crate) const MAX_DIGEST: usize = 64;
-
-/// Bytes of the longest block of a hash.
-const MAX_BLOCK: usize = 128;
-
-/// HMAC (RFC 2104) over parts that follow each other. AWS-LC's own functions for it choose the hash by a table at each
-/// step, which takes a third of the time of inputs as short as these.
-fn hmac(hash: ScheduleHash, key: &[u8], parts: [&[u8]; 3]) -> Zeroizing<[u8; MAX_DIGEST]> {
-    let digest_len = hash.digest_len();
-    let block = &mut Zeroizing::new([0; MAX_BLOCK])[..hash.block_len()];
-    if let Some(room) = block.get_mut(..key.len()) {
-        room.copy_from_slice(key);
-    } else {
-        let mut short = Digesting::new(hash.sha2());
-        short.update(key);
-        block[..digest_len].copy_from_slice(&short.finish()[..digest_len]);
-    }
-    block.iter_mut().for_each(|byte| *byte ^= 0x36);
-    let mut inner = Digesting::new(hash.sha2());
-    inner.update(block);
-    parts.iter().for_each(|part| inner.update(part));
-    let inner = inner.finish();
-    block.iter_mut().for_each(|byte| *byte ^= 0x36 ^ 0x5c);
-    let mut outer = Digesting::new(hash.sha2());
-    outer.update(block);
-    outer.update(&inner[..digest_len]);
-    outer.finish()
-}
-
-/// HKDF-Extract (RFC 5869) into `out`, which has the length of the hash.
-pub(super) fn hkdf_extract(
-    hash: ScheduleHash,
-    salt: &[u8],
-    secret: &[u8],
-    out: &mut [u8],
-) -> Result<(), LocalError> {
-    if out.len() != hash.digest_len() {
-        return Err(LocalError::Refused("an extracted key has the hash's length"));
-    }
-    let key = hmac(hash, salt, [secret, &[], &[]]);
-    out.copy_from_slice(&key[..out.len()]);
-    Ok(())
-}
-
-/// HKDF-Expand (RFC 5869) into the whole of `out`.
-pub(super) fn hkdf_expand(
-    hash: ScheduleHash,
-    key: &[u8],
-    info: &[u8],
-    out: &mut [u8],
-) -> Result<(), LocalError> {
-    let digest_len = hash.digest_len();
-    let mut before = Zeroizing::new([0; MAX_DIGEST]);
-    let mut before_len = 0;
-    for (index, part) in out.chunks_mut(digest_len).enumerate() {
-        let number = u8::try_from(index + 1)
-            .map_err(|_| LocalError::Refused("a label, a context or an output is too long"))?;
-        before = hmac(hash, key, [&before[..before_len], info, &[number]]);
-        before_len = digest_len;
-        part.copy_from_slice(&before[..part.len()]);
-    }
-    Ok(())
-}
 
 /// Whether two secrets are equal, in a time that depends on their lengths alone.
 pub(crate) fn equal(one: &[u8], other: &[u8]) -> bool {

@@ -6,16 +6,17 @@
 
 use std::ffi::c_int;
 
-use super::entries::{Computing, HashContext, digest_rows, say};
-use super::{DONE, Owned};
+use super::DONE;
+use super::entries::{Computing, HashContext, digest_rows};
 use crate::algorithms::{Sha2, each_sha2};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
+use crate::ffi::handle::Owned;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::key::succeeded;
 use crate::ffi::libcrypto::Ptr;
-use crate::ffi::private::bytes;
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::Digesting;
@@ -80,8 +81,8 @@ impl HashContext for Hashing {
         // SAFETY: not null, and `room` bytes are enough, by this function's contract.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, row.len) };
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, row.len) };
-        self.provider.stats.served_here(row.primitive);
+        unsafe { write_len(out_len, row.len) };
+        self.provider.stats.served_locally(row.primitive);
         Ok(DONE)
     }
 }
@@ -107,27 +108,27 @@ impl DigestSample {
         Ok(Self { kind, context, theirs, message: vec![0x5a; len] })
     }
 
-    pub(super) fn digest_here(&self) -> Result<()> {
+    pub(super) fn digest_local(&self) -> Result<()> {
         let mut state = Digesting::new(self.kind);
         state.update(&self.message);
         std::hint::black_box(state.finish());
         Ok(())
     }
 
-    pub(super) fn digest_there(&self) -> Result<()> {
+    pub(super) fn digest_openssl(&self) -> Result<()> {
         let provctx = self.context.provctx;
         // SAFETY: `digest_newctx` takes the context of the provider whose algorithm this is.
         let hash = unsafe { call!(self.theirs, ids::digest::NEWCTX, fn(provctx => Ptr) -> Ptr) }?;
         if hash.is_null() {
             return Err(Error::library());
         }
-        let done = self.hash_there(hash);
+        let done = self.hash_openssl(hash);
         // SAFETY: takes the context made above, which is not used again.
         let freed = unsafe { call!(self.theirs, ids::digest::FREECTX, fn(hash => Ptr) -> ()) };
         done.and(freed)
     }
 
-    fn hash_there(&self, hash: Ptr) -> Result<()> {
+    fn hash_openssl(&self, hash: Ptr) -> Result<()> {
         let none: *const Param = std::ptr::null();
         // SAFETY: `digest_init` takes a live context and no parameters.
         succeeded(unsafe {

@@ -8,9 +8,10 @@ use std::ffi::{CStr, CString, c_int};
 
 use zeroize::Zeroize;
 
-use super::{DONE, Owned, give, with};
+use super::DONE;
 use crate::error::{Error, Reason, Result};
-use crate::ffi::delegate::{Failure, Rows, dispatch, free};
+use crate::ffi::delegate::{Rows, dispatch};
+use crate::ffi::handle::{Failure, Owned, free, give, with_context};
 use crate::ffi::ids;
 use crate::ffi::inner::{self, call};
 use crate::ffi::key::succeeded;
@@ -19,7 +20,8 @@ use crate::ffi::params::{entries, integer, octets, set_unsigned, text};
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::{Param, StaticTable};
 use crate::local::Primitive;
-use crate::local::schedule::{ScheduleHash, ScheduleLabel, expand_label, next_secret};
+use crate::local::hkdf::HkdfHash;
+use crate::local::schedule::{ScheduleLabel, expand_label, next_secret};
 
 /// Name of the KDF for OpenSSL.
 pub(super) const NAME: &CStr = c"TLS13-KDF";
@@ -103,9 +105,9 @@ impl<const SECRET: bool> Drop for Field<SECRET> {
 #[derive(Clone, Default)]
 struct Settings {
     mode: Option<Mode>,
-    hash: Option<ScheduleHash>,
+    hash: Option<HkdfHash>,
     /// The digest's name and the property query, where the digest is not computed here.
-    elsewhere: Option<(CString, Option<CString>)>,
+    openssl_digest: Option<(CString, Option<CString>)>,
     key: Field<true>,
     salt: Field<true>,
     prefix: Field<false>,
@@ -144,8 +146,8 @@ impl Settings {
                 b"digest" => {
                     // SAFETY: by this function's contract.
                     let name = unsafe { text(param) }.unwrap_or_default();
-                    self.hash = ScheduleHash::from_name(name);
-                    self.elsewhere = match self.hash {
+                    self.hash = HkdfHash::from_name(name);
+                    self.openssl_digest = match self.hash {
                         Some(_) => None,
                         None => Some((c_string(name)?, None)),
                     };
@@ -162,7 +164,7 @@ impl Settings {
                 _ => {}
             }
         }
-        if let Some((_, place)) = &mut self.elsewhere
+        if let Some((_, place)) = &mut self.openssl_digest
             && properties.is_some()
         {
             *place = properties;
@@ -180,7 +182,7 @@ impl Settings {
     }
 
     /// Derives here.
-    fn derive(&self, hash: ScheduleHash, out: &mut [u8]) -> Result<()> {
+    fn derive(&self, hash: HkdfHash, out: &mut [u8]) -> Result<()> {
         match self.mode()? {
             Mode::Extract => {
                 let (previous, secret) = (self.salt.some(), self.key.some());
@@ -196,8 +198,8 @@ impl Settings {
     }
 
     /// Derives with OpenSSL's own function, for a digest that is not computed here.
-    fn derive_elsewhere(&self, out: &mut [u8]) -> Result<()> {
-        let Some((digest, properties)) = &self.elsewhere else {
+    fn derive_by_openssl(&self, out: &mut [u8]) -> Result<()> {
+        let Some((digest, properties)) = &self.openssl_digest else {
             return Err(Error::new(Reason::Key, "TLS13-KDF: no digest is set"));
         };
         let context = inner::context()?;
@@ -242,8 +244,8 @@ impl ScheduleSample {
     pub(super) fn new() -> Result<Self> {
         let mut settings = Settings {
             mode: Some(Mode::Expand),
-            hash: Some(ScheduleHash::Sha384),
-            elsewhere: Some((c_string("SHA2-384")?, None)),
+            hash: Some(HkdfHash::Sha384),
+            openssl_digest: Some((c_string("SHA2-384")?, None)),
             ..Settings::default()
         };
         settings.key.set(&[7; SAMPLE_LEN]);
@@ -254,13 +256,13 @@ impl ScheduleSample {
     }
 
     /// Derives the sample with AWS-LC.
-    pub(super) fn derive_here(&self) -> Result<()> {
-        self.0.derive(ScheduleHash::Sha384, &mut [0; SAMPLE_LEN])
+    pub(super) fn derive_local(&self) -> Result<()> {
+        self.0.derive(HkdfHash::Sha384, &mut [0; SAMPLE_LEN])
     }
 
     /// Derives the sample with the installed OpenSSL.
-    pub(super) fn derive_there(&self) -> Result<()> {
-        self.0.derive_elsewhere(&mut [0; SAMPLE_LEN])
+    pub(super) fn derive_openssl(&self) -> Result<()> {
+        self.0.derive_by_openssl(&mut [0; SAMPLE_LEN])
     }
 }
 
@@ -300,7 +302,7 @@ unsafe extern "C" fn dupctx<const ID: i32>(pointer: Ptr) -> Ptr {
         }))
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn reset<const ID: i32>(pointer: Ptr) {
@@ -309,7 +311,7 @@ unsafe extern "C" fn reset<const ID: i32>(pointer: Ptr) {
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    let _: c_int = unsafe { with(pointer, entry) };
+    let _: c_int = unsafe { with_context(pointer, entry) };
 }
 
 unsafe extern "C" fn derive<const ID: i32>(
@@ -332,14 +334,14 @@ unsafe extern "C" fn derive<const ID: i32>(
         match derivation.settings.hash {
             Some(hash) => {
                 derivation.settings.derive(hash, out)?;
-                derivation.provider.stats.served_here(Primitive::Tls13Kdf);
+                derivation.provider.stats.served_locally(Primitive::Tls13Kdf);
             }
-            None => derivation.settings.derive_elsewhere(out)?,
+            None => derivation.settings.derive_by_openssl(out)?,
         }
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, params: *const Param) -> c_int {
@@ -348,7 +350,7 @@ unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, params: *const Para
         unsafe { derivation.settings.apply(params) }.map(|()| DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 /// The length of the output: an extraction has that of the hash, an expansion any.
@@ -375,7 +377,7 @@ unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param
         Ok(DONE)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn gettable_params<const ID: i32>(_: Ptr, _provctx: Ptr) -> *const Param {

@@ -24,7 +24,7 @@ mod kem;
 mod keymgmt;
 mod measure;
 mod sign;
-mod stack;
+mod stock;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -32,12 +32,10 @@ use std::sync::{Arc, Mutex};
 use millrace_operation::sync::lock;
 
 pub(super) use groups::announce;
-pub(super) use sign::Signer;
 
-use super::delegate::{Failure, LOCAL_PROPERTIES, Offering, Rows, wrapped};
+use super::delegate::{LOCAL_PROPERTIES, Offering, Rows, wrapped};
 use super::inner;
-use super::libcrypto::Ptr;
-use super::state::{Chosen, Provider, guard};
+use super::state::{Chosen, Provider};
 use super::types::{Algorithm, StaticTable};
 use crate::algorithms::{Aead, Bulk, BulkForm, Primitive, Sha2, Share};
 use crate::bulk::BulkRoutes;
@@ -86,34 +84,11 @@ impl ShareObject {
     }
 }
 
-/// Whatever OpenSSL holds by a pointer that we gave it, with its provider.
-trait Owned {
-    fn provider(&self) -> &'static Provider;
-}
-
-/// Runs an entry on an object of ours.
-///
-/// # Safety
-/// `pointer` is null or leads to a `T` that is not freed until this returns, and that no other thread uses.
-unsafe fn with<T: Owned, R: Failure>(
-    pointer: *const c_void,
-    entry: impl FnOnce(&mut T) -> Result<R>,
-) -> R {
-    // SAFETY: by this function's contract the pointer is null or the only way to a live box.
-    match unsafe { pointer.cast_mut().cast::<T>().as_mut() } {
-        Some(object) => {
-            let provider = object.provider();
-            guard(provider, R::VALUE, || entry(object))
-        }
-        None => R::VALUE,
-    }
-}
-
 /// Whether this key share is offered: it was chosen, and an OpenSSL that has more of it does not have it.
 pub(super) fn offers(chosen: &Chosen, share: Share) -> Result<bool> {
     let row = share.row();
-    let elsewhere = row.yields && inner::context()?.shares[share as usize].is_some();
-    Ok(chosen.has(row.primitive) && !elsewhere)
+    let is_left = row.yields && inner::context()?.shares[share as usize].is_some();
+    Ok(chosen.has(row.primitive) && !is_left)
 }
 
 /// The rows of one table of algorithms.
@@ -147,9 +122,9 @@ impl Tables {
             (BulkForm::Mac, &mut tables.macs),
         ] {
             let offered = Bulk::ROWS.iter().map(|row| {
-                // Sizes were measured against OpenSSL, not against what is computed here.
-                let elsewhere = row.here.is_some_and(|primitive| chosen.has(primitive));
-                row.form == form && !elsewhere && routes.is_some_and(|routes| routes.has_row(row))
+                // Sizes were measured against OpenSSL, not against AWS-LC.
+                let is_local = row.local.is_some_and(|primitive| chosen.has(primitive));
+                row.form == form && !is_local && routes.is_some_and(|routes| routes.has_row(row))
             });
             table.extend(wrapped(offered, &context.bulk, &bulk::DISPATCH, &[], BY_KERNEL));
         }
@@ -189,34 +164,5 @@ fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
     }
 }
 
-/// Copies a result into a buffer of the application, which says its room in `len`. Without a buffer only the length
-/// is written.
-///
-/// # Safety
-/// `out` is null or writable for as many bytes as `len` says, which is null or writable.
-unsafe fn deliver(out: *mut u8, len: *mut usize, result: &[u8]) -> Result<()> {
-    // SAFETY: by this function's contract.
-    let Some(room) = (unsafe { len.as_mut() }) else {
-        return Err(Error::new(Reason::Buffer, "there is no place for the length"));
-    };
-    if !out.is_null() {
-        if *room < result.len() {
-            let (needed, room) = (result.len(), *room);
-            let text =
-                format!("the result has {needed} bytes, the application's buffer only {room}");
-            return Err(Error::new(Reason::Buffer, text));
-        }
-        // SAFETY: not null, with room enough by this function's contract, and a result is memory of ours.
-        unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, result.len()) };
-    }
-    *room = result.len();
-    Ok(())
-}
-
 /// Success, for C.
 const DONE: c_int = 1;
-
-/// Hands a value to OpenSSL.
-fn give<T>(value: T) -> Ptr {
-    super::delegate::give(value)
-}

@@ -5,9 +5,9 @@
 
 use std::ffi::CStr;
 
-use super::super::Owned;
 use crate::algorithms::Aead;
 use crate::error::{Error, Reason, Result};
+use crate::ffi::handle::Owned;
 use crate::ffi::ids;
 use crate::ffi::params::{entries, integer, octets, set_bytes, set_bytes_ptr, set_unsigned};
 use crate::ffi::state::Provider;
@@ -219,7 +219,7 @@ impl AeadContext {
         }
         self.begin()?;
         self.end()?;
-        self.provider.stats.served_here(self.kind.row().primitive);
+        self.provider.stats.served_locally(self.kind.row().primitive);
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl AeadContext {
             unsafe { out.write_bytes(0, len) };
             return Err(not_authentic());
         }
-        self.provider.stats.served_here(self.kind.row().primitive);
+        self.provider.stats.served_locally(self.kind.row().primitive);
         Ok(())
     }
 

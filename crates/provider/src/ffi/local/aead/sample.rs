@@ -17,8 +17,8 @@ use crate::ffi::state::Provider;
 use crate::ffi::types::Param;
 use crate::local::TAG_LEN;
 
-/// Bytes that stand beside a record.
-const HEAD: [u8; 13] = [7; 13];
+/// Additional authenticated data of the record.
+const AAD: [u8; 13] = [7; 13];
 
 /// Nonce of the record: the same each time, and what it encrypts is all zeros and thrown away.
 const NONCE: [u8; 12] = [3; 12];
@@ -52,27 +52,27 @@ impl AeadSample {
             return Err(Error::library());
         }
         let sample = Self { ours, theirs, context, message: RefCell::new(vec![0; len]) };
-        sample.start_there(&key)?;
+        sample.start_openssl(&key)?;
         Ok(sample)
     }
 
-    pub(in crate::ffi::local) fn encrypt_here(&self) -> Result<()> {
+    pub(in crate::ffi::local) fn encrypt_local(&self) -> Result<()> {
         let (mut ours, mut message) = (self.ours.borrow_mut(), self.message.borrow_mut());
         ours.begin_message(true, None, Some(&NONCE))?;
-        ours.authenticate(&HEAD)?;
+        ours.authenticate(&AAD)?;
         let (start, len) = (message.as_mut_ptr(), message.len());
         // SAFETY: a buffer of this length, in its place.
         unsafe { ours.process(start, start, len) }?;
         ours.end()
     }
 
-    pub(in crate::ffi::local) fn encrypt_there(&self) -> Result<()> {
+    pub(in crate::ffi::local) fn encrypt_openssl(&self) -> Result<()> {
         let mut message = self.message.borrow_mut();
-        self.start_there(&[])?;
-        let head = HEAD;
-        self.update_there(std::ptr::null_mut(), head.as_ptr(), head.len())?;
+        self.start_openssl(&[])?;
+        let aad = AAD;
+        self.update_openssl(std::ptr::null_mut(), aad.as_ptr(), aad.len())?;
         let start = message.as_mut_ptr();
-        self.update_there(start, start, message.len())?;
+        self.update_openssl(start, start, message.len())?;
         let (context, mut written) = (self.context, 0);
         let written = &raw mut written;
         // SAFETY: `cipher_final` takes a live context, a buffer, a place for a length, and the buffer's room.
@@ -91,7 +91,7 @@ impl AeadSample {
     }
 
     /// Starts a record, with a key if there is one.
-    fn start_there(&self, key: &[u8]) -> Result<()> {
+    fn start_openssl(&self, key: &[u8]) -> Result<()> {
         let (context, none): (_, *const Param) = (self.context, std::ptr::null());
         let (nonce, nonce_len, len) = (NONCE.as_ptr(), NONCE.len(), key.len());
         let key = if key.is_empty() { std::ptr::null() } else { key.as_ptr() };
@@ -104,7 +104,7 @@ impl AeadSample {
         }?)
     }
 
-    fn update_there(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
+    fn update_openssl(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
         let (context, mut written) = (self.context, 0);
         let written = &raw mut written;
         // SAFETY: `cipher_update` takes a live context, null or a buffer with its room, a place for a length, and an

@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{integer, set_bytes, set_bytes_ptr};
-use crate::ffi::private::bytes;
 
 type Block = [u8; BLOCK_LEN];
 
@@ -125,7 +125,7 @@ impl CipherContext for BlockContext {
         };
         if done == len {
             // SAFETY: by this function's contract.
-            unsafe { say(out_len, done) };
+            unsafe { write_len(out_len, done) };
             return Ok(DONE);
         }
         self.next = None;
@@ -138,7 +138,7 @@ impl CipherContext for BlockContext {
         // SAFETY: the rest of both places is libcrypto's for it.
         let status = unsafe { self.inner.part(ids::aead::UPDATE, output, rest) }?;
         // SAFETY: by this function's contract.
-        unsafe { say(out_len, done + written) };
+        unsafe { write_len(out_len, done + written) };
         Ok(status)
     }
 

@@ -23,13 +23,13 @@ const BLOCKS_LEN: usize = MESSAGE_LEN - MESSAGE_LEN % 16;
 /// Says whether the kernel computes what OpenSSL does: for [`KernelKey::run`](crate::bulk::KernelKey::run).
 pub(super) fn known() -> fn(BulkInterface, BulkAlgorithm) -> io::Result<bool> {
     |interface, algorithm| {
-        let here = match by_kernel(interface, algorithm) {
+        let kernel = match by_kernel(interface, algorithm) {
             // It does not open what it has sealed.
             Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => None,
-            here => here?,
+            kernel => kernel?,
         };
-        let there = by_openssl(algorithm).map_err(|error| io::Error::other(error.text))?;
-        Ok(here == Some(there))
+        let openssl = by_openssl(algorithm).map_err(|error| io::Error::other(error.text))?;
+        Ok(kernel == Some(openssl))
     }
 }
 
@@ -53,15 +53,14 @@ fn by_kernel(interface: BulkInterface, algorithm: BulkAlgorithm) -> io::Result<O
             Ok((opened == blocks).then_some(sealed))
         }
         BulkKind::Aead => {
-            let (nonce, beside) = (counting::<NONCE_LEN>(), &message[..20]);
+            let (nonce, aad) = (counting::<NONCE_LEN>(), &message[..20]);
             let (mut sealed, mut opened) = (vec![0; MESSAGE_LEN], vec![0; MESSAGE_LEN]);
-            let mut tag = session.seal(&nonce, beside, &message, &mut sealed)?;
-            session.open_sealed(&nonce, beside, &sealed, &tag, &mut opened)?;
+            let mut tag = session.seal(&nonce, aad, &message, &mut sealed)?;
+            session.open_sealed(&nonce, aad, &sealed, &tag, &mut opened)?;
             let is_same = opened == message;
             let result = [&sealed[..], &tag].concat();
             tag[0] ^= 1;
-            let is_checked =
-                session.open_sealed(&nonce, beside, &sealed, &tag, &mut opened).is_err();
+            let is_checked = session.open_sealed(&nonce, aad, &sealed, &tag, &mut opened).is_err();
             Ok((is_same && is_checked).then_some(result))
         }
         BulkKind::Hash(len) => {
@@ -101,7 +100,7 @@ fn by_openssl(algorithm: BulkAlgorithm) -> Result<Vec<u8>> {
 /// Bytes in which a part of a message ends at most: those of a block, beyond its length.
 const SLACK: usize = 32;
 
-fn encrypted(algorithm: Bulk, iv: &[u8], beside: &[u8], message: &[u8]) -> Result<Vec<u8>> {
+fn encrypted(algorithm: Bulk, iv: &[u8], aad: &[u8], message: &[u8]) -> Result<Vec<u8>> {
     let inner = Inner::new(algorithm, ids::aead::NEWCTX, ids::aead::FREECTX)?;
     let (functions, context) = (inner.functions, inner.context);
     let (key, none): ([u8; KEY_LEN], *const Param) = (counting(), std::ptr::null());
@@ -124,9 +123,9 @@ fn encrypted(algorithm: Bulk, iv: &[u8], beside: &[u8], message: &[u8]) -> Resul
         }?;
         succeeded(status).map(|()| written)
     };
-    if !beside.is_empty() {
+    if !aad.is_empty() {
         // OpenSSL asks for as much room, and writes nothing.
-        update(std::ptr::null_mut(), beside.len(), beside)?;
+        update(std::ptr::null_mut(), aad.len(), aad)?;
     }
     let room = out.len();
     let written = update(out.as_mut_ptr(), room, message)?;

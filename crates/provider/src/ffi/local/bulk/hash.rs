@@ -13,9 +13,10 @@ use super::super::entries::{context_listing, dupctx, hash_final, hash_update, li
 use super::*;
 use crate::algorithms::kernel_hmac;
 use crate::bulk::{BulkAttempt, KernelKey};
-use crate::ffi::delegate::{dispatch, free};
+use crate::ffi::delegate::dispatch;
+use crate::ffi::handle::{free, with_context};
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, text};
-use crate::ffi::private::bytes;
 
 /// The numbers of an operation's functions.
 #[derive(Clone, Copy)]
@@ -132,7 +133,7 @@ impl HashContext for BulkHash {
         if let Some(len) = unsafe { self.by_kernel(out, room) } {
             self.kept = None;
             // SAFETY: by this function's contract.
-            unsafe { say(out_len, len) };
+            unsafe { write_len(out_len, len) };
             return Ok(DONE);
         }
         self.yield_to_openssl()?;
@@ -252,7 +253,7 @@ unsafe extern "C" fn mac_init<const ID: i32>(
         Ok(status)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Param) -> c_int {
@@ -265,10 +266,10 @@ unsafe extern "C" fn set_params<const ID: i32>(pointer: Ptr, settings: *const Pa
         Ok(status)
     };
     // SAFETY: libcrypto passes a context of this table.
-    unsafe { with(pointer, entry) }
+    unsafe { with_context(pointer, entry) }
 }
 
 unsafe extern "C" fn get_params<const ID: i32>(pointer: Ptr, request: *mut Param) -> c_int {
     // SAFETY: libcrypto passes a context of this table, and parameters for this function.
-    unsafe { with(pointer, |context: &mut BulkHash| context.inner.params(ID, request)) }
+    unsafe { with_context(pointer, |context: &mut BulkHash| context.inner.params(ID, request)) }
 }

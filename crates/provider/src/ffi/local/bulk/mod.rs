@@ -20,12 +20,13 @@ mod sealed;
 
 use std::ffi::{CStr, c_int};
 
-use super::entries::{CipherContext, Computing, HashContext, cipher_rows, digest_rows, say};
-use super::{DONE, Owned, with};
+use super::DONE;
+use super::entries::{CipherContext, Computing, HashContext, cipher_rows, digest_rows};
 use crate::algorithms::{Bulk, BulkForm, each_bulk};
 use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
+use crate::ffi::handle::Owned;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::libcrypto::Ptr;

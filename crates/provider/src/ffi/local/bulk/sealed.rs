@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, set_bytes};
-use crate::ffi::private::bytes;
 
 /// Place of a message.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ enum State {
     /// A nonce is set. These data beside the message were given, and OpenSSL does not have them yet.
     Begun(Vec<u8>),
     /// The kernel has done this, which may be the whole message.
-    ByKernel { beside: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
+    ByKernel { aad: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
     /// The kernel has done the whole message.
     Ended { tag: [u8; TAG_LEN] },
 }
@@ -122,18 +122,18 @@ impl CipherContext for SealedContext {
         input: *const u8,
         len: usize,
     ) -> Result<c_int> {
-        if let State::Begun(beside) = &mut self.state {
-            if out.is_null() && len > 0 && beside.len() + len <= MAX_AAD_LEN {
+        if let State::Begun(aad) = &mut self.state {
+            if out.is_null() && len > 0 && aad.len() + len <= MAX_AAD_LEN {
                 // SAFETY: by this function's contract.
-                beside.extend_from_slice(unsafe { bytes(input, len) });
+                aad.extend_from_slice(unsafe { bytes(input, len) });
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
+                unsafe { write_len(out_len, len) };
                 return Ok(DONE);
             }
             // SAFETY: by this function's contract, and with room for the whole.
             if !out.is_null() && room >= len && unsafe { self.by_kernel(out, input, len) } {
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, len) };
+                unsafe { write_len(out_len, len) };
                 return Ok(DONE);
             }
         }
@@ -147,7 +147,7 @@ impl CipherContext for SealedContext {
             State::ByKernel { tag, .. } => {
                 self.state = State::Ended { tag: *tag };
                 // SAFETY: by this function's contract.
-                unsafe { say(out_len, 0) };
+                unsafe { write_len(out_len, 0) };
                 return Ok(DONE);
             }
             State::Ended { .. } => return Err(used_up()),
@@ -234,8 +234,8 @@ impl SealedContext {
     fn yield_to_openssl(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::OfOpenssl) {
             State::OfOpenssl => Ok(()),
-            State::Begun(beside) => self.give(&beside, None),
-            State::ByKernel { beside, input, .. } => self.give(&beside, Some(&input)),
+            State::Begun(aad) => self.give(&aad, None),
+            State::ByKernel { aad, input, .. } => self.give(&aad, Some(&input)),
             ended @ State::Ended { .. } => {
                 self.state = ended;
                 Err(used_up())
@@ -243,9 +243,9 @@ impl SealedContext {
         }
     }
 
-    fn give(&self, beside: &[u8], input: Option<&[u8]>) -> Result<()> {
-        if !beside.is_empty() {
-            self.update_inner(std::ptr::null_mut(), beside)?;
+    fn give(&self, aad: &[u8], input: Option<&[u8]>) -> Result<()> {
+        if !aad.is_empty() {
+            self.update_inner(std::ptr::null_mut(), aad)?;
         }
         if let Some(input) = input {
             let mut again = Zeroizing::new(vec![0; input.len()]);
@@ -269,7 +269,7 @@ impl SealedContext {
     /// # Safety
     /// `input` is readable and `out` writable for `len` bytes: the same place, or one that does not overlap.
     unsafe fn by_kernel(&mut self, out: *mut u8, input: *const u8, len: usize) -> bool {
-        let (State::Begun(beside), Some(nonce)) = (&self.state, self.nonce) else {
+        let (State::Begun(aad), Some(nonce)) = (&self.state, self.nonce) else {
             return false;
         };
         let expected = self.expected;
@@ -281,10 +281,10 @@ impl SealedContext {
         let mut result = Zeroizing::new(vec![0; len]);
         let outcome = self.key.run(check::known(), |session| match expected {
             Some(tag) if !self.encrypts => {
-                session.open_sealed(&nonce, beside, part, &tag, &mut result)?;
+                session.open_sealed(&nonce, aad, part, &tag, &mut result)?;
                 Ok(tag)
             }
-            _ => session.seal(&nonce, beside, part, &mut result),
+            _ => session.seal(&nonce, aad, part, &mut result),
         });
         let tag = match outcome {
             BulkAttempt::Done(tag) => tag,
@@ -295,11 +295,11 @@ impl SealedContext {
                 return false;
             }
         };
-        let (beside, input) = (beside.clone(), Zeroizing::new(part.to_vec()));
+        let (aad, input) = (aad.clone(), Zeroizing::new(part.to_vec()));
         // SAFETY: by this function's contract; the result is memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, len) };
         self.provider.stats.kernel_bulk.add();
-        self.state = State::ByKernel { beside, input, tag };
+        self.state = State::ByKernel { aad, input, tag };
         true
     }
 }

@@ -108,14 +108,14 @@ fn x25519_pair() -> Option<([u8; X25519_LEN], Secret, Origin)> {
         if page.is_none() {
             *page = Some(SecretPage::new().filter(|_| is_available())?);
         }
-        from(page.as_mut()?, sys::now())
+        take_or_refill(page.as_mut()?, sys::now())
     };
     // At the end of a thread the page is gone.
     PAGE.try_with(take).ok().flatten()
 }
 
 /// Takes a pair from a page, and fills it first if there is none.
-fn from(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Origin)> {
+fn take_or_refill(page: &mut SecretPage, now: u64) -> Option<([u8; X25519_LEN], Secret, Origin)> {
     let oldest = u64::try_from(OLDEST.as_nanos()).unwrap_or(u64::MAX);
     let kept = page.pairs();
     // In a forked child the count is zero like everything else.
@@ -162,7 +162,7 @@ mod tests {
         let mut seen = HashSet::new();
         let mut ahead = 0;
         for _ in 0..3 * X25519_PAIRS {
-            let (public, scalar, origin) = from(&mut page, 5).expect("a pair");
+            let (public, scalar, origin) = take_or_refill(&mut page, 5).expect("a pair");
             assert_eq!(sys::x25519_public(&scalar), public);
             assert!(seen.insert(*scalar), "used twice");
             ahead += usize::from(origin.ahead);
@@ -182,16 +182,16 @@ mod tests {
         };
         let oldest = u64::try_from(OLDEST.as_nanos()).expect("a time");
         for now in [100 + oldest + 1, 99] {
-            from(&mut page, 100).expect("a pair");
+            take_or_refill(&mut page, 100).expect("a pair");
             let waiting: Vec<_> = page.pairs().pairs.iter().map(|pair| pair.scalar).collect();
-            let (_, scalar, origin) = from(&mut page, now).expect("a pair");
+            let (_, scalar, origin) = take_or_refill(&mut page, now).expect("a pair");
             assert!(!waiting.contains(&scalar), "{now}");
             let dropped = KEPT_PAIRS as u64;
             assert_eq!(origin, Origin { ahead: false, dropped }, "{now}");
             page.pairs().count = 0;
         }
-        from(&mut page, 100).expect("a pair");
-        let (_, _, origin) = from(&mut page, 100 + oldest).expect("a pair");
+        take_or_refill(&mut page, 100).expect("a pair");
+        let (_, _, origin) = take_or_refill(&mut page, 100 + oldest).expect("a pair");
         assert!(origin.ahead, "at the edge");
     }
 }

@@ -6,8 +6,8 @@
 //! has 32 KiB in all, in OpenSSL 3.0 without a guard page. So in a job the computation runs on another stack, which
 //! the thread keeps. It never pauses there.
 
+use super::state::Provider;
 use crate::error::{Error, Result};
-use crate::ffi::state::Provider;
 
 /// Runs `work` where it has room.
 pub(super) fn with_room<T, E: Into<Error>>(
@@ -97,17 +97,17 @@ mod other {
         };
         let mut errand = Errand { work: &mut call };
         let address = ptr::from_mut(&mut errand).expose_provenance() as u64;
-        let mut here = MaybeUninit::<libc::ucontext_t>::zeroed();
-        let mut there = MaybeUninit::<libc::ucontext_t>::zeroed();
+        let mut caller = MaybeUninit::<libc::ucontext_t>::zeroed();
+        let mut callee = MaybeUninit::<libc::ucontext_t>::zeroed();
         // SAFETY: writes the context.
-        if unsafe { libc::getcontext(there.as_mut_ptr()) } != 0 {
+        if unsafe { libc::getcontext(callee.as_mut_ptr()) } != 0 {
             return Err(Error::new(Reason::Internal, "there is no context"));
         }
         // SAFETY: all-zero is a value of the struct, and `getcontext` has filled it.
-        let context = unsafe { there.assume_init_mut() };
+        let context = unsafe { callee.assume_init_mut() };
         context.uc_stack.ss_sp = stack.0.wrapping_byte_add(GUARD);
         context.uc_stack.ss_size = LEN;
-        context.uc_link = here.as_mut_ptr();
+        context.uc_link = caller.as_mut_ptr();
         // SAFETY: makecontext calls the function with the integers that it is given, which are two, as
         // `start` takes them.
         let entry =
@@ -115,10 +115,10 @@ mod other {
         let high = c_uint::try_from(address >> 32).unwrap_or(0);
         let low = c_uint::try_from(address & 0xffff_ffff).unwrap_or(0);
         // SAFETY: a context of `getcontext` with a stack and a context to go on with.
-        unsafe { libc::makecontext(there.as_mut_ptr(), entry, 2, high, low) };
+        unsafe { libc::makecontext(callee.as_mut_ptr(), entry, 2, high, low) };
         // SAFETY: both are contexts of this thread; `start` returns here by `uc_link`, and until then nothing
         // moves what it refers to.
-        let switched = unsafe { libc::swapcontext(here.as_mut_ptr(), there.as_ptr()) };
+        let switched = unsafe { libc::swapcontext(caller.as_mut_ptr(), callee.as_ptr()) };
         if switched == 0 {
             STACK.set(Some(stack));
         }
