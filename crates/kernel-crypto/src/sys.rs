@@ -26,6 +26,11 @@ fn invalid() -> Error {
     Error::from_raw_os_error(libc::EINVAL)
 }
 
+/// A length, as the kernel's structs have it.
+fn number32(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| invalid())
+}
+
 fn owned(fd: c_int) -> OwnedFd {
     // SAFETY: the callers pass a descriptor that the kernel has just made for them alone.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -48,15 +53,16 @@ pub(super) fn algorithm(kind: &[u8], name: &[u8]) -> Result<OwnedFd> {
     }
     address.salg_type[..kind.len()].copy_from_slice(kind);
     address.salg_name[..name.len()].copy_from_slice(name);
-    let len = u32::try_from(size_of_val(&address)).map_err(|_| invalid())?;
+    let len = number32(size_of_val(&address))?;
     // SAFETY: an address with its length.
     outcome(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(socket)
 }
 
 pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
-    let len = u32::try_from(key.len()).map_err(|_| invalid())?;
-    let (level, option) = (libc::SOL_ALG, libc::ALG_SET_KEY);
+    let len = number32(key.len())?;
+    let level = libc::SOL_ALG;
+    let option = libc::ALG_SET_KEY;
     // SAFETY: `key` is readable for its length.
     let done =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, key.as_ptr().cast(), len) };
@@ -65,8 +71,9 @@ pub(super) fn set_key(socket: &OwnedFd, key: &[u8]) -> Result<()> {
 
 /// Sets the length of the tag of an authenticated cipher.
 pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
-    let len = u32::try_from(len).map_err(|_| invalid())?;
-    let (level, option) = (libc::SOL_ALG, libc::ALG_SET_AEAD_AUTHSIZE);
+    let len = number32(len)?;
+    let level = libc::SOL_ALG;
+    let option = libc::ALG_SET_AEAD_AUTHSIZE;
     // SAFETY: the length is the value; there is no data.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::null(), len) };
     outcome(done).map(drop)
@@ -74,7 +81,8 @@ pub(super) fn set_tag_len(socket: &OwnedFd, len: usize) -> Result<()> {
 
 /// A socket for operations with the key that is set.
 pub(super) fn operations(socket: &OwnedFd) -> Result<OwnedFd> {
-    let (no_address, no_len) = (ptr::null_mut(), ptr::null_mut());
+    let no_address = ptr::null_mut();
+    let no_len = ptr::null_mut();
     // SAFETY: null asks for no address.
     let fd = unsafe { libc::accept4(socket.as_raw_fd(), no_address, no_len, libc::SOCK_CLOEXEC) };
     outcome(fd).map(owned)
@@ -109,7 +117,7 @@ pub(super) fn send(
         let mut iv = [0; 4 + MAX_IV];
         let room = iv.get_mut(4..4 + order.iv.len()).ok_or_else(invalid)?;
         room.copy_from_slice(order.iv);
-        let len = u32::try_from(order.iv.len()).map_err(|_| invalid())?;
+        let len = number32(order.iv.len())?;
         iv[..4].copy_from_slice(&len.to_ne_bytes());
         let direction: u32 = match order.direction {
             BulkDirection::Decrypt => 0,
@@ -119,7 +127,7 @@ pub(super) fn send(
         writer.put(libc::ALG_SET_OP, &direction.to_ne_bytes());
         writer.put(libc::ALG_SET_IV, &iv[..4 + order.iv.len()]);
         if let Some(len) = order.authenticated {
-            let len = u32::try_from(len).map_err(|_| invalid())?;
+            let len = number32(len)?;
             writer.put(libc::ALG_SET_AEAD_ASSOCLEN, &len.to_ne_bytes());
         }
         message.msg_controllen = writer.used as _;
@@ -241,7 +249,7 @@ pub(super) fn begin_session(
     mac: u32,
     key: &[u8],
 ) -> Result<u32> {
-    let len = u32::try_from(key.len()).map_err(|_| invalid())?;
+    let len = number32(key.len())?;
     let mut first_error = None;
     for with_compression in [false, true] {
         let mut op = SessionOp {
@@ -294,7 +302,7 @@ pub(super) fn crypt(
     if out.len() != input.len() || iv.len() != MAX_IV {
         return Err(invalid());
     }
-    let len = u32::try_from(input.len()).map_err(|_| invalid())?;
+    let len = number32(input.len())?;
     let mut op = CryptOp {
         session,
         op: number(direction),
@@ -320,7 +328,7 @@ pub(super) fn hash(
     /// The longest result that a device writes (`HASH_MAX_LEN`).
     const MAX_RESULT: usize = 64;
     let mut result = [0; MAX_RESULT];
-    let len = u32::try_from(input.len()).map_err(|_| invalid())?;
+    let len = number32(input.len())?;
     let mut op = CryptOp {
         session,
         op: number(BulkDirection::Encrypt),
@@ -358,7 +366,6 @@ pub(super) fn crypt_auth(
     if expected != Some(out.len()) {
         return Err(invalid());
     }
-    let number32 = |number: usize| u32::try_from(number).map_err(|_| invalid());
     let mut op = CryptAuthOp {
         session,
         op: number(order.direction),

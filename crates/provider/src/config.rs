@@ -1,19 +1,20 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Configuration of the provider: two sources, one meaning.
+//! Configuration of the provider, from two sources with the same keys.
 //!
 //! 1. The provider's section of `openssl.cnf`, key by key.
 //! 2. A file of its own, TOML, with the same keys: `$MILLRACE_CLIENT_CONF`, or what
 //!    `millrace_config` in the section names, or [`DEFAULT_FILE`] if it exists. An application that
 //!    loads the module by its name (OpenVPN with `providers`) sees only this one.
 //!
-//! The section wins over the file, the file over the defaults. A file that names the nodes (`pool`) is looked at once a
-//! second while there are jobs; a change of the nodes takes effect without a restart, other keys with the next one.
+//! The section takes precedence over the file, the file over the defaults. A file that names the nodes (`pool`) is
+//! checked once a second while there are jobs. A change of the nodes takes effect without a restart, a change of other
+//! keys with the next one.
 //!
 //! [`millrace_edge::settings`] lists the keys; docs/guide/settings.md states their defaults and meaning.
 //!
-//! An unknown key is an error in both. In the section OpenSSL has keys of its own.
+//! An unknown key is an error in both. The section also has keys of OpenSSL.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +36,7 @@ pub const DEFAULT_FILE: &str = "/etc/millrace/client.toml";
 /// File of measured costs if nothing else is named, provided that its folder exists.
 const DEFAULT_CHOICE_FILE: &str = "/var/lib/millrace/local-choice.tsv";
 
-/// Names the configuration file.
+/// Environment variable with the path of the configuration file.
 pub const FILE_VARIABLE: &str = "MILLRACE_CLIENT_CONF";
 
 /// Bound on the file, in bytes: it has a dozen short keys.
@@ -46,11 +47,10 @@ const MAX_DEADLINE_MS: u64 = 60_000;
 
 /// The keys that may stand in the provider's section, without OpenSSL's own.
 pub fn section_keys() -> impl Iterator<Item = &'static str> {
-    let ours = settings::keys().filter(|(_, takes)| *takes != ValueForm::OfOpenssl);
-    ours.map(|(key, _)| key)
+    settings::keys().filter(|(_, takes)| *takes != ValueForm::OfOpenssl).map(|(key, _)| key)
 }
 
-/// Way of waiting for the pool.
+/// How an operation waits for the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Pause if the application can be paused.
@@ -90,11 +90,11 @@ pub struct Config {
     pub deadline: Duration,
     /// Time limit of a job that this process can do itself, after which it does.
     pub fallback_after: Duration,
-    /// Whether a pooled operation may be done here.
+    /// Whether this process may do a pooled operation itself.
     pub fallback: bool,
     /// Rule for sending a job to a second node, too.
     pub hedge: Hedge,
-    /// Way of waiting for the pool.
+    /// How an operation waits for the pool.
     pub mode: WaitMode,
     /// Whether each key type is offered, by its index.
     pub algorithms: [bool; KeyType::ALL.len()],
@@ -102,9 +102,9 @@ pub struct Config {
     pub local: [LocalUse; Primitive::ALL.len()],
     /// Whether key pairs are made ahead of their use.
     pub pairs_ahead: bool,
-    /// File of measured costs; none: costs are not kept.
+    /// File of measured costs. `None` if costs are not kept.
     pub choice_file: Option<PathBuf>,
-    /// File of the sizes from which the kernel's ciphers pay; none: they are not used.
+    /// File of the sizes from which the kernel's ciphers pay. `None` if they are not used.
     pub kernel_bulk: Option<PathBuf>,
     /// Results that are verified.
     pub verify: Verify,
@@ -188,16 +188,15 @@ impl Config {
     /// Configuration of the client's pool.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
-        let config = PoolConfig::new(self.nodes.clone());
-        let config = match &self.file {
-            Some(file) => config.source(Arc::new(file.clone())),
-            None => config,
-        };
-        config
-            .connect_timeout(self.deadline)
-            .default_deadline(self.deadline)
-            .hedge(self.hedge)
-            .agent(concat!("millrace-provider/", env!("CARGO_PKG_VERSION")))
+        let nodes = PoolConfig::new(self.nodes.clone());
+        match &self.file {
+            Some(file) => nodes.source(Arc::new(file.clone())),
+            None => nodes,
+        }
+        .connect_timeout(self.deadline)
+        .default_deadline(self.deadline)
+        .hedge(self.hedge)
+        .agent(concat!("millrace-provider/", env!("CARGO_PKG_VERSION")))
     }
 }
 
@@ -283,7 +282,7 @@ impl Switch {
 /// [`FILE_VARIABLE`].
 ///
 /// # Errors
-/// A sentence that names the source and the key.
+/// A value that cannot be used; the text names its source and key.
 pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Config> {
     let named = section.iter().find(|(key, _)| key == "millrace_config").map(|(_, value)| value);
     let file = match (variable, named) {
@@ -301,10 +300,7 @@ pub fn load(section: &[(String, String)], variable: Option<&Path>) -> Result<Con
     Ok(Config { file, ..config })
 }
 
-/// Checks that all keys of the section have a reader.
-///
-/// # Errors
-/// A sentence that names the first key without.
+/// Refuses a section with an unknown key, whose name is in the error.
 pub fn check_section(keys: &[String]) -> Result<()> {
     match keys.iter().find(|key| !settings::keys().any(|(known, _)| known == **key)) {
         None => Ok(()),
@@ -323,7 +319,8 @@ fn read(path: &Path) -> Result<toml::Table> {
     };
     let meta = std::fs::metadata(path).map_err(|error| wrong(&error))?;
     if !meta.is_file() || meta.len() > MAX_FILE_LEN {
-        return Err(wrong(&"not a regular file of at most 64 KiB"));
+        let most = MAX_FILE_LEN / 1024;
+        return Err(wrong(&format_args!("not a regular file of at most {most} KiB")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let _: Typed = toml::from_str(&text).map_err(|error| wrong(&error))?;
@@ -332,16 +329,17 @@ fn read(path: &Path) -> Result<toml::Table> {
 
 /// The keys of the section over those of the file.
 fn merge(mut file: toml::Table, section: &[(String, String)]) -> Result<Typed> {
-    let keys = section.iter().filter(|(key, _)| key != "millrace_config");
-    file.extend(keys.map(|(key, value)| (key.clone(), value.clone().into())));
+    for (key, value) in section.iter().filter(|(key, _)| key != "millrace_config") {
+        file.insert(key.clone(), value.clone().into());
+    }
     Typed::deserialize(file).map_err(|error| bad("section", &error.to_string()))
 }
 
 impl Typed {
     fn resolve(&self) -> Result<Config> {
         let default = Config::default();
-        let deadline = milliseconds("deadline_ms", self.deadline_ms.as_ref())?;
-        let deadline = deadline.unwrap_or(default.deadline);
+        let deadline =
+            milliseconds("deadline_ms", self.deadline_ms.as_ref())?.unwrap_or(default.deadline);
         let fallback_after = milliseconds("fallback_after_ms", self.fallback_after_ms.as_ref())?;
         let config = Config {
             nodes: self.nodes(default.nodes)?,
@@ -399,18 +397,19 @@ impl Typed {
             return Ok(default);
         };
         let tls = self.tls()?;
-        let node = |text: &str| -> Result<Endpoint> {
+        let mut nodes = Vec::new();
+        for text in words.each() {
             let endpoint: Endpoint =
                 text.parse().map_err(|error| bad("pool", &format!("{text}: {error}")))?;
-            match (&endpoint, &tls) {
+            nodes.push(match (&endpoint, &tls) {
                 (Endpoint::Tcp { .. }, None) => {
-                    Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"))
+                    return Err(bad("pool", "tcp nodes need tls_ca, tls_cert and tls_key"));
                 }
-                (Endpoint::Tcp { .. }, Some(tls)) => Ok(endpoint.with_tls(tls.clone())),
-                _ => Ok(endpoint),
-            }
-        };
-        words.each().into_iter().map(node).collect()
+                (Endpoint::Tcp { .. }, Some(tls)) => endpoint.with_tls(tls.clone()),
+                _ => endpoint,
+            });
+        }
+        Ok(nodes)
     }
 
     fn tls(&self) -> Result<Option<millrace_client::TlsConfig>> {
@@ -460,8 +459,7 @@ impl Typed {
         for word in named {
             let primitive = Primitive::from_name(word).ok_or_else(|| {
                 let names: Vec<&str> = Primitive::ROWS.iter().map(|row| row.name).collect();
-                let names = names.join(", ");
-                bad("local", &format!("{word} is none of on, all, off, {names}"))
+                bad("local", &format!("{word} is none of on, all, off, {}", names.join(", ")))
             })?;
             local[primitive as usize] = LocalUse::Always;
         }
@@ -488,7 +486,7 @@ fn milliseconds(key: &str, number: Option<&Number>) -> Result<Option<Duration>> 
         Some(value) if (1..=MAX_DEADLINE_MS).contains(&value) => {
             Ok(Some(Duration::from_millis(value)))
         }
-        _ => Err(bad(key, "is a number of milliseconds from 1 to 60000")),
+        _ => Err(bad(key, &format!("is a number of milliseconds from 1 to {MAX_DEADLINE_MS}"))),
     }
 }
 

@@ -42,10 +42,12 @@ impl SharedCells {
     /// Makes the cells on memory that is all zeros.
     #[must_use]
     pub fn on(memory: &'static [AtomicU64; LEN]) -> Self {
-        let primitives = || Primitive::ROWS.iter().map(|row| row.name);
-        let costs = |of: &'static str| primitives().map(move |name| format!("{of}{name}"));
-        let costs: Vec<String> = costs(COST_HERE).chain(costs(COST_THERE)).collect();
-        let names = primitives().chain(event::ALL).chain(costs.iter().map(String::as_str));
+        let primitives = Primitive::ROWS.iter().map(|row| row.name);
+        let mut costs = Vec::new();
+        for prefix in [COST_HERE, COST_THERE] {
+            costs.extend(primitives.clone().map(|name| format!("{prefix}{name}")));
+        }
+        let names = primitives.chain(event::ALL).chain(costs.iter().map(String::as_str));
         counters::describe(memory, names);
         Self(memory)
     }

@@ -50,9 +50,9 @@ macro_rules! counters {
 counters! {
     /// Private operations done by the pool, verified and handed to the application.
     pooled = c"millrace-pooled", Pooled;
-    /// Private operations done here by design: generated keys, operations that the pool has not.
+    /// Private operations done in this process by design: generated keys, operations that the pool does not offer.
     local = c"millrace-local";
-    /// Private operations done here because the pool could not: the sum of the following.
+    /// Private operations done in this process because the pool could not: the sum of the following.
     fallback = c"millrace-fallback";
     /// … no node could be reached.
     fallback_no_node = c"millrace-fallback-no-node", FallbackNoNode;
@@ -86,7 +86,7 @@ counters! {
     keys_opened = c"millrace-keys-opened";
     /// Messages that the kernel's ciphers and hashes did (`kernel_bulk`).
     kernel_bulk = c"millrace-kernel-bulk";
-    /// Messages that they should have done, and OpenSSL did, because they failed.
+    /// Messages that OpenSSL did because the kernel failed.
     kernel_bulk_failed = c"millrace-kernel-bulk-failed";
     /// Panics that were caught at the C boundary: each is a bug.
     panics = c"millrace-panics";

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use super::ids;
 use super::types::{Dispatch, Param};
+use crate::config::section_keys;
 use crate::error::Error;
 
 type GetParams = unsafe extern "C" fn(*const c_void, *mut Param) -> c_int;
@@ -57,7 +58,7 @@ impl Core {
                     None
                 } else {
                     // SAFETY: not null, and by this function's contract of the type that `core_dispatch.h`
-                    // gives to this id, which stands beside it below.
+                    // gives to this id, as the table below states it.
                     Some(unsafe { std::mem::transmute::<*const c_void, $type>(address) })
                 }
             }};
@@ -87,8 +88,8 @@ impl Core {
             return;
         };
         // The text is the format: no conversion may remain in it, so that no argument is read.
-        let text = error.text.replace('%', "%%").replace('\0', " ");
-        let text = CString::new(text).unwrap_or_default();
+        let text =
+            CString::new(error.text.replace('%', "%%").replace('\0', " ")).unwrap_or_default();
         // A `va_list` is passed as a pointer on every ABI with OpenSSL 3; this one is never read.
         let mut no_arguments = [0_u64; 8];
         // SAFETY: each takes the core's own handle; the strings are C strings, and the format has no
@@ -208,9 +209,7 @@ pub(crate) fn guard_bare<T>(failed: T, entry: impl FnOnce() -> Option<T>) -> T {
 /// Reads the values of the provider's section.
 pub(crate) fn section(core: &Core) -> Vec<(String, String)> {
     static KEYS: LazyLock<Vec<(&str, CString)>> = LazyLock::new(|| {
-        let keys = crate::config::section_keys();
-        keys.filter_map(|key| Some((key, CString::new(key).ok()?))).collect()
+        section_keys().filter_map(|key| Some((key, CString::new(key).ok()?))).collect()
     });
-    let set = KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?)));
-    set.collect()
+    KEYS.iter().filter_map(|(key, name)| Some(((*key).to_owned(), core.setting(name)?))).collect()
 }

@@ -30,7 +30,7 @@ use super::types::{Algorithm, Dispatch, Param, StaticTable};
 use crate::algorithms::AlgorithmRow;
 use crate::error::{Error, Result};
 
-/// One kind of operation contexts: what they keep beside the inner context, and what they intercept.
+/// One kind of operation contexts: their state in addition to the inner context, and what they intercept.
 /// The value is reset with each initialisation.
 pub(crate) trait DelegatedOperation: Default + 'static {
     const ROWS: &'static [AlgorithmRow];
@@ -47,7 +47,7 @@ pub(crate) trait DelegatedOperation: Default + 'static {
 
     fn copy(&self) -> Result<Self>;
 
-    /// Notes settings of the application that the inner context does not give back.
+    /// Notes settings of the application that the inner context does not return.
     ///
     /// # Safety
     /// `settings` is null or an array that a null key ends, and its entries describe readable memory.
@@ -66,7 +66,7 @@ pub(crate) trait DelegatedOperation: Default + 'static {
 
 /// An operation that takes its whole input in one call.
 pub(crate) trait OneShot: DelegatedOperation {
-    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    /// Does the operation in the pool. `None` if the inner context has to do it. The result may have `room` bytes.
     fn produce(
         context: &mut Wrapped<Self>,
         id: i32,
@@ -78,7 +78,7 @@ pub(crate) trait OneShot: DelegatedOperation {
 
 /// An operation that got its input before the call that asks for the result.
 pub(crate) trait Finish: DelegatedOperation {
-    /// Does it in the pool; `None` if the inner context shall do it. The result may have `room` bytes.
+    /// Does the operation in the pool. `None` if the inner context has to do it. The result may have `room` bytes.
     fn finish(context: &mut Wrapped<Self>, key: &Key, room: usize) -> Result<Option<Output>>;
 }
 
@@ -142,8 +142,7 @@ impl<O: DelegatedOperation> Wrapped<O> {
 
     /// The key, if its private operations go to the pool or to AWS-LC.
     pub(crate) fn taken(&self) -> Option<&Arc<Key>> {
-        let is_taken = |key: &&Arc<Key>| key.pooled() || key.signer().is_some();
-        self.key.as_ref().filter(is_taken)
+        self.key.as_ref().filter(|key| key.pooled() || key.signer().is_some())
     }
 
     /// Reads parameters of the inner context. `request` ends with [`Param::END`].
@@ -210,12 +209,15 @@ pub(crate) type Rows = Vec<(i32, *const c_void)>;
 /// The table of an algorithm: the rows whose function OpenSSL has as well, or whose number is in `own`.
 /// A row without a function hands on OpenSSL's.
 pub(crate) fn table(inner: &InnerAlgorithm, rows: Rows, own: &[i32]) -> Vec<Dispatch> {
-    let entry = |(id, function): (i32, *const c_void)| match inner.entry(id) {
-        Some(entry) if function.is_null() => Some(entry),
-        Some(_) => Some(Dispatch { id, function }),
-        None => own.contains(&id).then_some(Dispatch { id, function }),
-    };
-    let mut entries: Vec<Dispatch> = rows.into_iter().filter_map(entry).collect();
+    let mut entries = Vec::with_capacity(rows.len() + 1);
+    for (id, function) in rows {
+        match inner.entry(id) {
+            Some(entry) if function.is_null() => entries.push(entry),
+            Some(_) => entries.push(Dispatch { id, function }),
+            None if own.contains(&id) => entries.push(Dispatch { id, function }),
+            None => {}
+        }
+    }
     entries.push(Dispatch::END);
     entries
 }
@@ -228,7 +230,8 @@ macro_rules! delegates {
             $($argument: $type),*
         ) -> $result {
             let entry = |handle: &H| {
-                let (functions, inner) = (handle.functions(), handle.inner());
+                let functions = handle.functions();
+                let inner = handle.inner();
                 // SAFETY: the table's row pairs `ID` with this type. The inner object lives as long as
                 // the handle; the other arguments are those of libcrypto for this very function.
                 unsafe { call!(functions, ID, fn(inner => Ptr, $($argument => $type),*) -> $result) }
@@ -332,8 +335,8 @@ pub(crate) unsafe extern "C" fn digest_init<O: DelegatedOperation, const ID: i32
 /// data, or null.
 ///
 /// # Safety
-/// The arguments are those of libcrypto: null or a context of this operation; null or a key object whose key
-/// manager is ours, since libcrypto found both by one provider; null or an array of parameters.
+/// The arguments are those of libcrypto: null or a context of this operation; null or a key object of this provider's
+/// key manager; null or an array of parameters.
 unsafe fn initialise<O: DelegatedOperation, const ID: i32>(
     pointer: Ptr,
     object: Ptr,
@@ -454,13 +457,12 @@ pub(crate) unsafe extern "C" fn listing<O: DelegatedOperation, const A: usize, c
     })
 }
 
-/// Properties of every algorithm, so that `provider=millrace` selects it; or `millrace.pool=yes`,
-/// under applications that ask for providers themselves (stunnel: `provider!=fips`), because what
-/// they say of a property replaces what `default_properties` says. A name that OpenSSL does not
-/// know has to have a dot in it.
+/// Properties of every algorithm, so that `provider=millrace` selects it. An application that names providers itself
+/// (stunnel: `provider!=fips`) replaces that part of `default_properties`; `millrace.pool=yes` selects under it, too.
+/// OpenSSL requires a dot in names of properties that it does not define.
 pub(crate) const PROPERTIES: &CStr = c"provider=millrace,millrace.pool=yes";
 
-/// Properties of what is computed here: `?millrace.local=yes` prefers that and leaves every key where it is.
+/// Properties of what this process computes: `?millrace.local=yes` prefers that, and sends no key to the pool.
 pub(crate) const LOCAL_PROPERTIES: &CStr =
     c"provider=millrace,millrace.pool=yes,millrace.local=yes";
 
@@ -475,15 +477,17 @@ pub(super) fn wrapped(
     own: &[i32],
     (properties, description): Offering,
 ) -> Vec<Algorithm> {
-    let rows = offered.zip(inner).zip(dispatch);
-    let rows = rows.filter_map(|((offered, inner), rows)| {
-        let inner = inner.as_ref().filter(|_| offered)?;
-        Some(Algorithm {
-            names: inner.names,
-            properties: properties.as_ptr(),
-            implementation: StaticTable::leak(table(inner, rows(), own)).as_ptr(),
-            description: description.as_ptr(),
+    offered
+        .zip(inner)
+        .zip(dispatch)
+        .filter_map(|((offered, inner), rows)| {
+            let inner = inner.as_ref().filter(|_| offered)?;
+            Some(Algorithm {
+                names: inner.names,
+                properties: properties.as_ptr(),
+                implementation: StaticTable::leak(table(inner, rows(), own)).as_ptr(),
+                description: description.as_ptr(),
+            })
         })
-    });
-    rows.collect()
+        .collect()
 }

@@ -72,7 +72,7 @@ pub(crate) unsafe fn with_context<T: Owned, R: Failure>(
     }
 }
 
-/// Hands a value to OpenSSL, until [`free`].
+/// Hands a value to OpenSSL, which returns it by [`free`].
 pub(crate) fn give<T>(value: T) -> Ptr {
     Box::into_raw(Box::new(value)).cast()
 }

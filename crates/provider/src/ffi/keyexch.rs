@@ -47,7 +47,7 @@ fn rows<const A: usize>() -> Rows {
 /// Longest public value of a peer: a group element of 8192 bits.
 const MAX_PUBLIC: usize = 1024;
 
-/// Settings of a key agreement context beside the inner one.
+/// State of a key agreement context, in addition to the inner one.
 #[derive(Clone, Default)]
 struct Agreeing {
     peer: Option<Arc<Key>>,

@@ -13,8 +13,8 @@ use super::core::guard_bare;
 use super::delegate::{Rows, dispatch, get_params, set_params};
 use super::handle::{Failure, Handle, Owned, free, give, with_object};
 use super::ids;
-use super::inner::{self, InnerAlgorithm, call, key_functions};
-use super::key::{InnerKeyData, Key, Origin, succeeded};
+use super::inner::{self, InnerAlgorithm, call, key_functions, succeeded};
+use super::key::{InnerKeyData, Key, Origin};
 use super::libcrypto::Ptr;
 use super::state::{Provider, guard};
 use super::types::{Callback, Param};
@@ -24,13 +24,13 @@ use crate::error::{Error, Reason};
 /// The rows of each key type's dispatch table.
 pub(crate) const DISPATCH: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(rows);
 
-/// The rows of each key type's dispatch table, for keys that sign here.
-pub(crate) const STAYING: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(staying_rows);
+/// The rows of each key type's dispatch table, for keys that sign in this process.
+pub(crate) const LOCAL: [fn() -> Rows; KeyType::ALL.len()] = each_key_type!(local_rows);
 
-fn staying_rows<const A: usize>() -> Rows {
+fn local_rows<const A: usize>() -> Rows {
     let mut rows = rows::<A>();
     rows.retain(|(id, _)| *id != ids::keymgmt::NEW);
-    rows.extend(dispatch! { keymgmt { NEW => new_staying<A>; } });
+    rows.extend(dispatch! { keymgmt { NEW => new_local<A>; } });
     rows
 }
 
@@ -95,7 +95,7 @@ impl Drop for Generation {
     }
 }
 
-/// The part of a selection that the inner key data can have: that of a resident key has no private part.
+/// The part of a selection that the inner key data can have: the private part of a resident key is in the pool.
 fn held(key: &Key, selection: c_int) -> c_int {
     if key.origin() == Origin::Resident { selection & !ids::select::PRIVATE_KEY } else { selection }
 }
@@ -109,12 +109,12 @@ unsafe extern "C" fn new<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     })
 }
 
-unsafe extern "C" fn new_staying<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
+unsafe extern "C" fn new_local<const A: usize, const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.
     let provider = unsafe { Provider::of(provctx) };
     guard(provider, Ptr::VALUE, || {
         let data = InnerKeyData::empty(KeyType::ALL[A])?;
-        Ok(Key::staying(provider, data, Origin::Public).into_object())
+        Ok(Key::local(provider, data, Origin::Public).into_object())
     })
 }
 
@@ -289,7 +289,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         }
         let mut compared = held(first, held(second, selection));
         if compared != selection {
-            // The public halves decide: the private ones are not here to be compared.
+            // The public halves decide: this process does not have the private ones.
             compared |= ids::select::PUBLIC_KEY;
         }
         // SAFETY: `keymgmt_match` takes live key data of one type, and any selection.

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! A private operation: of a pooled key to the pool, of one that signs here to AWS-LC, or back to the caller to be
-//! done by OpenSSL.
+//! A private operation: by the pool for a pooled key, by AWS-LC for a key that signs locally, or back to the caller,
+//! whose OpenSSL does it.
 
 use millrace_operation::{Operation, Output};
 
@@ -16,11 +16,11 @@ use crate::route::PooledOperation;
 /// Does a private operation in the pool or by AWS-LC. `None` means that the caller has to do it with the inner key
 /// data, which has the private part then.
 ///
-/// `operation` is the typed operation with its input; `None` if the pool has none for the application's
-/// settings. `check` says whether a result is right.
+/// `operation` is the typed operation with its input, `None` if the pool offers none for the application's settings.
+/// `check` says whether a result is right.
 ///
 /// # Errors
-/// If the pool did not do it and the private key is not here.
+/// The pool did not do it, and this process does not have the private key.
 pub(crate) fn run(
     key: &Key,
     operation: Option<(Operation, Vec<u8>)>,

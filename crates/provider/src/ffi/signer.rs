@@ -12,7 +12,7 @@ use super::state::Provider;
 use crate::algorithms::{KeyType, Primitive};
 use crate::error::{Error, Reason, Result};
 
-/// A key of the application, ready to sign here. AWS-LC wipes its copy when it is dropped.
+/// A key of the application that AWS-LC signs with. AWS-LC wipes its copy when it is dropped.
 pub(super) struct Signer {
     primitive: Primitive,
     key: SoftwareKey,

@@ -81,7 +81,7 @@ pub(super) struct AlgorithmTables {
     pub(super) macs: StaticTable<Algorithm>,
 }
 
-/// Primitives that this process computes itself.
+/// Primitives that this process computes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) primitives: [bool; Primitive::ALL.len()],
@@ -118,7 +118,8 @@ impl Provider {
 
     /// The pool of this process: its reports are about what this process does, not its ancestors.
     fn pool_config(&self) -> PoolConfig {
-        let (stats, before) = (Arc::clone(&self.stats), self.stats.report());
+        let stats = Arc::clone(&self.stats);
+        let before = self.stats.report();
         let source = ReportSource::new(move || stats.report().since(&before));
         self.config.pool().report(source)
     }
@@ -138,7 +139,7 @@ impl Provider {
         }
     }
 
-    /// Routes to the kernel's ciphers, read at the first question; none if there are none.
+    /// Routes to the kernel's ciphers, read at the first call. `None` if nothing goes to the kernel.
     pub(crate) fn bulk(&'static self) -> Option<&'static BulkRoutes> {
         self.shared.bulk.get_or_init(|| self.bulk_routes()).as_ref()
     }
@@ -212,8 +213,8 @@ impl ProcessCell {
     }
 }
 
-/// Every entry from C goes through here: no panic crosses the C boundary, an error goes to OpenSSL's
-/// error stack, and the caller gets `failed`.
+/// Runs an entry from C: no panic crosses the C boundary, an error goes to OpenSSL's error stack, and the caller gets
+/// `failed`.
 pub(crate) fn guard<T>(provider: &Provider, failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(entry)) {
         Ok(Ok(value)) => value,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The key derivation of TLS 1.3 (RFC 8446, section 7.1), as OpenSSL's `TLS13-KDF` cuts it into two modes, and
-//! the derivation of an X25519 key from key material that HPKE has (RFC 9180, section 7.1.3).
+//! The key derivation of TLS 1.3 (RFC 8446, section 7.1) in the two modes of OpenSSL's `TLS13-KDF`, and the derivation
+//! of an X25519 key for HPKE (RFC 9180, section 7.1.3).
 
 use std::sync::OnceLock;
 
@@ -50,7 +50,7 @@ pub struct ScheduleLabel<'a> {
 /// HKDF-Expand-Label with `data` as the context, into the whole of `out`.
 ///
 /// # Errors
-/// If label or data do not fit their lengths of one byte, or `out` is too long for the hash.
+/// The label or `data` is longer than 255 bytes, or `out` longer than 255 times the hash.
 pub fn expand_label(
     hash: HkdfHash,
     key: &[u8],
@@ -75,8 +75,8 @@ pub fn expand_label(
     hkdf::expand(hash, key, &info[..filled], out)
 }
 
-/// Start of the key schedule of every handshake without a pre-shared key: its first secret, and the salt of the next
-/// step. Both are the same for all of them and follow from RFC 8446 alone.
+/// The first secret of every handshake without a pre-shared key, and the salt of the next step: constants that follow
+/// from RFC 8446.
 #[derive(Clone, Copy)]
 struct Beginning {
     secret: [u8; MAX_DIGEST],
@@ -88,8 +88,10 @@ impl Beginning {
         static KNOWN: [OnceLock<Beginning>; 3] = [const { OnceLock::new() }; 3];
         KNOWN[hash as usize].get_or_init(|| {
             let mut known = Self { secret: [0; MAX_DIGEST], salt: [0; MAX_DIGEST] };
-            let (len, zeros) = (hash.digest_len(), [0; MAX_DIGEST]);
-            let (secret, salt) = (&mut known.secret[..len], &mut known.salt[..len]);
+            let len = hash.digest_len();
+            let zeros = [0; MAX_DIGEST];
+            let secret = &mut known.secret[..len];
+            let salt = &mut known.salt[..len];
             // The lengths fit, which is all that can fail.
             let extracted = hkdf::extract(hash, &[], &zeros[..len], secret);
             let expanded = expand_label(hash, secret, DERIVED, hash_of_nothing(hash), salt);
@@ -102,11 +104,11 @@ impl Beginning {
 /// The label between two secrets of the schedule.
 const DERIVED: ScheduleLabel<'static> = ScheduleLabel { prefix: b"tls13 ", label: b"derived" };
 
-/// One step down the key schedule: `previous` (none: the first step) is derived with the label, and `secret`
-/// (none: zeros) is extracted under it.
+/// One step of the key schedule: derives a salt from the `previous` secret with the label, and extracts `secret` under
+/// it. `None` stands for the first step, and for a secret of zeros.
 ///
 /// # Errors
-/// If `out` has not the length of the hash, or the label is too long.
+/// `out` does not have the length of the hash, or the label is too long.
 pub fn next_secret(
     hash: HkdfHash,
     previous: Option<&[u8]>,
@@ -114,7 +116,8 @@ pub fn next_secret(
     label: ScheduleLabel<'_>,
     out: &mut [u8],
 ) -> Result<(), LocalError> {
-    let (zeros, len) = ([0; MAX_DIGEST], hash.digest_len());
+    let zeros = [0; MAX_DIGEST];
+    let len = hash.digest_len();
     let beginning = Beginning::of(hash);
     if previous.is_none() && secret.is_none() && out.len() == len {
         out.copy_from_slice(&beginning.secret[..len]);
@@ -134,9 +137,6 @@ pub fn next_secret(
 }
 
 /// `DeriveKeyPair` of DHKEM(X25519, HKDF-SHA256): the scalar from input key material.
-///
-/// # Errors
-/// If AWS-LC fails.
 pub fn hpke_x25519_scalar(ikm: &[u8]) -> Result<Zeroizing<[u8; 32]>, LocalError> {
     const VERSION: &[u8] = b"HPKE-v1";
     const SUITE: &[u8] = b"KEM\x00\x20";
@@ -190,13 +190,15 @@ mod tests {
     fn beginning_that_is_known_equals_the_one_that_is_computed() {
         for hash in [HkdfHash::Sha256, HkdfHash::Sha384, HkdfHash::Sha512] {
             let len = hash.digest_len();
-            let (mut known, mut computed) = (vec![0; len], vec![0; len]);
+            let mut known = vec![0; len];
+            let mut computed = vec![0; len];
             next_secret(hash, None, None, label(b""), &mut known).expect("a secret");
             next_secret(hash, None, Some(&vec![0; len]), label(b""), &mut computed)
                 .expect("a secret");
             assert_eq!(known, computed);
             let shared = [9; 32];
-            let (mut salt, mut plain) = (vec![0; len], vec![0; len]);
+            let mut salt = vec![0; len];
+            let mut plain = vec![0; len];
             expand_label(hash, &known, DERIVED, hash_of_nothing(hash), &mut salt).expect("a salt");
             hkdf::extract(hash, &salt, &shared, &mut plain).expect("a secret");
             let mut next = vec![0; len];

@@ -13,8 +13,7 @@ use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
 use crate::ffi::handle::Owned;
 use crate::ffi::ids;
-use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::state::Provider;
@@ -28,11 +27,11 @@ fn rows<const A: usize>() -> Rows {
     digest_rows::<Hashing, A>()
 }
 
-/// A digest in OpenSSL's hands.
+/// The context of a digest.
 struct Hashing {
     provider: &'static Provider,
     kind: Sha2,
-    /// None before the first initialisation, and after the end.
+    /// `None` before the first initialisation, and after the end.
     state: Option<Digesting>,
 }
 
@@ -91,7 +90,7 @@ fn not_started() -> Error {
     Error::new(Reason::Message, "the digest was not started")
 }
 
-/// A message like a record, to be measured.
+/// A message like a record, to be measured by AWS-LC and by the installed OpenSSL.
 pub(super) struct DigestSample {
     kind: Sha2,
     context: &'static InnerContext,
@@ -100,8 +99,6 @@ pub(super) struct DigestSample {
 }
 
 impl DigestSample {
-    /// # Errors
-    /// If this OpenSSL does not have the digest.
     pub(super) fn new(kind: Sha2, len: usize) -> Result<Self> {
         let context = inner::context()?;
         let theirs = inner::algorithm_at(&context.sha2, kind as usize)?;
@@ -134,7 +131,8 @@ impl DigestSample {
         succeeded(unsafe {
             call!(self.theirs, ids::digest::INIT, fn(hash => Ptr, none => *const Param) -> c_int)
         }?)?;
-        let (start, len) = (self.message.as_ptr(), self.message.len());
+        let start = self.message.as_ptr();
+        let len = self.message.len();
         // SAFETY: `digest_update` takes a live context, and bytes with their length.
         succeeded(unsafe {
             call!(self.theirs, ids::digest::UPDATE,
@@ -142,7 +140,9 @@ impl DigestSample {
         }?)?;
         let mut out = [0_u8; 64];
         let mut written = 0;
-        let (start, written, room) = (out.as_mut_ptr(), &raw mut written, out.len());
+        let start = out.as_mut_ptr();
+        let written = &raw mut written;
+        let room = out.len();
         // SAFETY: `digest_final` takes a live context, a buffer with its length, and a place for that of the result.
         succeeded(unsafe {
             call!(self.theirs, ids::digest::FINAL,

@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The functions between C and the contexts of ciphers and digests: one set for what is computed here (`aead`,
-//! `digest`) and for what the kernel may compute (`bulk`). A context has the logic, these have the pointers.
+//! The functions between C and the contexts of ciphers and digests: one set for what AWS-LC computes
+//! (`aead`, `digest`) and for what the kernel may compute (`bulk`).
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ use crate::ffi::memory::bytes;
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::Param;
 
-/// A context in OpenSSL's hands, of one of several algorithms.
+/// The context of an operation, of one of several algorithms.
 pub(super) trait Computing: Owned + Sized {
     /// OpenSSL's own algorithms, which answer what does not depend on a context.
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>];
@@ -26,7 +26,7 @@ pub(super) trait Computing: Owned + Sized {
     /// Makes a context of the algorithm with this index.
     fn make(provider: &'static Provider, algorithm: usize) -> Result<Self>;
 
-    /// The same context, to go on from here.
+    /// The same context at the same place of its message.
     fn copy(&mut self) -> Result<Self>;
 }
 
@@ -125,7 +125,7 @@ pub(super) fn cipher_rows<T: CipherContext, const A: usize>() -> Rows {
         GETTABLE_CTX_PARAMS => context_listing<T, A>;
         SETTABLE_CTX_PARAMS => context_listing<T, A>;
     } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
+    // Takes no context: OpenSSL's own function answers.
     rows.push((ids::aead::GET_PARAMS, std::ptr::null()));
     rows
 }
@@ -186,7 +186,8 @@ unsafe extern "C" fn cipher_init<T: CipherContext, const ID: i32>(
         // SAFETY: libcrypto passes null, or readable bytes that nothing changes during the call.
         let given =
             |start: *const u8, len| (!start.is_null()).then(|| unsafe { bytes(start, len) });
-        let (key, iv) = (given(key, key_len), given(iv, iv_len));
+        let key = given(key, key_len);
+        let iv = given(iv, iv_len);
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         unsafe { context.start(ID, key, iv, settings) }
     };

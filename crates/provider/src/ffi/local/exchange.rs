@@ -28,7 +28,7 @@ pub(super) fn rows() -> Rows {
     } }
 }
 
-/// A key exchange in OpenSSL's hands.
+/// The context of a key exchange.
 #[derive(Clone)]
 struct Exchange {
     provider: &'static Provider,

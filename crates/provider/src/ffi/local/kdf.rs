@@ -1,25 +1,23 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! `TLS13-KDF`, which libssl calls 21 times in a handshake. With a digest that is not computed here the
-//! derivation is OpenSSL's own.
+//! `TLS13-KDF`, which libssl calls 21 times in a handshake. OpenSSL derives with digests that [`HkdfHash`] lacks.
 
 use std::ffi::{CStr, CString, c_int};
 
 use zeroize::Zeroize;
 
 use super::DONE;
+use crate::algorithms::Primitive;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::{Rows, dispatch};
 use crate::ffi::handle::{Failure, Owned, free, give, with_context};
 use crate::ffi::ids;
-use crate::ffi::inner::{self, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::{entries, integer, octets, set_unsigned, text};
 use crate::ffi::state::{Provider, guard};
 use crate::ffi::types::{Param, StaticTable};
-use crate::local::Primitive;
 use crate::local::hkdf::HkdfHash;
 use crate::local::schedule::{ScheduleLabel, expand_label, next_secret};
 
@@ -48,7 +46,7 @@ enum Mode {
     Expand = 2,
 }
 
-/// Bytes of a setting that are kept without an allocation: keys, transcripts and labels have no more.
+/// Bytes of a setting that need no allocation: keys, transcripts and labels are not longer.
 const SHORT: usize = 64;
 
 /// A setting of bytes. One that is `SECRET` is wiped when it is replaced or dropped.
@@ -106,7 +104,7 @@ impl<const SECRET: bool> Drop for Field<SECRET> {
 struct Settings {
     mode: Option<Mode>,
     hash: Option<HkdfHash>,
-    /// The digest's name and the property query, where the digest is not computed here.
+    /// Name of a digest that only OpenSSL has, and the property query for it.
     openssl_digest: Option<(CString, Option<CString>)>,
     key: Field<true>,
     salt: Field<true>,
@@ -115,7 +113,7 @@ struct Settings {
     data: Field<false>,
 }
 
-/// A derivation in OpenSSL's hands.
+/// The context of a derivation.
 struct Derivation {
     provider: &'static Provider,
     settings: Settings,
@@ -177,34 +175,36 @@ impl Settings {
     }
 
     fn mode(&self) -> Result<Mode> {
-        let missing = || Error::new(Reason::Key, "TLS13-KDF: no mode is set");
-        self.mode.ok_or_else(missing)
+        self.mode.ok_or_else(|| Error::new(Reason::Key, "TLS13-KDF: no mode is set"))
     }
 
-    /// Derives here.
+    /// Derives by AWS-LC.
     fn derive(&self, hash: HkdfHash, out: &mut [u8]) -> Result<()> {
         match self.mode()? {
             Mode::Extract => {
-                let (previous, secret) = (self.salt.some(), self.key.some());
+                let previous = self.salt.some();
+                let secret = self.key.some();
                 next_secret(hash, previous, secret, self.label(), out)?;
             }
             Mode::Expand => {
-                let missing = || Error::new(Reason::Key, "TLS13-KDF: no key is set");
-                let key = self.key.some().ok_or_else(missing)?;
+                let Some(key) = self.key.some() else {
+                    return Err(Error::new(Reason::Key, "TLS13-KDF: no key is set"));
+                };
                 expand_label(hash, key, self.label(), self.data.bytes(), out)?;
             }
         }
         Ok(())
     }
 
-    /// Derives with OpenSSL's own function, for a digest that is not computed here.
+    /// Derives with OpenSSL's own function.
     fn derive_by_openssl(&self, out: &mut [u8]) -> Result<()> {
         let Some((digest, properties)) = &self.openssl_digest else {
             return Err(Error::new(Reason::Key, "TLS13-KDF: no digest is set"));
         };
         let context = inner::context()?;
-        let missing = || Error::new(Reason::NotOffered, "this OpenSSL has no TLS13-KDF");
-        let functions = context.tls13_kdf.as_ref().ok_or_else(missing)?;
+        let Some(functions) = &context.tls13_kdf else {
+            return Err(Error::new(Reason::NotOffered, "this OpenSSL has no TLS13-KDF"));
+        };
         let mut mode = self.mode()? as c_int;
         let mut params = vec![Param::int(c"mode", &mut mode), Param::text(c"digest", digest)];
         let fields = [
@@ -224,7 +224,9 @@ impl Settings {
         if inner.is_null() {
             return Err(Error::library());
         }
-        let (start, len, params) = (out.as_mut_ptr(), out.len(), params.as_ptr());
+        let start = out.as_mut_ptr();
+        let len = out.len();
+        let params = params.as_ptr();
         // SAFETY: `kdf_derive` takes a live context, a buffer with its length, and an array with its end.
         let status = unsafe {
             call!(functions, ids::kdf::DERIVE,

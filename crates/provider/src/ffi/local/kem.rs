@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Key encapsulation with ML-KEM-768 and its hybrids. Both directions are served: OpenSSL rejects an algorithm with
-//! one of them without a word, and then computes everything with the `default` provider.
+//! Key encapsulation with ML-KEM-768 and its hybrids, in both directions: OpenSSL silently ignores an algorithm with
+//! one of them.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) fn rows() -> Rows {
     } }
 }
 
-/// An encapsulation or decapsulation in OpenSSL's hands.
+/// The context of an encapsulation or decapsulation.
 #[derive(Clone)]
 struct Encapsulation {
     provider: &'static Provider,
@@ -47,8 +47,7 @@ impl Owned for Encapsulation {
 
 impl Encapsulation {
     fn key(&self) -> Result<&ShareKey> {
-        let missing = || Error::new(Reason::Key, "no key is set");
-        self.key.as_deref().ok_or_else(missing)
+        self.key.as_deref().ok_or_else(|| Error::new(Reason::Key, "no key is set"))
     }
 }
 
@@ -71,7 +70,7 @@ unsafe extern "C" fn init<const ID: i32>(
     let entry = |context: &mut Encapsulation| {
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         if unsafe { entries(settings) }.next().is_some() {
-            let text = "an encapsulation here takes no parameters";
+            let text = "an encapsulation takes no parameters";
             return Err(Error::new(Reason::NotOffered, text));
         }
         // SAFETY: libcrypto passes null or a key object of the same name and provider.
@@ -138,8 +137,8 @@ unsafe extern "C" fn decapsulate<const ID: i32>(
     unsafe { with_context(pointer, entry) }
 }
 
-/// Copies a result into a buffer of the application, which says its room in `len`. Without a buffer only the length
-/// is written.
+/// Copies a result into a buffer of the application, whose room is in `len`. Without a buffer only the length is
+/// written.
 ///
 /// # Safety
 /// `out` is null or writable for as many bytes as `len` says, which is null or writable.

@@ -64,11 +64,11 @@ impl Owned for ShareObject {
     }
 }
 
-/// A key generation in OpenSSL's hands.
+/// The context of a key generation.
 struct Generation {
     provider: &'static Provider,
     share: Share,
-    /// Only the type is wanted: libssl puts the peer's share into it later.
+    /// The application wants a key without halves: libssl puts the peer's share into it later.
     without_pair: bool,
     /// Key material of HPKE that the pair is derived from.
     hpke_ikm: Option<Zeroizing<Vec<u8>>>,
@@ -181,7 +181,8 @@ unsafe extern "C" fn generate<const ID: i32>(
 unsafe extern "C" fn get_params<const ID: i32>(object: Ptr, request: *mut Param) -> c_int {
     let entry = |object: &ShareObject| {
         let key = object.key();
-        let (share, row) = (key.share(), key.share().row());
+        let share = key.share();
+        let row = key.share().row();
         let max_len = i64::try_from(share.max_len()).unwrap_or(0);
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         let count = unsafe { entries(request) }.count();
@@ -289,7 +290,7 @@ unsafe extern "C" fn matches<const ID: i32>(
         // SAFETY: libcrypto passes null or a key object of this key manager.
         let (first, second) = (first.key(), unsafe { ShareObject::key_of(second) }?);
         let same = first.share() == second.share();
-        // A private half goes with one public half, which is always known beside it.
+        // A private half has one public half, which is always known.
         let public = first.public().is_some() && first.public() == second.public();
         Ok(c_int::from(same && (selection & PAIR == 0 || public)))
     };

@@ -1,10 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Measures each primitive against the installed OpenSSL, as it is used in a handshake of a server: a pair and an
-//! agreement, or an encapsulation, or one expansion of the key schedule; ciphers and digests with records of a VPN.
-//! Both sides alternate, and the shortest time of each counts, so that other work on the machine disturbs neither
-//! more than the other.
+//! Measures each primitive against the installed OpenSSL, and chooses those that this process computes.
+//!
+//! A primitive is measured as a server's handshake uses it: a pair and an agreement, an encapsulation, a signature, or
+//! one expansion of the key schedule. Ciphers and digests are measured with records of a VPN. Both sides alternate, and
+//! the shortest time of each counts, so that other work on the machine disturbs both alike.
 
 use std::ffi::{CStr, c_int};
 use std::fs;

@@ -4,14 +4,12 @@
 //! The primitives of [`crate::local`] under OpenSSL. The key objects of key shares are no
 //! [`Key`](super::key::Key)s: they hold a key share of AWS-LC, and nothing of theirs is delegated.
 //!
-//! - `keymgmt`: key objects; `exchange`: X25519; `kem`: ML-KEM-768 and the hybrids.
+//! - `keymgmt`: key objects. `exchange`: X25519. `kem`: ML-KEM-768 and the hybrids.
 //! - `kdf`: `TLS13-KDF`.
 //! - `aead`, `digest`: ciphers of records, and SHA-2.
-//! - `bulk`: whole packets by the kernel's ciphers and hashes; `entries`: the functions for C of all of these.
+//! - `bulk`: whole messages by the kernel. `entries`: the functions for C of `aead`, `digest` and `bulk`.
 //! - `groups`: the TLS groups that this OpenSSL does not announce itself.
-//! - `sign`: keys of the application that sign here; their key objects are OpenSSL's, wrapped as for the pool.
-//! - `measure`: which of them are computed here.
-//! - `stack`: ML-KEM and ML-DSA need more stack than an `ASYNC_JOB` has.
+//! - `measure`: which primitives this process computes. `sign`, `stock`: what is measured for keys and key shares.
 
 mod aead;
 mod bulk;
@@ -53,7 +51,7 @@ impl From<LocalError> for Error {
     }
 }
 
-/// A key object: a box in OpenSSL's hands. Operation contexts take the key that it holds when they start.
+/// A key object. Operation contexts take the key that it holds when they start.
 struct ShareObject {
     provider: &'static Provider,
     held: Mutex<Arc<ShareKey>>,
@@ -78,20 +76,21 @@ impl ShareObject {
     /// `object` is null or a live key object of one of our tables.
     unsafe fn key_of(object: *const c_void) -> Result<Arc<ShareKey>> {
         // SAFETY: by this function's contract.
-        let object = unsafe { object.cast::<Self>().as_ref() };
-        let object = object.ok_or_else(|| Error::new(Reason::Key, "no key is set"))?;
-        Ok(object.key())
+        match unsafe { object.cast::<Self>().as_ref() } {
+            Some(object) => Ok(object.key()),
+            None => Err(Error::new(Reason::Key, "no key is set")),
+        }
     }
 }
 
-/// Whether this key share is offered: it was chosen, and an OpenSSL that has more of it does not have it.
+/// Whether this key share is offered: it was chosen, and is not left to an OpenSSL that has it.
 pub(super) fn offers(chosen: &Chosen, share: Share) -> Result<bool> {
     let row = share.row();
     let is_left = row.yields && inner::context()?.shares[share as usize].is_some();
     Ok(chosen.has(row.primitive) && !is_left)
 }
 
-/// The rows of one table of algorithms.
+/// The algorithms of each operation that this process computes, or the kernel.
 pub(super) struct Tables {
     pub(super) keys: Vec<Algorithm>,
     pub(super) exchanges: Vec<Algorithm>,
@@ -103,6 +102,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    /// The tables of the chosen primitives, of algorithms with a route to the kernel, and of key shares.
     pub(super) fn new(chosen: &Chosen, routes: Option<&BulkRoutes>) -> Result<Self> {
         let context = inner::context()?;
         let aeads = Aead::ROWS.iter().map(|row| chosen.has(row.primitive));
@@ -112,8 +112,8 @@ impl Tables {
             exchanges: Vec::new(),
             kems: Vec::new(),
             kdfs: Vec::new(),
-            aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], HERE),
-            digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], HERE),
+            aeads: wrapped(aeads, &context.aeads, &aead::DISPATCH, &[], LOCAL),
+            digests: wrapped(digests, &context.sha2, &digest::DISPATCH, &[], LOCAL),
             macs: Vec::new(),
         };
         for (form, table) in [
@@ -151,11 +151,11 @@ impl Tables {
 const BY_KERNEL: Offering =
     (LOCAL_PROPERTIES, c"OpenSSL's, with long messages by the kernel's ciphers and hashes");
 
-/// Property and description of what is computed here.
-const HERE: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
+/// Property and description of what AWS-LC computes.
+const LOCAL: Offering = (LOCAL_PROPERTIES, c"computed in this process by AWS-LC");
 
 fn algorithm(names: &'static CStr, rows: Rows) -> Algorithm {
-    let (properties, description) = HERE;
+    let (properties, description) = LOCAL;
     Algorithm {
         names: names.as_ptr(),
         properties: properties.as_ptr(),

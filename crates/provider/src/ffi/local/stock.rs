@@ -9,15 +9,15 @@ use std::ptr;
 use crate::algorithms::{Exchange, Share};
 use crate::error::{Error, Result};
 use crate::ffi::ids::{self, select};
-use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
-use crate::ffi::key::succeeded;
+use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::types::{Callback, Param};
 
 /// A fresh key of the installed OpenSSL, which the caller frees. `settings` ends with [`Param::END`].
 pub(super) fn generated(keys: &InnerAlgorithm, settings: &[Param]) -> Result<Ptr> {
     debug_assert!(settings.last().is_some_and(|param| param.key.is_null()));
-    let (provctx, settings) = (inner::context()?.provctx, settings.as_ptr());
+    let provctx = inner::context()?.provctx;
+    let settings = settings.as_ptr();
     let both = select::PRIVATE_KEY | select::PUBLIC_KEY | select::DOMAIN_PARAMETERS;
     // SAFETY: `keymgmt_gen_init` takes the context of its provider, a selection, and parameters with their end.
     let start = unsafe {
@@ -38,7 +38,7 @@ pub(super) fn generated(keys: &InnerAlgorithm, settings: &[Param]) -> Result<Ptr
     pair.and_then(|pair| if pair.is_null() { Err(Error::library()) } else { Ok(pair) })
 }
 
-/// A key share of the installed OpenSSL, and what does the work with it.
+/// A key share of the installed OpenSSL, and the algorithm that uses it.
 pub(super) struct StockShare {
     context: &'static InnerContext,
     keys: &'static InnerAlgorithm,
@@ -112,7 +112,9 @@ impl StockShare {
         }?)?;
         let mut secret = [0_u8; 32];
         let mut written = 0;
-        let (start, written, room) = (secret.as_mut_ptr(), &raw mut written, secret.len());
+        let start = secret.as_mut_ptr();
+        let written = &raw mut written;
+        let room = secret.len();
         // SAFETY: `keyexch_derive` takes a buffer with its length, and a place for the length of the result.
         succeeded(unsafe {
             call!(self.work, ids::keyexch::DERIVE,
@@ -121,7 +123,7 @@ impl StockShare {
     }
 
     fn encapsulate(&self, context: Ptr) -> Result<()> {
-        /// Room for a ciphertext and a secret: more than any share here has.
+        /// Room for a ciphertext or a secret: more than any share needs.
         const ROOM: usize = 2048;
         let (none, peer): (*const Param, Ptr) = (ptr::null(), self.peer);
         // SAFETY: `kem_encapsulate_init` takes a fresh context, a live key of its key manager, and no parameters.
@@ -129,10 +131,14 @@ impl StockShare {
             call!(self.work, ids::kem::ENCAPSULATE_INIT,
                 fn(context => Ptr, peer => Ptr, none => *const Param) -> c_int)
         }?)?;
-        let (mut out, mut secret) = ([0_u8; ROOM], [0_u8; ROOM]);
-        let (mut out_len, mut secret_len) = (ROOM, ROOM);
-        let (out, secret) = (out.as_mut_ptr(), secret.as_mut_ptr());
-        let (out_len, secret_len) = (&raw mut out_len, &raw mut secret_len);
+        let mut out = [0_u8; ROOM];
+        let mut secret = [0_u8; ROOM];
+        let mut out_len = ROOM;
+        let mut secret_len = ROOM;
+        let out = out.as_mut_ptr();
+        let secret = secret.as_mut_ptr();
+        let out_len = &raw mut out_len;
+        let secret_len = &raw mut secret_len;
         // SAFETY: `kem_encapsulate` takes two buffers with places that have their lengths.
         succeeded(unsafe {
             call!(self.work, ids::kem::ENCAPSULATE,

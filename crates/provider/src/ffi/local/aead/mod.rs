@@ -5,8 +5,8 @@
 //! libcrypto that was built without assembly. Sizes, flags and the lists of parameters are OpenSSL's own answers.
 //!
 //! [`AeadContext`] keeps the nonces, which OpenSSL leaves to the provider. It follows `ciphercommon_gcm.c` and
-//! `cipher_chacha20_poly1305.c`, and is stricter in two places: a nonce of ChaCha20-Poly1305 encrypts one message, as
-//! one of AES-GCM does, and no decryption ends well without a tag.
+//! `cipher_chacha20_poly1305.c`, and is stricter in two places. A nonce of ChaCha20-Poly1305 encrypts one message only,
+//! as one of AES-GCM does. A decryption without a tag fails.
 
 mod context;
 mod sample;

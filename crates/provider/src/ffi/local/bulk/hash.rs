@@ -1,8 +1,8 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Digests and HMAC. A message is kept until its end, where its length is known; OpenSSL gets it then if it is too
-//! short for the kernel, and continues with it at once if it gets longer than the kernel takes.
+//! Digests and HMAC. A message is kept until its end, where its length is known. OpenSSL gets a message that is too
+//! short for the kernel then, and one that is too long as soon as it is.
 
 use std::ffi::{CStr, c_int};
 
@@ -43,7 +43,7 @@ const MAC: Numbers = Numbers {
     finish: ids::mac::FINAL,
 };
 
-/// A digest or an HMAC in OpenSSL's hands.
+/// The context of a digest or an HMAC.
 pub(super) struct BulkHash {
     provider: &'static Provider,
     inner: Inner,
@@ -51,7 +51,7 @@ pub(super) struct BulkHash {
     key: KernelKey,
     /// The kernel has the digest of this HMAC, and the settings are those that it knows.
     is_known: bool,
-    /// The message so far; none if OpenSSL has it.
+    /// The message so far. `None` if OpenSSL has it.
     kept: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn mac_rows<const A: usize>() -> Rows {
         GETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
         SETTABLE_CTX_PARAMS => context_listing<BulkHash, A>;
     } };
-    // Without a context and without ours in it: OpenSSL's own function answers.
+    // Takes no context: OpenSSL's own function answers.
     rows.push((ids::mac::GET_PARAMS, std::ptr::null()));
     rows
 }
@@ -99,7 +99,8 @@ impl Computing for BulkHash {
     }
 
     fn copy(&mut self) -> Result<Self> {
-        let (inner, key) = (self.inner.copy(self.numbers.duplicate)?, self.key.copy());
+        let inner = self.inner.copy(self.numbers.duplicate)?;
+        let key = self.key.copy();
         let Self { provider, numbers, is_known, .. } = *self;
         Ok(Self { provider, inner, numbers, key, is_known, kept: self.kept.clone() })
     }
@@ -109,7 +110,7 @@ impl HashContext for BulkHash {
     unsafe fn start(&mut self, id: i32, settings: *const Param) -> Result<c_int> {
         // SAFETY: `digest_init` takes a context and parameters, which are libcrypto's.
         let status = unsafe { self.inner.params(id, settings) }?;
-        // SAFETY: by this function's contract. A digest has no parameters that matter here.
+        // SAFETY: by this function's contract. A digest has no parameters that the kernel needs.
         self.is_known = unsafe { entries(settings) }.next().is_none();
         self.begin();
         Ok(status)

@@ -1,15 +1,15 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! Ciphers and digests of OpenSSL's `default` provider, with whole packets by the kernel where [`crate::bulk`] says
-//! that it pays.
+//! Ciphers and digests of OpenSSL's `default` provider, with whole messages by the kernel where [`crate::bulk`] has a
+//! route.
 //!
-//! Each context owns OpenSSL's own context, which is always ready to do the next call: it gets every initialisation and
-//! every parameter, and all data but what the kernel has done. So every size, flag and error is OpenSSL's, and a
-//! failure of the kernel is nothing but a call of OpenSSL's function.
+//! Each context owns OpenSSL's own context, which is always ready for the next call: it gets every initialisation and
+//! every parameter, and all data but what the kernel has done. So every size, flag and error is OpenSSL's. After a
+//! failure of the kernel OpenSSL's function does the same.
 //!
-//! - `block`: CBC and CTR, which go on from any block.
-//! - `sealed`: GCM, whose messages are sealed as a whole.
+//! - `block`: CBC and CTR, which continue from any block.
+//! - `sealed`: GCM, which the kernel computes for a whole message alone.
 //! - `hash`: digests and HMAC, of whole messages.
 //! - `check`: known answers of the kernel, compared with OpenSSL's.
 
@@ -153,7 +153,7 @@ impl Inner {
         }
     }
 
-    /// Answers parameters by OpenSSL, but for those that `own` answers, with whether it could.
+    /// Answers parameters by `own`, which returns whether it could, and the others by OpenSSL.
     ///
     /// # Safety
     /// As [`Self::params`], and `request` is null or an array that a null key ends, to be written.
@@ -201,12 +201,11 @@ fn note_failure(provider: &Provider, error: &std::io::Error) {
     provider.log(&format!("done by OpenSSL, not by the kernel: {error}"));
 }
 
-/// Result of a message's end that is not OpenSSL's.
 fn refused(text: &'static str) -> Error {
     Error::new(Reason::Message, text)
 }
 
-/// The routes to the kernel. A table of these algorithms exists only where there are some.
+/// The routes to the kernel. Without any, no table of these algorithms exists.
 fn routes(provider: &'static Provider) -> Result<&'static BulkRoutes> {
     provider.bulk().ok_or_else(|| Error::new(Reason::Internal, "no routes to the kernel"))
 }

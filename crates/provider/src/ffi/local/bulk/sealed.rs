@@ -1,11 +1,11 @@
 // Copyright The Millrace Authors
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! AES-GCM. The kernel seals or opens a message as a whole, OpenSSL's interface does not say where one ends: a part
-//! that may be the whole is done by the kernel, and kept until the end is reached. If more follows, OpenSSL gets what
-//! was kept, and continues.
+//! AES-GCM. The kernel seals a whole message in one call. OpenSSL's interface does not mark the last part. So the
+//! kernel processes the first part as if it were the whole message, and the provider keeps that input. If more follows,
+//! OpenSSL gets the input, and continues.
 //!
-//! A nonce that the kernel has used is used up: no other message is encrypted before the application sets another.
+//! A nonce that the kernel has used encrypts no other message: the application has to set another.
 
 use std::ffi::{CStr, c_int};
 
@@ -17,27 +17,27 @@ use crate::bulk::{BulkAttempt, KernelKey};
 use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, set_bytes};
 
-/// Place of a message.
+/// Which implementation has which part of the message.
 #[derive(Clone)]
 enum State {
-    /// OpenSSL has what there was so far, and does the rest.
+    /// OpenSSL has all input so far, and does the rest.
     OfOpenssl,
-    /// A nonce is set. These data beside the message were given, and OpenSSL does not have them yet.
+    /// A nonce is set. OpenSSL does not have this additional authenticated data yet.
     Begun(Vec<u8>),
-    /// The kernel has done this, which may be the whole message.
+    /// The kernel has done this input, which may be the whole message.
     ByKernel { aad: Vec<u8>, input: Zeroizing<Vec<u8>>, tag: [u8; TAG_LEN] },
     /// The kernel has done the whole message.
     Ended { tag: [u8; TAG_LEN] },
 }
 
-/// A cipher in OpenSSL's hands.
+/// The context of a cipher.
 pub(super) struct SealedContext {
     provider: &'static Provider,
     inner: Inner,
     key: KernelKey,
     encrypts: bool,
     nonce: Option<[u8; NONCE_LEN]>,
-    /// Tag to be expected of a message to be decrypted.
+    /// Tag of the message to be decrypted.
     expected: Option<[u8; TAG_LEN]>,
     state: State,
 }
@@ -74,7 +74,8 @@ impl Computing for SealedContext {
         if matches!(self.state, State::ByKernel { .. }) {
             self.yield_to_openssl()?;
         }
-        let (inner, key) = (self.inner.copy(ids::aead::DUPCTX)?, self.key.copy());
+        let inner = self.inner.copy(ids::aead::DUPCTX)?;
+        let key = self.key.copy();
         Ok(Self { inner, key, state: self.state.clone(), ..*self })
     }
 }
@@ -288,14 +289,15 @@ impl SealedContext {
         });
         let tag = match outcome {
             BulkAttempt::Done(tag) => tag,
-            // OpenSSL decrypts it, and says so at the end.
+            // OpenSSL decrypts it, and reports the failure at the end.
             BulkAttempt::NotAuthentic => return false,
             BulkAttempt::Failed(error) => {
                 note_failure(self.provider, &error);
                 return false;
             }
         };
-        let (aad, input) = (aad.clone(), Zeroizing::new(part.to_vec()));
+        let aad = aad.clone();
+        let input = Zeroizing::new(part.to_vec());
         // SAFETY: by this function's contract; the result is memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, len) };
         self.provider.stats.kernel_bulk.add();
