@@ -239,14 +239,14 @@ struct Opening {
 impl Opening {
     fn run(self, source: Source, stats: &Stats, deadline: Instant) -> Opened {
         let pool = &self.process.pool;
-        let opened = match source {
+        let remote = match source {
             Source::Imported(key) => pool.import(key, deadline),
             Source::Resident => {
                 let name = self.identity.name.as_deref().unwrap_or("");
                 pool.open(name, Some(&self.identity.spki), deadline)
             }
         };
-        let opened = opened.and_then(|remote| {
+        let opened = remote.and_then(|remote| {
             if remote.info().spki == self.identity.spki {
                 stats.keys_opened.add();
                 Ok(Arc::new(OpenKey::new(remote, Instant::now())))

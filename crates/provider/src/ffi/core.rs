@@ -147,8 +147,7 @@ impl Core {
         let size = c_int::try_from(buffer.len()).ok()?;
         // SAFETY: takes a BIO of the core, by this function's contract, and a buffer with its length.
         let read = unsafe { self.bio_gets?(bio, buffer.as_mut_ptr().cast(), size) };
-        let read = usize::try_from(read).ok().filter(|read| *read > 0)?;
-        buffer.get(..read)
+        buffer.get(..usize::try_from(read).ok().filter(|len| *len > 0)?)
     }
 
     /// Reads everything, up to `limit` bytes; `None` if there is more.

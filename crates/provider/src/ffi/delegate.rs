@@ -10,7 +10,7 @@
 //!
 //! A dispatch table is written with [`dispatch!`], one row per function: its number, and the function of
 //! this module (or of the operation) that serves it. Most rows only delegate: the function is called
-//! with the inner object in place of ours and with everything else as it is. The rest intercepts:
+//! with the inner object and all other arguments unchanged. The rest intercepts:
 //! initialisations note the key, settings are noted on their way, and [`produce`] and [`finish`] try the
 //! pool first.
 
@@ -82,7 +82,7 @@ pub(crate) trait Finish: DelegatedOperation {
     fn finish(context: &mut Wrapped<Self>, key: &Key, room: usize) -> Result<Option<Output>>;
 }
 
-/// An operation context: a box in OpenSSL's hands, around an inner context.
+/// The context of an operation, around one of the inner context.
 pub(crate) struct Wrapped<O: DelegatedOperation> {
     pub(crate) provider: &'static Provider,
     pub(crate) row: &'static AlgorithmRow,
@@ -222,7 +222,7 @@ pub(crate) fn table(inner: &InnerAlgorithm, rows: Rows, own: &[i32]) -> Vec<Disp
     entries
 }
 
-/// Functions that are called with the inner object in place of ours, and with everything else as it is.
+/// Functions that are called with the inner object and all other arguments unchanged.
 macro_rules! delegates {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         pub(crate) unsafe extern "C" fn $name<H: Handle, const ID: i32>(

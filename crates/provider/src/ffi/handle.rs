@@ -16,6 +16,18 @@ pub(crate) trait Owned {
     fn provider(&self) -> &'static Provider;
 }
 
+/// Implements [`Owned`] for a type with the field `provider`.
+macro_rules! owned {
+    ($type:ty) => {
+        impl $crate::ffi::handle::Owned for $type {
+            fn provider(&self) -> &'static $crate::ffi::state::Provider {
+                self.provider
+            }
+        }
+    };
+}
+pub(crate) use owned;
+
 /// An object that owns one of the inner context.
 pub(crate) trait Handle: Owned {
     /// The algorithm of the inner object.

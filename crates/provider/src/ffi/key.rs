@@ -11,7 +11,7 @@ use millrace_operation::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::core::guard_bare;
-use super::handle::{Handle, Owned};
+use super::handle::{Handle, owned};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, InnerContext, call, key_functions, succeeded};
 use super::libcrypto::Ptr;
@@ -132,11 +132,7 @@ impl Drop for Key {
     }
 }
 
-impl Owned for Key {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Key);
 
 impl Handle for Key {
     fn functions(&self) -> &'static InnerAlgorithm {

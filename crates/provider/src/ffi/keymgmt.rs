@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::core::guard_bare;
 use super::delegate::{Rows, dispatch, get_params, set_params};
-use super::handle::{Failure, Handle, Owned, free, give, with_object};
+use super::handle::{Failure, Handle, free, give, owned, with_object};
 use super::ids;
 use super::inner::{self, InnerAlgorithm, call, key_functions, succeeded};
 use super::key::{InnerKeyData, Key, Origin};
@@ -62,7 +62,7 @@ fn rows<const A: usize>() -> Rows {
     } }
 }
 
-/// A running key generation: a box in OpenSSL's hands, around an inner one.
+/// The context of a key generation, around one of the inner context.
 struct Generation {
     provider: &'static Provider,
     key_type: KeyType,
@@ -70,11 +70,7 @@ struct Generation {
     inner: Ptr,
 }
 
-impl Owned for Generation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Generation);
 
 impl Handle for Generation {
     fn functions(&self) -> &'static InnerAlgorithm {
@@ -189,11 +185,11 @@ unsafe extern "C" fn generate<const ID: i32>(
 ) -> Ptr {
     let entry = |generation: &Generation| {
         // SAFETY: `keymgmt_gen` takes a generation; the callback and its argument are libcrypto's.
-        let data = unsafe {
+        let pointer = unsafe {
             call!(generation.functions, ID,
                 fn(generation.inner => Ptr, callback => Option<Callback>, argument => *mut c_void) -> Ptr)
         }?;
-        let data = InnerKeyData::taking(generation.key_type, data)?;
+        let data = InnerKeyData::taking(generation.key_type, pointer)?;
         Ok(Key::new(generation.provider, data, Origin::Generated).into_object())
     };
     // SAFETY: libcrypto passes what `gen_init` returned.
@@ -211,14 +207,14 @@ unsafe extern "C" fn load<const A: usize, const ID: i32>(
             return None;
         }
         let place = reference.cast_mut().cast::<Ptr>();
-        // SAFETY: libcrypto passes on the reference of our decoder or store (only they have one to give,
-        // and it has the right size), which is the address of a pointer of theirs.
+        // SAFETY: libcrypto passes the reference that this provider's decoder or store gave it: the address of a pointer
+        // to a key object. Only they give references, and the size is right.
         let object = unsafe { place.read() };
         // SAFETY: they put a key object there, and null is written when it is taken.
         if unsafe { Key::of(object) }.ok()?.data.key_type != KeyType::ALL[A] {
             return None;
         }
-        // SAFETY: the same place; null tells its owner that the reference was taken.
+        // SAFETY: the same place; its owner reads from null that the reference was taken.
         unsafe { place.write(std::ptr::null_mut()) };
         Some(object)
     })
@@ -355,10 +351,10 @@ unsafe extern "C" fn export<const ID: i32>(
 unsafe extern "C" fn dup<const ID: i32>(object: *const c_void, selection: c_int) -> Ptr {
     let entry = |key: &Key| {
         // SAFETY: `keymgmt_dup` takes live key data and any selection.
-        let data = unsafe {
+        let pointer = unsafe {
             call!(key.functions(), ID, fn(key.inner() => Ptr, selection => c_int) -> Ptr)
         }?;
-        let data = InnerKeyData::taking(key.data.key_type, data)?;
+        let data = InnerKeyData::taking(key.data.key_type, pointer)?;
         let copy = if selection & ids::select::PRIVATE_KEY != 0 {
             key.like(data)
         } else {

@@ -167,9 +167,9 @@ impl Provider {
 
 /// The [`ProcessState`] of this process: a forked child finds its parent's and makes its own. Nothing is
 /// locked, since at the moment of a fork another thread might hold the lock.
-struct ProcessCell(AtomicPtr<Owned>);
+struct ProcessCell(AtomicPtr<PidState>);
 
-struct Owned {
+struct PidState {
     pid: libc::pid_t,
     process: Arc<ProcessState>,
 }
@@ -181,12 +181,12 @@ impl ProcessCell {
     }
 
     /// # Safety
-    /// `owned` is null, or from `Box::into_raw` in `get` and never freed.
-    unsafe fn of_this_process(owned: *const Owned) -> Option<&'static Arc<ProcessState>> {
+    /// `state` is null, or from `Box::into_raw` in `get` and never freed.
+    unsafe fn of_this_process(state: *const PidState) -> Option<&'static Arc<ProcessState>> {
         // SAFETY: by this function's contract.
-        let owned = unsafe { owned.as_ref() }?;
+        let state = unsafe { state.as_ref() }?;
         // SAFETY: takes nothing.
-        (owned.pid == unsafe { libc::getpid() }).then_some(&owned.process)
+        (state.pid == unsafe { libc::getpid() }).then_some(&state.process)
     }
 
     fn get(&self, make: impl FnOnce() -> ProcessState) -> &'static Arc<ProcessState> {
@@ -198,7 +198,7 @@ impl ProcessCell {
         }
         // SAFETY: takes nothing.
         let pid = unsafe { libc::getpid() };
-        let fresh = Box::into_raw(Box::new(Owned { pid, process: Arc::new(make()) }));
+        let fresh = Box::into_raw(Box::new(PidState { pid, process: Arc::new(make()) }));
         match self.0.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made above, and never freed from now on. The parent's, if there was one, is not
             // freed either: its locks may be held for ever.

@@ -11,7 +11,7 @@ use super::entries::{Computing, HashContext, digest_rows};
 use crate::algorithms::{Sha2, each_sha2};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
-use crate::ffi::handle::Owned;
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
@@ -35,11 +35,7 @@ struct Hashing {
     state: Option<Digesting>,
 }
 
-impl Owned for Hashing {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Hashing);
 
 impl Computing for Hashing {
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {

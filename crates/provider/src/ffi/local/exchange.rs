@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{DONE, ShareObject};
 use crate::error::{Error, Reason};
 use crate::ffi::delegate::{Rows, dispatch};
-use crate::ffi::handle::{Failure, Owned, free, give, with_context};
+use crate::ffi::handle::{Failure, free, give, owned, with_context};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::memory::Buffer;
 use crate::ffi::state::{Provider, guard};
@@ -36,11 +36,7 @@ struct Exchange {
     peer: Option<Arc<ShareKey>>,
 }
 
-impl Owned for Exchange {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Exchange);
 
 unsafe extern "C" fn newctx<const ID: i32>(provctx: Ptr) -> Ptr {
     // SAFETY: libcrypto passes the provider context of `OSSL_provider_init`.

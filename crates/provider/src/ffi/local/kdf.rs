@@ -11,7 +11,7 @@ use super::DONE;
 use crate::algorithms::Primitive;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::{Rows, dispatch};
-use crate::ffi::handle::{Failure, Owned, free, give, with_context};
+use crate::ffi::handle::{Failure, free, give, owned, with_context};
 use crate::ffi::ids;
 use crate::ffi::inner::{self, call, succeeded};
 use crate::ffi::libcrypto::Ptr;
@@ -119,11 +119,7 @@ struct Derivation {
     settings: Settings,
 }
 
-impl Owned for Derivation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Derivation);
 
 impl Settings {
     /// # Safety

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{DONE, ShareObject};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::{Rows, dispatch};
-use crate::ffi::handle::{Failure, Owned, free, give, with_context};
+use crate::ffi::handle::{Failure, free, give, owned, with_context};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::memory::{bytes, too_short, write_len};
 use crate::ffi::params::entries;
@@ -39,11 +39,7 @@ struct Encapsulation {
     key: Option<Arc<ShareKey>>,
 }
 
-impl Owned for Encapsulation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Encapsulation);
 
 impl Encapsulation {
     fn key(&self) -> Result<&ShareKey> {

@@ -11,7 +11,7 @@ use super::{DONE, ShareObject};
 use crate::algorithms::{Share, each_share};
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::{Rows, dispatch};
-use crate::ffi::handle::{Failure, Owned, free, give, with_context, with_object};
+use crate::ffi::handle::{Failure, free, give, owned, with_context, with_object};
 use crate::ffi::ids::{self, select};
 use crate::ffi::libcrypto::Ptr;
 use crate::ffi::params::{entries, locate, octets, set_bytes, set_integer, text};
@@ -58,11 +58,7 @@ const PRIVATE: &CStr = c"priv";
 /// Both halves of a key.
 const PAIR: c_int = select::PRIVATE_KEY | select::PUBLIC_KEY;
 
-impl Owned for ShareObject {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(ShareObject);
 
 /// The context of a key generation.
 struct Generation {
@@ -74,11 +70,7 @@ struct Generation {
     hpke_ikm: Option<Zeroizing<Vec<u8>>>,
 }
 
-impl Owned for Generation {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(Generation);
 
 impl Generation {
     /// # Safety

@@ -198,20 +198,20 @@ fn has_assembly(provider: &Provider) -> bool {
     about_build(provider, CPU_INFO).contains("cap=")
 }
 
-/// Facts on which the costs depend: the build of libcrypto, the processor, and this library.
+/// The name of this system in the file of costs: the build of libcrypto, the processor, and this library's version.
 fn system(provider: &Provider) -> String {
     /// `OPENSSL_VERSION`, `OPENSSL_CFLAGS`, `OPENSSL_BUILT_ON`, `OPENSSL_PLATFORM`
     const ABOUT_BUILD: [c_int; 5] = [0, 1, 2, 3, CPU_INFO];
     let build = ABOUT_BUILD.map(|what| about_build(provider, what));
-    let mut head = Vec::new();
+    let mut bytes = Vec::new();
     if let Ok(file) = fs::File::open("/proc/cpuinfo") {
-        /// The first processor's lines.
-        const HEAD: u64 = 4096;
+        /// Bytes with the lines of the first processor.
+        const FIRST: u64 = 4096;
         // What cannot be read is left out.
-        let _ = file.take(HEAD).read_to_end(&mut head);
+        let _ = file.take(FIRST).read_to_end(&mut bytes);
     }
-    let head = String::from_utf8_lossy(&head);
-    let model = head.lines().find_map(|line| {
+    let cpuinfo = String::from_utf8_lossy(&bytes);
+    let model = cpuinfo.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         ["model name", "CPU part", "uarch"].contains(&name.trim()).then(|| value.trim().to_owned())
     });

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 
 use crate::algorithms::Aead;
 use crate::error::{Error, Reason, Result};
-use crate::ffi::handle::Owned;
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
 use crate::ffi::params::{entries, integer, octets, set_bytes, set_bytes_ptr, set_unsigned};
 use crate::ffi::state::Provider;
@@ -65,11 +65,7 @@ pub(super) struct AeadContext {
     growth: usize,
 }
 
-impl Owned for AeadContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(AeadContext);
 
 fn refused(text: &'static str) -> Error {
     Error::new(Reason::Message, text)

@@ -69,9 +69,11 @@ impl AeadSample {
         let mut message = self.message.borrow_mut();
         self.start_openssl(&[])?;
         let aad = AAD;
-        self.update_openssl(std::ptr::null_mut(), aad.as_ptr(), aad.len())?;
+        // SAFETY: an input with its length, and no output.
+        unsafe { self.update_openssl(std::ptr::null_mut(), aad.as_ptr(), aad.len()) }?;
         let start = message.as_mut_ptr();
-        self.update_openssl(start, start, message.len())?;
+        // SAFETY: a buffer of this length, in its place.
+        unsafe { self.update_openssl(start, start, message.len()) }?;
         let context = self.context;
         let mut written = 0;
         let written = &raw mut written;
@@ -106,7 +108,9 @@ impl AeadSample {
         }?)
     }
 
-    fn update_openssl(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
+    /// # Safety
+    /// `input` is readable, and `out` null or writable, for `len` bytes: the same place, or one that does not overlap.
+    unsafe fn update_openssl(&self, out: *mut u8, input: *const u8, len: usize) -> Result<()> {
         let context = self.context;
         let mut written = 0;
         let written = &raw mut written;

@@ -38,11 +38,7 @@ pub(super) struct BlockContext {
     is_turned: bool,
 }
 
-impl Owned for BlockContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(BlockContext);
 
 impl Computing for BlockContext {
     fn algorithms(context: &'static InnerContext) -> &'static [Option<InnerAlgorithm>] {

@@ -12,6 +12,7 @@ use millrace_kernel_crypto::{
     TAG_LEN,
 };
 
+use super::hash::{DIGEST, MAC};
 use super::*;
 use crate::ffi::hasher::MAX_DIGEST;
 use crate::ffi::inner::succeeded;
@@ -52,8 +53,8 @@ fn by_kernel(interface: BulkInterface, algorithm: BulkAlgorithm) -> io::Result<O
     let message = counting::<MESSAGE_LEN>();
     let is_plain_hash =
         !algorithm.name().starts_with("hmac") && matches!(algorithm.kind(), BulkKind::Hash(_));
-    let key: &[u8] = if is_plain_hash { &[] } else { &key };
-    let mut session = BulkSession::open(interface, algorithm, key)?;
+    let mut session =
+        BulkSession::open(interface, algorithm, if is_plain_hash { &[] } else { &key })?;
     match algorithm.kind() {
         BulkKind::Cipher => {
             let iv = counting();
@@ -150,40 +151,28 @@ fn encrypted(algorithm: Bulk, iv: &[u8], aad: &[u8], message: &[u8]) -> Result<V
 
 /// A digest, or HMAC with this one.
 fn hashed(algorithm: Bulk, hmac: Option<&'static CStr>, message: &[u8]) -> Result<Vec<u8>> {
-    let start = message.as_ptr();
-    let len = message.len();
-    let none: *const Param = std::ptr::null();
-    let (new, free, update, finish) = match hmac {
-        None => {
-            (ids::digest::NEWCTX, ids::digest::FREECTX, ids::digest::UPDATE, ids::digest::FINAL)
+    let numbers = if hmac.is_some() { MAC } else { DIGEST };
+    let inner = Inner::new(algorithm, numbers.new, numbers.free)?;
+    succeeded(match hmac {
+        Some(digest) => {
+            let key: [u8; KEY_LEN] = counting();
+            let settings = [Param::text(c"digest", digest), Param::END];
+            // SAFETY: a key with its length, and parameters with their end.
+            unsafe { inner.start_mac(key.as_ptr(), KEY_LEN, settings.as_ptr()) }
         }
-        Some(_) => (ids::mac::NEWCTX, ids::mac::FREECTX, ids::mac::UPDATE, ids::mac::FINAL),
-    };
-    let inner = Inner::new(algorithm, new, free)?;
-    let functions = inner.functions;
-    let context = inner.context;
-    if let Some(digest) = hmac {
-        let key: [u8; KEY_LEN] = counting();
-        let (key, settings) = (key.as_ptr(), [Param::text(c"digest", digest), Param::END]);
-        let settings = settings.as_ptr();
-        // SAFETY: `mac_init` takes a live context, a key with its length, and parameters with their end.
-        succeeded(unsafe {
-            call!(functions, ids::mac::INIT,
-                fn(context => Ptr, key => *const u8, KEY_LEN => usize, settings => *const Param) -> c_int)
-        }?)?;
-    } else {
-        // SAFETY: `digest_init` takes a live context and no parameters.
-        succeeded(unsafe { inner.params(ids::digest::INIT, none) }?)?;
-    }
-    // SAFETY: takes a live context, and bytes with their length, in both operations.
-    succeeded(unsafe {
-        call!(functions, update, fn(context => Ptr, start => *const u8, len => usize) -> c_int)
+        None => {
+            let none: *const Param = std::ptr::null();
+            // SAFETY: `digest_init` takes a context and no parameters.
+            unsafe { inner.params(ids::digest::INIT, none) }
+        }
     }?)?;
+    // SAFETY: the bytes of a slice.
+    succeeded(unsafe { inner.hash(numbers.update, message.as_ptr(), message.len()) }?)?;
     let mut result = vec![0; MAX_DIGEST];
     let mut written = 0;
     let out = result.as_mut_ptr();
     // SAFETY: a buffer with its length, and a place for that of the result.
-    succeeded(unsafe { inner.finish(finish, out, &raw mut written, result.len()) }?)?;
+    succeeded(unsafe { inner.finish(numbers.finish, out, &raw mut written, result.len()) }?)?;
     result.truncate(written);
     Ok(result)
 }

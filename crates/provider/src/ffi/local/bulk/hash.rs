@@ -15,27 +15,28 @@ use crate::algorithms::kernel_hmac;
 use crate::bulk::{BulkAttempt, KernelKey};
 use crate::ffi::delegate::dispatch;
 use crate::ffi::handle::{free, with_context};
+use crate::ffi::inner::succeeded;
 use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, text};
 
 /// The numbers of an operation's functions.
 #[derive(Clone, Copy)]
-struct Numbers {
-    new: i32,
-    free: i32,
+pub(super) struct Numbers {
+    pub(super) new: i32,
+    pub(super) free: i32,
     duplicate: i32,
-    update: i32,
-    finish: i32,
+    pub(super) update: i32,
+    pub(super) finish: i32,
 }
 
-const DIGEST: Numbers = Numbers {
+pub(super) const DIGEST: Numbers = Numbers {
     new: ids::digest::NEWCTX,
     free: ids::digest::FREECTX,
     duplicate: ids::digest::DUPCTX,
     update: ids::digest::UPDATE,
     finish: ids::digest::FINAL,
 };
-const MAC: Numbers = Numbers {
+pub(super) const MAC: Numbers = Numbers {
     new: ids::mac::NEWCTX,
     free: ids::mac::FREECTX,
     duplicate: ids::mac::DUPCTX,
@@ -55,11 +56,7 @@ pub(super) struct BulkHash {
     kept: Option<Zeroizing<Vec<u8>>>,
 }
 
-impl Owned for BulkHash {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(BulkHash);
 
 pub(super) fn mac_rows<const A: usize>() -> Rows {
     let mut rows = dispatch! { mac {
@@ -126,7 +123,8 @@ impl HashContext for BulkHash {
             }
             self.yield_to_openssl()?;
         }
-        self.update_inner(start, len)
+        // SAFETY: by this function's contract.
+        unsafe { self.inner.hash(self.numbers.update, start, len) }
     }
 
     unsafe fn finish(&mut self, out: *mut u8, out_len: *mut usize, room: usize) -> Result<c_int> {
@@ -151,22 +149,11 @@ impl BulkHash {
 
     /// Gives OpenSSL what was kept.
     fn yield_to_openssl(&mut self) -> Result<()> {
-        let kept = self.kept.take().filter(|kept| !kept.is_empty());
-        match kept.map(|kept| self.update_inner(kept.as_ptr(), kept.len())) {
-            None | Some(Ok(DONE)) => Ok(()),
-            Some(Ok(_)) => Err(Error::library()),
-            Some(Err(error)) => Err(error),
-        }
-    }
-
-    /// `start` is readable for `len` bytes.
-    fn update_inner(&self, start: *const u8, len: usize) -> Result<c_int> {
-        let inner = &self.inner;
-        // SAFETY: the functions that take a part have this type, in both operations.
-        unsafe {
-            call!(inner.functions, self.numbers.update,
-                fn(inner.context => Ptr, start => *const u8, len => usize) -> c_int)
-        }
+        let Some(kept) = self.kept.take().filter(|kept| !kept.is_empty()) else {
+            return Ok(());
+        };
+        // SAFETY: the bytes of a slice.
+        succeeded(unsafe { self.inner.hash(self.numbers.update, kept.as_ptr(), kept.len()) }?)
     }
 
     /// Has the kernel hash what was kept; returns the length of the result.
@@ -238,12 +225,8 @@ unsafe extern "C" fn mac_init<const ID: i32>(
     settings: *const Param,
 ) -> c_int {
     let entry = |context: &mut BulkHash| {
-        let inner = &context.inner;
-        // SAFETY: the function has this type; the arguments are libcrypto's for it.
-        let status = unsafe {
-            call!(inner.functions, ID,
-                fn(inner.context => Ptr, key => *const u8, key_len => usize, settings => *const Param) -> c_int)
-        }?;
+        // SAFETY: libcrypto passes null or a key with its length, and null or an array of parameters with its end.
+        let status = unsafe { context.inner.start_mac(key, key_len, settings) }?;
         // SAFETY: libcrypto passes null or an array of parameters with its end.
         unsafe { context.note(settings) };
         if !key.is_null() {

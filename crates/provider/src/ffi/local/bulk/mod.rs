@@ -26,7 +26,7 @@ use crate::algorithms::{Bulk, BulkForm, each_bulk};
 use crate::bulk::BulkRoutes;
 use crate::error::{Error, Reason, Result};
 use crate::ffi::delegate::Rows;
-use crate::ffi::handle::Owned;
+use crate::ffi::handle::owned;
 use crate::ffi::ids;
 use crate::ffi::inner::{self, InnerAlgorithm, InnerContext, call};
 use crate::ffi::libcrypto::Ptr;
@@ -132,6 +132,35 @@ impl Inner {
             call!(self.functions, id,
                 fn(self.context => Ptr, out => *mut u8, out_len => *mut usize, room => usize, input => *const u8,
                     len => usize) -> c_int)
+        }
+    }
+
+    /// Begins a message of a MAC.
+    ///
+    /// # Safety
+    /// `key` is null or readable for `key_len` bytes; `settings` is null or an array that a null key ends.
+    unsafe fn start_mac(
+        &self,
+        key: *const u8,
+        key_len: usize,
+        settings: *const Param,
+    ) -> Result<c_int> {
+        // SAFETY: `mac_init` has this type; the arguments are as it takes them, by this function's contract.
+        unsafe {
+            call!(self.functions, ids::mac::INIT,
+                fn(self.context => Ptr, key => *const u8, key_len => usize, settings => *const Param) -> c_int)
+        }
+    }
+
+    /// Hands a part of a message to a digest or a MAC by the function `id`.
+    ///
+    /// # Safety
+    /// `start` is readable for `len` bytes.
+    unsafe fn hash(&self, id: i32, start: *const u8, len: usize) -> Result<c_int> {
+        // SAFETY: the functions that take a part have this type, in both operations.
+        unsafe {
+            call!(self.functions, id,
+                fn(self.context => Ptr, start => *const u8, len => usize) -> c_int)
         }
     }
 

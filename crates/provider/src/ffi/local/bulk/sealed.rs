@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::bulk::{BulkAttempt, KernelKey};
+use crate::ffi::inner::succeeded;
 use crate::ffi::memory::{bytes, write_len};
 use crate::ffi::params::{octets, set_bytes};
 
@@ -42,11 +43,7 @@ pub(super) struct SealedContext {
     state: State,
 }
 
-impl Owned for SealedContext {
-    fn provider(&self) -> &'static Provider {
-        self.provider
-    }
-}
+owned!(SealedContext);
 
 fn used_up() -> Error {
     refused("the nonce was used: each message needs its own")
@@ -244,25 +241,30 @@ impl SealedContext {
         }
     }
 
+    /// Gives OpenSSL additional authenticated data, and input whose output the application has already.
     fn give(&self, aad: &[u8], input: Option<&[u8]>) -> Result<()> {
         if !aad.is_empty() {
-            self.update_inner(std::ptr::null_mut(), aad)?;
+            self.update_inner(None, aad)?;
         }
         if let Some(input) = input {
-            let mut again = Zeroizing::new(vec![0; input.len()]);
-            self.update_inner(again.as_mut_ptr(), input)?;
+            let mut output_copy = Zeroizing::new(vec![0; input.len()]);
+            self.update_inner(Some(&mut output_copy), input)?;
         }
         Ok(())
     }
 
-    /// `out` is null or has room for as many bytes as the input.
-    fn update_inner(&self, out: *mut u8, input: &[u8]) -> Result<()> {
+    /// Without an output, `input` is additional authenticated data.
+    fn update_inner(&self, out: Option<&mut [u8]>, input: &[u8]) -> Result<()> {
         let mut written = 0;
-        let output = (out, &raw mut written, input.len());
-        // SAFETY: null or a place of as many bytes as there are readable ones.
-        let status =
-            unsafe { self.inner.part(ids::aead::UPDATE, output, (input.as_ptr(), input.len())) }?;
-        if status == DONE { Ok(()) } else { Err(Error::library()) }
+        let (start, room) = match out {
+            Some(out) => (out.as_mut_ptr(), out.len()),
+            None => (std::ptr::null_mut(), input.len()),
+        };
+        let output = (start, &raw mut written, room);
+        // SAFETY: null or a buffer with its room, an input with its length, and a place for a length.
+        succeeded(unsafe {
+            self.inner.part(ids::aead::UPDATE, output, (input.as_ptr(), input.len()))
+        }?)
     }
 
     /// Has the kernel do a part that may be the whole message; returns whether it did.
